@@ -1,0 +1,75 @@
+# Everything from a clean clone: `make demo`, `make test`. Only python3 (3.11 or newer, with venv) and a C++17
+# compiler have to be there; without a compiler the package is installed without its native core.
+#
+#   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first
+#   make test      linters, types, layers, the specification's freshness, and the tests
+#   make format    format the code
+#   make clean     remove what was built; `make distclean` also removes the virtual environment
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+DEMO_LOGDIR := build/demo
+
+# What the compiled part and the installed metadata are made of. The Python sources are not among them: the install
+# is editable.
+BUILD_SOURCES := pyproject.toml CMakeLists.txt tfdbg_arrow/_version.py \
+	$(wildcard $(addprefix tfdbg_arrow/writer/native/*,.cc .h .inc))
+# The requirements that the last goal installed into the environment: test.txt holds demo.txt, which holds build.txt.
+DEMO_REQUIREMENTS := requirements/build.txt requirements/demo.txt
+TEST_REQUIREMENTS := $(DEMO_REQUIREMENTS) requirements/test.txt
+
+.PHONY: demo test lint format clean distclean
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+demo: $(STAMPS)/demo $(STAMPS)/package
+	@rm -rf $(DEMO_LOGDIR)
+	$(BIN)/python examples/demo.py --logdir $(DEMO_LOGDIR)
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMPS)/test $(STAMPS)/package
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tfdbg_arrow.schema.document --check
+
+format: $(STAMPS)/test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis $(STAMPS)/package
+
+distclean: clean
+	rm -rf $(VENV)
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "tfdbg-arrow needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1);" \
+			"name another: make PYTHON=python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS)
+	@touch $@
+
+$(STAMPS)/demo: $(DEMO_REQUIREMENTS) | $(STAMPS)/venv
+	$(PIP) install --quiet -r requirements/demo.txt
+	@touch $@
+
+$(STAMPS)/test: $(TEST_REQUIREMENTS) | $(STAMPS)/venv
+	$(PIP) install --quiet -r requirements/test.txt
+	@touch $@ $(STAMPS)/demo
+
+$(STAMPS)/package: $(BUILD_SOURCES) | $(STAMPS)/demo
+	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
+	@$(BIN)/python -c 'import importlib.util as u, sys; u.find_spec("tfdbg_arrow.writer.native._core") or \
+		print("No native core was built (is there a C++17 compiler?): recording will be slower. To see why:\n" \
+		"  $(PIP) install --verbose --no-build-isolation --no-deps --editable .", file=sys.stderr)'
+	@touch $@

@@ -1,0 +1,427 @@
+"""What recording costs: the time of a training step with each recorder, against none.
+
+    python benchmarks/overhead.py --output results.json
+    python benchmarks/overhead.py --quick --programs mlp --configs none tfdbg_arrow/FULL_HEALTH debugger_v2/FULL_HEALTH
+
+Every measurement is a process of its own, and the configurations are interleaved over the repetitions, so that a
+machine that changes its speed changes it for all. benchmarks/README.md says what the numbers mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+PROGRAM_NAMES = ("eager_loop", "mlp", "cnn", "transformer")
+OUR_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS", "SHAPE", "FULL_TENSOR")
+DEBUGGER_V2_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_TENSOR")
+OURS = "tfdbg_arrow"
+OURS_BY_TENSORFLOW = "tfdbg_arrow-tensorflow"
+"""Ours without the native core, summarising with TensorFlow's own op; only measured when asked for."""
+DEBUGGER_V2 = "debugger_v2"
+NONE = "none"
+CHECK_NUMERICS = "check_numerics"
+DEFAULT_CONFIGS = (
+    NONE,
+    *(f"{OURS}/{mode}" for mode in OUR_MODES),
+    *(f"{DEBUGGER_V2}/{mode}" for mode in DEBUGGER_V2_MODES),
+    CHECK_NUMERICS,
+)
+QUICK_CONFIGS = (NONE, f"{OURS}/FULL_HEALTH", f"{DEBUGGER_V2}/FULL_HEALTH", CHECK_NUMERICS)
+ALL_CONFIGS = (*DEFAULT_CONFIGS, f"{OURS_BY_TENSORFLOW}/FULL_HEALTH")
+
+NUM_WARM_UP = 5
+"""First steps that the median leaves out: tracing, caches, allocation."""
+MAX_FULL_TENSOR_STEPS = 10
+"""FULL_TENSOR keeps every element, up to 70 MB a step, so it runs for fewer steps."""
+TIMEOUT_S = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One measurement, in a process of its own.
+
+    Attributes:
+        program: Name of the program.
+        config: Name of the configuration.
+        repeat: Which repetition, from 0.
+        step_s: Time of each step in seconds, warm-up included; empty where the process failed.
+        close_s: Time in seconds to end the recording and have everything on disk.
+        num_bytes: Size of what the recording left on disk.
+        num_tensor_bytes: The part of it that grows with the tensors: the table tensor_health (and tensor_value), or
+            Debugger V2's files of executions and traces; None where the configuration records none.
+        num_tensors: Tensors recorded, None where the configuration records none.
+        num_rows: Rows (ours) or records (Debugger V2) of all tables or files, None as num_tensors.
+        error: The last lines of a process that failed, else None.
+    """
+
+    program: str
+    config: str
+    repeat: int
+    step_s: list[float] = field(default_factory=list)
+    close_s: float = 0.0
+    num_bytes: int = 0
+    num_tensor_bytes: int | None = None
+    num_tensors: int | None = None
+    num_rows: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """All repetitions of a program in a configuration; a value that could not be had is None.
+
+    Attributes:
+        program: Name of the program.
+        config: Name of the configuration.
+        step_ms: Median step in milliseconds after the warm-up: the median over the repetitions of each one's median.
+        ratio_to_none: step_ms against the same program without recording.
+        share_of_debugger_v2: (ours - none) / (theirs - none) against Debugger V2 in the same mode; FULL_NUMERICS, which
+            it lacks, against its FULL_HEALTH.
+        share_of_check_numerics: The same against check_numerics.
+        first_step_ratio: Time of the first step, with its tracing, against none.
+        close_s: Median time to end the recording.
+        num_bytes: Median bytes on disk.
+        num_tensor_bytes: Median of the part of them that grows with the tensors.
+        num_tensors: Median number of tensors recorded.
+        num_rows: Median number of rows or records.
+    """
+
+    program: str
+    config: str
+    step_ms: float | None
+    ratio_to_none: float | None
+    share_of_debugger_v2: float | None
+    share_of_check_numerics: float | None
+    first_step_ratio: float | None
+    close_s: float | None
+    num_bytes: float | None
+    num_tensor_bytes: float | None
+    num_tensors: float | None
+    num_rows: float | None
+
+
+# The measured process.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """What a recording left; as in Run."""
+
+    num_tensors: int | None = None
+    num_tensor_bytes: int | None = None
+    num_rows: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """A recorder that was switched on.
+
+    Attributes:
+        close: Ends it and returns once everything is on disk.
+        count: Returns what it left.
+    """
+
+    close: Callable[[], None]
+    count: Callable[[], Counts]
+
+
+def start_recording(config: str, logdir: Path) -> Recording:
+    """Switches the recorder of a configuration on, with full history.
+
+    Args:
+        config: One of ALL_CONFIGS.
+        logdir: An empty directory to record into.
+    """
+    family, _, mode = config.partition("/")
+    if family == NONE:
+        return Recording(close=lambda: None, count=Counts)
+
+    import tensorflow as tf
+
+    if family == CHECK_NUMERICS:
+        tf.debugging.enable_check_numerics()
+        return Recording(close=lambda: None, count=Counts)
+    if family == DEBUGGER_V2:
+        writer = tf.debugging.experimental.enable_dump_debug_info(
+            str(logdir), tensor_debug_mode=mode, circular_buffer_size=-1
+        )
+
+        def flush() -> None:
+            writer.FlushNonExecutionFiles()
+            writer.FlushExecutionFiles()
+
+        return Recording(close=flush, count=lambda: count_debugger_v2(logdir))
+
+    import tfdbg_arrow
+
+    backend = "tensorflow" if family == OURS_BY_TENSORFLOW else "native"
+    tfdbg_arrow.enable(str(logdir), tensor_debug_mode=mode, circular_buffer_size=-1, health_backend=backend)
+    return Recording(close=tfdbg_arrow.disable, count=lambda: count_ours(logdir))
+
+
+def count_ours(logdir: Path) -> Counts:
+    """Returns what a logdir of ours holds."""
+    from tfdbg_arrow.schema.logdir_layout import read_live_parts, run_ids
+
+    parts = [part for run_id in run_ids(logdir) for part in read_live_parts(logdir, run_id=run_id)]
+    return Counts(
+        num_tensors=sum(part.rows for part in parts if part.table == "tensor_health"),
+        num_tensor_bytes=sum(part.bytes for part in parts if part.table in ("tensor_health", "tensor_value")),
+        num_rows=sum(part.rows for part in parts),
+    )
+
+
+def count_debugger_v2(logdir: Path) -> Counts:
+    """Returns what a dump of Debugger V2 holds."""
+    from tensorflow.core.protobuf import debug_event_pb2
+
+    num_tensors = num_tensor_bytes = num_records = 0
+    for path in logdir.iterdir():
+        is_trace, is_execution = (path.name.endswith(end) for end in (".graph_execution_traces", ".execution"))
+        num_tensor_bytes += path.stat().st_size if is_trace or is_execution else 0
+        for record in _records(path):
+            num_records += 1
+            if is_trace:
+                num_tensors += 1
+            elif is_execution:
+                num_tensors += len(debug_event_pb2.DebugEvent.FromString(record).execution.output_tensor_ids)
+    return Counts(num_tensors=num_tensors, num_tensor_bytes=num_tensor_bytes, num_rows=num_records)
+
+
+def _records(path: Path) -> Iterator[bytes]:
+    """Yields the records of a TFRecord file: a length, its checksum, the bytes, their checksum."""
+    with path.open("rb") as file:
+        while len(header := file.read(12)) == 12:
+            (length,) = struct.unpack("<Q", header[:8])
+            yield file.read(length)
+            file.read(4)
+
+
+def measure(program: str, *, config: str, num_steps: int, logdir: Path) -> dict[str, object]:
+    """Runs a program in this process and returns the measured fields of Run."""
+    from programs import PROGRAMS
+
+    recording = start_recording(config, logdir)
+    step_s = PROGRAMS[program](num_steps)
+    start = time.perf_counter()
+    recording.close()
+    close_s = time.perf_counter() - start
+    counts = recording.count()
+    num_bytes = sum(path.stat().st_size for path in logdir.rglob("*") if path.is_file())
+    return {
+        "step_s": step_s,
+        "close_s": close_s,
+        "num_bytes": num_bytes,
+        **asdict(counts),
+    }
+
+
+# The process that starts the others.
+
+
+def run_in_process(program: str, *, config: str, repeat: int, num_steps: int) -> Run:
+    """Measures once, in a fresh process and a fresh directory."""
+    if config.endswith("/FULL_TENSOR"):
+        num_steps = min(num_steps, MAX_FULL_TENSOR_STEPS)
+    with tempfile.TemporaryDirectory(prefix="overhead_") as directory:
+        logdir, answer = Path(directory, "logdir"), Path(directory, "answer.json")
+        logdir.mkdir()
+        command = [sys.executable, __file__, "--measure", program, config, str(num_steps), str(logdir), str(answer)]
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
+        try:
+            process = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Run(program=program, config=config, repeat=repeat, error=f"took more than {TIMEOUT_S} s")
+        if not answer.exists():
+            lines = process.stderr.strip().splitlines()[-5:] or [f"exit code {process.returncode}, no message"]
+            return Run(program=program, config=config, repeat=repeat, error="\n".join(lines))
+        return Run(program=program, config=config, repeat=repeat, **json.loads(answer.read_text()))
+
+
+def summarise(runs: list[Run]) -> list[Summary]:
+    """Returns one summary for each program and configuration, in the order of first appearance."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        group = groups.setdefault((run.program, run.config), [])
+        if run.error is None:
+            group.append(run)
+    step_ms = {key: _median(1e3 * _median_step(run) for run in group) for key, group in groups.items()}
+    first_s = {key: _median(run.step_s[0] for run in group) for key, group in groups.items()}
+
+    def share(program: str, config: str, peer: str) -> float | None:
+        none, ours, theirs = (step_ms.get((program, name)) for name in (NONE, config, peer))
+        if none is None or ours is None or theirs is None or theirs <= none or not config.startswith(OURS):
+            return None
+        return (ours - none) / (theirs - none)
+
+    return [
+        Summary(
+            program=program,
+            config=config,
+            step_ms=step_ms[program, config],
+            ratio_to_none=_ratio(step_ms[program, config], step_ms.get((program, NONE))),
+            share_of_debugger_v2=share(program, config, _peer(config)),
+            share_of_check_numerics=share(program, config, CHECK_NUMERICS),
+            first_step_ratio=_ratio(first_s[program, config], first_s.get((program, NONE))),
+            close_s=_median(run.close_s for run in group),
+            num_bytes=_median(run.num_bytes for run in group),
+            num_tensor_bytes=_median(run.num_tensor_bytes for run in group if run.num_tensor_bytes is not None),
+            num_tensors=_median(run.num_tensors for run in group if run.num_tensors is not None),
+            num_rows=_median(run.num_rows for run in group if run.num_rows is not None),
+        )
+        for (program, config), group in groups.items()
+    ]
+
+
+def _peer(config: str) -> str:
+    """Returns the configuration of Debugger V2 that does most nearly the same."""
+    mode = config.partition("/")[2]
+    return f"{DEBUGGER_V2}/{'FULL_HEALTH' if mode == 'FULL_NUMERICS' else mode}"
+
+
+def _median_step(run: Run) -> float:
+    warm = run.step_s[NUM_WARM_UP:] or run.step_s[-1:]
+    return statistics.median(warm)
+
+
+def _median(values: Iterator[float]) -> float | None:
+    found = list(values)
+    return statistics.median(found) if found else None
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return value / base if value is not None and base else None
+
+
+def report(summaries: list[Summary]) -> str:
+    """Returns the summaries as text, one table for each program."""
+    columns = ("config", "step ms", "/ none", "/ V2", "/ check", "1st step", "close s", "tensors", "bytes", "B/tensor")
+    lines: list[str] = []
+    for program in dict.fromkeys(summary.program for summary in summaries):
+        lines += ["", program, ("{:<32}" + "{:>10}" * 9).format(*columns)]
+        for summary in (summary for summary in summaries if summary.program == program):
+            per_tensor = _ratio(summary.num_tensor_bytes, summary.num_tensors)
+            cells = (
+                _cell(summary.step_ms, ".2f"),
+                _cell(summary.ratio_to_none, ".2f"),
+                _cell(summary.share_of_debugger_v2, ".3f"),
+                _cell(summary.share_of_check_numerics, ".3f"),
+                _cell(summary.first_step_ratio, ".2f"),
+                _cell(summary.close_s, ".2f"),
+                _cell(summary.num_tensors, ".0f"),
+                _cell(summary.num_bytes or None, ".0f"),
+                _cell(per_tensor, ".1f"),
+            )
+            lines.append(("{:<32}" + "{:>10}" * 9).format(summary.config, *cells))
+    lines += [
+        "",
+        "/ none: step against no recording.  / V2, / check: (ours - none) / (theirs - none), theirs being Debugger V2",
+        "in the same mode (FULL_NUMERICS: in FULL_HEALTH) or check_numerics.  1st step: with its tracing.",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def environment() -> dict[str, object]:
+    """Returns what the numbers depend on: the machine and the versions."""
+    import importlib.metadata
+
+    versions = {}
+    for distribution in ("tfdbg-arrow", "tensorflow", "tensorflow-cpu", "keras", "numpy", "pyarrow"):
+        try:
+            versions[distribution] = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "num_cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _positive(text: str) -> int:
+    """Returns the number that an option gives."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 up")
+    return value
+
+
+def main() -> int:
+    """Runs the benchmark; returns 0, or 1 if a measurement failed."""
+    if sys.argv[1:2] == ["--measure"]:
+        program, config, num_steps, logdir, answer = sys.argv[2:]
+        Path(answer).write_text(
+            json.dumps(measure(program, config=config, num_steps=int(num_steps), logdir=Path(logdir)))
+        )
+        return 0
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", nargs="+", choices=PROGRAM_NAMES, default=PROGRAM_NAMES, metavar="PROGRAM")
+    parser.add_argument("--configs", nargs="+", choices=ALL_CONFIGS, metavar="CONFIG", help=", ".join(ALL_CONFIGS))
+    parser.add_argument("--repeats", type=_positive, help="processes for each program and configuration (default: 5)")
+    parser.add_argument("--steps", type=_positive, help="steps in each process, warm-up included (default: 60)")
+    parser.add_argument("--quick", action="store_true", help="FULL_HEALTH only, 2 repeats of 25 steps")
+    parser.add_argument("--output", type=Path, help="write all measurements and the summary there, as JSON")
+    arguments = parser.parse_args()
+    configs = arguments.configs or (QUICK_CONFIGS if arguments.quick else DEFAULT_CONFIGS)
+    num_repeats = arguments.repeats or (2 if arguments.quick else 5)
+    num_steps = arguments.steps or (25 if arguments.quick else 60)
+
+    runs: list[Run] = []
+    total = num_repeats * len(arguments.programs) * len(configs)
+    for repeat in range(num_repeats):
+        for program in arguments.programs:
+            # Another order in each repetition, so that no configuration always follows the same one.
+            turn = repeat % len(configs)
+            for config in (*configs[turn:], *configs[:turn]):
+                run = run_in_process(program, config=config, repeat=repeat, num_steps=num_steps)
+                runs.append(run)
+                outcome = f"failed: {run.error}" if run.error else f"{1e3 * _median_step(run):8.2f} ms a step"
+                print(f"[{len(runs)}/{total}] {program} {config}: {outcome}", file=sys.stderr, flush=True)
+
+    order = [(program, config) for program in arguments.programs for config in configs]
+    summaries = sorted(summarise(runs), key=lambda summary: order.index((summary.program, summary.config)))
+    print(report(summaries))
+    if arguments.output:
+        arguments.output.parent.mkdir(parents=True, exist_ok=True)
+        document = {
+            "environment": environment(),
+            "settings": {"num_repeats": num_repeats, "num_steps": num_steps, "num_warm_up": NUM_WARM_UP},
+            "summary": [asdict(summary) for summary in summaries],
+            "runs": [asdict(run) for run in runs],
+        }
+        arguments.output.write_text(json.dumps(document, indent=1) + "\n")
+    return 1 if any(run.error for run in runs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

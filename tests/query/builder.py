@@ -1,0 +1,343 @@
+"""A small builder of logdirs by the schema: a history is a few lines, every other column has a plain default."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, arrow_schema, parquet_options, table
+from tfdbg_arrow.schema.declaration import Type
+from tfdbg_arrow.schema.logdir_layout import (
+    MARKER_NAME,
+    ManifestEntry,
+    add_line,
+    manifest_path,
+    marker_text,
+    part_path,
+)
+
+START_NS = 1_700_000_000_000_000_000
+CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+_DEFAULTS: dict[Type, Any] = {
+    Type.BIGINT: 0,
+    Type.INTEGER: 0,
+    Type.DOUBLE: 0.0,
+    Type.VARCHAR: "",
+    Type.BOOLEAN: False,
+    Type.TIMESTAMP: 0,
+    Type.BLOB: b"",
+    Type.BIGINT_LIST: [],
+}
+
+
+def counts(
+    *, neg_inf: int = 0, pos_inf: int = 0, nan: int = 0, neg: int = 0, zero: int = 0, pos: int = 0
+) -> dict[str, Any]:
+    """Returns the health columns of a tensor of rank 1 with these elements."""
+    size = neg_inf + pos_inf + nan + neg + zero + pos
+    return {
+        "rank": 1,
+        "shape": [size],
+        "size": size,
+        "has_inf_or_nan": neg_inf + pos_inf + nan > 0,
+        "num_neg_inf": neg_inf,
+        "num_pos_inf": pos_inf,
+        "num_nan": nan,
+        "num_neg_finite": neg,
+        "num_zero": zero,
+        "num_pos_finite": pos,
+    }
+
+
+CLEAN = counts(pos=2)
+NAN = counts(nan=1, pos=1)
+INF = counts(pos_inf=1, pos=1)
+NEG_INF = counts(neg_inf=1, pos=1)
+
+
+class GraphBuilder:
+    """One graph; ops are added in the order of creation."""
+
+    def __init__(self, run: RunBuilder, graph_id: int, name: str) -> None:
+        self.run = run
+        self.graph_id = graph_id
+        self.name = name
+        self.op_types: dict[str, str] = {}
+
+    def op(
+        self,
+        op_name: str,
+        op_type: str | None = None,
+        inputs: Iterable[str] = (),
+        *,
+        dtypes: Iterable[str] = ("float32",),
+        stack: int | None = None,
+        not_recorded: str | None = None,
+    ) -> GraphBuilder:
+        """Adds an op; an input is `op_name:slot`, or `op_name` for slot 0."""
+        dtypes = tuple(dtypes)
+        self.run.add(
+            "graph_op",
+            graph_id=self.graph_id,
+            op_index=len(self.op_types),
+            op_name=op_name,
+            op_type=op_type or op_name,
+            num_outputs=len(dtypes),
+            attributes="{}",
+            stack_trace_id=stack,
+        )
+        self.op_types[op_name] = op_type or op_name
+        for index, source in enumerate(inputs):
+            name, _, slot = source.partition(":")
+            self.run.add(
+                "graph_op_input",
+                graph_id=self.graph_id,
+                op_name=op_name,
+                input_index=index,
+                is_control=False,
+                source_op_name=name,
+                source_output_slot=int(slot or 0),
+            )
+        for slot_, dtype in enumerate(dtypes):
+            self.run.add(
+                "graph_op_output",
+                graph_id=self.graph_id,
+                op_name=op_name,
+                output_slot=slot_,
+                dtype=dtype,
+                is_recorded=not_recorded is None,
+                not_recorded_reason=not_recorded,
+            )
+        return self
+
+    def function(
+        self, name: str, arguments: Iterable[str] = (), results: Iterable[str] = (), *, captures: Iterable[str] = ()
+    ) -> GraphBuilder:
+        """Adds a function made of the graph; captures are its last arguments."""
+        captures = tuple(captures)
+        self.run.add("graph_function", function_name=name, graph_id=self.graph_id)
+        for index, op_name in enumerate((*arguments, *captures)):
+            self.run.add(
+                "graph_function_input",
+                function_name=name,
+                graph_id=self.graph_id,
+                input_index=index,
+                op_name=op_name,
+                is_capture=op_name in captures,
+            )
+        for index, result in enumerate(results):
+            op_name, _, slot = result.partition(":")
+            self.run.add(
+                "graph_function_output",
+                function_name=name,
+                graph_id=self.graph_id,
+                output_index=index,
+                op_name=op_name,
+                output_slot=int(slot or 0),
+            )
+        return self
+
+    def calls(
+        self, op_name: str, function: str, callee: GraphBuilder, *, attribute: str = "f", branch: int = 0
+    ) -> GraphBuilder:
+        """Says that an op calls a function of another graph."""
+        self.run.add(
+            "graph_call",
+            graph_id=self.graph_id,
+            op_name=op_name,
+            attribute=attribute,
+            branch_index=branch,
+            function_name=function,
+            callee_graph_id=callee.graph_id,
+            is_inline=True,
+        )
+        return self
+
+
+class RunBuilder:
+    """One run. Events are numbered from 0 in the order in which they are added."""
+
+    def __init__(self, run_id: str, **settings: Any) -> None:
+        self.run_id = run_id
+        self.rows: dict[str, list[dict[str, Any]]] = {table_.name: [] for table_ in TABLES}
+        self.next_event_index = 0
+        self._num_frames = 0
+        self._num_stacks = 0
+        self._start_ns = settings.pop("wall_time_ns", START_NS)
+        self.add(
+            "run",
+            **{
+                "wall_time_ns": self._start_ns,
+                "end_wall_time_ns": self._start_ns + 10**9,
+                "is_clean_end": True,
+                "format_version": FORMAT_VERSION,
+                "tfdbg_arrow_version": "0.1.0",
+                "tensorflow_version": "2.21.0",
+                "host_name": "host",
+                "pid": 4242,
+                "command_line": '["python", "train.py"]',
+                "tensor_debug_mode": "FULL_HEALTH",
+                "circular_buffer_size": -1,
+                "health_backend": "native",
+                "settings": "{}",
+                **settings,
+            },
+        )
+        self.add("device", device_id=0, device_name=CPU)
+
+    def add(self, table_name: str, **values: Any) -> None:
+        """Adds a row; a column not given is NULL, or 0 or empty where NULL may not stand."""
+        columns = {column.name: column for column in table(table_name).columns}
+        assert set(values) <= set(columns), set(values) - set(columns)
+        row = {name: None if column.nullable else _DEFAULTS[column.type] for name, column in columns.items()}
+        self.rows[table_name].append({**row, "run_id": self.run_id, **values})
+
+    def graph(self, name: str) -> GraphBuilder:
+        graph_id = len(self.rows["graph"])
+        self.add("graph", graph_id=graph_id, graph_name=name)
+        return GraphBuilder(self, graph_id, name)
+
+    def stack(self, *frames: tuple[str, int, str, str | None, str]) -> int:
+        """Adds a stack, innermost frame first, each (file_path, lineno, func, code, owner); returns its id."""
+        stack_id = self._num_stacks
+        self._num_stacks += 1
+        for depth, (file_path, lineno, func, code, owner) in enumerate(frames):
+            self.add(
+                "stack_frame",
+                stack_frame_id=self._num_frames,
+                file_path=file_path,
+                lineno=lineno,
+                func=func,
+                code=code,
+                owner=owner,
+            )
+            self.add("stack_trace", stack_trace_id=stack_id, depth=depth, stack_frame_id=self._num_frames)
+            self._num_frames += 1
+        return stack_id
+
+    def execution(
+        self,
+        op_type: str,
+        *,
+        inputs: Iterable[int] = (),
+        outputs: Mapping[int, str] | None = None,
+        graph: GraphBuilder | None = None,
+        stack: int | None = None,
+    ) -> int:
+        """Adds an execution with its input tensor ids and its outputs (tensor id: dtype); returns its index."""
+        index = len(self.rows["execution"])
+        inputs, outputs = tuple(inputs), dict(outputs or {})
+        event_index = self._take_event_index()
+        self.add(
+            "execution",
+            execution_index=index,
+            event_index=event_index,
+            wall_time_ns=self._start_ns + event_index * 1000,
+            op_type=op_type,
+            graph_id=None if graph is None else graph.graph_id,
+            num_inputs=len(inputs),
+            num_outputs=len(outputs),
+            stack_trace_id=stack,
+        )
+        for input_index, tensor_id in enumerate(inputs):
+            self.add("execution_input", execution_index=index, input_index=input_index, tensor_id=tensor_id)
+        for slot, (tensor_id, dtype) in enumerate(outputs.items()):
+            self.add("execution_output", execution_index=index, output_slot=slot, tensor_id=tensor_id, dtype=dtype)
+        return index
+
+    def tensor(
+        self,
+        graph: GraphBuilder,
+        name: str,
+        health: Mapping[str, Any],
+        *,
+        execution: int | None = None,
+        step: int | None = 1,
+        frame: int = 0,
+        iteration: int = 0,
+        site: str = "",
+    ) -> int:
+        """Adds the row of a graph's tensor `op_name:slot`; step None: without any context. Returns event_index."""
+        op_name, _, slot = name.partition(":")
+        context: dict[str, Any] = {}
+        if step is not None:
+            context = {"step_id": step, "frame_id": frame, "iteration": iteration, "call_site": site}
+        return self._tensor_row(
+            scope="graph",
+            execution_index=execution,
+            graph_id=graph.graph_id,
+            op_name=op_name,
+            op_type=graph.op_types[op_name],
+            output_slot=int(slot or 0),
+            device_id=0,
+            **context,
+            **health,
+        )
+
+    def eager(self, execution: int, health: Mapping[str, Any], *, tensor_id: int, slot: int = 0) -> int:
+        """Adds the row of an execution's output; returns event_index."""
+        return self._tensor_row(
+            scope="execution",
+            execution_index=execution,
+            op_type=self.rows["execution"][execution]["op_type"],
+            output_slot=slot,
+            tensor_id=tensor_id,
+            device_id=0,
+            **health,
+        )
+
+    def external(self, tensor_id: int, health: Mapping[str, Any], *, execution: int) -> int:
+        """Adds the row of an eager tensor from outside that an execution was the first to use."""
+        return self._tensor_row(scope="external", execution_index=execution, tensor_id=tensor_id, device_id=0, **health)
+
+    def _tensor_row(self, **values: Any) -> int:
+        event_index = self._take_event_index()
+        wall_time_ns = self._start_ns + event_index * 1000
+        self.add(
+            "tensor_health",
+            **{"event_index": event_index, "wall_time_ns": wall_time_ns, "dtype": "float32", **values},
+        )
+        return event_index
+
+    def _take_event_index(self) -> int:
+        self.next_event_index += 1
+        return self.next_event_index - 1
+
+    def write(self, logdir: Path, *, parts: int = 1) -> Path:
+        """Writes the run into a logdir, its rows spread over so many parts a table; returns the logdir."""
+        logdir.mkdir(parents=True, exist_ok=True)
+        (logdir / MARKER_NAME).write_text(marker_text())
+        lines = []
+        for name, rows in self.rows.items():
+            size = max(1, -(-len(rows) // parts))
+            for number in range(parts):
+                part = rows[number * size : (number + 1) * size]
+                path = part_path(name, run_id=self.run_id, number=number)
+                lines.append(add_line(_write_part(logdir, path, name=name, rows=part)))
+        manifest = logdir / manifest_path(self.run_id)
+        manifest.parent.mkdir(exist_ok=True)
+        manifest.write_text("".join(lines))
+        return logdir
+
+
+def _write_part(logdir: Path, path: str, *, name: str, rows: list[dict[str, Any]]) -> ManifestEntry:
+    file = logdir / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    data = pa.Table.from_pylist(rows, schema=arrow_schema(name))
+    pq.write_table(data, file, **parquet_options(name))
+    events = [row["event_index"] for row in rows if "event_index" in row]
+    return ManifestEntry(
+        table=name,
+        path=path,
+        rows=len(rows),
+        bytes=file.stat().st_size,
+        sha256=hashlib.sha256(file.read_bytes()).hexdigest(),
+        min_event_index=min(events, default=None),
+        max_event_index=max(events, default=None),
+    )

@@ -1,0 +1,632 @@
+"""The first bad tensor is the earliest origin by data flow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query import (
+    Frame,
+    InputTensor,
+    NonFinite,
+    Producer,
+    TensorHealth,
+    first_nan,
+    first_nonfinite,
+    nonfinite,
+    open_logdir,
+)
+
+from .builder import CLEAN, CPU, INF, NAN, NEG_INF, START_NS, GraphBuilder, RunBuilder, counts
+
+USER = ("/home/me/train.py", 12, "loss", "tf.math.log(probs)", "user")
+FRAMEWORK = ("/site/tensorflow/ops.py", 99, "apply", "return op()", "framework")
+
+
+def health(event_index: int, columns: dict[str, object]) -> TensorHealth:
+    return TensorHealth(
+        event_index=event_index,
+        dtype="float32",
+        shape=tuple(columns["shape"]),  # type: ignore[arg-type]
+        **{name: value for name, value in columns.items() if name not in ("shape", "rank")},  # type: ignore[arg-type]
+    )
+
+
+def names(found: NonFinite | None) -> tuple[str | None, int, bool]:
+    assert found is not None
+    return found.op_name, found.event_index, found.is_origin
+
+
+def test_one_op_is_described_in_full(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    stack = run.stack(FRAMEWORK, USER, FRAMEWORK)
+    graph = run.graph("loss").op("probs", "Softmax").op("Log", inputs=["probs"], stack=stack)
+    graph.function("__inference_loss_1", results=["Log"])
+    call = run.execution("__inference_loss_1", graph=graph)
+    zeros = counts(zero=1, pos=2)
+    run.tensor(graph, "probs", zeros, execution=call)
+    run.tensor(graph, "Log", counts(neg_inf=1, neg=2), execution=call)
+
+    assert first_nonfinite(run.write(tmp_path)) == NonFinite(
+        run_id="run-a",
+        event_index=2,
+        wall_time_ns=START_NS + 2000,
+        op_type="Log",
+        op_name="Log",
+        graph_name="loss",
+        iteration=0,
+        output_slot=0,
+        device_name=CPU,
+        dtype="float32",
+        shape=(3,),
+        size=3,
+        num_neg_inf=1,
+        num_pos_inf=0,
+        num_nan=0,
+        num_neg_finite=2,
+        num_zero=0,
+        num_pos_finite=0,
+        is_origin=True,
+        inputs=(
+            InputTensor(
+                0,
+                health(1, zeros),
+                Producer("Softmax", "probs", "loss", 0, event_index=1, execution_index=0, how="graph"),
+            ),
+        ),
+        stack=(Frame(*FRAMEWORK), Frame(*USER), Frame(*FRAMEWORK)),
+        source=Frame(*USER),
+    )
+
+
+def test_a_healthy_run_has_none(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Mul")
+    run.tensor(graph, "x", CLEAN)
+    assert first_nonfinite(run.write(tmp_path)) is None
+
+
+def test_an_empty_logdir_has_none(tmp_path: Path) -> None:
+    assert first_nonfinite(RunBuilder("run-a").write(tmp_path)) is None
+
+
+def test_what_follows_an_origin_is_no_origin(tmp_path: Path) -> None:
+    run = chain(RunBuilder("run-a"))
+    assert [names(found) for found in nonfinite(run.write(tmp_path))] == [("b", 1, True), ("c", 2, False)]
+
+
+def test_limit_cuts_the_list(tmp_path: Path) -> None:
+    logdir = chain(RunBuilder("run-a")).write(tmp_path)
+    assert [found.op_name for found in nonfinite(logdir, limit=1)] == ["b"]
+    assert nonfinite(logdir, limit=0) == []
+    assert len(nonfinite(logdir, limit=None)) == 2
+
+
+def chain(run: RunBuilder, **settings: int | None) -> RunBuilder:
+    graph = run.graph("f").op("a", "Mul").op("b", "Log", ["a"]).op("c", "Exp", ["b"])
+    run.tensor(graph, "a", CLEAN)
+    run.tensor(graph, "b", NAN)
+    run.tensor(graph, "c", NAN)
+    return run
+
+
+def test_a_consumer_that_arrives_before_its_producer_is_not_the_first(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("a", "Mul").op("b", "Log", ["a"]).op("c", "Exp", ["b"]).op("d", "Neg", ["c"])
+    run.tensor(graph, "d", NAN)
+    run.tensor(graph, "c", NAN)
+    run.tensor(graph, "b", NAN)
+    run.tensor(graph, "a", CLEAN)
+    assert names(first_nonfinite(run.write(tmp_path))) == ("b", 2, True)
+
+
+def test_an_origin_behind_clean_tensors_comes_first_though_it_arrived_later(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("a", "Log").op("clip", "Maximum", ["a"]).op("b", "Sqrt", ["clip"])
+    run.tensor(graph, "b", NAN)
+    run.tensor(graph, "clip", CLEAN)
+    run.tensor(graph, "a", NAN)
+    assert names(first_nonfinite(run.write(tmp_path))) == ("a", 2, True)
+
+
+def test_of_two_origins_the_earlier_to_arrive_is_first(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("a", "Log").op("b", "Sqrt").op("c", "Neg", ["b"])
+    run.tensor(graph, "c", NAN)
+    run.tensor(graph, "a", NAN)
+    run.tensor(graph, "b", NAN)
+    assert names(first_nonfinite(run.write(tmp_path))) == ("a", 1, True)
+
+
+class TestKinds:
+    def logdir(self, tmp_path: Path) -> Path:
+        run = RunBuilder("run-a")
+        graph = run.graph("f").op("a", "Mul").op("b", "Exp", ["a"]).op("c", "Sub", ["b", "b"]).op("d", "Neg", ["c"])
+        for name, columns in (("a", CLEAN), ("b", INF), ("c", NAN), ("d", NAN)):
+            run.tensor(graph, name, columns)
+        return run.write(tmp_path)
+
+    def test_nan_out_of_infinities_is_an_origin_of_nan(self, tmp_path: Path) -> None:
+        assert names(first_nan(self.logdir(tmp_path))) == ("c", 2, True)
+
+    def test_infinity_counts_by_itself(self, tmp_path: Path) -> None:
+        logdir = self.logdir(tmp_path)
+        assert names(first_nonfinite(logdir, kinds=("inf",))) == ("b", 1, True)
+        assert [found.op_name for found in nonfinite(logdir, kinds=("inf",))] == ["b"]
+
+    def test_with_both_kinds_each_has_its_origin(self, tmp_path: Path) -> None:
+        assert [names(found) for found in nonfinite(self.logdir(tmp_path))] == [
+            ("b", 1, True),
+            ("c", 2, True),
+            ("d", 3, False),
+        ]
+
+    def test_an_unknown_kind_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(QueryError, match="kind 'zero' is unknown, expected 'nan', 'inf' or both"):
+            first_nonfinite(self.logdir(tmp_path), kinds=("zero",))
+        with pytest.raises(QueryError, match="expected 'nan', 'inf' or both"):
+            first_nonfinite(self.logdir(tmp_path), kinds=())
+
+    def test_a_mode_that_does_not_tell_them_apart_counts_for_either(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a", tensor_debug_mode="CURT_HEALTH")
+        graph = run.graph("f").op("a", "Log").op("b", "Neg", ["a"])
+        run.tensor(graph, "a", {"has_inf_or_nan": True})
+        run.tensor(graph, "b", {"has_inf_or_nan": True})
+        logdir = run.write(tmp_path)
+        assert [names(found) for found in nonfinite(logdir, kinds=("nan",))] == [("a", 0, True), ("b", 1, False)]
+
+
+def nested(run: RunBuilder) -> tuple[GraphBuilder, GraphBuilder]:
+    inner = run.graph("inner").op("x", "Placeholder").op("Log", inputs=["x"])
+    inner.function("__inference_inner_1", ["x"], ["Log"])
+    outer = run.graph("outer").op("a", "Mul").op("b", "Exp")
+    for name, source in (("scope/call", "a"), ("scope/call_1", "b")):
+        outer.op(name, "StatefulPartitionedCall", [source], not_recorded="op_type")
+        outer.calls(name, "__inference_inner_1", inner)
+    outer.op("sum", "AddV2", ["scope/call", "scope/call_1"])
+    return inner, outer
+
+
+def test_two_calls_of_one_function_are_told_apart(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    inner, outer = nested(run)
+    call = run.execution("__inference_outer_2", graph=outer)
+    run.tensor(outer, "a", CLEAN, execution=call)
+    run.tensor(outer, "b", counts(zero=1), execution=call)
+    run.tensor(inner, "x", CLEAN, execution=call, site="scope/call")
+    run.tensor(inner, "x", counts(zero=1), execution=call, site="scope/call_1")
+    run.tensor(inner, "Log", CLEAN, execution=call, site="scope/call")
+    log = run.tensor(inner, "Log", NEG_INF, execution=call, site="scope/call_1")
+    run.tensor(outer, "sum", NEG_INF, execution=call)
+    logdir = run.write(tmp_path)
+
+    first, second = nonfinite(logdir)
+    assert names(first) == ("Log", log, True)
+    assert first.inputs == (
+        InputTensor(
+            0,
+            health(4, counts(zero=1)),
+            Producer("Exp", "b", "outer", 0, event_index=2, execution_index=0, how="argument"),
+        ),
+    )
+    assert names(second) == ("sum", 7, False)
+    assert [(input_.producer.op_name, input_.producer.event_index) for input_ in second.inputs if input_.producer] == [
+        ("Log", 5),
+        ("Log", log),
+    ]
+    assert {input_.producer.how for input_ in second.inputs if input_.producer} == {"call"}
+
+
+def loop(run: RunBuilder) -> tuple[GraphBuilder, GraphBuilder, GraphBuilder]:
+    body = run.graph("while_body").op("i", "Placeholder").op("v", "Placeholder").op("k", "Placeholder")
+    body.op("add", "AddV2", ["v", "k"]).op("next", "Identity", ["add"], not_recorded="op_type")
+    body.op("kept", "Identity", ["k"], not_recorded="op_type").function(
+        "body_1", ["i", "v"], ["i", "next", "kept"], captures=["k"]
+    )
+    cond = run.graph("while_cond").op("i", "Placeholder").op("v", "Placeholder").op("k", "Placeholder")
+    cond.op("Mean", inputs=["v"]).function("cond_1", ["i", "v", "k"], ["Mean"])
+    outer = run.graph("train").op("zero", "Const", dtypes=["int32"]).op("start", "Mul").op("konst", "Exp")
+    outer.op(
+        "while", "While", ["zero", "start", "konst"], dtypes=["int32", "float32", "float32"], not_recorded="op_type"
+    )
+    outer.calls("while", "body_1", body, attribute="body").calls("while", "cond_1", cond, attribute="cond")
+    outer.op("after", "Neg", ["while:1"]).op("unchanged", "Neg", ["while:2"])
+    return body, cond, outer
+
+
+def test_a_loop_variable_comes_from_the_iteration_before(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    body, cond, outer = loop(run)
+    call = run.execution("__inference_train_2", graph=outer)
+    run.tensor(outer, "start", CLEAN, execution=call)
+    run.tensor(outer, "konst", CLEAN, execution=call)
+    events = {}
+    for iteration in range(6):
+        value, result = (NAN if iteration > 3 else CLEAN), (NAN if iteration >= 3 else CLEAN)
+        place = {"execution": call, "frame": 77, "iteration": iteration}
+        run.tensor(cond, "Mean", value, site="while/cond/_10", **place)
+        if iteration < 5:
+            run.tensor(body, "v", value, site="while/body/_9", **place)
+            events[iteration] = run.tensor(body, "add", result, site="while/body/_9", **place)
+    after = run.tensor(outer, "after", NAN, execution=call)
+    run.tensor(outer, "unchanged", CLEAN, execution=call)
+    logdir = run.write(tmp_path)
+
+    first = first_nonfinite(logdir)
+    assert names(first) == ("add", events[3], True)
+    assert first is not None
+    assert first.iteration == 3
+    assert [input_.producer for input_ in first.inputs] == [
+        Producer("AddV2", "add", "while_body", 0, event_index=events[2], execution_index=0, how="loop"),
+        Producer("Exp", "konst", "train", 0, event_index=2, execution_index=0, how="loop"),
+    ]
+    others = nonfinite(logdir)[1:]
+    assert [found.is_origin for found in others] == [False] * len(others)
+    last = others[-1]
+    assert names(last) == ("after", after, False)
+    assert last.inputs[0].producer == Producer(
+        "AddV2", "add", "while_body", 0, event_index=events[4], execution_index=0, how="loop"
+    )
+
+
+def test_the_first_iteration_takes_what_the_loop_was_given(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    body, _, outer = loop(run)
+    call = run.execution("__inference_train_2", graph=outer)
+    start = run.tensor(outer, "start", counts(zero=2), execution=call)
+    run.tensor(body, "add", NAN, execution=call, site="while/body/_9", frame=77)
+    first = first_nonfinite(run.write(tmp_path))
+    assert first is not None
+    assert first.inputs[0] == InputTensor(
+        0,
+        health(start, counts(zero=2)),
+        Producer("Mul", "start", "train", 0, event_index=start, execution_index=0, how="argument"),
+    )
+    assert first.inputs[1].health is None
+    assert not first.is_origin
+
+
+def test_each_entry_of_an_inner_loop_belongs_to_its_outer_iteration(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    inner = run.graph("inner_body").op("v", "Placeholder").op("Log", inputs=["v"]).function("inner_1", ["v"], ["Log"])
+    body = run.graph("body").op("v", "Placeholder").op("Abs", inputs=["v"])
+    body.op("while", "While", ["Abs"], not_recorded="op_type").function("body_1", ["v"], ["while"])
+    body.calls("while", "inner_1", inner, attribute="body")
+    outer = run.graph("f").op("start", "Mul").op("loop/while", "While", ["start"], not_recorded="op_type")
+    outer.calls("loop/while", "body_1", body, attribute="body")
+    call = run.execution("__inference_f_2", graph=outer)
+    run.tensor(outer, "start", CLEAN, execution=call)
+    for iteration in range(3):
+        bad = iteration == 2
+        absolute = run.tensor(
+            body, "Abs", counts(zero=1) if bad else CLEAN, execution=call, site="loop/while/body/_1", frame=5,
+            iteration=iteration,
+        )  # fmt: skip
+        log = run.tensor(
+            inner, "Log", NEG_INF if bad else CLEAN, execution=call, site="loop/while/body/_1/while/body/_2",
+            frame=100 - iteration,
+        )  # fmt: skip
+    first = first_nonfinite(run.write(tmp_path))
+    assert names(first) == ("Log", log, True)
+    assert first is not None
+    assert first.inputs[0].producer == Producer(
+        "Abs", "Abs", "body", 0, event_index=absolute, execution_index=0, how="argument"
+    )
+
+
+@pytest.mark.parametrize("taken", ["then_branch", "else_branch"])
+def test_a_branch_is_followed_in_and_out(tmp_path: Path, taken: str) -> None:
+    run = RunBuilder("run-a")
+    branches = {}
+    outer = run.graph("f").op("p", "Const", dtypes=["bool"]).op("x", "Mul").op("y", "Exp")
+    outer.op("cond", "If", ["p", "x", "y"], not_recorded="op_type").op("after", "Neg", ["cond"])
+    for attribute, argument in (("then_branch", "a"), ("else_branch", "b")):
+        graph = run.graph(attribute).op("a", "Placeholder").op("b", "Placeholder").op("Log", inputs=[argument])
+        graph.function(f"{attribute}_1", ["a", "b"], ["Log"])
+        outer.calls("cond", f"{attribute}_1", graph, attribute=attribute)
+        branches[attribute] = graph
+    call = run.execution("__inference_f_2", graph=outer)
+    sources = {"then_branch": run.tensor(outer, "x", CLEAN), "else_branch": run.tensor(outer, "y", CLEAN)}
+    for row in run.rows["tensor_health"]:
+        row["execution_index"] = call
+    site = {"then_branch": "cond/then/_4", "else_branch": "cond/else/_5"}[taken]
+    log = run.tensor(branches[taken], "Log", NAN, execution=call, site=site)
+    run.tensor(outer, "after", NAN, execution=call)
+    first, after = nonfinite(run.write(tmp_path))
+    assert names(first) == ("Log", log, True)
+    assert first.inputs[0].producer is not None
+    assert first.inputs[0].producer.event_index == sources[taken]
+    assert not after.is_origin
+    assert after.inputs[0].producer == Producer("Log", "Log", taken, 0, event_index=log, execution_index=0, how="call")
+
+
+def test_an_argument_is_followed_through_eager_code_into_the_call_before(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    model = run.graph("model").op("Softmax").op("Identity", inputs=["Softmax"], not_recorded="op_type")
+    model.function("__inference_model_1", results=["Identity"])
+    loss = run.graph("loss").op("probs", "Placeholder").op("Log", inputs=["probs"])
+    loss.function("__inference_loss_2", ["probs"], ["Log"])
+    first_call = run.execution("__inference_model_1", outputs={100: "float32"}, graph=model)
+    zeros = counts(zero=1, pos=1)
+    softmax = run.tensor(model, "Softmax", zeros, execution=first_call, step=11)
+    second_call = run.execution("__inference_loss_2", inputs=[100], outputs={101: "float32"}, graph=loss)
+    probs = run.tensor(loss, "probs", zeros, execution=second_call, step=12)
+    log = run.tensor(loss, "Log", NEG_INF, execution=second_call, step=12)
+    run.eager(second_call, NEG_INF, tensor_id=101)
+    first, result = nonfinite(run.write(tmp_path))
+    assert names(first) == ("Log", log, True)
+    assert first.inputs == (
+        InputTensor(
+            0,
+            health(probs, zeros),
+            Producer("Softmax", "Softmax", "model", 0, event_index=softmax, execution_index=0, how="argument"),
+        ),
+    )
+    assert (result.op_type, result.op_name, result.is_origin) == ("__inference_loss_2", None, False)
+    assert result.inputs[0].producer == Producer(
+        "Log", "Log", "loss", 0, event_index=log, execution_index=1, how="call"
+    )
+
+
+def test_eager_ops_are_followed_by_tensor_id(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    stack = run.stack(USER)
+    first_op = run.execution("Exp", inputs=[1], outputs={2: "float32"}, stack=stack)
+    outside = run.external(1, CLEAN, execution=first_op)
+    exp = run.eager(first_op, INF, tensor_id=2)
+    second_op = run.execution("Neg", inputs=[2], outputs={3: "float32"})
+    run.eager(second_op, INF, tensor_id=3)
+    first, second = nonfinite(run.write(tmp_path))
+    assert (first.op_type, first.event_index, first.is_origin, first.source) == ("Exp", exp, True, Frame(*USER))
+    assert first.inputs == (
+        InputTensor(0, health(outside, CLEAN), Producer(None, None, None, None, outside, None, "external")),
+    )
+    assert (second.op_type, second.is_origin) == ("Neg", False)
+    assert second.inputs[0].producer == Producer("Exp", None, None, 0, exp, 0, "eager")
+
+
+def test_bad_data_from_outside_is_the_origin(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    stack = run.stack(FRAMEWORK, USER)
+    graph = run.graph("f").op("x", "Placeholder").op("Neg", inputs=["x"]).function("__inference_f_1", ["x"], ["Neg"])
+    call = run.execution("__inference_f_1", inputs=[7], graph=graph, stack=stack)
+    outside = run.external(7, NAN, execution=call)
+    run.tensor(graph, "x", NAN, execution=call)
+    run.tensor(graph, "Neg", NAN, execution=call)
+    first, *others = nonfinite(run.write(tmp_path))
+    assert first_nonfinite(tmp_path) == first
+    assert (first.event_index, first.op_type, first.is_origin, first.inputs) == (outside, None, True, ())
+    assert first.source == Frame(*USER)
+    assert [(found.op_name, found.is_origin) for found in others] == [("x", False), ("Neg", False)]
+
+
+class TestVariables:
+    def training(self, tmp_path: Path, *, written: dict[str, object] | None) -> list[NonFinite]:
+        """A step reads a variable that an earlier eager assignment wrote (None: nothing wrote it)."""
+        run = RunBuilder("run-a")
+        graph = run.graph("step").op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype")
+        graph.op("ReadVariableOp", inputs=["w"]).function("__inference_step_1", captures=["w"])
+        if written is not None:
+            value = run.execution("Fill", outputs={50: "float32"})
+            run.eager(value, written, tensor_id=50)
+            run.execution("AssignVariableOp", inputs=[9, 50])
+        call = run.execution("__inference_step_1", inputs=[9], graph=graph)
+        run.tensor(graph, "ReadVariableOp", NAN, execution=call)
+        return nonfinite(run.write(tmp_path))
+
+    def test_a_read_passes_on_what_was_written(self, tmp_path: Path) -> None:
+        *_, read = self.training(tmp_path, written=NAN)
+        assert names(read)[::2] == ("ReadVariableOp", False)
+        assert read.inputs == (
+            InputTensor(
+                0,
+                health(1, NAN),
+                Producer("AssignVariableOp", None, None, None, None, execution_index=1, how="variable"),
+            ),
+        )
+
+    def test_a_variable_that_nothing_wrote_was_bad_from_outside(self, tmp_path: Path) -> None:
+        (read,) = self.training(tmp_path, written=None)
+        assert read.is_origin
+        assert read.inputs == (
+            InputTensor(0, None, Producer(None, None, None, None, None, execution_index=None, how="external")),
+        )
+
+    def test_an_update_in_an_earlier_call_is_found(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a")
+        graph = run.graph("step").op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype")
+        graph.op("ReadVariableOp", inputs=["w"]).op("grad", "Mul", ["ReadVariableOp"])
+        graph.op("update", "AssignSubVariableOp", ["w", "grad"], dtypes=[]).function("step_1", captures=["w"])
+        for step, (value, gradient) in enumerate([(CLEAN, INF), (INF, INF)]):
+            call = run.execution("step_1", inputs=[9], graph=graph)
+            run.tensor(graph, "ReadVariableOp", value, execution=call, step=step)
+            run.tensor(graph, "grad", gradient, execution=call, step=step)
+        found = nonfinite(run.write(tmp_path))
+        assert [names(item) for item in found] == [
+            ("grad", 2, True),
+            ("ReadVariableOp", 4, False),
+            ("grad", 5, False),
+        ]
+        assert found[1].inputs[0].producer == Producer(
+            "AssignSubVariableOp", "update", "step", None, None, execution_index=0, how="variable"
+        )
+
+    def test_a_write_earlier_in_the_same_call_comes_before_one_of_an_earlier_call(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a")
+        inner = run.graph("inner").op("v", "Placeholder", dtypes=["resource"]).op("value", "Log")
+        inner.op("assign", "AssignVariableOp", ["v", "value"], dtypes=[]).function("inner_1", ["v"])
+        graph = run.graph("step").op("w", "Placeholder", dtypes=["resource"])
+        graph.op("call", "StatefulPartitionedCall", ["w"], dtypes=[]).calls("call", "inner_1", inner)
+        graph.op("ReadVariableOp", inputs=["w"]).function("step_1", captures=["w"])
+        call = run.execution("step_1", inputs=[9], graph=graph)
+        run.tensor(inner, "value", NAN, execution=call, site="call")
+        run.tensor(graph, "ReadVariableOp", NAN, execution=call)
+        read = nonfinite(run.write(tmp_path))[1]
+        assert not read.is_origin
+        assert read.inputs[0].producer == Producer(
+            "AssignVariableOp", "assign", "inner", None, None, execution_index=0, how="variable"
+        )
+        assert read.inputs[0].health == health(1, NAN)
+
+
+class TestUnrecorded:
+    def test_an_op_with_an_unrecorded_input_is_no_proven_origin(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a", op_regex="Log")
+        graph = run.graph("f").op("a", "Softmax", not_recorded="op_regex").op("Log", inputs=["a"])
+        run.tensor(graph, "Log", NAN)
+        found = first_nonfinite(run.write(tmp_path))
+        assert names(found) == ("Log", 0, False)
+        assert found is not None
+        assert found.inputs == (InputTensor(0, None, Producer("Softmax", "a", "f", 0, None, None, "graph")),)
+
+    def test_an_unrecorded_op_is_looked_through(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a", op_regex="Log|Exp")
+        graph = (
+            run.graph("f").op("Log").op("hidden", "Neg", ["Log"], not_recorded="op_regex").op("Exp", inputs=["hidden"])
+        )
+        run.tensor(graph, "Exp", NAN)
+        run.tensor(graph, "Log", NAN)
+        assert names(first_nonfinite(run.write(tmp_path))) == ("Log", 1, True)
+
+    def test_an_integer_input_leaves_the_proof_whole(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a")
+        graph = (
+            run.graph("f").op("shape", "Const", dtypes=["int32"], not_recorded="dtype").op("Empty", inputs=["shape"])
+        )
+        run.tensor(graph, "Empty", NAN)
+        assert names(first_nonfinite(run.write(tmp_path))) == ("Empty", 0, True)
+
+    def test_a_list_of_tensors_is_what_was_put_in(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a")
+        graph = run.graph("f").op("Log").op("list", "TensorListFromTensor", ["Log"], dtypes=["variant"])
+        graph.op("Stack", "TensorListStack", ["list"])
+        run.tensor(graph, "Stack", NAN)
+        run.tensor(graph, "Log", NAN)
+        assert names(first_nonfinite(run.write(tmp_path))) == ("Log", 1, True)
+
+
+class TestGradients:
+    """Taking a gradient makes functions and loops anew, which the recorded calls do not name."""
+
+    def test_a_loop_that_was_made_anew_is_known_by_its_number(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a")
+        body, _, outer = loop(run)
+        call = run.execution("__forward_train_9", graph=outer)
+        start = run.tensor(outer, "start", CLEAN, execution=call)
+        konst = run.tensor(outer, "konst", CLEAN, execution=call)
+        add = run.tensor(body, "add", NAN, execution=call, site="while_9/body/_10", frame=77)
+        after = run.tensor(outer, "after", NAN, execution=call)
+        first, second = nonfinite(run.write(tmp_path))
+        assert names(first) == ("add", add, True)
+        assert [input_.health and input_.health.event_index for input_ in first.inputs] == [start, konst]
+        assert names(second) == ("after", after, False)
+
+    def test_a_result_that_only_the_forward_function_has_is_found(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a")
+        inner = run.graph("inner").op("x", "Placeholder").op("Log", inputs=["x"]).op("Neg", inputs=["Log"])
+        inner.function("__inference_inner_1", ["x"], ["Neg"]).function("__forward_inner_2", ["x"], ["Neg", "Log"])
+        outer = run.graph("outer").op("a", "Mul")
+        outer.op("call", "PartitionedCall", ["a"], dtypes=["float32", "float32"], not_recorded="op_type")
+        outer.calls("call", "__inference_inner_1", inner).op("after", "Exp", ["call:1"])
+        run.tensor(outer, "a", CLEAN)
+        log = run.tensor(inner, "Log", NAN, site="call")
+        run.tensor(outer, "after", NAN)
+        after = nonfinite(run.write(tmp_path))[-1]
+        assert names(after) == ("after", 2, False)
+        assert after.inputs[0].producer == Producer("Log", "Log", "inner", 0, log, None, "call")
+
+    def test_a_callee_without_rows_is_not_taken_for_another_call_of_it(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a")
+        inner, outer = nested(run)
+        call = run.execution("__inference_outer_2", graph=outer)
+        run.tensor(inner, "Log", NAN, execution=call, site="scope/call")
+        run.tensor(outer, "sum", NAN, execution=call)
+        total = nonfinite(run.write(tmp_path))[-1]
+        assert [input_.health is None for input_ in total.inputs] == [False, True]
+
+    def test_an_optional_is_what_was_put_in(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a")
+        graph = run.graph("f").op("Log").op("kept", "OptionalFromValue", ["Log"], dtypes=["variant"])
+        graph.op("Get", "OptionalGetValue", ["kept"])
+        run.tensor(graph, "Log", CLEAN)
+        run.tensor(graph, "Get", NAN)
+        assert names(first_nonfinite(run.write(tmp_path))) == ("Get", 1, True)
+
+
+class TestWithoutContext:
+    """A backend without step ids gives rows with NULL contexts."""
+
+    def test_the_nearest_row_before_is_taken(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a", health_backend="tensorflow")
+        graph = run.graph("f").op("a", "Mul").op("b", "Log", ["a"]).op("c", "Neg", ["b"])
+        for columns in (CLEAN, NAN):
+            call = run.execution("f_1", graph=graph)
+            run.tensor(graph, "a", CLEAN, execution=call, step=None)
+            run.tensor(graph, "b", columns, execution=call, step=None)
+            run.tensor(graph, "c", columns, execution=call, step=None)
+        found = nonfinite(run.write(tmp_path))
+        assert [names(item) for item in found] == [("b", 6, True), ("c", 7, False)]
+        assert found[0].iteration is None
+
+    def test_the_only_caller_is_taken_for_the_caller(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a", health_backend="tensorflow")
+        inner = run.graph("inner").op("x", "Placeholder").op("Log", inputs=["x"]).function("inner_1", ["x"], ["Log"])
+        outer = run.graph("outer").op("a", "Mul").op("call", "PartitionedCall", ["a"]).calls("call", "inner_1", inner)
+        call = run.execution("outer_2", graph=outer)
+        run.tensor(outer, "a", CLEAN, execution=call, step=None)
+        run.tensor(inner, "Log", NAN, execution=call, step=None)
+        found = first_nonfinite(run.write(tmp_path))
+        assert names(found) == ("Log", 2, True)
+        assert found is not None
+        assert found.inputs[0].producer == Producer("Mul", "a", "outer", 0, 1, 0, "argument")
+
+
+class TestRuns:
+    def logdir(self, tmp_path: Path) -> Path:
+        chain(RunBuilder("run-b", wall_time_ns=START_NS + 10**12)).write(tmp_path)
+        run = RunBuilder("run-c", wall_time_ns=START_NS)
+        graph = run.graph("g").op("x", "Sqrt")
+        run.tensor(graph, "x", NAN)
+        run.write(tmp_path)
+        RunBuilder("run-a").write(tmp_path)
+        return tmp_path
+
+    def test_the_run_that_was_bad_first_comes_first(self, tmp_path: Path) -> None:
+        found = first_nonfinite(self.logdir(tmp_path))
+        assert found is not None
+        assert (found.run_id, found.op_name) == ("run-c", "x")
+
+    def test_one_run_can_be_asked_for(self, tmp_path: Path) -> None:
+        logdir = self.logdir(tmp_path)
+        found = first_nonfinite(logdir, run_id="run-b")
+        assert found is not None
+        assert (found.run_id, found.op_name) == ("run-b", "b")
+        assert first_nonfinite(logdir, run_id="run-a") is None
+        assert {found.run_id for found in nonfinite(logdir, run_id="run-b")} == {"run-b"}
+
+    def test_an_unknown_run_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(QueryError, match=r"run 'run-z' is not in .*; it holds run-[abc], run-[abc], run-[abc]"):
+            first_nonfinite(self.logdir(tmp_path), run_id="run-z")
+
+
+def test_names_in_any_script_work(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    inner = run.graph("内").op("入力", "Placeholder").op("Ж", "Log", ["入力"]).function("内_1", ["入力"], ["Ж"])
+    outer = run.graph("外'\"%_").op("層/λ.[*]", "Mul").op("呼出/(1)", "PartitionedCall", ["層/λ.[*]"])
+    outer.calls("呼出/(1)", "内_1", inner)
+    call = run.execution("f_2", graph=outer)
+    run.tensor(outer, "層/λ.[*]", CLEAN, execution=call)
+    run.tensor(inner, "Ж", NAN, execution=call, site="呼出/(1)")
+    found = first_nonfinite(run.write(tmp_path))
+    assert names(found) == ("Ж", 2, True)
+    assert found is not None
+    assert found.inputs[0].producer == Producer("Mul", "層/λ.[*]", "外'\"%_", 0, 1, 0, "argument")
+
+
+def test_methods_answer_as_the_functions_do(tmp_path: Path) -> None:
+    with open_logdir(chain(RunBuilder("run-a")).write(tmp_path)) as logdir:
+        assert logdir.first_nonfinite() == first_nonfinite(tmp_path)
+        assert logdir.nonfinite(kinds=("nan",)) == nonfinite(logdir)
+        assert first_nan(logdir) == logdir.first_nonfinite()

@@ -1,0 +1,46 @@
+"""Arrow schemas say what the declaration says."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, Table, arrow_schema
+
+EVERY_TABLE = pytest.mark.parametrize("table_", TABLES, ids=lambda table_: table_.name)
+
+ARROW_NAMES = {
+    "BIGINT": "int64",
+    "INTEGER": "int32",
+    "DOUBLE": "double",
+    "VARCHAR": "string",
+    "BOOLEAN": "bool",
+    "TIMESTAMP": "timestamp[us]",
+    "BLOB": "binary",
+    "BIGINT[]": "list<element: int64 not null>",
+}
+
+
+@EVERY_TABLE
+def test_fields_have_the_declared_name_type_null_and_id(table_: Table) -> None:
+    assert [(field.name, str(field.type), field.nullable, field.metadata) for field in arrow_schema(table_.name)] == [
+        (column.name, ARROW_NAMES[column.type.value], column.nullable, {b"PARQUET:field_id": str(column.id).encode()})
+        for column in table_.columns
+    ]
+
+
+@EVERY_TABLE
+def test_the_schema_names_its_table_and_format(table_: Table) -> None:
+    assert arrow_schema(table_.name).metadata == {
+        b"tfdbg_arrow.table": table_.name.encode(),
+        b"tfdbg_arrow.format_version": FORMAT_VERSION.encode(),
+    }
+
+
+def test_timestamps_have_no_time_zone() -> None:
+    assert arrow_schema("run").field("wall_time").type == pa.timestamp("us")
+
+
+def test_an_unknown_table_is_refused() -> None:
+    with pytest.raises(KeyError, match="no table 'nothing'"):
+        arrow_schema("nothing")

@@ -1,0 +1,143 @@
+"""The declaration keeps the rules that the specification gives for names, types and references."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, Column, Table, Type, table
+from tfdbg_arrow.schema.document import declaration_digest
+
+DIGESTS = {"1.0": "8acf46e81b8c7b1320a0f6029029c75beecf172cf3a714754a23df0395845d80"}
+"""Of every format version that was released, and of the next one."""
+
+COLUMNS = [
+    pytest.param(table_, column, id=f"{table_.name}.{column.name}") for table_ in TABLES for column in table_.columns
+]
+EVERY_TABLE = pytest.mark.parametrize("table_", TABLES, ids=lambda table_: table_.name)
+EVERY_COLUMN = pytest.mark.parametrize(("table_", "column"), COLUMNS)
+
+
+def test_the_declaration_changes_only_with_the_format_version() -> None:
+    assert declaration_digest() == DIGESTS.get(FORMAT_VERSION), (
+        f"the declaration of format {FORMAT_VERSION} changed. If that version is released, raise FORMAT_VERSION in "
+        "tfdbg_arrow/schema/tables.py (MINOR for a new nullable column or a new table, MAJOR for anything else) and "
+        "list the change in spec/compatibility.md. Then put the new digest into DIGESTS and run "
+        f"`python -m tfdbg_arrow.schema.document`. The new digest: {declaration_digest()}"
+    )
+
+
+def test_tables_are_named_once_and_found_by_name() -> None:
+    assert [table(table_.name) for table_ in TABLES] == list(TABLES)
+
+
+def test_an_unknown_table_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(KeyError, match=r"no table 'tensors'.*tensor_health"):
+        table("tensors")
+
+
+@EVERY_TABLE
+def test_column_ids_and_names_are_unique_and_ids_positive(table_: Table) -> None:
+    ids = [column.id for column in table_.columns]
+    names = [column.name for column in table_.columns]
+    assert len(set(ids)) == len(ids)
+    assert len(set(names)) == len(names)
+    assert min(ids) > 0
+
+
+@EVERY_TABLE
+def test_run_id_comes_first_and_opens_the_key(table_: Table) -> None:
+    assert table_.columns[0].name == "run_id"
+    assert table_.key[0] == "run_id"
+
+
+@EVERY_TABLE
+def test_key_columns_exist_and_are_never_null(table_: Table) -> None:
+    assert not [name for name in table_.key if table_.column(name).nullable]
+
+
+@EVERY_TABLE
+def test_what_a_row_is_is_said_in_a_sentence(table_: Table) -> None:
+    assert re.fullmatch(r"[A-Z].*\.", table_.row)
+
+
+@EVERY_TABLE
+def test_table_names_fit_paths_and_sql(table_: Table) -> None:
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", table_.name)
+
+
+@EVERY_COLUMN
+def test_column_names_are_snake_case_words(table_: Table, column: Column) -> None:
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", column.name)
+
+
+@EVERY_COLUMN
+def test_every_column_is_documented_on_one_line(table_: Table, column: Column) -> None:
+    assert re.fullmatch(r"[^\n]{3,}\.", column.doc)
+
+
+@EVERY_COLUMN
+def test_types_are_those_that_travel(table_: Table, column: Column) -> None:
+    assert column.type in set(Type)
+    assert (column.type is Type.BIGINT_LIST) == (column.name in {"shape", "static_shape"})
+    assert (column.type is Type.BLOB) == (column.name == "value" and table_.name == "tensor_value")
+
+
+@EVERY_COLUMN
+def test_references_resolve_to_a_column_of_the_same_type_that_identifies(table_: Table, column: Column) -> None:
+    if column.references is not None:
+        target_table, target_column = column.references.split(".")
+        target = table(target_table)
+        assert target.column(target_column).type is column.type
+        assert target_column in target.key
+        assert (target.name, target_column) != (table_.name, column.name)
+
+
+@EVERY_COLUMN
+def test_ids_name_the_table_that_they_point_to(table_: Table, column: Column) -> None:
+    named = column.name.removesuffix("_id").removeprefix("callee_").removeprefix("outer_")
+    if column.name.endswith("_id") and named in {other.name for other in TABLES} and column.name not in table_.key:
+        assert column.references == f"{named}.{named}_id"
+
+
+@EVERY_COLUMN
+def test_units_stand_in_names(table_: Table, column: Column) -> None:
+    assert column.name.endswith("_ns") == (column.unit == "ns")
+    assert column.name.endswith("_bytes") == (column.unit == "bytes")
+    assert (column.type is Type.TIMESTAMP) == (column.unit == "us")
+    assert column.unit in {None, "ns", "us", "bytes", "elements", "events"}
+    if column.unit is not None and column.unit != "us":
+        assert column.type is Type.BIGINT
+
+
+@EVERY_COLUMN
+def test_a_timestamp_stands_beside_its_nanoseconds(table_: Table, column: Column) -> None:
+    if column.type is Type.TIMESTAMP:
+        nanoseconds = table_.column(f"{column.name}_ns")
+        assert nanoseconds.nullable == column.nullable
+
+
+@EVERY_COLUMN
+def test_prefixes_and_suffixes_say_the_type(table_: Table, column: Column) -> None:
+    assert column.name.startswith(("is_", "has_")) == (column.type is Type.BOOLEAN)
+    if column.name.startswith("num_") or column.name.endswith(("_index", "_slot")):
+        assert column.type in {Type.BIGINT, Type.INTEGER}
+
+
+@EVERY_COLUMN
+def test_a_nullable_column_says_what_null_means(table_: Table, column: Column) -> None:
+    assert column.nullable == ("NULL" in column.doc)
+
+
+def test_the_six_counts_stand_together_in_order() -> None:
+    names = [column.name for column in table("tensor_health").columns]
+    start = names.index("num_neg_inf")
+    assert names[start : start + 6] == [
+        "num_neg_inf",
+        "num_pos_inf",
+        "num_nan",
+        "num_neg_finite",
+        "num_zero",
+        "num_pos_finite",
+    ]

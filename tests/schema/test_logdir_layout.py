@@ -1,0 +1,276 @@
+"""Names of a logdir, its marker and manifests; what a stranger's logdir may try."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfdbg_arrow.errors import FormatVersionError, LogdirError
+from tfdbg_arrow.schema import FORMAT_VERSION, TABLES
+from tfdbg_arrow.schema.logdir_layout import (
+    ManifestEntry,
+    add_line,
+    check_run_id,
+    live_parts,
+    make_run_id,
+    manifest_path,
+    marker_text,
+    parse_marker,
+    part_path,
+    read_live_parts,
+    replace_line,
+    resolve_part,
+    run_ids,
+    spool_path,
+    value_spool_path,
+)
+
+RUN_ID = "20261120T163000.123456-trainer-4242"
+START_NS = 1_795_192_200_123_456_789
+
+
+def entry(number: int, *, table: str = "tensor_health", rows: int = 10) -> ManifestEntry:
+    return ManifestEntry(
+        table=table,
+        path=part_path(table, run_id=RUN_ID, number=number),
+        rows=rows,
+        bytes=4567,
+        sha256="ab" * 32,
+        min_event_index=100 * number,
+        max_event_index=100 * number + 99,
+    )
+
+
+def live(text: str) -> list[ManifestEntry]:
+    return list(live_parts(text, run_id=RUN_ID, path="manifest/x.jsonl"))
+
+
+def test_a_run_id_holds_start_host_and_process() -> None:
+    assert make_run_id(START_NS, host_name="trainer", pid=4242) == RUN_ID
+
+
+@given(st.integers(0, 4_000_000_000_000_000_000), st.text(), st.integers(1, 2**31))
+def test_every_run_id_that_we_make_is_valid_and_begins_with_its_start(start_ns: int, host: str, pid: int) -> None:
+    run_id = make_run_id(start_ns, host_name=host, pid=pid)
+    assert check_run_id(run_id, where="test") == run_id
+    assert re.match(r"\d{8}T\d{6}\.\d{6}-", run_id)
+
+
+@given(st.integers(0, 4_000_000_000_000_000), st.integers(1, 1_000_000))
+def test_run_ids_sort_by_start(start_us: int, later_us: int) -> None:
+    first = make_run_id(start_us * 1000, host_name="z", pid=9)
+    second = make_run_id((start_us + later_us) * 1000, host_name="a", pid=1)
+    assert first < second
+
+
+@pytest.mark.parametrize(
+    "text", ["", "..", ".hidden", "a/b", "a\\b", "a=b", "a b", "a\n", "20261120", "2026-11-20", "x" * 201, "é"]
+)
+def test_a_run_id_that_is_unsafe_in_a_path_or_looks_like_a_number_is_refused(text: str) -> None:
+    with pytest.raises(LogdirError, match=r"manifest/ gives the run id .*, expected at most 200 letters"):
+        check_run_id(text, where="manifest/")
+
+
+def test_paths_are_those_of_the_specification() -> None:
+    assert [
+        part_path("tensor_health", run_id=RUN_ID, number=3),
+        manifest_path(RUN_ID),
+        spool_path(RUN_ID),
+        value_spool_path(RUN_ID),
+    ] == [
+        f"tensor_health/run_id={RUN_ID}/part-000003.parquet",
+        f"manifest/{RUN_ID}.jsonl",
+        f"spool/{RUN_ID}.spool",
+        f"spool/{RUN_ID}.values",
+    ]
+
+
+def test_the_marker_gives_the_version_back() -> None:
+    assert json.loads(marker_text()) == {"format": "tfdbg_arrow", "format_version": FORMAT_VERSION}
+    assert parse_marker(marker_text(), path="x") == FORMAT_VERSION
+
+
+def test_a_marker_of_a_newer_major_is_refused_by_version() -> None:
+    with pytest.raises(FormatVersionError, match=r"install a tfdbg_arrow that reads format 2\.x"):
+        parse_marker('{"format": "tfdbg_arrow", "format_version": "2.0", "new": 1}', path="x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"format": "other", "format_version": "1.0"}',
+        '{"format": "tfdbg_arrow"}',
+        "[" * 100_000,
+        '{"format": "tfdbg_arrow", "format_version": 1.0}',
+        '{"format": "tfdbg_arrow", "format_version": "one"}',
+    ],
+)
+def test_a_damaged_marker_is_a_logdir_error(text: str) -> None:
+    with pytest.raises(LogdirError, match=r"^logs/tfdbg_arrow\.json .*expected"):
+        parse_marker(text, path="logs/tfdbg_arrow.json")
+
+
+def test_added_parts_are_live_in_order() -> None:
+    assert live("".join(add_line(entry(number)) for number in (0, 2, 1))) == [entry(0), entry(2), entry(1)]
+
+
+def test_replaced_parts_are_live_no_more() -> None:
+    text = add_line(entry(0)) + add_line(entry(1)) + add_line(entry(2, table="mark"))
+    text += replace_line([entry(0).path, entry(1).path], added=[entry(7, rows=20)])
+    assert live(text) == [entry(2, table="mark"), entry(7, rows=20)]
+
+
+def test_a_part_may_be_replaced_under_its_own_name() -> None:
+    assert live(add_line(entry(0)) + replace_line([entry(0).path], added=[entry(0, rows=11)])) == [entry(0, rows=11)]
+
+
+def test_an_empty_manifest_has_no_parts() -> None:
+    assert live("") == []
+
+
+@given(st.integers(min_value=1))
+def test_a_line_cut_off_anywhere_is_ignored(cut: int) -> None:
+    last = add_line(entry(1))
+    kept = cut % (len(last) - 1)  # the newline alone may be missing too: the line is whole then
+    assert live(add_line(entry(0)) + last[:kept]) == [entry(0)]
+    assert live(add_line(entry(0)) + last[:-1]) == [entry(0), entry(1)]
+
+
+def test_bytes_of_zero_after_a_power_failure_are_ignored() -> None:
+    assert live(add_line(entry(0)) + "\0" * 500) == [entry(0)]
+
+
+def test_a_broken_line_in_the_middle_is_damage() -> None:
+    with pytest.raises(LogdirError, match=r"manifest/x\.jsonl, line 2, is not JSON"):
+        live(add_line(entry(0)) + '{"op": "ad\n' + add_line(entry(1)))
+
+
+def test_unknown_keys_and_tables_of_a_newer_minor_are_accepted() -> None:
+    newer = entry(0, table="layer_statistic")
+    line = json.dumps({"op": "add", **newer.to_json(), "min_step": 3}) + "\n"
+    assert live(line) == [newer]
+
+
+@pytest.mark.parametrize("table", [table.name for table in TABLES])
+def test_every_table_of_ours_can_stand_in_a_manifest(table: str) -> None:
+    assert live(add_line(entry(0, table=table))) == [entry(0, table=table)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("path", f"../tensor_health/run_id={RUN_ID}/part-000000.parquet"),
+        ("path", f"tensor_health/run_id={RUN_ID}/../part-000000.parquet"),
+        ("path", f"/tensor_health/run_id={RUN_ID}/part-000000.parquet"),
+        ("path", f"mark/run_id={RUN_ID}/part-000000.parquet"),
+        ("path", "tensor_health/run_id=20270101T000000.000000-other-1/part-000000.parquet"),
+        ("path", f"tensor_health\\run_id={RUN_ID}\\part-000000.parquet"),
+        ("path", f"tensor_health/run_id={RUN_ID}/part-000000.parquet.tmp"),
+        ("path", f"tensor_health/run_id={RUN_ID}/part-000000.parquet\n"),
+        ("path", f"tensor_health/run_id={RUN_ID}/part-00000*.parquet"),
+        ("path", None),
+        ("path", "x" * 100_000),
+        ("table", ".."),
+        ("table", "tensor_health/x"),
+        ("table", 7),
+        ("rows", -1),
+        ("rows", 1.0),
+        ("rows", True),
+        ("rows", 2**63),
+        ("bytes", "4567"),
+        ("sha256", "AB" * 32),
+        ("sha256", "ab"),
+        ("min_event_index", None),
+        ("min_event_index", 1000),
+        ("max_event_index", -1),
+    ],
+)
+def test_an_entry_that_no_manifest_of_the_run_can_hold_is_refused(key: str, value: Any) -> None:
+    line = json.dumps({"op": "add", **entry(0).to_json(), key: value}) + "\n"
+    with pytest.raises(LogdirError, match=r"^manifest/x\.jsonl, line 1, .*; the manifest is damaged") as caught:
+        live(line)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("key", ["table", "path", "rows", "bytes", "sha256"])
+def test_a_missing_key_is_refused(key: str) -> None:
+    fields = entry(0).to_json()
+    del fields[key]
+    with pytest.raises(LogdirError, match=rf"has (the )?{key}"):
+        live(json.dumps({"op": "add", **fields}) + "\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "3\n",
+        '{"op": "delete"}\n',
+        '{"op": "replace", "removed": 3, "added": []}\n',
+        '{"op": "replace", "removed": ["x"], "added": []}\n',
+        '{"op": "replace", "removed": [[]], "added": []}\n',
+        '{"op": "replace", "removed": []}\n',
+        add_line(entry(0)) * 2,
+    ],
+)
+def test_a_line_that_makes_no_sense_is_refused(line: str) -> None:
+    with pytest.raises(LogdirError, match="the manifest is damaged"):
+        live(line)
+
+
+def test_event_indexes_may_both_be_missing() -> None:
+    empty = replace(entry(0, rows=0), min_event_index=None, max_event_index=None)
+    assert live(add_line(empty)) == [empty]
+
+
+def test_runs_and_their_parts_are_read_from_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "manifest").mkdir()
+    for name in (RUN_ID, "20260101T000000.000000-a-1", "bad name", "20261120"):
+        (tmp_path / f"manifest/{name}.jsonl").write_text(add_line(entry(0)))
+    (tmp_path / "manifest/notes.txt").write_text("x")
+    assert run_ids(tmp_path) == ("20260101T000000.000000-a-1", RUN_ID)
+    assert read_live_parts(tmp_path, run_id=RUN_ID) == (entry(0),)
+    assert read_live_parts(tmp_path, run_id="20270101T000000.000000-b-2") == ()
+
+
+def test_a_manifest_with_bytes_that_are_no_text_is_read_up_to_them(tmp_path: Path) -> None:
+    (tmp_path / "manifest").mkdir()
+    (tmp_path / manifest_path(RUN_ID)).write_bytes(add_line(entry(0)).encode() + b'{"op": "add\xff\xfe')
+    assert read_live_parts(tmp_path, run_id=RUN_ID) == (entry(0),)
+
+
+def test_a_manifest_that_cannot_be_read_is_a_logdir_error(tmp_path: Path) -> None:
+    (tmp_path / manifest_path(RUN_ID)).mkdir(parents=True)
+    with pytest.raises(LogdirError, match="cannot be read"):
+        read_live_parts(tmp_path, run_id=RUN_ID)
+
+
+def test_an_unsafe_run_id_never_becomes_a_path(tmp_path: Path) -> None:
+    with pytest.raises(LogdirError, match="run id"):
+        read_live_parts(tmp_path, run_id="../x")
+
+
+def test_a_part_is_found_inside_the_logdir_also_through_a_linked_logdir(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "logs")
+    assert resolve_part(tmp_path / "link", entry(0)) == (tmp_path / "logs").resolve() / entry(0).path
+
+
+def test_a_part_that_is_a_link_out_of_the_logdir_is_refused(tmp_path: Path) -> None:
+    logdir = tmp_path / "logs"
+    logdir.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (logdir / "tensor_health").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LogdirError, match="leads by a symbolic link to"):
+        resolve_part(logdir, entry(0))

@@ -1,0 +1,136 @@
+"""The package as installed: what importing it loads, what it offers, and what its wheel holds."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import tfdbg_arrow
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def python(code: str) -> str:
+    """Returns what a fresh interpreter prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("module", ["tfdbg_arrow", "tfdbg_arrow.cli", "tfdbg_arrow.schema", "tfdbg_arrow.errors"])
+def test_importing_loads_neither_tensorflow_nor_duckdb(module: str) -> None:
+    heavy = {"tensorflow", "keras", "duckdb", "polars", "starlette", "pyspark"}
+    loaded = python(f"import {module}, sys, json; print(json.dumps(sorted(sys.modules)))")
+    assert heavy & set(json.loads(loaded)) == set()
+
+
+def test_recording_does_not_need_duckdb() -> None:
+    code = """
+import sys
+sys.modules["duckdb"] = None
+import tfdbg_arrow
+print(callable(tfdbg_arrow.enable), callable(tfdbg_arrow.capture), callable(tfdbg_arrow.mark))
+"""
+    assert python(code).split() == ["True", "True", "True"]
+
+
+def test_reading_does_not_need_tensorflow() -> None:
+    code = """
+import sys
+sys.modules["tensorflow"] = sys.modules["keras"] = None
+import tfdbg_arrow
+print(callable(tfdbg_arrow.open_logdir), callable(tfdbg_arrow.first_nonfinite), callable(tfdbg_arrow.first_nan))
+"""
+    assert python(code).split() == ["True", "True", "True"]
+
+
+def test_every_public_name_resolves() -> None:
+    assert {"enable", "disable", "capture", "mark", "first_nonfinite", "open_logdir"} <= set(tfdbg_arrow.__all__)
+    missing = [name for name in tfdbg_arrow.__all__ if not hasattr(tfdbg_arrow, name)]
+    assert missing == []
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        tfdbg_arrow.no_such_name  # noqa: B018
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.search(r"^## (\d+\.\d+\.\d+)", changelog, re.MULTILINE)
+    assert newest is not None
+    assert tfdbg_arrow.__version__ == importlib.metadata.version("tfdbg-arrow") == newest[1]
+
+
+def test_python_m_is_the_command() -> None:
+    script = Path(sys.executable).parent / "tfdbg-arrow"
+    helps = [
+        subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+        for command in ([str(script)], [sys.executable, "-m", "tfdbg_arrow"])
+    ]
+    assert "first-nonfinite" in helps[0]
+    assert "first-nonfinite" in helps[1]
+
+
+def test_the_requirements_are_pinned_and_name_no_address() -> None:
+    pinned = re.compile(r"[a-z0-9_.-]+==[0-9][0-9a-z.]*|-r (build|demo)\.txt|#.*", re.IGNORECASE)
+    lines = [
+        line for path in sorted((ROOT / "requirements").glob("*.txt")) for line in path.read_text().splitlines() if line
+    ]
+    assert lines != []
+    assert [line for line in lines if not pinned.fullmatch(line) or "://" in line] == []
+
+
+def test_the_pins_hold_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = {
+        line.partition("==")[0]
+        for path in (ROOT / "requirements").glob("*.txt")
+        for line in path.read_text().splitlines()
+        if "==" in line
+    }
+    names = {
+        re.split(r"[<>=~!\[; ]", requirement)[0]
+        for requirement in (*project["dependencies"], *project["optional-dependencies"]["test"])
+    }
+    assert names - pins == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_compiler", [True, False], ids=["with a compiler", "with a broken compiler"])
+def test_the_wheel_holds_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_compiler: bool) -> None:
+    if not has_compiler:
+        monkeypatch.setenv("CC", "/bin/false")
+        monkeypatch.setenv("CXX", "/bin/false")
+    build = ["wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", str(tmp_path / "dist")]
+    subprocess.run(
+        [sys.executable, "-m", "pip", *build, f"--config-settings=build-dir={tmp_path / 'build'}", str(ROOT)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tfdbg_arrow").rglob("*")
+        if path.suffix in {".py", ".pyi", ".sql", ".typed"}
+    }
+    assert "tfdbg_arrow/py.typed" in sources
+    assert sources - names == set()
+    assert {name for name in names if name.endswith((".cc", ".h", ".inc", ".pyc"))} == set()
+    assert any(re.search(r"/native/_core\..*\.so$", name) for name in names) == has_compiler
+    if not has_compiler:
+        installed = tmp_path / "installed"
+        zipfile.ZipFile(wheel).extractall(installed)
+        code = f"import sys; sys.path.insert(0, {str(installed)!r}); import tfdbg_arrow; print(tfdbg_arrow.__file__)"
+        # -S leaves the site packages out, and with them the editable install's import hook.
+        shown = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True).stdout
+        assert shown.strip() == str(installed / "tfdbg_arrow" / "__init__.py")

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tfdbg_arrow.errors import BrokenPartError
+from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.schema.logdir_layout import manifest_path, read_live_parts
+from tfdbg_arrow.writer import parts as parts_module
+from tfdbg_arrow.writer.parts import PartWriter
+
+
+def marks(*events: int) -> pa.Table:
+    schema = arrow_schema("mark")
+    columns: dict[str, list[Any]] = {name: [None] * len(events) for name in schema.names}
+    columns |= {name: ["r"] * len(events) for name in ("run_id", "label", "value")}
+    columns |= {name: list(events) for name in ("event_index", "wall_time_ns", "wall_time")}
+    return pa.table(columns, schema=schema)
+
+
+def events_on_disk(logdir: Path) -> list[int]:
+    """What a reader by the manifest finds."""
+    found: list[int] = []
+    for entry in read_live_parts(logdir, run_id="r"):
+        content = (logdir / entry.path).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (entry.bytes, entry.sha256)
+        table = pq.read_table(logdir / entry.path, partitioning=None, page_checksum_verification=True)
+        assert table.schema.equals(arrow_schema(entry.table), check_metadata=True)
+        events = table["event_index"].to_pylist()
+        assert (entry.rows, entry.min_event_index, entry.max_event_index) == (
+            len(events),
+            min(events, default=None),
+            max(events, default=None),
+        )
+        found += events
+    return found
+
+
+def files(logdir: Path) -> list[str]:
+    return sorted(path.name for path in (logdir / "mark/run_id=r").iterdir())
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> PartWriter:
+    made = PartWriter(tmp_path, "r", merge_parts=4)
+    made.start()
+    return made
+
+
+def test_a_part_is_sealed_with_rows_hash_and_event_range(writer: PartWriter, tmp_path: Path) -> None:
+    writer.write("mark", marks())
+    writer.write("mark", marks(3, 1, 2))
+    assert events_on_disk(tmp_path) == [3, 1, 2]
+    assert files(tmp_path) == ["part-000000.parquet", "part-000001.parquet"]
+    lines = [json.loads(line) for line in (tmp_path / manifest_path("r")).read_text().splitlines()]
+    assert [(line["op"], line["rows"], line["min_event_index"]) for line in lines] == [("add", 0, None), ("add", 3, 1)]
+
+
+def test_a_table_without_event_index_has_no_range(writer: PartWriter) -> None:
+    schema = arrow_schema("execution_input")
+    row = {"run_id": "r", "execution_index": 1, "input_index": 0, "tensor_id": 2}
+    entry = writer.write("execution_input", pa.Table.from_pylist([row], schema=schema))
+    assert (entry.rows, entry.min_event_index, entry.max_event_index) == (1, None, None)
+
+
+def test_a_run_cannot_be_written_twice(writer: PartWriter, tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        PartWriter(tmp_path, "r").start()
+
+
+def test_compaction_keeps_every_row_in_order_and_drops_the_empty_part(writer: PartWriter, tmp_path: Path) -> None:
+    writer.write("mark", marks())
+    for start in range(0, 30, 3):
+        writer.write("mark", marks(start, start + 2, start + 1))
+    before = events_on_disk(tmp_path)
+    writer.compact()
+    assert events_on_disk(tmp_path) == before
+    assert len(files(tmp_path)) == 1
+    assert [entry.path.rpartition("/")[2] for entry in writer.parts("mark")] == files(tmp_path)
+
+
+def test_compaction_of_only_an_empty_part_leaves_it(writer: PartWriter, tmp_path: Path) -> None:
+    writer.write("mark", marks())
+    writer.compact()
+    assert files(tmp_path) == ["part-000000.parquet"]
+
+
+def test_compaction_closes_a_part_at_its_target_and_leaves_large_ones(tmp_path: Path) -> None:
+    writer = PartWriter(tmp_path, "r", target_rows=10)
+    writer.start()
+    for start in (0, 4, 8, 12, 16, 20):
+        writer.write("mark", marks(*range(start, start + 4)))
+    large = writer.write("mark", marks(*range(24, 31)))
+    writer.write("mark", marks(31))
+    writer.compact()
+    assert sorted(events_on_disk(tmp_path)) == list(range(32))
+    assert [entry.min_event_index for entry in writer.parts("mark")] == [0, 10, 20, 24, 31]
+    assert [entry.rows for entry in writer.parts("mark")] == [10, 10, 4, 7, 1]
+    assert (tmp_path / large.path).exists()
+
+
+def test_small_parts_are_merged_while_the_run_goes_on_and_rows_seldom_twice(writer: PartWriter, tmp_path: Path) -> None:
+    counts = []
+    for event in range(100):
+        writer.write("mark", marks(event))
+        writer.merge_small("mark")
+        counts.append(len(files(tmp_path)))
+    assert events_on_disk(tmp_path) == list(range(100))
+    assert max(counts) <= 3 * 4 + 1
+    assert len(files(tmp_path)) == len(writer.parts("mark"))
+
+
+def test_replace_takes_the_place_of_parts_in_one_line(writer: PartWriter, tmp_path: Path) -> None:
+    old = writer.write("mark", marks(1, 2))
+    (new,) = writer.replace([old.path], {"mark": marks(5)})
+    assert events_on_disk(tmp_path) == [5]
+    last = json.loads((tmp_path / manifest_path("r")).read_text().splitlines()[-1])
+    assert (last["op"], last["removed"], [e["path"] for e in last["added"]]) == ("replace", [old.path], [new.path])
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
+    """Makes the `number`-th call of os.<name> from now on fail as a full disk does."""
+    real, calls = getattr(os, name), iter(range(1, 1_000_000))
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) == number:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(parts_module.os, name, failing)
+
+
+@pytest.mark.parametrize(("name", "number"), [("fsync", 1), ("fsync", 2), ("fsync", 3), ("rename", 1)])
+def test_a_part_that_cannot_be_sealed_leaves_nothing(
+    writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    writer.write("mark", marks(1))
+    with monkeypatch.context() as patch:
+        fail_at(patch, name, number)
+        with pytest.raises(OSError, match="No space"):
+            writer.write("mark", marks(2))
+    assert (events_on_disk(tmp_path), files(tmp_path)) == ([1], ["part-000000.parquet"])
+    writer.write("mark", marks(2))
+    assert events_on_disk(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize(("name", "number"), [("fsync", 1), ("fsync", 2), ("fsync", 3), ("rename", 1)])
+def test_a_failed_compaction_leaves_the_parts_as_they_were(
+    writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+) -> None:
+    for event in range(3):
+        writer.write("mark", marks(event))
+    before = files(tmp_path)
+    with monkeypatch.context() as patch:
+        fail_at(patch, name, number)
+        with pytest.raises(OSError, match="No space"):
+            writer.compact()
+    assert (events_on_disk(tmp_path), files(tmp_path)) == ([0, 1, 2], before)
+
+
+def test_a_damaged_part_is_not_merged_into_a_sound_one(writer: PartWriter, tmp_path: Path) -> None:
+    entries = [writer.write("mark", marks(*range(event, event + 50))) for event in (0, 50, 100)]
+    path = tmp_path / entries[1].path
+    content = bytearray(path.read_bytes())
+    content[60] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(BrokenPartError, match=r"part-000001\.parquet has the SHA-256"):
+        writer.compact()
+    assert [entry.path for entry in writer.parts("mark")] == [entry.path for entry in entries]
+    assert files(tmp_path) == [entry.path.rpartition("/")[2] for entry in entries]
+
+
+def test_a_manifest_line_cut_off_by_a_failure_is_removed_before_the_next(writer: PartWriter, tmp_path: Path) -> None:
+    writer.write("mark", marks(1))
+    with open(tmp_path / manifest_path("r"), "ab") as file:
+        file.write(b'{"op":"add","ta')
+    writer.write("mark", marks(2))
+    assert events_on_disk(tmp_path) == [1, 2]
+
+
+def test_large_row_groups_are_split_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts_module, "ROW_GROUP_ROWS", 8)
+    monkeypatch.setattr(parts_module, "_ROW_GROUP_BYTES", 200)
+    writer = PartWriter(tmp_path, "r")
+    writer.start()
+    for start in range(0, 20, 2):
+        writer.write("mark", marks(start, start + 1))
+    writer.compact()
+    (entry,) = writer.parts("mark")
+    metadata = pq.read_metadata(tmp_path / entry.path)
+    assert max(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)) <= 8
+    assert metadata.num_row_groups > 1
+    assert events_on_disk(tmp_path) == list(range(20))

@@ -1,0 +1,64 @@
+"""tfdbg_arrow: find the op that made the first NaN or infinity, and the line that made the op.
+
+The names below load on first use: importing the package loads neither TensorFlow nor DuckDB.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from tfdbg_arrow._version import __version__
+
+if TYPE_CHECKING:
+    from tfdbg_arrow import errors
+    from tfdbg_arrow.query import Logdir, NonFinite, first_nan, first_nonfinite, nonfinite, open_logdir
+    from tfdbg_arrow.writer.keras import MarkCallback
+    from tfdbg_arrow.writer.session import capture, disable, enable, flush, is_recording, mark
+
+_MODULE_OF = {
+    "capture": "tfdbg_arrow.writer.session",
+    "disable": "tfdbg_arrow.writer.session",
+    "enable": "tfdbg_arrow.writer.session",
+    "flush": "tfdbg_arrow.writer.session",
+    "is_recording": "tfdbg_arrow.writer.session",
+    "mark": "tfdbg_arrow.writer.session",
+    "MarkCallback": "tfdbg_arrow.writer.keras",
+    "Logdir": "tfdbg_arrow.query",
+    "NonFinite": "tfdbg_arrow.query",
+    "first_nan": "tfdbg_arrow.query",
+    "first_nonfinite": "tfdbg_arrow.query",
+    "nonfinite": "tfdbg_arrow.query",
+    "open_logdir": "tfdbg_arrow.query",
+}
+
+__all__ = [
+    "Logdir",
+    "MarkCallback",
+    "NonFinite",
+    "__version__",
+    "capture",
+    "disable",
+    "enable",
+    "errors",
+    "first_nan",
+    "first_nonfinite",
+    "flush",
+    "is_recording",
+    "mark",
+    "nonfinite",
+    "open_logdir",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "errors":
+        return importlib.import_module("tfdbg_arrow.errors")
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'tfdbg_arrow' has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

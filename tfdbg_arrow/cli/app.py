@@ -1,0 +1,80 @@
+"""The subcommands put together, and how errors become exit codes."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tfdbg_arrow._version import __version__
+from tfdbg_arrow.cli import first_nonfinite, info, sql
+from tfdbg_arrow.cli.output import printable
+from tfdbg_arrow.errors import TfdbgArrowError
+
+EXIT_CLEAN = 0
+EXIT_FINDINGS = 1
+EXIT_ERROR = 2
+
+
+class _Group(TyperGroup):
+    """Turns the package's own errors into one sentence on stderr and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except TfdbgArrowError as error:
+            typer.echo(f"tfdbg-arrow: {printable(str(error))}", err=True)
+            raise typer.Exit(EXIT_ERROR) from None
+
+
+app = typer.Typer(
+    name="tfdbg-arrow",
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"tfdbg-arrow {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Records the numeric history of TensorFlow programs, and finds the op that made the first NaN or infinity.
+
+    Exit codes: 0 clean, 1 something was found, 2 an error.
+    """
+
+
+app.command("first-nonfinite")(first_nonfinite.first_nonfinite)
+app.command("sql")(sql.sql)
+app.command("info")(info.info)
+if importlib.util.find_spec("tfdbg_arrow.cli.run") is not None:
+    _run = importlib.import_module("tfdbg_arrow.cli.run")
+    # Everything from the script's name on belongs to the script.
+    app.command(
+        "run",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+    )(_run.run)
+
+
+def main() -> None:
+    """Runs the command line and exits: 0 clean, 1 something was found, 2 an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    app(prog_name="tfdbg-arrow")

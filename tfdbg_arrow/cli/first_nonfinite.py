@@ -1,0 +1,56 @@
+"""`tfdbg-arrow first-nonfinite`: names the first bad tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdbg_arrow.cli.output import JsonOption, print_json, progress
+from tfdbg_arrow.errors import QueryError
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import Run, SourceLine
+
+
+def first_nonfinite(
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
+    kinds: Annotated[str, typer.Option(help="What counts as bad: nan, inf or both, with a comma.")] = "nan,inf",
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Names the op that made the first NaN or infinity, its inputs and the line of code.
+
+    Exit codes: 0 nothing is bad, 1 something is, 2 an error.
+    """
+    from tfdbg_arrow.cli.first_nonfinite_text import print_nonfinite
+    from tfdbg_arrow.query import open_logdir, source_lines
+
+    wanted = tuple(kind.strip() for kind in kinds.split(",") if kind.strip())
+    with progress("Reading …"), open_logdir(logdir) as opened:
+        found = opened.first_nonfinite(kinds=wanted, run_id=run_id)
+        runs = [run for run in opened.runs() if run_id in (None, run.run_id)]
+        lines: tuple[SourceLine, ...] = ()
+        if found is not None and found.source is not None:
+            lines = source_lines(opened, found.source, run_id=found.run_id)
+    unmeasured = [run for run in runs if not run.measures_health]
+    if found is None and runs and len(unmeasured) == len(runs):
+        raise QueryError(_nothing_measured(logdir, unmeasured))
+    if json:
+        print_json({"logdir": logdir, "kinds": list(wanted), "nonfinite": found, "source_lines": lines})
+    elif found is None:
+        typer.echo("Nothing is bad: no recorded tensor holds one of " + ", ".join(wanted) + ".")
+    else:
+        print_nonfinite(found, lines)
+    if unmeasured and found is None:
+        typer.echo(f"tfdbg-arrow: warning: {_nothing_measured(logdir, unmeasured)}", err=True)
+    raise typer.Exit(0 if found is None else 1)
+
+
+def _nothing_measured(logdir: str, runs: Sequence[Run]) -> str:
+    names = ", ".join(f"{run.run_id} ({run.tensor_debug_mode})" for run in runs)
+    return (
+        f"{logdir} has runs that say nothing of infinities and NaN: {names}; "
+        "record in mode CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR."
+    )

@@ -1,0 +1,64 @@
+"""`tfdbg-arrow info`: what a logdir holds."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from tfdbg_arrow.cli.output import JsonOption, console, print_json, progress, styled
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import LogdirInfo, Run
+
+
+def info(
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
+    json: JsonOption = False,
+) -> None:
+    """Lists the runs of a logdir, its tables, their rows and bytes, and how many tensors are bad."""
+    from tfdbg_arrow.query import open_logdir
+
+    with progress("Reading …"), open_logdir(logdir) as opened:
+        found = opened.info()
+    if json:
+        print_json(dataclasses.asdict(found))
+    else:
+        _print_info(found)
+
+
+def _print_info(found: LogdirInfo) -> None:
+    out = console()
+    out.print(styled((found.path, "bold")))
+    out.print(styled(f"  {found.bytes:,} bytes, {found.num_tensors:,} tensors, {found.num_nonfinite:,} of them bad"))
+    if found.first_wall_time_ns is not None and found.last_wall_time_ns is not None:
+        out.print(styled(f"  {_time(found.first_wall_time_ns)} to {_time(found.last_wall_time_ns)} UTC"))
+    for run in found.runs:
+        out.print()
+        out.print(styled(("run ", "dim"), (run.run_id, "bold")))
+        out.print(styled(f"  {run.tensor_debug_mode}, measured by {run.health_backend}, {_ending(run)}"))
+        out.print(styled(f"  pid {run.pid} on {run.host_name}, TensorFlow {run.tensorflow_version or 'not imported'}"))
+        out.print(styled(f"  {run.command_line}"))
+    out.print()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("table")
+    for name in ("rows", "parts", "bytes"):
+        table.add_column(name, justify="right")
+    for entry in found.tables:
+        table.add_row(entry.name, f"{entry.rows:,}", f"{entry.parts:,}", f"{entry.bytes:,}")
+    out.print(table)
+
+
+def _ending(run: Run) -> str:
+    if run.end_wall_time_ns is None:
+        return f"started {_time(run.wall_time_ns)} UTC, still recording or ended without closing"
+    return f"{_time(run.wall_time_ns)} to {_time(run.end_wall_time_ns)} UTC" + (
+        "" if run.is_clean_end else ", not closed in order"
+    )
+
+
+def _time(wall_time_ns: int) -> str:
+    return f"{datetime.fromtimestamp(wall_time_ns // 1_000_000_000, tz=UTC):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,64 @@
+"""`tfdbg-arrow sql`: runs SQL over a logdir."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable, progress, styled, to_json
+
+
+class Format(StrEnum):
+    """How a result is printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def sql(
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
+    query: Annotated[str, typer.Argument(metavar="SQL", help="A statement in DuckDB's SQL.")],
+    format_: Annotated[Format, typer.Option("--format", help="How to print the result.")] = Format.TABLE,
+    json: JsonOption = False,
+) -> None:
+    """Runs SQL over the tables of a logdir; `info` lists them."""
+    from tfdbg_arrow.query import open_logdir
+
+    with progress("Running …"), open_logdir(logdir) as opened:
+        columns, rows = opened.table(query)
+    if json or format_ is Format.JSON:
+        print_json({"columns": list(columns), "rows": rows})
+    elif format_ is Format.CSV:
+        _print_csv(columns, rows)
+    else:
+        _print_table(columns, rows)
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        numbers = all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
+        table.add_column(styled(column), justify="right" if numbers and rows else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(styled(("NULL", "dim") if value is None else _cell(value)) for value in row))
+    if columns:
+        console().print(table)
+
+
+def _print_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    safe = printable if sys.stdout.isatty() else str
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([safe(column) for column in columns])
+    writer.writerows([["" if value is None else safe(_cell(value)) for value in row] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    plain = to_json(value)
+    return str(plain).lower() if isinstance(plain, bool) else str(plain)

@@ -1,0 +1,38 @@
+"""Every error that tfdbg_arrow raises on purpose.
+
+Each message says what is wrong, the value, what was expected and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class TfdbgArrowError(Exception):
+    """Base class of all errors that the package raises on purpose."""
+
+
+class SettingError(TfdbgArrowError, ValueError):
+    """A recording setting has a value that cannot be used."""
+
+
+class RecordingError(TfdbgArrowError, RuntimeError):
+    """Recording cannot start, or is in a state in which the call makes no sense."""
+
+
+class LogdirError(TfdbgArrowError):
+    """A path is not a logdir that can be read or written."""
+
+
+class FormatVersionError(LogdirError):
+    """A logdir was written in a MAJOR format version that this package does not read."""
+
+
+class BrokenPartError(LogdirError):
+    """A file of a logdir cannot be read; the message names it."""
+
+
+class MissingDependencyError(TfdbgArrowError, ImportError):
+    """An optional dependency is not installed; the message gives the pip command."""
+
+
+class QueryError(TfdbgArrowError):
+    """A SQL text or a parameter of a query was refused."""

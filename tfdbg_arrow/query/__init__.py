@@ -1,0 +1,35 @@
+"""The query layer: reads logdirs with DuckDB; needs neither TensorFlow nor the writer."""
+
+from __future__ import annotations
+
+from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
+from tfdbg_arrow.query.logdir import Logdir, open_logdir
+from tfdbg_arrow.query.nonfinite import (
+    InputTensor,
+    NonFinite,
+    Producer,
+    TensorHealth,
+    first_nan,
+    first_nonfinite,
+    nonfinite,
+)
+from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
+
+__all__ = [
+    "Frame",
+    "InputTensor",
+    "Logdir",
+    "LogdirInfo",
+    "NonFinite",
+    "Producer",
+    "Run",
+    "SourceLine",
+    "TableInfo",
+    "TensorHealth",
+    "first_nan",
+    "first_nonfinite",
+    "nonfinite",
+    "open_logdir",
+    "source_lines",
+    "user_source",
+]

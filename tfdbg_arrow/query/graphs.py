@@ -1,0 +1,196 @@
+"""The graphs of one run: ops, edges, functions and calls, loaded when first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from tfdbg_arrow.query.logdir import Logdir
+
+NEVER_BAD = frozenset({
+    "bool", "int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64",
+    "qint8", "quint8", "qint16", "quint16", "qint32", "string",
+})  # fmt: skip
+"""Dtypes whose elements cannot be infinite or NaN."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op of a graph.
+
+    Attributes:
+        op_name: Its name.
+        op_type: Its type.
+        op_index: Its place in the order of creation.
+        stack_trace_id: The stack that created it, or None.
+        inputs: For each data input: (name of the source op, its output slot).
+    """
+
+    op_name: str
+    op_type: str
+    op_index: int
+    stack_trace_id: int | None
+    inputs: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One function that an op can call; attributes as in graph_call."""
+
+    graph_id: int
+    op_name: str
+    attribute: str
+    branch_index: int
+    function_name: str
+    callee_graph_id: int | None
+    is_inline: bool
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One graph.
+
+    Attributes:
+        graph_id: Its id.
+        ops: Its ops by name.
+        dtypes: Dtype of each (op name, output slot).
+        users: Names of the ops that take an output of an op, by the name of that op.
+    """
+
+    graph_id: int
+    ops: dict[str, Op] = field(repr=False)
+    dtypes: dict[tuple[str, int], str] = field(repr=False)
+    users: dict[str, tuple[str, ...]] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a function: its index, its Placeholder, and whether it is a captured tensor."""
+
+    input_index: int
+    op_name: str
+    is_capture: bool
+
+
+class GraphReader:
+    """Reads the graphs of one run, each once.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+    """
+
+    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._run_id = run_id
+        self.graph = lru_cache(maxsize=1024)(self._read_graph)
+        self.names: dict[int, str] = dict(self._rows("SELECT graph_id, graph_name FROM graph WHERE run_id = ?"))
+        self.function_graphs: dict[str, int] = dict(
+            self._rows("SELECT function_name, graph_id FROM graph_function WHERE run_id = ?")
+        )
+        self._arguments: dict[str, dict[str, Argument]] = {}
+        for function_name, index, op_name, is_capture in self._rows(
+            "SELECT function_name, input_index, op_name, is_capture FROM graph_function_input WHERE run_id = ? "
+            "ORDER BY function_name, input_index"
+        ):
+            self._arguments.setdefault(function_name, {})[op_name] = Argument(index, op_name, is_capture)
+        self._results: dict[str, dict[int, tuple[str, int]]] = {}
+        for function_name, index, op_name, slot in self._rows(
+            "SELECT function_name, output_index, op_name, output_slot FROM graph_function_output WHERE run_id = ?"
+        ):
+            self._results.setdefault(function_name, {})[index] = (op_name, slot)
+        self._calls: dict[tuple[int, str], list[Call]] = {}
+        self._callers: dict[int, list[Call]] = {}
+        for row in self._rows(
+            "SELECT graph_id, op_name, attribute, branch_index, function_name, callee_graph_id, is_inline "
+            "FROM graph_call WHERE run_id = ? ORDER BY graph_id, op_name, attribute, branch_index"
+        ):
+            call = Call(*row)
+            self._calls.setdefault((call.graph_id, call.op_name), []).append(call)
+            if call.callee_graph_id is not None:
+                self._callers.setdefault(call.callee_graph_id, []).append(call)
+        self._functions_of: dict[int, list[str]] = {}
+        for function_name, graph_id in self.function_graphs.items():
+            self._functions_of.setdefault(graph_id, []).append(function_name)
+
+    def op(self, graph_id: int, op_name: str) -> Op | None:
+        """Returns an op, or None where it was not recorded."""
+        return self.graph(graph_id).ops.get(op_name)
+
+    def argument(self, graph_id: int, op_name: str, *, function_name: str | None) -> Argument | None:
+        """Returns which argument a Placeholder is, or None if it is none.
+
+        Args:
+            graph_id: The graph.
+            op_name: The Placeholder.
+            function_name: The function as called, or as it was called before its gradient was taken; None: unknown.
+        """
+        for name in self._variants(graph_id, function_name):
+            if (found := self._arguments.get(name, {}).get(op_name)) is not None:
+                return found
+        return None
+
+    def placeholder(self, function_name: str, input_index: int) -> str | None:
+        """Returns the Placeholder of a function's argument."""
+        arguments = self._arguments.get(function_name, {}).values()
+        return next((argument.op_name for argument in arguments if argument.input_index == input_index), None)
+
+    def result(self, function_name: str, output_index: int) -> tuple[str, int] | None:
+        """Returns (op name, output slot) of a function's result, or None where it is unknown.
+
+        Args:
+            function_name: The function as called, or as it was called before its gradient was taken.
+            output_index: Which result.
+        """
+        for name in self._variants(self.function_graphs.get(function_name), function_name):
+            if (found := self._results.get(name, {}).get(output_index)) is not None:
+                return found
+        return None
+
+    def calls(self, graph_id: int, op_name: str) -> list[Call]:
+        """Returns the functions that an op calls within the caller's step."""
+        return [call for call in self._calls.get((graph_id, op_name), ()) if call.is_inline]
+
+    def callers(self, graph_id: int) -> list[Call]:
+        """Returns the ops that call a graph within their step."""
+        return [call for call in self._callers.get(graph_id, ()) if call.is_inline]
+
+    def _variants(self, graph_id: int | None, function_name: str | None) -> list[str]:
+        """Returns a function, then the others of its graph.
+
+        Where a gradient is taken, a function is made anew from the same graph, with more arguments and
+        results behind its own, while the recorded call names the first one.
+        """
+        others = [] if graph_id is None else self._functions_of.get(graph_id, [])
+        first = [] if function_name is None else [function_name]
+        return first + [name for name in others if name != function_name]
+
+    def _read_graph(self, graph_id: int) -> Graph:
+        inputs: dict[str, list[tuple[str, int]]] = {}
+        users: dict[str, dict[str, None]] = {}
+        for op_name, source, slot in self._rows(
+            "SELECT op_name, source_op_name, source_output_slot FROM graph_op_input "
+            "WHERE run_id = ? AND graph_id = ? AND NOT is_control ORDER BY op_name, input_index",
+            graph_id,
+        ):
+            inputs.setdefault(op_name, []).append((source, 0 if slot is None else slot))
+            users.setdefault(source, {})[op_name] = None
+        ops = {
+            op_name: Op(op_name, op_type, op_index, stack_trace_id, tuple(inputs.get(op_name, ())))
+            for op_name, op_type, op_index, stack_trace_id in self._rows(
+                "SELECT op_name, op_type, op_index, stack_trace_id FROM graph_op "
+                "WHERE run_id = ? AND graph_id = ? ORDER BY op_index",
+                graph_id,
+            )
+        }
+        dtypes = {
+            (op_name, slot): dtype
+            for op_name, slot, dtype in self._rows(
+                "SELECT op_name, output_slot, dtype FROM graph_op_output WHERE run_id = ? AND graph_id = ?", graph_id
+            )
+        }
+        return Graph(graph_id, ops, dtypes, {source: tuple(names) for source, names in users.items()})
+
+    def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        return self._logdir.rows(query, [self._run_id, *parameters])

@@ -1,0 +1,102 @@
+"""What a logdir holds, at a glance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.schema import TABLES
+
+_MODES_WITHOUT_HEALTH = frozenset({"NO_TENSOR", "SHAPE"})
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run; the attributes are columns of the table run, None for NULL."""
+
+    run_id: str
+    wall_time_ns: int
+    end_wall_time_ns: int | None
+    is_clean_end: bool
+    tfdbg_arrow_version: str
+    tensorflow_version: str | None
+    host_name: str
+    pid: int
+    command_line: str
+    tensor_debug_mode: str
+    health_backend: str
+
+    @property
+    def measures_health(self) -> bool:
+        """Whether the mode looks for infinities and NaN at all."""
+        return self.tensor_debug_mode not in _MODES_WITHOUT_HEALTH
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """One table of a logdir: its name, number of rows, number of parts and their bytes."""
+
+    name: str
+    rows: int
+    parts: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class LogdirInfo:
+    """What a logdir holds.
+
+    Attributes:
+        path: The logdir.
+        runs: Its runs, oldest first.
+        tables: Its tables, in the order of the specification.
+        bytes: Bytes of all live parts.
+        first_wall_time_ns: When the first tensor or execution was recorded, in nanoseconds since
+            1970-01-01T00:00:00Z; None if there is none.
+        last_wall_time_ns: When the last one was; None if there is none.
+        num_tensors: Recorded tensors.
+        num_nonfinite: Those of them with an infinity or a NaN.
+    """
+
+    path: str
+    runs: tuple[Run, ...]
+    tables: tuple[TableInfo, ...]
+    bytes: int
+    first_wall_time_ns: int | None
+    last_wall_time_ns: int | None
+    num_tensors: int
+    num_nonfinite: int
+
+
+def read_runs(logdir: Logdir) -> tuple[Run, ...]:
+    """Returns the runs in a logdir, oldest first."""
+    rows = logdir.rows(
+        "SELECT run_id, wall_time_ns, end_wall_time_ns, is_clean_end, tfdbg_arrow_version, tensorflow_version, "
+        "host_name, pid, command_line, tensor_debug_mode, health_backend FROM run ORDER BY wall_time_ns, run_id"
+    )
+    return tuple(Run(*row) for row in rows)
+
+
+def read_info(logdir: Logdir) -> LogdirInfo:
+    """Returns what a logdir holds."""
+    tables = []
+    for table in TABLES:
+        parts = logdir.parts(table.name)
+        rows = logdir.rows(f'SELECT count(*) FROM "{table.name}"')[0][0]
+        size = sum(part.stat().st_size for part in parts if part.exists())
+        tables.append(TableInfo(table.name, rows, len(parts), size))
+    first, last = logdir.rows(
+        "SELECT min(wall_time_ns), max(wall_time_ns) FROM "
+        "(SELECT wall_time_ns FROM tensor_health UNION ALL SELECT wall_time_ns FROM execution)"
+    )[0]
+    num_nonfinite = logdir.rows("SELECT count(*) FROM tensor_health WHERE has_inf_or_nan")[0][0]
+    return LogdirInfo(
+        path=str(logdir.path),
+        runs=read_runs(logdir),
+        tables=tuple(tables),
+        bytes=sum(table.bytes for table in tables),
+        first_wall_time_ns=first,
+        last_wall_time_ns=last,
+        num_tensors=next(table.rows for table in tables if table.name == "tensor_health"),
+        num_nonfinite=num_nonfinite,
+    )

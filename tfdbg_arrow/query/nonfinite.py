@@ -1,0 +1,354 @@
+"""first_nonfinite and nonfinite: which op made a bad value, from which inputs, on which line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
+from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.origins import Origins
+from tfdbg_arrow.query.places import EagerValue
+from tfdbg_arrow.query.provenance import DataFlow, Input
+from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
+
+
+@dataclass(frozen=True)
+class TensorHealth:
+    """The health of a tensor; None is "not measured in this mode".
+
+    Attributes:
+        event_index: Its row in tensor_health.
+        dtype: Dtype by TensorFlow's name.
+        shape: Dimensions.
+        size: Number of elements.
+        has_inf_or_nan: Whether any element is infinite or NaN.
+        num_neg_inf: Elements that are -infinity.
+        num_pos_inf: Elements that are +infinity.
+        num_nan: Elements that are NaN.
+        num_neg_finite: Finite elements below zero.
+        num_zero: Elements that are zero.
+        num_pos_finite: Finite elements above zero.
+    """
+
+    event_index: int
+    dtype: str
+    shape: tuple[int, ...] | None
+    size: int | None
+    has_inf_or_nan: bool | None
+    num_neg_inf: int | None
+    num_pos_inf: int | None
+    num_nan: int | None
+    num_neg_finite: int | None
+    num_zero: int | None
+    num_pos_finite: int | None
+
+
+@dataclass(frozen=True)
+class Producer:
+    """Where an input came from.
+
+    Attributes:
+        op_type: Type of the op that computed it, or the name of an unrecorded function; None for a tensor from outside.
+        op_name: That op's name in its graph; None outside graphs.
+        graph_name: That graph's name; None outside graphs.
+        output_slot: Which of its outputs; None for a variable's writer and where unknown.
+        event_index: Its row in tensor_health; None where it was not recorded.
+        execution_index: The execution that made it, or in whose call it was made; None where unknown.
+        how: The first border between it and its user: `graph` (none, in one graph), `argument` and `capture`
+            (of a function), `loop` (a loop variable), `call` (a function's result), `variable` (read from one; the
+            op is the one that wrote it last), `eager` (none, between eager ops), `external` (from outside).
+    """
+
+    op_type: str | None
+    op_name: str | None
+    graph_name: str | None
+    output_slot: int | None
+    event_index: int | None
+    execution_index: int | None
+    how: str
+
+
+@dataclass(frozen=True)
+class InputTensor:
+    """One input of the op that made a bad tensor.
+
+    Attributes:
+        index: Which input, from 0.
+        health: Its health; of a variable that of the value last assigned; None where not recorded.
+        producer: Where it came from; None where that was not recorded.
+    """
+
+    index: int
+    health: TensorHealth | None
+    producer: Producer | None
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """A tensor with an infinity or a NaN in it; None is "not measured in this mode" or does not apply.
+
+    Attributes:
+        run_id: The run.
+        event_index: Its row in tensor_health.
+        wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
+        op_type: Type of the op that made it; None for a tensor from outside.
+        op_name: That op's name in its graph; None outside graphs.
+        graph_name: That graph's name; None outside graphs.
+        iteration: Iteration of the loop, from 0; None outside graphs.
+        output_slot: Which output of the op, from 0; None for a tensor from outside.
+        device_name: Where it was computed.
+        dtype: Dtype by TensorFlow's name.
+        shape: Dimensions.
+        size: Number of elements.
+        num_neg_inf: Elements that are -infinity.
+        num_pos_inf: Elements that are +infinity.
+        num_nan: Elements that are NaN.
+        num_neg_finite: Finite elements below zero.
+        num_zero: Elements that are zero.
+        num_pos_finite: Finite elements above zero.
+        is_origin: Whether it is proven that one of the kinds asked for came up in this op: the tensor holds it, and no
+            input of the op does. False where an input does, and where an input that could was not recorded.
+        inputs: The inputs of the op, in order.
+        stack: The Python stack that created the op (in a graph), executed it (eagerly) or first used the tensor
+            (from outside), innermost frame first.
+        source: The user's innermost frame, or None.
+    """
+
+    run_id: str
+    event_index: int
+    wall_time_ns: int
+    op_type: str | None
+    op_name: str | None
+    graph_name: str | None
+    iteration: int | None
+    output_slot: int | None
+    device_name: str | None
+    dtype: str
+    shape: tuple[int, ...] | None
+    size: int | None
+    num_neg_inf: int | None
+    num_pos_inf: int | None
+    num_nan: int | None
+    num_neg_finite: int | None
+    num_zero: int | None
+    num_pos_finite: int | None
+    is_origin: bool
+    inputs: tuple[InputTensor, ...]
+    stack: tuple[Frame, ...]
+    source: Frame | None
+
+
+def first_nonfinite(
+    logdir: Logdir | str | Path, *, kinds: Iterable[str] = KINDS, run_id: str | None = None
+) -> NonFinite | None:
+    """Returns the earliest origin of a bad value, by data flow.
+
+    Args:
+        logdir: A logdir, or its path.
+        kinds: What counts as bad: `nan`, `inf` or both.
+        run_id: Only this run; None: the run in which a bad value was recorded first.
+
+    Returns:
+        Among the origins that no origin is an ancestor of, the one with the least event_index. Where filters left no
+        proven origin, the bad tensor whose recorded inputs are not bad, with `is_origin` False. None where no recorded
+        tensor holds one of the kinds. Where only has_inf_or_nan was measured (CURT_HEALTH), a bad
+        tensor counts as holding every kind asked for.
+
+    Raises:
+        LogdirError: The path is not a logdir that can be read.
+        QueryError: A kind or the run is unknown.
+        BrokenPartError: A part cannot be read.
+    """
+    wanted = _check_kinds(kinds)
+    with opened(logdir) as open_:
+        for run in _bad_runs(open_, wanted, run_id=run_id):
+            reader = _RunReader(open_, run_id=run, kinds=wanted)
+            event = reader.origins.first()
+            if event is not None:
+                return reader.describe(event)
+    return None
+
+
+def first_nan(logdir: Logdir | str | Path, *, run_id: str | None = None) -> NonFinite | None:
+    """Returns the earliest origin of a NaN: `first_nonfinite` with kinds=("nan",)."""
+    return first_nonfinite(logdir, kinds=("nan",), run_id=run_id)
+
+
+def nonfinite(
+    logdir: Logdir | str | Path,
+    *,
+    kinds: Iterable[str] = KINDS,
+    run_id: str | None = None,
+    limit: int | None = 1000,
+) -> list[NonFinite]:
+    """Returns the tensors that hold a bad value, by run and event_index.
+
+    Args:
+        logdir: A logdir, or its path.
+        kinds: What counts as bad: `nan`, `inf` or both.
+        run_id: Only this run; None: all, the one in which a bad value was recorded first at the front.
+        limit: At most so many; None: all. After its first NaN nearly every tensor of a training is bad.
+
+    Raises:
+        LogdirError: The path is not a logdir that can be read.
+        QueryError: A kind, the run or the limit cannot be used.
+        BrokenPartError: A part cannot be read.
+    """
+    wanted = _check_kinds(kinds)
+    if limit is not None and limit < 0:
+        raise QueryError(f"limit is {limit}, expected a number of tensors from 0 on, or None for all.")
+    found: list[NonFinite] = []
+    with opened(logdir) as open_:
+        for run in _bad_runs(open_, wanted, run_id=run_id):
+            reader = _RunReader(open_, run_id=run, kinds=wanted)
+            left = None if limit is None else limit - len(found)
+            found.extend(reader.describe(event) for event in reader.flow.events.bad_events(wanted, limit=left))
+            if limit is not None and len(found) >= limit:
+                break
+    return found
+
+
+class _RunReader:
+    """Describes the bad tensors of one run."""
+
+    def __init__(self, logdir: Logdir, *, run_id: str, kinds: tuple[str, ...]) -> None:
+        self._run_id = run_id
+        self._stacks = StackReader(logdir, run_id=run_id)
+        self._devices: dict[int, str] = dict(
+            logdir.rows("SELECT device_id, device_name FROM device WHERE run_id = ?", [run_id])
+        )
+        self.flow = DataFlow(logdir, run_id=run_id)
+        self.origins = Origins(self.flow, kinds=kinds)
+
+    def describe(self, event: TensorEvent) -> NonFinite:
+        stack = self._stacks.stack(self._stack_trace_id(event))
+        return NonFinite(
+            run_id=self._run_id,
+            event_index=event.event_index,
+            wall_time_ns=event.wall_time_ns,
+            op_type=event.op_type,
+            op_name=event.op_name,
+            graph_name=self._graph_name(event.graph_id),
+            iteration=event.iteration,
+            output_slot=event.output_slot,
+            device_name=None if event.device_id is None else self._devices.get(event.device_id),
+            dtype=event.dtype,
+            shape=event.shape,
+            size=event.size,
+            num_neg_inf=event.num_neg_inf,
+            num_pos_inf=event.num_pos_inf,
+            num_nan=event.num_nan,
+            num_neg_finite=event.num_neg_finite,
+            num_zero=event.num_zero,
+            num_pos_finite=event.num_pos_finite,
+            is_origin=self.origins.verdict(event).is_origin,
+            inputs=tuple(self._input(input_) for input_ in self.flow.inputs_of(event)),
+            stack=stack,
+            source=user_source(stack),
+        )
+
+    def _input(self, input_: Input) -> InputTensor:
+        trace = input_.trace
+        if trace.dtype == "resource":
+            return self._resource_input(input_)
+        health = trace.health
+        return InputTensor(input_.index, None if health is None else _health(health), self._producer(input_))
+
+    def _resource_input(self, input_: Input) -> InputTensor:
+        write = input_.write
+        if write is None:
+            producer = None if input_.trace.is_lost else Producer(None, None, None, None, None, None, "external")
+            return InputTensor(input_.index, None, producer)
+        health = None
+        if write.is_replacing and len(write.values) == 1:
+            health = self.flow.trace(write.values[0], how="graph", near=2**63 - 1).health
+        producer = Producer(
+            op_type=write.op_type,
+            op_name=write.op_name,
+            graph_name=self._graph_name(write.graph_id),
+            output_slot=None,
+            event_index=None,
+            execution_index=write.execution_index,
+            how="variable",
+        )
+        return InputTensor(input_.index, None if health is None else _health(health), producer)
+
+    def _producer(self, input_: Input) -> Producer | None:
+        trace = input_.trace
+        event_index = None if trace.event is None else trace.event.event_index
+        if isinstance(trace.place, EagerValue):
+            tensor = self.flow.events.eager(trace.place.tensor_id)
+            return Producer(
+                op_type=tensor.op_type,
+                op_name=None,
+                graph_name=None,
+                output_slot=tensor.output_slot,
+                event_index=event_index,
+                execution_index=tensor.execution_index,
+                how=trace.how,
+            )
+        op = self.flow.graphs.op(trace.place.graph_id, trace.place.op_name)
+        return Producer(
+            op_type=None if op is None else op.op_type,
+            op_name=trace.place.op_name,
+            graph_name=self._graph_name(trace.place.graph_id),
+            output_slot=trace.place.output_slot,
+            event_index=event_index,
+            execution_index=trace.place.context.execution_index,
+            how=trace.how,
+        )
+
+    def _graph_name(self, graph_id: int | None) -> str | None:
+        return None if graph_id is None else self.flow.graphs.names.get(graph_id)
+
+    def _stack_trace_id(self, event: TensorEvent) -> int | None:
+        if event.scope == "graph":
+            if event.graph_id is None or event.op_name is None:
+                return None
+            op = self.flow.graphs.op(event.graph_id, event.op_name)
+            return None if op is None else op.stack_trace_id
+        execution = None if event.execution_index is None else self.flow.events.execution(event.execution_index)
+        return None if execution is None else execution.stack_trace_id
+
+
+def _health(event: TensorEvent) -> TensorHealth:
+    return TensorHealth(
+        event_index=event.event_index,
+        dtype=event.dtype,
+        shape=event.shape,
+        size=event.size,
+        has_inf_or_nan=event.has_inf_or_nan,
+        num_neg_inf=event.num_neg_inf,
+        num_pos_inf=event.num_pos_inf,
+        num_nan=event.num_nan,
+        num_neg_finite=event.num_neg_finite,
+        num_zero=event.num_zero,
+        num_pos_finite=event.num_pos_finite,
+    )
+
+
+def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
+    given: tuple[Any, ...] = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    unknown = [kind for kind in given if kind not in KINDS]
+    if unknown or not given:
+        what = f"kind {unknown[0]!r}" if unknown else "kinds ()"
+        raise QueryError(f"{what} is unknown, expected 'nan', 'inf' or both.")
+    return tuple(kind for kind in KINDS if kind in given)
+
+
+def _bad_runs(logdir: Logdir, kinds: tuple[str, ...], *, run_id: str | None) -> list[str]:
+    """Returns the runs with a bad tensor, by the time of the first one."""
+    if run_id is not None:
+        known = [run.run_id for run in logdir.runs()]
+        if run_id not in known:
+            raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {', '.join(known) or 'no run'}.")
+    rows = logdir.rows(
+        f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND (run_id = $run_id OR $run_id IS NULL) "
+        "GROUP BY run_id ORDER BY min(wall_time_ns), run_id",
+        {"run_id": run_id},
+    )
+    return [row[0] for row in rows]

@@ -1,0 +1,246 @@
+"""Data flow: which tensors went into a tensor, across the borders of graphs, calls and eager code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.borders import Borders
+from tfdbg_arrow.query.callsites import CallSites
+from tfdbg_arrow.query.events import EventReader, TensorEvent
+from tfdbg_arrow.query.graphs import NEVER_BAD, GraphReader
+from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place, Trace
+from tfdbg_arrow.query.variables import Resources, Write
+
+_CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
+"""How the types of ops begin whose variant output holds just the tensors that they take."""
+_MAX_PATH = 10_000
+"""Borders that one tensor is followed over; more is taken for a circle."""
+_MAX_UNRECORDED = 500
+"""Unrecorded tensors that are looked through for one op."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a recorded tensor's op.
+
+    Attributes:
+        index: Which input, from 0.
+        trace: Where it came from.
+        write: For a variable or another resource, the last write to it; None where none was recorded.
+    """
+
+    index: int
+    trace: Trace
+    write: Write | None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The recorded tensors that the values of a tensor depend on, as near to it as they were recorded.
+
+    Attributes:
+        events: Their rows, those of the ops that computed the inputs where these have one.
+        is_complete: Whether they are all; False where an input that could be bad was not recorded.
+    """
+
+    events: tuple[TensorEvent, ...]
+    is_complete: bool
+
+
+class DataFlow:
+    """Answers from which tensors a recorded tensor was computed, within one run.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+    """
+
+    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+        self.graphs = GraphReader(logdir, run_id=run_id)
+        self.events = EventReader(logdir, run_id=run_id)
+        self._borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
+        self._resources = Resources(self.graphs, self.events, self._borders)
+        self._sources: dict[int, Sources] = {}
+        settings = logdir.rows(
+            "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 FROM run WHERE run_id = ?",
+            [run_id],
+        )
+        self._records_all = bool(settings and settings[0][0])
+
+    def inputs_of(self, event: TensorEvent) -> tuple[Input, ...]:
+        """Returns the inputs of the op that made a tensor, in order.
+
+        A tensor that only crossed a border (an argument, the result of a call) has one input: itself on
+        the other side. One from outside has none.
+        """
+        found = []
+        for index, (place, how) in enumerate(self._input_places(event)):
+            trace = self.trace(place, how=how, near=event.event_index)
+            write = self._resources.last_write(trace, reader=event) if trace.dtype == "resource" else None
+            found.append(Input(index, trace, write))
+        return tuple(found)
+
+    def sources_of(self, event: TensorEvent) -> Sources:
+        """Returns the recorded tensors that a tensor depends on.
+
+        An unrecorded tensor stands for the inputs of its op; it is complete only if it cannot be bad by
+        its dtype, or keeps other tensors (a variable, a list), which are then followed.
+        """
+        if event.event_index not in self._sources:
+            self._sources[event.event_index] = self._find_sources(event)
+        return self._sources[event.event_index]
+
+    def trace(self, place: Place, *, how: str, near: int) -> Trace:
+        """Follows a tensor back over borders to the op that computed it.
+
+        Args:
+            place: Where its user takes it from.
+            how: `graph` or `eager`: where that user ran.
+            near: event_index of that user.
+        """
+        path = [place]
+        health = event = self._event(place)
+        dtype = self._dtype(place, event)
+        is_lost = False
+        seen = {place}
+        while len(path) < _MAX_PATH:
+            crossing = self._borders.crossing(path[-1])
+            if crossing is None:
+                break
+            if how in ("graph", "eager") and crossing.how != "graph":
+                how = crossing.how
+            if crossing.place is None or crossing.place in seen:
+                is_lost = True
+                break
+            path.append(crossing.place)
+            seen.add(crossing.place)
+            if health is None:
+                health = self._event(crossing.place)
+                dtype = dtype or self._dtype(crossing.place, health)
+        if len(path) > 1:
+            event = self._event(path[-1])
+        if how == "eager" and self._is_external(path[-1]):
+            how = "external"
+        return Trace(tuple(path), event, health, dtype, how, is_lost)
+
+    def _find_sources(self, event: TensorEvent) -> Sources:
+        found: dict[int, TensorEvent] = {}
+        is_complete = self._is_made_known(event)
+        waiting = list(self._input_places(event))
+        seen: set[Place] = set()
+        while waiting:
+            place, how = waiting.pop()
+            if place in seen:
+                continue
+            seen.add(place)
+            trace = self.trace(place, how=how, near=event.event_index)
+            if trace.health is not None:
+                # The values are equal along the path, so the deepest row is as good and nearer to the cause.
+                row = trace.event or trace.health
+                found[row.event_index] = row
+                continue
+            if self._cannot_be_bad(trace):
+                continue
+            if len(seen) > _MAX_UNRECORDED:
+                return Sources(tuple(found.values()), is_complete=False)
+            if trace.dtype == "resource":
+                more, is_known, old_value = self._written(trace, event)
+                if old_value is not None:
+                    found[old_value.event_index] = old_value
+            else:
+                more = list(self._made_from(trace.place))
+                # A list of tensors is what was put in; any other unrecorded tensor is not known by its inputs.
+                is_known = trace.dtype == "variant" and not trace.is_lost and self._is_container(trace.place)
+            is_complete = is_complete and is_known
+            waiting.extend(more)
+        return Sources(tuple(found[index] for index in sorted(found)), is_complete)
+
+    def _written(self, handle: Trace, reader: TensorEvent) -> tuple[list[tuple[Place, str]], bool, TensorEvent | None]:
+        """Returns (the values last written to a resource, whether they decide its content, its old value)."""
+        write = self._resources.last_write(handle, reader=reader)
+        if write is None:
+            # Never written while recording: what it holds came from outside, and that is known.
+            return [], not handle.is_lost, None
+        how = "eager" if write.graph_id is None else "graph"
+        is_known = write.is_replacing or write.old_value is not None
+        return [(value, how) for value in write.values], is_known, write.old_value
+
+    def _is_made_known(self, event: TensorEvent) -> bool:
+        """Whether the recording tells what the op that made a tensor took in."""
+        if event.scope != "graph":
+            return True
+        own = self._own_place(event)
+        if own is None or self.graphs.op(own.graph_id, own.op_name) is None:
+            return False
+        crossing = self._borders.crossing(own)
+        return crossing is None or crossing.place is not None
+
+    def _own_place(self, event: TensorEvent) -> GraphTensor | None:
+        if event.graph_id is None or event.op_name is None or event.output_slot is None:
+            return None
+        return GraphTensor(event.context, event.graph_id, event.op_name, event.output_slot, event.event_index)
+
+    def _input_places(self, event: TensorEvent) -> Iterator[tuple[Place, str]]:
+        if event.scope == "external":
+            return
+        if event.scope == "graph":
+            own = self._own_place(event)
+            if own is not None:
+                yield from self._made_from(own)
+        elif event.tensor_id is not None:
+            yield from self._made_from(EagerValue(event.tensor_id))
+        elif event.execution_index is not None:
+            for tensor_id in self.events.execution_inputs(event.execution_index).values():
+                yield EagerValue(tensor_id), "eager"
+
+    def _made_from(self, place: Place) -> Iterator[tuple[Place, str]]:
+        """Yields the places that a place's tensor was made from."""
+        crossing = self._borders.crossing(place)
+        if crossing is not None and crossing.place is not None:
+            yield crossing.place, crossing.how
+        elif isinstance(place, GraphTensor):
+            op = self.graphs.op(place.graph_id, place.op_name)
+            # An argument whose caller is not known, or a loop's result, is not made from the calling op's inputs.
+            if crossing is None and op is not None:
+                for source, slot in op.inputs:
+                    yield GraphTensor(place.context, place.graph_id, source, slot, place.near), "graph"
+        else:
+            tensor = self.events.eager(place.tensor_id)
+            if tensor.execution_index is not None:
+                for tensor_id in self.events.execution_inputs(tensor.execution_index).values():
+                    yield EagerValue(tensor_id), "eager"
+
+    def _event(self, place: Place) -> TensorEvent | None:
+        if isinstance(place, EagerValue):
+            return self.events.eager(place.tensor_id).event
+        return self.events.graph_tensor(
+            place.context,
+            graph_id=place.graph_id,
+            op_name=place.op_name,
+            output_slot=place.output_slot,
+            near=place.near,
+        )
+
+    def _dtype(self, place: Place, event: TensorEvent | None) -> str | None:
+        if event is not None:
+            return event.dtype
+        if isinstance(place, EagerValue):
+            return self.events.eager(place.tensor_id).dtype
+        return self.graphs.graph(place.graph_id).dtypes.get((place.op_name, place.output_slot))
+
+    def _is_external(self, place: Place) -> bool:
+        return isinstance(place, EagerValue) and self.events.eager(place.tensor_id).execution_index is None
+
+    def _cannot_be_bad(self, trace: Trace) -> bool:
+        if trace.dtype is None:
+            # A recording without filters measures every tensor from outside that could be bad.
+            return self._records_all and not trace.is_lost and self._is_external(trace.place)
+        return trace.dtype in NEVER_BAD
+
+    def _is_container(self, place: Place) -> bool:
+        if not isinstance(place, GraphTensor):
+            return False
+        op = self.graphs.op(place.graph_id, place.op_name)
+        return op is not None and op.op_type.startswith(_CONTAINERS)

@@ -1,0 +1,35 @@
+-- One row is one recorded tensor with an infinity or a NaN in it, by name.
+--   run_id, event_index, wall_time_ns, step  as in tensor_health
+--   scope          `graph`, `execution` or `external`
+--   op_type        op type, or the function's name; NULL for an eager tensor from outside
+--   op_name        the op in its graph; NULL outside graphs
+--   graph_name     name of that graph; NULL outside graphs
+--   output_slot    which output of the op, from 0
+--   iteration      iteration of the loop, from 0; NULL where unknown
+--   device_name    where it was computed; NULL where unknown
+--   dtype, shape, size and the six counts  as in tensor_health
+SELECT
+    h.run_id,
+    h.event_index,
+    h.wall_time_ns,
+    h.step,
+    h.scope,
+    h.op_type,
+    h.op_name,
+    g.graph_name,
+    h.output_slot,
+    h.iteration,
+    d.device_name,
+    h.dtype,
+    h.shape,
+    h.size,
+    h.num_neg_inf,
+    h.num_pos_inf,
+    h.num_nan,
+    h.num_neg_finite,
+    h.num_zero,
+    h.num_pos_finite
+FROM tensor_health AS h
+LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id
+LEFT JOIN device AS d ON d.run_id = h.run_id AND d.device_id = h.device_id
+WHERE h.has_inf_or_nan

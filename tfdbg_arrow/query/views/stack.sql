@@ -1,0 +1,20 @@
+-- One row is one frame of one distinct stack trace, with its place in the source.
+--   run_id, stack_trace_id, depth  identify it; depth 0 is the innermost frame
+--   file_path      path of the source file
+--   lineno         line number, from 1
+--   func           name of the function
+--   code           text of the line; NULL where the source could not be read
+--   owner          `user`, `framework` or `library`
+--   source_file_id the file's row in source_file
+SELECT
+    t.run_id,
+    t.stack_trace_id,
+    t.depth,
+    f.file_path,
+    f.lineno,
+    f.func,
+    f.code,
+    f.owner,
+    f.source_file_id
+FROM stack_trace AS t
+JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id

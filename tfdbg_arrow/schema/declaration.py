@@ -1,0 +1,70 @@
+"""The vocabulary in which the tables are declared: types, columns, tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Type(StrEnum):
+    """A column type, by its name in DuckDB's SQL."""
+
+    BIGINT = "BIGINT"
+    INTEGER = "INTEGER"
+    DOUBLE = "DOUBLE"
+    VARCHAR = "VARCHAR"
+    BOOLEAN = "BOOLEAN"
+    TIMESTAMP = "TIMESTAMP"
+    BLOB = "BLOB"
+    BIGINT_LIST = "BIGINT[]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        id: Parquet field id, unique within its table and never reused.
+        name: Name in SQL.
+        type: Type of a value.
+        doc: One line of fact: what the value is, and what NULL means where NULL is allowed.
+        nullable: Whether NULL may stand.
+        unit: Unit of the value, None where it has none.
+        references: `table.column` that the value points to within the same run, or None.
+    """
+
+    id: int
+    name: str
+    type: Type
+    doc: str
+    nullable: bool = False
+    unit: str | None = None
+    references: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table.
+
+    Attributes:
+        name: Name in SQL and directory name in the logdir.
+        row: What one row is.
+        columns: All columns, in the order of the file.
+        key: Names of the columns that identify a row.
+    """
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+
+    def column(self, name: str) -> Column:
+        """Returns the column of that name.
+
+        Raises:
+            KeyError: The table has no such column.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(f"table {self.name} has no column {name!r}")

@@ -1,0 +1,356 @@
+"""Names and paths of a logdir, its marker and its manifests.
+
+All paths here are relative to the logdir and use `/`. Whatever is read from a logdir is
+untrusted: nothing here returns a path that leaves it.
+
+Source: spec/README.md, "Layout of a logdir" and "Manifest".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path, PurePath
+
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.schema.tables import FORMAT_VERSION
+from tfdbg_arrow.schema.version import check_format_version
+
+FORMAT_NAME = "tfdbg_arrow"
+MARKER_NAME = "tfdbg_arrow.json"
+"""The file that marks a directory as a logdir."""
+MANIFEST_DIRECTORY = "manifest"
+SPOOL_DIRECTORY = "spool"
+TEMPORARY_SUFFIX = ".tmp"
+"""Suffix of a part that is still being written: no reader opens it."""
+
+_INT64_LIMIT = 2**63
+_RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_PART_NAME = re.compile(r"part-([0-9]{6,18})\.parquet")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def make_run_id(wall_time_ns: int, *, host_name: str, pid: int) -> str:
+    """Returns the id of a new run, as `20261120T163000.123456-myhost-4242`.
+
+    Args:
+        wall_time_ns: When recording starts, in nanoseconds since 1970-01-01T00:00:00Z.
+        host_name: Name of the host; characters other than letters, digits, `.` and `-` become `-`.
+        pid: Process id on that host.
+    """
+    start = _EPOCH + timedelta(microseconds=wall_time_ns // 1000)
+    host = re.sub(r"[^A-Za-z0-9.-]+", "-", host_name)[:64] or "host"
+    return f"{start:%Y%m%dT%H%M%S}.{start.microsecond:06d}-{host}-{pid}"
+
+
+def check_run_id(text: str, *, where: str) -> str:
+    """Returns the run id if it can stand in paths and no reader takes it for a number.
+
+    Args:
+        text: The run id.
+        where: What names it, for the message.
+
+    Raises:
+        LogdirError: It has other characters than letters, digits, `.`, `_` and `-`, starts with
+            one of the latter three, has no letter, or is longer than 200.
+    """
+    if _RUN_ID.fullmatch(text) is None:
+        raise LogdirError(
+            f"{where} gives the run id {_shown(text)}, expected at most 200 letters, digits, '.', '_' and '-', "
+            "a letter among them and a letter or digit first; the logdir is damaged or not tfdbg_arrow's."
+        )
+    return text
+
+
+def part_directory(table_name: str, *, run_id: str) -> str:
+    """Returns the directory of a run's parts of a table."""
+    return f"{table_name}/run_id={run_id}"
+
+
+def part_path(table_name: str, *, run_id: str, number: int) -> str:
+    """Returns the path of a part; numbers count from 0 in each table of a run."""
+    return f"{part_directory(table_name, run_id=run_id)}/part-{number:06d}.parquet"
+
+
+def manifest_path(run_id: str) -> str:
+    """Returns the path of a run's manifest."""
+    return f"{MANIFEST_DIRECTORY}/{run_id}.jsonl"
+
+
+def spool_path(run_id: str) -> str:
+    """Returns the path of a run's event spool, which exists only while it records."""
+    return f"{SPOOL_DIRECTORY}/{run_id}.spool"
+
+
+def value_spool_path(run_id: str) -> str:
+    """Returns the path of a run's spool of tensor values, which exists only while it records."""
+    return f"{SPOOL_DIRECTORY}/{run_id}.values"
+
+
+def marker_text() -> str:
+    """Returns the content of a new logdir's marker file."""
+    return json.dumps({"format": FORMAT_NAME, "format_version": FORMAT_VERSION}) + "\n"
+
+
+def parse_marker(text: str, *, path: str | PurePath) -> str:
+    """Returns the format version that a marker file gives, once it is known to be readable.
+
+    Args:
+        text: Content of the marker file.
+        path: The marker file, for the message.
+
+    Raises:
+        LogdirError: The text is not a marker.
+        FormatVersionError: The logdir has another MAJOR version.
+    """
+    try:
+        marker = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LogdirError(
+            f"{path} is not JSON ({error}), expected {marker_text().strip()}; the logdir is damaged."
+        ) from None
+    if not isinstance(marker, dict) or marker.get("format") != FORMAT_NAME:
+        raise LogdirError(f"{path} holds {_shown(marker)}, expected {marker_text().strip()}; it marks no logdir.")
+    version = marker.get("format_version")
+    if not isinstance(version, str):
+        raise LogdirError(f"{path} has the format_version {_shown(version)}, expected a text like {FORMAT_VERSION!r}.")
+    check_format_version(version, path=path)
+    return version
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestEntry:
+    """One sealed part.
+
+    Attributes:
+        table: Name of the table; may be one that only a newer MINOR knows.
+        path: `<table>/run_id=<run id>/part-<number>.parquet`, relative to the logdir.
+        rows: Number of rows.
+        bytes: Size of the file in bytes.
+        sha256: Of the file's bytes, in lower-case hexadecimal.
+        min_event_index: Least event_index in it; None for a part without rows and a table without the column.
+        max_event_index: Greatest event_index in it; None as min_event_index.
+    """
+
+    table: str
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+    min_event_index: int | None = None
+    max_event_index: int | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the entry as the JSON object of a manifest, without `op`."""
+        return {
+            "table": self.table,
+            "path": self.path,
+            "rows": self.rows,
+            "bytes": self.bytes,
+            "sha256": self.sha256,
+            "min_event_index": self.min_event_index,
+            "max_event_index": self.max_event_index,
+        }
+
+    @classmethod
+    def from_json(cls, value: object, *, run_id: str, where: str) -> ManifestEntry:
+        """Reads the JSON object of a manifest; unknown keys are ignored.
+
+        Args:
+            value: The parsed JSON.
+            run_id: Run of the manifest; the path must belong to it.
+            where: File and line, for the message.
+
+        Raises:
+            LogdirError: A key is missing or its value is not one that a manifest of this run can hold.
+        """
+        fields = _object(value, where=where)
+        table_name, path = _text(fields, "table", where=where), _text(fields, "path", where=where)
+        if _TABLE_NAME.fullmatch(table_name) is None:
+            raise _damaged(where, f"has the table {_shown(table_name)}, expected a table's name")
+        _check_part_path(path, table_name=table_name, run_id=run_id, where=where)
+        sha256 = _text(fields, "sha256", where=where)
+        if _SHA256.fullmatch(sha256) is None:
+            raise _damaged(where, f"has the sha256 {_shown(sha256)}, expected 64 hexadecimal digits")
+        first, last = fields.get("min_event_index"), fields.get("max_event_index")
+        if (first is None) != (last is None):
+            raise _damaged(where, "has only one of min_event_index and max_event_index, expected both or neither")
+        entry = cls(
+            table=table_name,
+            path=path,
+            rows=_count(fields, "rows", where=where),
+            bytes=_count(fields, "bytes", where=where),
+            sha256=sha256,
+            min_event_index=None if first is None else _count(fields, "min_event_index", where=where),
+            max_event_index=None if last is None else _count(fields, "max_event_index", where=where),
+        )
+        if (
+            entry.min_event_index is not None
+            and entry.max_event_index is not None
+            and entry.min_event_index > entry.max_event_index
+        ):
+            raise _damaged(where, f"has event indexes from {first} to {last}, expected the least first")
+        return entry
+
+
+def add_line(entry: ManifestEntry) -> str:
+    """Returns the manifest line, with its newline, for a part that was sealed."""
+    return json.dumps({"op": "add", **entry.to_json()}) + "\n"
+
+
+def replace_line(removed: Iterable[str], *, added: Iterable[ManifestEntry]) -> str:
+    """Returns the manifest line, with its newline, for parts that take the place of others.
+
+    Args:
+        removed: Paths of the parts that hold from now on no more.
+        added: The parts that hold instead.
+    """
+    return json.dumps({"op": "replace", "removed": list(removed), "added": [entry.to_json() for entry in added]}) + "\n"
+
+
+def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[ManifestEntry, ...]:
+    """Returns the parts that hold by the end of a manifest: those added, less those replaced.
+
+    A last line that is cut off (the process was killed while it wrote) is ignored.
+
+    Args:
+        text: Content of the manifest.
+        run_id: Run of the manifest.
+        path: The manifest file, for the messages.
+
+    Returns:
+        The entries in the order in which they were added.
+
+    Raises:
+        LogdirError: A line is not one that a manifest of this run can hold.
+    """
+    live: dict[str, ManifestEntry] = {}
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    for index, line in enumerate(lines):
+        where = f"{path}, line {index + 1},"
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if index == len(lines) - 1:
+                break
+            raise _damaged(where, f"is not JSON ({error})") from None
+        _apply(value, live, run_id=run_id, where=where)
+    return tuple(live.values())
+
+
+def read_live_parts(logdir: Path, *, run_id: str) -> tuple[ManifestEntry, ...]:
+    """Returns the parts of a run that hold now; none if the run has no manifest yet.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+
+    Raises:
+        LogdirError: The run id or the manifest is not valid, or the manifest cannot be read.
+    """
+    path = logdir / manifest_path(check_run_id(run_id, where=str(logdir)))
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise LogdirError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+    return live_parts(content.decode("utf-8", errors="replace"), run_id=run_id, path=path)
+
+
+def run_ids(logdir: Path) -> tuple[str, ...]:
+    """Returns the runs that have a manifest, oldest first.
+
+    Files in the manifest directory that no run can have are left out.
+    """
+    names = (path.name.removesuffix(".jsonl") for path in (logdir / MANIFEST_DIRECTORY).glob("*.jsonl"))
+    return tuple(sorted(name for name in names if _RUN_ID.fullmatch(name)))
+
+
+def resolve_part(logdir: Path, entry: ManifestEntry) -> Path:
+    """Returns where a part lies, symbolic links followed.
+
+    Raises:
+        LogdirError: A symbolic link leads out of the logdir.
+    """
+    root = logdir.resolve()
+    resolved = (root / entry.path).resolve()
+    if not resolved.is_relative_to(root):
+        raise LogdirError(
+            f"{logdir / entry.path} leads by a symbolic link to {resolved}, expected a file inside {root}; "
+            "copy the file there if you trust it."
+        )
+    return resolved
+
+
+def _apply(value: object, live: dict[str, ManifestEntry], *, run_id: str, where: str) -> None:
+    """Changes the live parts as one line of a manifest says."""
+    fields = _object(value, where=where)
+    op = fields.get("op")
+    removed: list[object] = []
+    added: list[object] = []
+    if op == "add":
+        added = [fields]
+    elif op == "replace":
+        removed, added = _list(fields, "removed", where=where), _list(fields, "added", where=where)
+    else:
+        raise _damaged(where, f"has the op {_shown(op)}, expected 'add' or 'replace'")
+    for path in removed:
+        if not isinstance(path, str) or live.pop(path, None) is None:
+            raise _damaged(where, f"removes {_shown(path)}, expected the path of a part added before")
+    for item in added:
+        entry = ManifestEntry.from_json(item, run_id=run_id, where=where)
+        if entry.path in live:
+            raise _damaged(where, f"adds {entry.path} a second time")
+        live[entry.path] = entry
+
+
+def _check_part_path(path: str, *, table_name: str, run_id: str, where: str) -> None:
+    directory, _, name = path.rpartition("/")
+    expected = part_directory(table_name, run_id=run_id)
+    if directory != expected or _PART_NAME.fullmatch(name) is None:
+        raise _damaged(where, f"has the path {_shown(path)}, expected {expected}/part-<number>.parquet")
+
+
+def _object(value: object, *, where: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise _damaged(where, f"holds {_shown(value)}, expected a JSON object")
+    return value
+
+
+def _text(fields: dict[str, object], key: str, *, where: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str):
+        raise _damaged(where, f"has the {key} {_shown(value)}, expected a text")
+    return value
+
+
+def _count(fields: dict[str, object], key: str, *, where: str) -> int:
+    value = fields.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _INT64_LIMIT:
+        raise _damaged(where, f"has {key} = {_shown(value)}, expected a whole number from 0 to 2**63 - 1")
+    return value
+
+
+def _list(fields: dict[str, object], key: str, *, where: str) -> list[object]:
+    value = fields.get(key)
+    if not isinstance(value, list):
+        raise _damaged(where, f"has {key} = {_shown(value)}, expected a list")
+    return value
+
+
+def _damaged(where: str, what: str) -> LogdirError:
+    return LogdirError(f"{where} {what}; the manifest is damaged: restore it, or remove this run from the logdir.")
+
+
+def _shown(value: object) -> str:
+    """Returns a value as it can stand in a message: short, on one line."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "…"

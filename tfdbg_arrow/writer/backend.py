@@ -1,0 +1,120 @@
+"""What measures tensors and spools events: the seam between a recording and its health backend.
+
+`native_backend.py` is the compiled core; `tensorflow_backend.py` uses TensorFlow's own summary op and also serves
+accelerators and installs without the core. `choose_backend` picks one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.writer.instrument import RecordOps
+from tfdbg_arrow.writer.settings import Settings
+from tfdbg_arrow.writer.sink import Recorder
+from tfdbg_arrow.writer.stacks import StackTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handlers:
+    """What a backend calls out to while it records. None of them may raise.
+
+    Attributes:
+        on_graph_op: `(op_type, op_name, outputs, graph, stack_id, wall_time_ns)`: an op is created in a graph.
+        covers_op: `(op_type)`: whether tensors of eager ops of that type are recorded; None: of all.
+        on_error: `(what, error)`: recording something failed.
+    """
+
+    on_graph_op: Callable[[str, str | None, Sequence[Any], Any, int, int], None]
+    covers_op: Callable[[str | bytes], bool] | None
+    on_error: Callable[[str, object], None]
+
+
+class Backend(Recorder, Protocol):
+    """Records; the sink drains it."""
+
+    name: str
+    """`native` or `tensorflow`, as the `run` table says it."""
+    op_callback: Callable[..., None]
+    """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`."""
+    record_ops: RecordOps
+    """Makes graphs record."""
+    stack_table: StackTable
+    """Takes the stacks that events refer to; set before start()."""
+
+    def start(self, handlers: Handlers) -> None:
+        """From here on events are recorded."""
+
+    def stop(self) -> None:
+        """No event is recorded after it returns; what is in the spool can still be drained."""
+
+    def abandon(self) -> None:
+        """Lets go of everything without touching it: the process is a fork's child."""
+
+    def remove_files(self) -> None:
+        """Removes the spool's files: all of it is in the logdir."""
+
+    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int) -> int:
+        """Records that a call of a function begins; returns its execution index, -1 for none."""
+
+    def end_call(self, execution_index: int, outputs: Sequence[Any] | None) -> None:
+        """Records that the call has returned its outputs, or raised (None)."""
+
+    def intern_stack(self) -> int:
+        """Returns the id of the calling thread's Python stack, -1 for none."""
+
+    def num_events(self) -> int:
+        """Returns the next event index."""
+
+    def set_step(self, step: int) -> None:
+        """Labels the events from here on."""
+
+
+def native_core() -> Any:
+    """Returns the compiled core, None if it was not built."""
+    try:
+        return importlib.import_module("tfdbg_arrow.writer.native._core")
+    except ImportError:
+        return None
+
+
+def choose_backend(settings: Settings, *, spool_path: Path, value_path: Path, generation: int) -> Backend:
+    """Returns the backend that the settings ask for; for `auto` the native one where it can serve.
+
+    Args:
+        settings: What to record.
+        spool_path: Where events are spooled.
+        value_path: Where kept tensor values are spooled.
+        generation: Number of the recording in this process.
+
+    Raises:
+        RecordingError: The native backend was asked for and cannot serve.
+        OSError: The spool cannot be made.
+    """
+    from tfdbg_arrow.writer import hooks
+    from tfdbg_arrow.writer.native_backend import NativeBackend
+
+    core = native_core()
+    paths = {"spool_path": spool_path, "value_path": value_path}
+    if settings.health_backend == "tensorflow" or (settings.health_backend == "auto" and hooks.has_accelerator()):
+        return _tensorflow_backend(settings, core=core, generation=generation, **paths)
+    try:
+        if core is None:
+            raise RecordingError("tfdbg_arrow was installed without its native core, for want of a C++ compiler")
+        return NativeBackend(settings, core=core, generation=generation, **paths)
+    except RecordingError:
+        if settings.health_backend == "native":
+            raise
+        return _tensorflow_backend(settings, core=None, generation=generation, **paths)
+
+
+def _tensorflow_backend(
+    settings: Settings, *, core: Any, generation: int, spool_path: Path, value_path: Path
+) -> Backend:
+    from tfdbg_arrow.writer.tensorflow_backend import TensorFlowBackend
+
+    return TensorFlowBackend(settings, core=core, generation=generation, spool_path=spool_path, value_path=value_path)

@@ -1,0 +1,324 @@
+"""Describes graphs and makes them record: rows for what a graph holds, record ops for its tensors.
+
+The record ops are added in one go, just before TensorFlow makes a runtime function of a graph, and are
+control outputs of it: so every op that was traced runs and is recorded, arguments' Placeholders and
+outermost backward graphs included, and the user's own tracing code never sees them.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tfdbg_arrow.writer.graphs import GraphRegistry, GraphState, Row, now_columns, to_json, wall_time_columns
+
+Append = Callable[[str, Sequence[Row]], None]
+
+OWN_OP_PREFIX = "TfdbgArrow"
+
+
+class Coverage(Protocol):
+    """What the settings ask to be recorded."""
+
+    def reason_not_recorded(self, op_type: str, dtype_number: int) -> str | None:
+        """Returns None for a tensor to record, else a `not_recorded_reason`."""
+
+
+class RecordOps(Protocol):
+    """Adds the ops that record, in the way of the health backend."""
+
+    def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
+        """Adds record ops for the tensors to the graph; returns those that must run."""
+
+
+@dataclass(frozen=True)
+class TensorBatch:
+    """The tensors of one op that are to be recorded.
+
+    Attributes:
+        op: The producing `tf.Operation`.
+        tensors: Its covered outputs, symbolic.
+        nodes: Their keys in the registry, in the same order.
+    """
+
+    op: Any
+    tensors: tuple[Any, ...]
+    nodes: tuple[int, ...]
+
+
+def runs_inline(op_type: str) -> bool:
+    """Whether functions that ops of this type name run within the op's own step.
+
+    Data sets keep theirs and run them apart, in steps of their own.
+    """
+    return "Dataset" not in op_type
+
+
+class GraphInstrumenter:
+    """Turns graphs into rows and record ops, for one recording.
+
+    Args:
+        registry: Gives out ids and keys.
+        append: Takes rows for a table.
+        coverage: What is to be recorded.
+        record_ops: How it is recorded.
+        intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
+    """
+
+    def __init__(
+        self,
+        registry: GraphRegistry,
+        append: Append,
+        *,
+        coverage: Coverage,
+        record_ops: RecordOps,
+        intern_stack: Callable[[], int],
+    ) -> None:
+        self._registry = registry
+        self._append = append
+        self._coverage = coverage
+        self._record_ops = record_ops
+        self._intern_stack = intern_stack
+        self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
+        self._lock = threading.RLock()
+
+    def note_creation(
+        self, op_type: str, op_name: str | None, outputs: Sequence[Any], graph: Any, stack_id: int, wall_time_ns: int
+    ) -> None:
+        """Notes where and when an op of a graph is created; TensorFlow's op callback tells."""
+        name = outputs[0].op.name if outputs else op_name
+        if name is not None and hasattr(graph, "control_outputs") and not op_type.startswith(OWN_OP_PREFIX):
+            self._state(graph).creations[name] = (stack_id, wall_time_ns)
+
+    def prepare(self, function_name: str, graph: Any) -> None:
+        """Describes what is new in a graph and makes it record; a function is about to be made of it."""
+        with self._lock:
+            state = self._state(graph)
+            self._registry.add_function(function_name, state.graph_id)
+            if not state.is_described:
+                state.is_described = True
+                self._describe_graph(graph, state)
+            batches = self._describe_ops(graph, state)
+            self._describe_signature(function_name, graph, state)
+            if batches:
+                must_run = self._record_ops.add(graph, batches)
+                graph.control_outputs.extend(must_run)
+            state.num_described = len(graph.get_operations())
+
+    def note_names(self, graph: Any, function_def: Callable[[], Any]) -> None:
+        """Notes which calling ops a runtime function renamed, to keep clear of its arguments and results."""
+        with self._lock:
+            state = self._state(graph)
+            if not state.callees:
+                return
+            calling = {op_name for op_name, _, _ in state.callees}
+            arguments = {tensor.op.name for tensor in graph.inputs}
+            names = (op.name for op in graph.get_operations() if op.name not in arguments)
+            # TensorFlow keeps the order of the ops.
+            for op_name, node_def in zip(names, function_def().node_def, strict=True):
+                if op_name in calling and node_def.name != op_name:
+                    self._registry.add_rename(state.graph_id, op_name, node_def.name)
+
+    def _state(self, graph: Any) -> GraphState:
+        with self._lock:
+            state = self._states.get(graph)
+            if state is None:
+                state = self._states[graph] = self._registry.new_graph()
+            return state
+
+    def _describe_graph(self, graph: Any, state: GraphState) -> None:
+        outer = getattr(graph, "outer_graph", None)
+        outer_state = self._states.get(outer) if outer is not None else None
+        stack_id = self._intern_stack()
+        self._append(
+            "graph",
+            [
+                {
+                    "graph_id": state.graph_id,
+                    "graph_name": graph.name,
+                    "outer_graph_id": outer_state.graph_id if outer_state is not None else None,
+                    "stack_trace_id": stack_id if stack_id >= 0 else None,
+                    **now_columns(),
+                }
+            ],
+        )
+
+    def _describe_ops(self, graph: Any, state: GraphState) -> list[TensorBatch]:
+        ops: list[Row] = []
+        inputs: list[Row] = []
+        outputs: list[Row] = []
+        calls: list[Row] = []
+        batches: list[TensorBatch] = []
+        node_defs = {node.name: node for node in graph.as_graph_def().node}
+        all_ops = graph.get_operations()
+        for op_index, op in enumerate(all_ops):
+            name = op.name
+            node_def = node_defs[name]
+            if node_def.op.startswith(OWN_OP_PREFIX):
+                continue
+            # A gradient may give a loop another body after the loop was described.
+            calls += self._describe_calls(node_def, state)
+            if op_index < state.num_described:
+                continue
+            stack_id, wall_time_ns = state.creations.pop(name, (-1, 0))
+            times = wall_time_columns(wall_time_ns) if wall_time_ns else now_columns()
+            op_outputs = op.outputs
+            ops.append(
+                {
+                    "graph_id": state.graph_id,
+                    "op_index": op_index,
+                    "op_name": name,
+                    "op_type": node_def.op,
+                    "num_outputs": len(op_outputs),
+                    "device_name": node_def.device or None,
+                    "attributes": to_json({key: _attribute(node_def.attr[key]) for key in sorted(node_def.attr)}),
+                    "stack_trace_id": stack_id if stack_id >= 0 else None,
+                    **times,
+                }
+            )
+            inputs += _input_rows(node_def, state.graph_id)
+            rows, batch = self._describe_outputs(op, node_def.op, name, op_outputs, state.graph_id)
+            outputs += rows
+            if batch is not None:
+                batches.append(batch)
+        for table, table_rows in (
+            ("graph_op", ops),
+            ("graph_op_input", inputs),
+            ("graph_op_output", outputs),
+            ("graph_call", calls),
+        ):
+            if table_rows:
+                self._append(table, table_rows)
+        return batches
+
+    def _describe_outputs(
+        self, op: Any, op_type: str, op_name: str, op_outputs: Sequence[Any], graph_id: int
+    ) -> tuple[list[Row], TensorBatch | None]:
+        rows: list[Row] = []
+        tensors: list[Any] = []
+        nodes: list[int] = []
+        # An op inside a V1 loop or branch runs under conditions that an op from outside cannot share.
+        in_v1_control_flow = op._get_control_flow_context() is not None
+        for slot, tensor in enumerate(op_outputs):
+            dtype = tensor.dtype.base_dtype
+            reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum)
+            if reason is None and in_v1_control_flow:
+                reason = "control_flow"
+            if reason is None:
+                tensors.append(tensor)
+                nodes.append(self._registry.add_node((graph_id, op_name, op_type, slot)))
+            rank = tensor.shape.rank
+            rows.append(
+                {
+                    "graph_id": graph_id,
+                    "op_name": op_name,
+                    "output_slot": slot,
+                    "dtype": dtype.name,
+                    "static_shape": None if rank is None else [-1 if d is None else d for d in tensor.shape.as_list()],
+                    "is_recorded": reason is None,
+                    "not_recorded_reason": reason,
+                }
+            )
+        return rows, TensorBatch(op=op, tensors=tuple(tensors), nodes=tuple(nodes)) if tensors else None
+
+    def _describe_calls(self, node_def: Any, state: GraphState) -> list[Row]:
+        rows: list[Row] = []
+        for attribute, branch_index, function_name in _functions_of(node_def):
+            callee = self._registry.graph_id_of_function(function_name)
+            key = (node_def.name, attribute, branch_index)
+            if key in state.callees and state.callees[key] == callee:
+                continue
+            state.callees[key] = callee
+            is_inline = runs_inline(node_def.op)
+            if callee is not None and is_inline:
+                self._registry.add_callee(state.graph_id, key, callee)
+            rows.append(
+                {
+                    "graph_id": state.graph_id,
+                    "op_name": node_def.name,
+                    "attribute": attribute,
+                    "branch_index": branch_index,
+                    "function_name": function_name,
+                    "callee_graph_id": callee,
+                    "is_inline": is_inline,
+                }
+            )
+        return rows
+
+    def _describe_signature(self, function_name: str, graph: Any, state: GraphState) -> None:
+        common = {"function_name": function_name, "graph_id": state.graph_id}
+        self._append("graph_function", [common])
+        captures = {id(tensor) for tensor in graph.internal_captures}
+        inputs: list[Row] = [
+            {**common, "input_index": index, "op_name": tensor.op.name, "is_capture": id(tensor) in captures}
+            for index, tensor in enumerate(graph.inputs)
+        ]
+        outputs: list[Row] = [
+            {**common, "output_index": index, "op_name": tensor.op.name, "output_slot": tensor.value_index}
+            for index, tensor in enumerate(graph.outputs)
+        ]
+        if inputs:
+            self._append("graph_function_input", inputs)
+        if outputs:
+            self._append("graph_function_output", outputs)
+
+
+def _input_rows(node_def: Any, graph_id: int) -> list[Row]:
+    """The edges of a NodeDef's inputs: `name`, `name:slot` or `^name`."""
+    rows: list[Row] = []
+    num_control = 0
+    for index, text in enumerate(node_def.input):
+        row: Row = {"graph_id": graph_id, "op_name": node_def.name}
+        if text.startswith("^"):
+            row |= {"input_index": num_control, "is_control": True, "source_op_name": text[1:]}
+            row |= {"source_output_slot": None}
+            num_control += 1
+        else:
+            source, _, slot = text.partition(":")
+            row |= {"input_index": index, "is_control": False, "source_op_name": source}
+            row |= {"source_output_slot": int(slot or 0)}
+        rows.append(row)
+    return rows
+
+
+def _functions_of(node_def: Any) -> list[tuple[str, int, str]]:
+    """The functions that a NodeDef names: (attribute, index in a list, function name)."""
+    found: list[tuple[str, int, str]] = []
+    for key in node_def.attr:
+        value = node_def.attr[key]
+        kind = value.WhichOneof("value")
+        if kind == "func":
+            found.append((key, 0, value.func.name))
+        elif kind == "list" and value.list.func:
+            found += [(key, index, func.name) for index, func in enumerate(value.list.func)]
+    return found
+
+
+def _attribute(value: Any) -> object:
+    """An AttrValue as something that JSON can hold; tensors by dtype and shape only."""
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return None
+    content = getattr(value, kind)
+    if kind == "list":
+        for name in ("s", "i", "f", "b", "type", "shape", "tensor", "func"):
+            items = getattr(content, name)
+            if items:
+                return [_scalar_attribute(name, item) for item in items]
+        return []
+    return _scalar_attribute(kind, content)
+
+
+def _scalar_attribute(kind: str, content: Any) -> object:
+    if kind == "s":
+        return content.decode("utf-8", errors="backslashreplace")
+    if kind == "shape":
+        return None if content.unknown_rank else [dim.size for dim in content.dim]
+    if kind == "tensor":
+        return {"dtype": content.dtype, "shape": [dim.size for dim in content.tensor_shape.dim]}
+    if kind == "func":
+        return content.name
+    return content

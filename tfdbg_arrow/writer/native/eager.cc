@@ -1,0 +1,365 @@
+#include "eager.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "session.h"
+#include "stack.h"
+#include "tensorflow_api.h"
+
+namespace tfdbg_arrow {
+namespace {
+
+constexpr int kMaxRank = 254;
+// A longer element pass than this releases the GIL.
+constexpr int64_t kElementsUnderGil = 1 << 16;
+// op_callbacks.invoke_op_callbacks, TensorFlow's frame that calls us.
+constexpr int kCallbackFrames = 0;
+
+EagerHandlers g_handlers;
+
+// Which eager tensors have been recorded. Ids only grow, and nearly all that are asked for are young:
+// a ring of bits for the last kWindow ids, and a set for the few older ones.
+class SeenTensors {
+ public:
+  static constexpr int64_t kWindow = int64_t{1} << 22;
+
+  // Marks the id; returns whether it was marked before.
+  bool test_and_set(int64_t id) {
+    if (id < 0) return true;
+    if (bits_.empty()) bits_.assign(static_cast<size_t>(kWindow / 64), 0);
+    advance(id);
+    if (id <= last_ - kWindow) return !old_.insert(id).second;
+    uint64_t& word = bits_[static_cast<size_t>((id % kWindow) / 64)];
+    uint64_t bit = uint64_t{1} << (id % 64);
+    bool seen = (word & bit) != 0;
+    word |= bit;
+    return seen;
+  }
+
+  void clear() {
+    bits_.clear();
+    old_.clear();
+    last_ = -1;
+  }
+
+ private:
+  // Clears the words that change their meaning when the window moves up to `id`.
+  void advance(int64_t id) {
+    if (id <= last_) return;
+    if (last_ < 0 || id - last_ >= kWindow) {
+      std::fill(bits_.begin(), bits_.end(), 0);
+    } else {
+      for (int64_t word = last_ / 64 + 1; word <= id / 64; ++word) {
+        bits_[static_cast<size_t>(word % (kWindow / 64))] = 0;
+      }
+    }
+    last_ = std::max(last_, id | 63);
+  }
+
+  std::vector<uint64_t> bits_;
+  std::unordered_set<int64_t> old_;
+  int64_t last_ = -1;
+};
+
+SeenTensors g_seen;
+
+// op type id -> whether its tensors are wanted: 0 not asked yet, 1 yes, 2 no.
+std::vector<int8_t> g_covers;
+
+struct CallInFlight {
+  int32_t name;
+  int64_t execution_index;
+  PyObject* op_type;  // held
+  bool has_outputs = false;
+};
+thread_local std::vector<CallInFlight> t_calls;
+
+// Hands an exception that our own code met to the Python side; the program must not see it.
+void report_error(const char* what) {
+  if (g_handlers.on_error != nullptr) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    PyObject* result = PyObject_CallFunction(g_handlers.on_error, "sO", what, value != nullptr ? value : Py_None);
+    Py_XDECREF(result);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+  }
+  PyErr_Clear();
+}
+
+bool covers_op(int32_t name, PyObject* op_type) {
+  if (g_handlers.covers_op == nullptr) return true;
+  if (static_cast<size_t>(name) >= g_covers.size()) g_covers.resize(static_cast<size_t>(name) + 64, 0);
+  int8_t& known = g_covers[static_cast<size_t>(name)];
+  if (known == 0) {
+    PyObject* answer = PyObject_CallOneArg(g_handlers.covers_op, op_type);
+    int truth = answer == nullptr ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    if (truth < 0) report_error("the filter on op types");
+    g_covers[static_cast<size_t>(name)] = truth == 0 ? 2 : 1;
+  }
+  return g_covers[static_cast<size_t>(name)] == 1;
+}
+
+int64_t tensor_id(PyObject* tensor) {
+  return tf_api().EagerTensor_CheckExact(tensor) ? tf_api().PyEagerTensor_ID(tensor) : kNoValue;
+}
+
+Record blank_record(Kind kind, const Session& session) {
+  Record record;
+  std::memset(&record, 0, sizeof(record));
+  record.kind = kind;
+  record.step_id = kNoValue;
+  record.frame_id = kNoValue;
+  record.iteration = kNoValue;
+  record.execution_index = kNoValue;
+  record.tensor_id = kNoValue;
+  record.value_offset = kNoValue;
+  record.step = session.step.load(std::memory_order_relaxed);
+  return record;
+}
+
+bool wait_without_gil(Session& session, uint64_t count) {
+  bool room;
+  Py_BEGIN_ALLOW_THREADS;
+  room = session.spool.wait_for_room(count);
+  Py_END_ALLOW_THREADS;
+  return room;
+}
+
+// Appends a tensor's record; waits for room, if need be, without the GIL, which the drain needs.
+void append_with_gil(Session& session, const Record& record, int rank, const int64_t* dims) {
+  uint64_t count = num_records(record, rank);
+  if (append_tensor(session, record, rank, dims)) return;
+  if (wait_without_gil(session, count) && append_tensor(session, record, rank, dims)) return;
+  session.spool.count_dropped(count);
+}
+
+// Records one eager tensor: its facts if `covered`, else only that it came out.
+void record_tensor(Session& session, PyObject* tensor, Record record, bool covered) {
+  const TensorFlowApi& tf = tf_api();
+  TFE_TensorHandle* handle = tf.EagerTensor_Handle(tensor);
+  int dtype = tf.TFE_TensorHandleDataType(handle);
+  record.dtype = static_cast<int16_t>(dtype);
+  record.tensor_id = tf.PyEagerTensor_ID(tensor);
+  int rank = 0;
+  int64_t dims[kMaxRank];
+  if (covered && session.covers(dtype)) {
+    TF_Status* status = tf.TF_NewStatus();
+    const char* device = tf.TFE_TensorHandleDeviceName(handle, status);
+    if (tf.TF_GetCode(status) == 0 && device != nullptr) record.device = strings().intern(device);
+    TF_Tensor* resolved = tf.TFE_TensorHandleResolve(handle, status);
+    if (tf.TF_GetCode(status) == 0 && resolved != nullptr) {
+      rank = std::min(tf.TF_NumDims(resolved), kMaxRank);
+      int64_t size = 1;
+      for (int d = 0; d < rank; ++d) size *= dims[d] = tf.TF_Dim(resolved, d);
+      const void* data = tf.TF_TensorData(resolved);
+      if (size > kElementsUnderGil) {
+        Py_BEGIN_ALLOW_THREADS;
+        describe_tensor(session, dtype, rank, dims, data, &record);
+        Py_END_ALLOW_THREADS;
+      } else {
+        describe_tensor(session, dtype, rank, dims, data, &record);
+      }
+    }
+    if (resolved != nullptr) tf.TF_DeleteTensor(resolved);
+    tf.TF_DeleteStatus(status);
+  }
+  if (record.kind == kExternalTensor && (record.flags & kCovered) == 0) return;
+  record.wall_time_ns = wall_time_ns();
+  append_with_gil(session, record, rank, dims);
+}
+
+// Records the inputs that no recorded op made, once each.
+void record_external(Session& session, PyObject* const* inputs, Py_ssize_t count, int64_t execution_index) {
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    int64_t id = tensor_id(inputs[i]);
+    if (id == kNoValue || g_seen.test_and_set(id)) continue;
+    Record record = blank_record(kExternalTensor, session);
+    record.execution_index = execution_index;
+    record_tensor(session, inputs[i], record, /*covered=*/true);
+  }
+}
+
+void record_execution(Session& session, int32_t name, PyObject* const* inputs, Py_ssize_t count, int64_t num_outputs,
+                      int64_t execution_index, int skip_frames) {
+  Record record = blank_record(kExecution, session);
+  record.node = name;
+  record.slot = static_cast<int32_t>(num_outputs);
+  record.size = count;
+  record.execution_index = execution_index;
+  record.tensor_id = intern_stack(skip_frames);
+  record.step_id = static_cast<int64_t>(PyThread_get_thread_ident());
+  record.wall_time_ns = wall_time_ns();
+  for (Py_ssize_t i = 0; i < std::min<Py_ssize_t>(count, kPayloadLength); ++i) record.payload[i] = tensor_id(inputs[i]);
+  uint64_t more = count > kPayloadLength ? static_cast<uint64_t>((count - 1) / kPayloadLength) : 0;
+  Spool& spool = session.spool;
+  uint64_t sequence;
+  while (!spool.try_reserve(1 + more, &sequence)) {
+    if (!wait_without_gil(session, 1 + more)) {
+      spool.count_dropped(1 + more);
+      return;
+    }
+  }
+  spool.fill(sequence, record);
+  for (uint64_t k = 1; k <= more; ++k) {
+    Record next = record;
+    next.kind = kInputs;
+    auto first = static_cast<Py_ssize_t>(k) * kPayloadLength;
+    next.slot = static_cast<int32_t>(first);
+    for (Py_ssize_t i = first; i < std::min(count, first + kPayloadLength); ++i) {
+      next.payload[i - first] = tensor_id(inputs[i]);
+    }
+    spool.fill(sequence + k, next);
+  }
+}
+
+void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject* const* outputs, Py_ssize_t count,
+                    int64_t execution_index) {
+  bool covered = covers_op(name, op_type);
+  for (Py_ssize_t slot = 0; slot < count; ++slot) {
+    if (!tf_api().EagerTensor_CheckExact(outputs[slot])) continue;
+    g_seen.test_and_set(tf_api().PyEagerTensor_ID(outputs[slot]));
+    Record record = blank_record(kExecutionTensor, session);
+    record.node = name;
+    record.slot = static_cast<int32_t>(slot);
+    record.execution_index = execution_index;
+    record_tensor(session, outputs[slot], record, covered);
+  }
+}
+
+// The items of a list or tuple, held while they are used: releasing the GIL could change a list.
+class Items {
+ public:
+  explicit Items(PyObject* sequence)
+      : fast_(sequence == nullptr || sequence == Py_None ? nullptr : PySequence_Tuple(sequence)) {
+    if (fast_ == nullptr) PyErr_Clear();
+  }
+  ~Items() { Py_XDECREF(fast_); }
+  Items(const Items&) = delete;
+  Items& operator=(const Items&) = delete;
+  PyObject* const* data() const { return fast_ == nullptr ? nullptr : &PyTuple_GET_ITEM(fast_, 0); }
+  Py_ssize_t size() const { return fast_ == nullptr ? 0 : PyTuple_GET_SIZE(fast_); }
+
+ private:
+  PyObject* fast_;
+};
+
+bool intern_unicode(PyObject* text, int32_t* id) {
+  Py_ssize_t length = 0;
+  const char* utf8 = PyUnicode_Check(text)  ? PyUnicode_AsUTF8AndSize(text, &length)
+                     : PyBytes_Check(text) ? (length = PyBytes_GET_SIZE(text), PyBytes_AS_STRING(text))
+                                            : nullptr;
+  if (utf8 == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  *id = strings().intern(std::string_view(utf8, static_cast<size_t>(length)));
+  return true;
+}
+
+void on_eager_op(Session& session, PyObject* op_type, PyObject* inputs_object, PyObject* outputs_object) {
+  int32_t name;
+  if (!intern_unicode(op_type, &name)) return;
+  Items inputs(inputs_object);
+  Items outputs(outputs_object);
+  int64_t execution_index;
+  if (!t_calls.empty() && t_calls.back().name == name) {
+    execution_index = t_calls.back().execution_index;  // begin_call() has recorded the call itself
+    t_calls.back().has_outputs = true;
+  } else {
+    execution_index = session.next_execution_index.fetch_add(1, std::memory_order_relaxed);
+    record_external(session, inputs.data(), inputs.size(), execution_index);
+    record_execution(session, name, inputs.data(), inputs.size(), outputs.size(), execution_index, kCallbackFrames);
+  }
+  record_outputs(session, name, op_type, outputs.data(), outputs.size(), execution_index);
+}
+
+void on_graph_op(PyObject* op_type, PyObject* op_name, PyObject* outputs, PyObject* graph) {
+  if (g_handlers.on_graph_op == nullptr) return;
+  PyObject* result = PyObject_CallFunction(g_handlers.on_graph_op, "OOOOLL", op_type, op_name, outputs, graph,
+                                           static_cast<long long>(intern_stack(kCallbackFrames)),
+                                           static_cast<long long>(wall_time_ns()));
+  if (result == nullptr) report_error("noting an op of a graph");
+  Py_XDECREF(result);
+}
+
+}  // namespace
+
+void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on_error) {
+  auto set = [](PyObject** target, PyObject* value) {
+    PyObject* old = *target;
+    *target = value == Py_None ? nullptr : Py_NewRef(value);
+    Py_XDECREF(old);
+  };
+  set(&g_handlers.on_graph_op, on_graph_op);
+  set(&g_handlers.covers_op, covers_op);
+  set(&g_handlers.on_error, on_error);
+}
+
+PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
+  SessionGuard session;
+  if (!session || nargs < 4) Py_RETURN_NONE;
+  PyObject* op_name = nargs > 4 ? args[4] : Py_None;
+  PyObject* graph = nargs > 5 ? args[5] : Py_None;
+  Py_ssize_t num_keywords = keyword_names == nullptr ? 0 : PyTuple_GET_SIZE(keyword_names);
+  for (Py_ssize_t i = 0; i < num_keywords; ++i) {
+    PyObject* keyword = PyTuple_GET_ITEM(keyword_names, i);
+    if (PyUnicode_CompareWithASCIIString(keyword, "graph") == 0) graph = args[nargs + i];
+    if (PyUnicode_CompareWithASCIIString(keyword, "op_name") == 0) op_name = args[nargs + i];
+  }
+  if (graph == Py_None) {
+    on_eager_op(*session, args[0], args[1], args[3]);
+  } else {
+    on_graph_op(args[0], op_name, args[3], graph);
+  }
+  if (PyErr_Occurred() != nullptr) report_error("recording an op");
+  Py_RETURN_NONE;
+}
+
+int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num_outputs) {
+  SessionGuard session;
+  int32_t name;
+  if (!session || !intern_unicode(function_name, &name)) return kNoValue;
+  Items inputs(inputs_object);
+  int64_t execution_index = session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
+  t_calls.push_back({name, execution_index, Py_NewRef(function_name)});
+  record_external(*session, inputs.data(), inputs.size(), execution_index);
+  record_execution(*session, name, inputs.data(), inputs.size(), num_outputs, execution_index, 0);
+  if (PyErr_Occurred() != nullptr) report_error("recording a call");
+  return execution_index;
+}
+
+void end_call(int64_t execution_index, PyObject* outputs_object) {
+  if (execution_index == kNoValue) return;
+  SessionGuard session;
+  // Calls end in the order in which they began, unless recording started or stopped in between.
+  while (!t_calls.empty() && t_calls.back().execution_index >= execution_index) {
+    CallInFlight call = t_calls.back();
+    t_calls.pop_back();
+    if (session && call.execution_index == execution_index && !call.has_outputs) {
+      Items outputs(outputs_object);
+      record_outputs(*session, call.name, call.op_type, outputs.data(), outputs.size(), execution_index);
+    }
+    Py_DECREF(call.op_type);
+  }
+  if (!session) return;
+  Record record = blank_record(kExecutionEnd, *session);
+  record.execution_index = execution_index;
+  record.wall_time_ns = wall_time_ns();
+  append_with_gil(*session, record, 0, nullptr);
+  if (PyErr_Occurred() != nullptr) report_error("recording the end of a call");
+}
+
+void reset_eager_state() {
+  g_seen.clear();
+  g_covers.clear();
+}
+
+}  // namespace tfdbg_arrow

@@ -1,0 +1,32 @@
+// The eager path: what TensorFlow's op callback tells of executed ops and calls, recorded without a
+// Python object for each event. All functions need the GIL.
+#pragma once
+
+#include <Python.h>
+
+#include <cstdint>
+
+namespace tfdbg_arrow {
+
+// Python objects that the path calls out to; set while recording starts, cleared when it ends.
+struct EagerHandlers {
+  PyObject* on_graph_op = nullptr;  // (op_type, op_name, outputs, graph, stack_id, wall_time_ns) -> None
+  PyObject* covers_op = nullptr;    // (op_type) -> bool: the user's filter on op types; None: all
+  PyObject* on_error = nullptr;     // (what) -> None: an exception was swallowed; it is set in sys.exc_info
+};
+void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on_error);
+
+// The op callback: (op_type, inputs, attrs, outputs, op_name=None, graph=None) -> None.
+PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names);
+
+// A call of a function from eager code begins: records it with its inputs before anything in it runs.
+// Returns its execution index, or -1 when nothing records.
+int64_t begin_call(PyObject* function_name, PyObject* inputs, int64_t num_outputs);
+// The call has returned its outputs, or raised (None). Records the outputs where the op callback was not
+// called for them, as under a cancellation manager.
+void end_call(int64_t execution_index, PyObject* outputs);
+
+// Forgets which tensors were seen: a new recording starts.
+void reset_eager_state();
+
+}  // namespace tfdbg_arrow

@@ -1,0 +1,20 @@
+// Timing of the health kernels from inside, without the cost of a call from Python.
+#ifndef TFDBG_ARROW_WRITER_NATIVE_HEALTH_BENCH_H_
+#define TFDBG_ARROW_WRITER_NATIVE_HEALTH_BENCH_H_
+
+#include <cstdint>
+
+namespace tfdbg_arrow {
+
+// Seconds that `repeats` calls over the same data take. NaN: dtype not supported.
+double time_count_health(int dtype, const void* data, int64_t n, int64_t repeats);
+double time_measure(int dtype, const void* data, int64_t n, int64_t repeats);
+double time_read_sum(const void* data, int64_t bytes, int64_t repeats);
+
+// The one of these that `name` ("count_health", "measure", "read_sum") says, over `bytes` bytes. NaN: there is
+// no such kernel, or it does not support the dtype (which read_sum ignores).
+double time_kernel(const char* name, int dtype, const void* data, int64_t bytes, int64_t repeats);
+
+}  // namespace tfdbg_arrow
+
+#endif  // TFDBG_ARROW_WRITER_NATIVE_HEALTH_BENCH_H_

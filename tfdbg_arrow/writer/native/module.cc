@@ -1,0 +1,224 @@
+// The one seam between Python and C++.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <system_error>
+
+#include "eager.h"
+#include "health.h"
+#include "health_bench.h"
+#include "record_op.h"
+#include "session.h"
+#include "stack.h"
+#include "tensorflow_api.h"
+
+namespace nb = nanobind;
+
+namespace tfdbg_arrow {
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Owns the session while Python drains it; kernels reach it through publish_session().
+class Recording {
+ public:
+  Recording(const std::string& spool_path, const std::string& value_path, uint64_t capacity, int mode,
+            uint64_t covered_dtypes, int64_t generation)
+      : session_(std::make_unique<Session>(spool_path, value_path, capacity, static_cast<Mode>(mode),
+                                           covered_dtypes, generation)) {}
+
+  ~Recording() {
+    if (published_) stop();
+  }
+
+  void start() {
+    if (has_session()) throw std::runtime_error("another recording is in force");
+    reset_eager_state();
+    publish_session(session_.get());
+    published_ = true;
+  }
+
+  // Afterwards no thread of TensorFlow's uses the session; what it holds can still be drained.
+  void stop() {
+    if (!published_) return;
+    published_ = false;
+    nb::gil_scoped_release release;
+    retract_session();
+  }
+
+  // In a forked child: the memory is the parent's, nothing of it may be touched, not even freed.
+  void abandon() {
+    published_ = false;
+    forget_session();
+    (void)session_.release();
+  }
+
+  nb::object drain(uint64_t max_records) {
+    auto buffer = std::make_unique<std::vector<Record>>(std::min<uint64_t>(max_records, session_->spool.pending()));
+    uint64_t count;
+    {
+      nb::gil_scoped_release release;
+      count = session_->spool.drain(buffer->data(), buffer->size());
+    }
+    auto* owned = buffer.release();
+    nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<Record>*>(p); });
+    return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(reinterpret_cast<uint8_t*>(owned->data()),
+                                                                 {count * sizeof(Record)}, owner));
+  }
+
+  bool wait(double timeout_s, uint64_t pending) {
+    nb::gil_scoped_release release;
+    return session_->spool.wait(timeout_s, pending);
+  }
+
+  nb::bytes read_value(int64_t offset, int64_t size) const {
+    std::string out(static_cast<size_t>(size), '\0');
+    bool whole;
+    {
+      nb::gil_scoped_release release;
+      whole = session_->values.read(offset, size, out.data());
+    }
+    if (!whole) throw std::runtime_error("the value spool ends before byte " + std::to_string(offset + size));
+    return nb::bytes(out.data(), out.size());
+  }
+
+  void release_values(int64_t upto) {
+    nb::gil_scoped_release release;
+    session_->values.release(upto);
+  }
+
+  // Appends one whole record that Python measured, its DIMS records included. False: there was no room.
+  bool append(Bytes records) {
+    if (records.size() == 0 || records.size() % sizeof(Record) != 0) {
+      throw nb::value_error("expected whole records of 256 bytes");
+    }
+    uint64_t count = records.size() / sizeof(Record);
+    Spool& spool = session_->spool;
+    uint64_t sequence;
+    nb::gil_scoped_release release;
+    while (!spool.try_reserve(count, &sequence)) {
+      if (!spool.wait_for_room(count)) {
+        spool.count_dropped(count);
+        return false;
+      }
+    }
+    const auto* source = reinterpret_cast<const Record*>(records.data());
+    for (uint64_t i = 0; i < count; ++i) {
+      spool.fill(sequence + i, source[i]);
+      if ((source[i].flags & kBad) != 0) spool.signal_urgent();
+    }
+    return true;
+  }
+
+  int64_t append_value(Bytes value) {
+    nb::gil_scoped_release release;
+    return session_->values.append(value.data(), static_cast<int64_t>(value.size()));
+  }
+
+  int64_t next_execution_index() { return session_->next_execution_index.fetch_add(1, std::memory_order_relaxed); }
+
+  uint64_t num_dropped() const { return session_->spool.num_dropped(); }
+  uint64_t num_events() const { return session_->spool.head(); }
+  void set_step(int64_t step) { session_->step.store(step, std::memory_order_relaxed); }
+
+ private:
+  std::unique_ptr<Session> session_;
+  bool published_ = false;
+};
+
+PyMethodDef g_op_callback = {"op_callback", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(op_callback)),
+                             METH_FASTCALL | METH_KEYWORDS,
+                             "op_callback(op_type, inputs, attrs, outputs, op_name=None, graph=None)\n\n"
+                             "TensorFlow's op callback. Records; never raises; returns None."};
+
+nb::list stacks_since(int64_t start) {
+  nb::list stacks;
+  for (int64_t id = start; id < num_stacks(); ++id) {
+    nb::list frames;
+    for (const auto& [code, instruction] : stack_frames(id)) {
+      frames.append(nb::make_tuple(nb::borrow(code), instruction));
+    }
+    stacks.append(frames);
+  }
+  return stacks;
+}
+
+nb::tuple health_tuple(const Health& h) {
+  return nb::make_tuple(h.num_neg_inf, h.num_pos_inf, h.num_nan, h.num_neg_finite, h.num_zero, h.num_pos_finite);
+}
+
+int64_t num_elements(int dtype, const Bytes& buffer) {
+  int64_t size = element_size(dtype);
+  if (size == 0) throw nb::value_error("the dtype has no health kernel");
+  return static_cast<int64_t>(buffer.size()) / size;
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  // What kernels and TensorFlow hold lives as long as the process; a leak report would be noise.
+  nb::set_leak_warnings(false);
+  m.doc() = "The native core: health kernels, the event spool, TensorFlow's record ops, the eager path.";
+
+  nb::exception<std::system_error>(m, "SpoolError", PyExc_OSError);
+
+  nb::class_<Recording>(m, "Recording")
+      .def(nb::init<const std::string&, const std::string&, uint64_t, int, uint64_t, int64_t>(), nb::arg("spool_path"),
+           nb::arg("value_path"), nb::arg("capacity"), nb::arg("mode"), nb::arg("covered_dtypes"),
+           nb::arg("generation"))
+      .def("start", &Recording::start)
+      .def("stop", &Recording::stop)
+      .def("abandon", &Recording::abandon)
+      .def("drain", &Recording::drain, nb::arg("max_records"))
+      .def("wait", &Recording::wait, nb::arg("timeout_s"), nb::arg("pending"))
+      .def("read_value", &Recording::read_value, nb::arg("offset"), nb::arg("size"))
+      .def("release_values", &Recording::release_values, nb::arg("upto"))
+      .def("append", &Recording::append, nb::arg("records"))
+      .def("append_value", &Recording::append_value, nb::arg("value"))
+      .def("next_execution_index", &Recording::next_execution_index)
+      .def("num_dropped", &Recording::num_dropped)
+      .def("num_events", &Recording::num_events)
+      .def("set_step", &Recording::set_step, nb::arg("step"));
+
+  m.def("load_tensorflow", [](const std::string& framework, const std::string& cc, const std::string& python) {
+    load_tensorflow_api(framework, cc, python);
+    register_record_ops();
+  });
+  m.def("set_handlers", [](nb::handle on_graph_op, nb::handle covers_op, nb::handle on_error) {
+    set_eager_handlers(on_graph_op.ptr(), covers_op.ptr(), on_error.ptr());
+  }, nb::arg("on_graph_op").none(), nb::arg("covers_op").none(), nb::arg("on_error").none());
+  m.def("begin_call", [](nb::handle name, nb::handle inputs, int64_t num_outputs) {
+    return begin_call(name.ptr(), inputs.ptr(), num_outputs);
+  });
+  m.def("end_call", [](int64_t execution_index, nb::handle outputs) { end_call(execution_index, outputs.ptr()); },
+        nb::arg("execution_index"), nb::arg("outputs").none());
+  m.def("intern_string", [](const std::string& text) { return strings().intern(text); }, nb::arg("text"));
+  m.def("strings", [](size_t start) { return strings().since(start); }, nb::arg("start"));
+  m.def("stacks", &stacks_since, nb::arg("start"));
+  m.def("intern_stack", &intern_stack, nb::arg("skip"));
+  m.attr("op_callback") = nb::steal(PyCFunction_New(&g_op_callback, nullptr));
+  m.attr("RECORD_SIZE") = sizeof(Record);
+  m.attr("NUM_SUMMARY_COLUMNS") = static_cast<int>(kNumSummaryColumns);
+
+  m.def("count_health", [](int dtype, Bytes buffer) {
+    Health health;
+    count_health(dtype, buffer.data(), num_elements(dtype, buffer), &health);
+    return health_tuple(health);
+  }, nb::arg("dtype"), nb::arg("buffer"));
+  m.def("measure", [](int dtype, Bytes buffer) {
+    Health health;
+    Numerics n;
+    measure(dtype, buffer.data(), num_elements(dtype, buffer), &health, &n);
+    nb::tuple numerics = nb::make_tuple(n.num_subnormal, n.min, n.max, n.mean, n.stddev, n.max_abs, n.any_finite, n.ordered);
+    return nb::steal<nb::tuple>(PySequence_Concat(health_tuple(health).ptr(), numerics.ptr()));
+  }, nb::arg("dtype"), nb::arg("buffer"));
+  m.def("time_kernel", [](const std::string& name, int dtype, Bytes buffer, int64_t repeats) {
+    nb::gil_scoped_release release;
+    return time_kernel(name.c_str(), dtype, buffer.data(), static_cast<int64_t>(buffer.size()), repeats);
+  }, nb::arg("name"), nb::arg("dtype"), nb::arg("buffer"), nb::arg("repeats"));
+}
+
+}  // namespace tfdbg_arrow

@@ -1,0 +1,275 @@
+#include "record_op.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "session.h"
+#include "tensorflow_api.h"
+
+namespace tfdbg_arrow {
+namespace {
+
+constexpr int kMaxRank = 254;  // TensorShape::MaxDimensions()
+
+// What a kernel knows for life: one instance a node of an instantiated (inlined) graph.
+struct RecordKernel {
+  std::vector<int64_t> nodes;   // key of each tensor in the Python registry
+  std::vector<int64_t> dtypes;  // RecordSummary only: the tensors' own dtypes
+  int64_t generation = 0;       // the recording it belongs to: node keys mean nothing in another
+  int32_t call_site = 0;
+  bool has_call_site = false;
+  std::atomic<int32_t> device{-1};  // interned when it first runs
+};
+
+class Status {
+ public:
+  Status() : status_(tf_api().TF_NewStatus()) {}
+  ~Status() { tf_api().TF_DeleteStatus(status_); }
+  Status(const Status&) = delete;
+  Status& operator=(const Status&) = delete;
+  TF_Status* get() { return status_; }
+  bool ok() const { return tf_api().TF_GetCode(status_) == 0; }
+  std::string message() const { return tf_api().TF_Message(status_); }
+
+ private:
+  TF_Status* status_;
+};
+
+// One a thread: a kernel must not allocate one for each input.
+Status& thread_status() {
+  thread_local Status status;
+  return status;
+}
+
+bool read_list(TF_OpKernelConstruction* construction, const char* name, std::vector<int64_t>* out, Status* status) {
+  int32_t list_size = 0;
+  int32_t total_size = 0;
+  tf_api().TF_OpKernelConstruction_GetAttrSize(construction, name, &list_size, &total_size, status->get());
+  if (!status->ok()) return false;
+  out->resize(static_cast<size_t>(std::max(list_size, 0)));
+  tf_api().TF_OpKernelConstruction_GetAttrInt64List(construction, name, out->data(), list_size, status->get());
+  return status->ok();
+}
+
+bool read_int(TF_OpKernelConstruction* construction, const char* name, int64_t* out, Status* status) {
+  tf_api().TF_OpKernelConstruction_GetAttrInt64(construction, name, out, status->get());
+  return status->ok();
+}
+
+bool read_string(TF_OpKernelConstruction* construction, const char* name, std::string* out, Status* status) {
+  int32_t list_size = 0;
+  int32_t total_size = 0;
+  tf_api().TF_OpKernelConstruction_GetAttrSize(construction, name, &list_size, &total_size, status->get());
+  if (!status->ok()) return false;
+  out->resize(static_cast<size_t>(std::max(total_size, 0)));
+  tf_api().TF_OpKernelConstruction_GetAttrString(construction, name, out->data(), out->size(), status->get());
+  return status->ok();
+}
+
+// TensorFlow prefixes a node's name with the path of the calls through which it was inlined.
+void find_call_site(TF_OpKernelConstruction* construction, const std::string& own_name, RecordKernel* kernel) {
+  TF_StringView view = tf_api().TF_OpKernelConstruction_GetName(construction);
+  std::string_view full(view.data, view.len);
+  size_t at = full.rfind(own_name);
+  if (at == std::string_view::npos) return;
+  std::string_view path = full.substr(0, at);
+  while (!path.empty() && path.back() == '/') path.remove_suffix(1);
+  kernel->call_site = strings().intern(path);
+  kernel->has_call_site = true;
+}
+
+void* create_kernel(TF_OpKernelConstruction* construction, bool with_dtypes) {
+  auto kernel = std::make_unique<RecordKernel>();
+  Status status;
+  std::string own_name;
+  if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
+      !read_int(construction, "generation", &kernel->generation, &status) ||
+      !read_string(construction, "own_name", &own_name, &status) ||
+      (with_dtypes && !read_list(construction, "dtypes", &kernel->dtypes, &status))) {
+    tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
+    return nullptr;
+  }
+  find_call_site(construction, own_name, kernel.get());
+  return kernel.release();
+}
+
+void* create_record(TF_OpKernelConstruction* construction) { return create_kernel(construction, false); }
+void* create_record_summary(TF_OpKernelConstruction* construction) { return create_kernel(construction, true); }
+void delete_kernel(void* kernel) { delete static_cast<RecordKernel*>(kernel); }
+
+// Fills what is common to all tensors that one kernel records in one run.
+Record context_record(RecordKernel* kernel, TF_OpKernelContext* context, const Session& session) {
+  const TensorFlowApi& tf = tf_api();
+  int32_t device = kernel->device.load(std::memory_order_relaxed);
+  if (device < 0) {
+    TF_StringView name = tf.TF_GetDeviceName(context);
+    device = strings().intern(std::string_view(name.data, name.len));
+    kernel->device.store(device, std::memory_order_relaxed);
+  }
+  Record record;
+  std::memset(&record, 0, sizeof(record));
+  record.kind = kGraphTensor;
+  record.flags = kernel->has_call_site ? kContext : 0;
+  record.call_site = kernel->call_site;
+  record.device = device;
+  record.step_id = tf.TF_StepId(context);
+  record.frame_id = static_cast<int64_t>(tf.TF_GetFrameId(context));
+  record.iteration = tf.TF_GetIterId(context);
+  record.execution_index = kNoValue;
+  record.tensor_id = kNoValue;
+  record.value_offset = kNoValue;
+  record.step = session.step.load(std::memory_order_relaxed);
+  return record;
+}
+
+void compute_record(void* opaque, TF_OpKernelContext* context) {
+  SessionGuard session;
+  auto* kernel = static_cast<RecordKernel*>(opaque);
+  if (!session || kernel == nullptr || kernel->generation != session->generation) return;
+  const TensorFlowApi& tf = tf_api();
+  Status& status = thread_status();
+  const Record common = context_record(kernel, context, *session);
+  for (size_t i = 0; i < kernel->nodes.size(); ++i) {
+    TF_Tensor* tensor = nullptr;
+    tf.TF_GetInput(context, static_cast<int>(i), &tensor, status.get());
+    if (!status.ok() || tensor == nullptr) {
+      session->spool.count_dropped(1);
+      continue;
+    }
+    int dtype = tf.TF_TensorType(tensor);
+    if (session->covers(dtype)) {
+      int rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
+      int64_t dims[kMaxRank];
+      for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);
+      Record record = common;
+      record.node = static_cast<int32_t>(kernel->nodes[i]);
+      describe_tensor(*session, dtype, rank, dims, tf.TF_TensorData(tensor), &record);
+      record.wall_time_ns = wall_time_ns();
+      append_tensor_waiting(*session, record, rank, dims);
+    }
+    tf.TF_DeleteTensor(tensor);
+  }
+}
+
+void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
+  SessionGuard session;
+  auto* kernel = static_cast<RecordKernel*>(opaque);
+  if (!session || kernel == nullptr || kernel->generation != session->generation) return;
+  const TensorFlowApi& tf = tf_api();
+  Status& status = thread_status();
+  const Record common = context_record(kernel, context, *session);
+  TF_Tensor* tensor = nullptr;
+  tf.TF_GetInput(context, 0, &tensor, status.get());
+  if (!status.ok() || tensor == nullptr) {
+    session->spool.count_dropped(kernel->nodes.size());
+    return;
+  }
+  const double* row = static_cast<const double*>(tf.TF_TensorData(tensor));
+  for (size_t i = 0; i < kernel->nodes.size(); ++i, row += kNumSummaryColumns) {
+    auto count = [&](int column) { return static_cast<int64_t>(row[column]); };
+    int dtype = static_cast<int>(kernel->dtypes[i]);
+    if (!session->covers(dtype)) continue;
+    Record record = common;
+    record.node = static_cast<int32_t>(kernel->nodes[i]);
+    record.dtype = static_cast<int16_t>(dtype);
+    record.flags |= kCovered;
+    int64_t dims[kNumInlineDims] = {};
+    int rank = static_cast<int>(row[kColumnRank]);
+    record.size = count(kColumnSize);
+    if (rank >= 0 && rank <= kNumInlineDims) {
+      record.flags |= kShape;
+      record.rank = static_cast<uint8_t>(rank);
+      for (int d = 0; d < rank; ++d) dims[d] = record.tensor.dims[d] = count(kColumnDim0 + d);
+    }
+    Mode mode = session->mode;
+    if (mode != Mode::kShape && mode != Mode::kNoTensor) {
+      TensorFacts& facts = record.tensor;
+      record.flags |= kChecked;
+      if (mode != Mode::kCurtHealth) record.flags |= kCounts;
+      if (mode != Mode::kCurtHealth && mode != Mode::kConciseHealth) record.flags |= kSigns;
+      facts.num_neg_inf = count(kColumnNumNegInf);
+      facts.num_pos_inf = count(kColumnNumPosInf);
+      facts.num_nan = count(kColumnNumNan);
+      facts.num_neg_finite = count(kColumnNumNegFinite);
+      facts.num_zero = count(kColumnNumZero);
+      facts.num_pos_finite = count(kColumnNumPosFinite);
+      if ((facts.num_neg_inf | facts.num_pos_inf | facts.num_nan) != 0) record.flags |= kBad;
+      if (mode == Mode::kFullNumerics) {
+        bool any_finite = row[kColumnNumFinite] > 0;
+        bool is_complex = dtype == 8 || dtype == 18;
+        record.flags |= kNumerics | (any_finite ? kAnyFinite : 0) | (any_finite && !is_complex ? kOrdered : 0);
+        facts.num_subnormal = count(kColumnNumSubnormal);
+        facts.min = row[kColumnMin];
+        facts.max = row[kColumnMax];
+        facts.mean = row[kColumnMean];
+        facts.stddev = row[kColumnStddev];
+        facts.max_abs = row[kColumnMaxAbs];
+      }
+    }
+    record.wall_time_ns = wall_time_ns();
+    append_tensor_waiting(*session, record, rank < 0 ? 0 : rank, dims);
+  }
+  tf.TF_DeleteTensor(tensor);
+}
+
+void no_outputs(TF_ShapeInferenceContext*, TF_Status*) {}
+
+void check(Status& status, const char* what) {
+  if (!status.ok()) throw std::runtime_error(std::string("TensorFlow refused ") + what + ": " + status.message());
+}
+
+void register_kernel(const char* op, const char* device, const char* host_input,
+                     void* (*create)(TF_OpKernelConstruction*), void (*compute)(void*, TF_OpKernelContext*)) {
+  const TensorFlowApi& tf = tf_api();
+  Status status;
+  TF_KernelBuilder* builder = tf.TF_NewKernelBuilder(op, device, create, compute, delete_kernel);
+  if (host_input != nullptr) tf.TF_KernelBuilder_HostMemory(builder, host_input);
+  std::string name = std::string(op) + device;
+  tf.TF_RegisterKernelBuilder(name.c_str(), builder, status.get());
+  check(status, "a record kernel");
+}
+
+}  // namespace
+
+void register_record_ops() {
+  static bool registered = false;
+  if (registered) return;
+  const TensorFlowApi& tf = tf_api();
+  {
+    Status status;
+    TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder("TfdbgArrowRecord");
+    tf.TF_OpDefinitionBuilderAddInput(builder, "tensors: T");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "nodes: list(int)");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "generation: int");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "own_name: string");
+    tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);
+    tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, no_outputs);
+    tf.TF_RegisterOpDefinition(builder, status.get());
+    check(status, "the op TfdbgArrowRecord");
+  }
+  {
+    Status status;
+    TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder("TfdbgArrowRecordSummary");
+    tf.TF_OpDefinitionBuilderAddInput(builder, "summaries: double");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "nodes: list(int)");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "dtypes: list(int)");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "generation: int");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "own_name: string");
+    tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);
+    tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, no_outputs);
+    tf.TF_RegisterOpDefinition(builder, status.get());
+    check(status, "the op TfdbgArrowRecordSummary");
+  }
+  register_kernel("TfdbgArrowRecord", "CPU", nullptr, create_record, compute_record);
+  register_kernel("TfdbgArrowRecordSummary", "CPU", nullptr, create_record_summary, compute_record_summary);
+  register_kernel("TfdbgArrowRecordSummary", "GPU", "summaries", create_record_summary, compute_record_summary);
+  registered = true;
+}
+
+}  // namespace tfdbg_arrow

@@ -1,0 +1,35 @@
+// The TensorFlow ops that record tensors inside graphs, registered over the C API.
+//
+// TfdbgArrowRecord(tensors...): measures each input and records it. Stateful, without output.
+// TfdbgArrowRecordSummary(summaries): records summaries that were measured elsewhere (on an
+// accelerator, by TensorFlow's own ops): one row of the float64 matrix a tensor.
+#pragma once
+
+namespace tfdbg_arrow {
+
+// Registers both ops and their kernels; a second call does nothing.
+// Throws std::runtime_error with TensorFlow's message. Needs load_tensorflow_api().
+void register_record_ops();
+
+// Columns of a TfdbgArrowRecordSummary row, in order.
+enum SummaryColumn : int {
+  kColumnRank = 0,  // -1: the shape was not measured
+  kColumnSize,
+  kColumnDim0,  // six dimensions, the last six where the rank is above
+  kColumnNumNegInf = kColumnDim0 + 6,
+  kColumnNumPosInf,
+  kColumnNumNan,
+  kColumnNumNegFinite,
+  kColumnNumZero,
+  kColumnNumPosFinite,
+  kColumnNumSubnormal,
+  kColumnMin,
+  kColumnMax,
+  kColumnMean,
+  kColumnStddev,
+  kColumnMaxAbs,
+  kColumnNumFinite,
+  kNumSummaryColumns,
+};
+
+}  // namespace tfdbg_arrow

@@ -1,0 +1,213 @@
+"""What the health of a tensor means: the readable NumPy twin of the native kernels (`health.h`).
+
+This module defines the numbers; the C++ code computes the same ones fast, and
+tests/writer/test_health.py compares the two over bit patterns of every dtype. It judges values, never bits:
+
+* -0.0 is a zero. A subnormal number is finite, not zero, and of its own sign.
+* An integer is negative, zero or positive; False is a zero and True a positive number.
+* A complex element is one element. It is NaN if either part is; else -infinity if either part is; else
+  +infinity if either part is infinite; else zero if both parts are zero; else of the sign of its real
+  part, or of its imaginary part where the real part is zero. It is subnormal if it is finite and either part is.
+
+The processor must not be set to flush subnormal numbers to zero while this runs (no Python thread is,
+unless somebody set it so).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TENSORFLOW_DTYPES: dict[str, int] = {
+    "float32": 1,
+    "float64": 2,
+    "int32": 3,
+    "uint8": 4,
+    "int16": 5,
+    "int8": 6,
+    "complex64": 8,
+    "int64": 9,
+    "bool": 10,
+    "bfloat16": 14,
+    "uint16": 17,
+    "complex128": 18,
+    "float16": 19,
+    "uint32": 22,
+    "uint64": 23,
+    "float8_e5m2": 24,
+    "float8_e4m3fn": 25,
+    "float8_e4m3fnuz": 26,
+    "float8_e4m3b11fnuz": 27,
+    "float8_e5m2fnuz": 28,
+}
+"""The dtypes whose health is defined: NumPy's name and the number in TensorFlow's DataType enum."""
+
+RELATIVE_TOLERANCE = 1e-13
+"""How far another implementation's mean and stddev may be from this one's, as a share of max_abs.
+
+Or one unit of the smallest float64 (5e-324), where that is more. All other numbers must be equal.
+"""
+
+
+@dataclass(frozen=True)
+class HealthSummary:
+    """How many elements are of each kind; the six counts sum to the number of elements."""
+
+    num_neg_inf: int
+    num_pos_inf: int
+    num_nan: int
+    num_neg_finite: int
+    num_zero: int
+    num_pos_finite: int
+
+
+@dataclass(frozen=True)
+class NumericsSummary:
+    """Magnitudes over the finite elements, as float64 (64-bit integers are rounded to it first)."""
+
+    num_subnormal: int
+    """Subnormal elements; 0 for integers."""
+    min: float
+    """Least element, 0.0 if it is -0.0; 0.0 where not `ordered`."""
+    max: float
+    """Greatest element, 0.0 if it is -0.0; 0.0 where not `ordered`."""
+    mean: float
+    """Arithmetic mean; 0.0 where not `ordered`."""
+    stddev: float
+    """Population standard deviation; 0.0 where not `ordered`."""
+    max_abs: float
+    """Largest magnitude, of a complex element its modulus; 0.0 where not `any_finite`."""
+    any_finite: bool
+    """Whether max_abs exists."""
+    ordered: bool
+    """Whether min, max, mean and stddev exist: a real dtype with a finite element."""
+
+
+def summarize(array: Array) -> HealthSummary:
+    """Count the elements of each kind.
+
+    Args:
+        array: of any shape; its dtype is one of TENSORFLOW_DTYPES (bfloat16 and float8 as ml_dtypes has them).
+
+    Returns:
+        The six counts.
+
+    Raises:
+        TypeError: the dtype is not one of TENSORFLOW_DTYPES.
+    """
+    kinds = _Kinds.of(array)
+    return HealthSummary(
+        num_neg_inf=_count(kinds.neg_inf),
+        num_pos_inf=_count(kinds.pos_inf),
+        num_nan=_count(kinds.nan),
+        num_neg_finite=_count(kinds.finite & (kinds.sign < 0)),
+        num_zero=_count(kinds.finite & (kinds.sign == 0)),
+        num_pos_finite=_count(kinds.finite & (kinds.sign > 0)),
+    )
+
+
+def measure(array: Array) -> NumericsSummary:
+    """Measure the finite elements.
+
+    Args:
+        array: of any shape; its dtype is one of TENSORFLOW_DTYPES (bfloat16 and float8 as ml_dtypes has them).
+
+    Returns:
+        The magnitudes. They are exact (mean and stddev correctly summed), also where a sum or a square
+        of the elements would overflow or vanish in float64.
+
+    Raises:
+        TypeError: the dtype is not one of TENSORFLOW_DTYPES.
+    """
+    finite = _values(array)[_Kinds.of(array).finite]
+    num_subnormal = _count_subnormal(finite, array.dtype)
+    if finite.size == 0:
+        return NumericsSummary(num_subnormal, 0.0, 0.0, 0.0, 0.0, 0.0, any_finite=False, ordered=False)
+    if finite.dtype.kind == "c":
+        with np.errstate(all="ignore"):
+            max_abs = float(np.hypot(finite.real, finite.imag).max())
+        return NumericsSummary(num_subnormal, 0.0, 0.0, 0.0, 0.0, max_abs, any_finite=True, ordered=False)
+    mean, stddev = _moments(finite)
+    return NumericsSummary(
+        num_subnormal=num_subnormal,
+        min=float(finite.min()) + 0.0,
+        max=float(finite.max()) + 0.0,
+        mean=mean,
+        stddev=stddev,
+        max_abs=float(np.abs(finite).max()),
+        any_finite=True,
+        ordered=True,
+    )
+
+
+@dataclass(frozen=True)
+class _Kinds:
+    """For each element: which kind it is, and a number that has its sign."""
+
+    nan: npt.NDArray[np.bool_]
+    neg_inf: npt.NDArray[np.bool_]
+    pos_inf: npt.NDArray[np.bool_]
+    finite: npt.NDArray[np.bool_]
+    sign: Array
+
+    @staticmethod
+    def of(array: Array) -> _Kinds:
+        values = _values(array)
+        if values.dtype.kind == "c":
+            real, imag = values.real, values.imag
+            nan = np.isnan(real) | np.isnan(imag)
+            neg_inf = ~nan & (np.isneginf(real) | np.isneginf(imag))
+            pos_inf = ~nan & ~neg_inf & (np.isposinf(real) | np.isposinf(imag))
+            sign = np.where(real != 0, real, imag)
+        else:
+            nan, neg_inf, pos_inf = np.isnan(values), np.isneginf(values), np.isposinf(values)
+            sign = values
+        return _Kinds(nan, neg_inf, pos_inf, ~(nan | neg_inf | pos_inf), sign)
+
+
+def _values(array: Array) -> Array:
+    """The elements as a flat float64 or complex128 array, which hold each of them (64-bit integers rounded)."""
+    if array.dtype.name not in TENSORFLOW_DTYPES:
+        known = ", ".join(TENSORFLOW_DTYPES)
+        raise TypeError(f"The health of dtype {array.dtype.name} is not defined; expected one of {known}.")
+    with np.errstate(all="ignore"):  # a signalling NaN is a value like any other here
+        return array.reshape(-1).astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _count(condition: npt.NDArray[np.bool_]) -> int:
+    return int(np.count_nonzero(condition))
+
+
+def _count_subnormal(finite: Array, dtype: np.dtype[Any]) -> int:
+    """How many of the finite elements lie between zero and the smallest normal number of the dtype."""
+    if dtype.kind in "biu":
+        return 0
+    smallest = _smallest_normal(dtype)
+    parts = (finite.real, finite.imag) if finite.dtype.kind == "c" else (finite,)
+    return _count(np.any([(part != 0) & (np.abs(part) < smallest) for part in parts], axis=0))
+
+
+def _smallest_normal(dtype: np.dtype[Any]) -> float:
+    if dtype.name in ("float16", "float32", "float64", "complex64", "complex128"):
+        return float(np.finfo(dtype).smallest_normal)
+    import ml_dtypes  # comes with TensorFlow, and an array of such a dtype can only come from it
+
+    finfo: Any = ml_dtypes.finfo
+    return float(finfo(dtype).smallest_normal)
+
+
+def _moments(finite: Array) -> tuple[float, float]:
+    """Mean and population standard deviation, of the elements scaled to about 1 by a power of two."""
+    if finite.min() == finite.max():
+        return float(finite[0]) + 0.0, 0.0
+    _, exponent = math.frexp(float(np.abs(finite).max()))
+    scaled = np.ldexp(finite, -exponent)
+    mean = math.fsum(scaled) / scaled.size
+    variance = math.fsum((scaled - mean) ** 2) / scaled.size
+    return math.ldexp(mean, exponent), math.ldexp(math.sqrt(variance), exponent)

@@ -1,0 +1,189 @@
+#include "session.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+#include "health.h"
+
+namespace tfdbg_arrow {
+namespace {
+
+// Users of the session are counted in shards, each on its own cache line: one counter for all
+// kernel threads would be the busiest line of the program.
+constexpr int kShards = 64;
+struct alignas(64) Shard {
+  std::atomic<int64_t> users{0};
+};
+std::array<Shard, kShards> g_shards;
+std::atomic<Session*> g_session{nullptr};
+std::atomic<int> g_next_shard{0};
+
+int own_shard() {
+  thread_local int shard = g_next_shard.fetch_add(1, std::memory_order_relaxed) % kShards;
+  return shard;
+}
+
+}  // namespace
+
+SessionGuard::SessionGuard() {
+  // Sequentially consistent, as is retract_session(): either it sees this user or this sees null.
+  g_shards[own_shard()].users.fetch_add(1, std::memory_order_seq_cst);
+  session_ = g_session.load(std::memory_order_seq_cst);
+}
+
+SessionGuard::~SessionGuard() { g_shards[own_shard()].users.fetch_sub(1, std::memory_order_release); }
+
+void publish_session(Session* session) { g_session.store(session, std::memory_order_seq_cst); }
+
+void retract_session() {
+  g_session.store(nullptr, std::memory_order_seq_cst);
+  for (auto& shard : g_shards) {
+    while (shard.users.load(std::memory_order_seq_cst) != 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+void forget_session() {
+  g_session.store(nullptr, std::memory_order_seq_cst);
+  for (auto& shard : g_shards) shard.users.store(0, std::memory_order_seq_cst);
+}
+
+bool has_session() { return g_session.load(std::memory_order_relaxed) != nullptr; }
+
+StringTable& strings() {
+  static StringTable* table = new StringTable();  // never freed: kernels may outlive static destructors
+  return *table;
+}
+
+int64_t wall_time_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+ValueSpool::ValueSpool(const std::string& path) {
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "cannot create the value spool " + path);
+}
+
+ValueSpool::~ValueSpool() { ::close(fd_); }
+
+int64_t ValueSpool::append(const void* data, int64_t size) {
+  int64_t offset = end_.fetch_add(size, std::memory_order_relaxed);
+  const char* bytes = static_cast<const char*>(data);
+  for (int64_t done = 0; done < size;) {
+    ssize_t written = ::pwrite(fd_, bytes + done, static_cast<size_t>(size - done), offset + done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return kNoValue;
+    done += written;
+  }
+  return offset;
+}
+
+bool ValueSpool::read(int64_t offset, int64_t size, void* out) const {
+  char* bytes = static_cast<char*>(out);
+  for (int64_t done = 0; done < size;) {
+    ssize_t got = ::pread(fd_, bytes + done, static_cast<size_t>(size - done), offset + done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    done += got;
+  }
+  return true;
+}
+
+void ValueSpool::release(int64_t offset) {
+  if (offset <= released_) return;
+#ifdef FALLOC_FL_PUNCH_HOLE
+  // Best effort: where the file system cannot do it, the blocks come back when the file is removed.
+  (void)::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, released_, offset - released_);
+#endif
+  released_ = offset;
+}
+
+void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, Record* record) {
+  int64_t size = 1;
+  for (int i = 0; i < rank; ++i) size *= dims[i];
+  record->dtype = static_cast<int16_t>(dtype);
+  record->rank = static_cast<uint8_t>(rank);
+  record->size = size;
+  std::copy_n(dims, std::min(rank, kNumInlineDims), record->tensor.dims);
+  int32_t flags = record->flags | kCovered | kShape;
+  Mode mode = session.mode;
+  if (mode != Mode::kShape && mode != Mode::kNoTensor) {
+    Health health;
+    bool measured;
+    if (mode == Mode::kFullNumerics) {
+      Numerics numerics;
+      measured = measure(dtype, data, size, &health, &numerics);
+      if (measured) {
+        flags |= kNumerics | (numerics.any_finite ? kAnyFinite : 0) | (numerics.ordered ? kOrdered : 0);
+        record->tensor.num_subnormal = numerics.num_subnormal;
+        record->tensor.min = numerics.min;
+        record->tensor.max = numerics.max;
+        record->tensor.mean = numerics.mean;
+        record->tensor.stddev = numerics.stddev;
+        record->tensor.max_abs = numerics.max_abs;
+      }
+    } else {
+      measured = count_health(dtype, data, size, &health);
+    }
+    if (measured) {
+      flags |= kChecked;
+      if (mode != Mode::kCurtHealth) flags |= kCounts;
+      if (mode != Mode::kCurtHealth && mode != Mode::kConciseHealth) flags |= kSigns;
+      record->tensor.num_neg_inf = health.num_neg_inf;
+      record->tensor.num_pos_inf = health.num_pos_inf;
+      record->tensor.num_nan = health.num_nan;
+      record->tensor.num_neg_finite = health.num_neg_finite;
+      record->tensor.num_zero = health.num_zero;
+      record->tensor.num_pos_finite = health.num_pos_finite;
+      if ((health.num_neg_inf | health.num_pos_inf | health.num_nan) != 0) flags |= kBad;
+    }
+    if (mode == Mode::kFullTensor) {
+      record->value_offset = session.values.append(data, size * element_size(dtype));
+      if (record->value_offset != kNoValue) flags |= kValue;
+    }
+  }
+  record->flags = flags;
+}
+
+uint64_t num_records(const Record& record, int rank) {
+  if (rank <= kNumInlineDims || (record.flags & kShape) == 0) return 1;
+  return 1 + static_cast<uint64_t>((rank - kNumInlineDims + kPayloadLength - 1) / kPayloadLength);
+}
+
+void append_tensor_waiting(Session& session, const Record& record, int rank, const int64_t* dims) {
+  uint64_t count = num_records(record, rank);
+  while (!append_tensor(session, record, rank, dims)) {
+    if (!session.spool.wait_for_room(count)) {
+      session.spool.count_dropped(count);
+      return;
+    }
+  }
+}
+
+bool append_tensor(Session& session, const Record& record, int rank, const int64_t* dims) {
+  uint64_t count = num_records(record, rank);
+  Spool& spool = session.spool;
+  uint64_t sequence;
+  if (!spool.try_reserve(count, &sequence)) return false;
+  spool.fill(sequence, record);
+  for (uint64_t i = 0; i + 1 < count; ++i) {
+    Record* more = spool.slot(sequence + 1 + i);
+    int first = kNumInlineDims + static_cast<int>(i) * kPayloadLength;
+    more->kind = kDims;
+    more->flags = 0;
+    std::copy_n(dims + first, std::min(rank - first, kPayloadLength), more->payload);
+    spool.commit(sequence + 1 + i);
+  }
+  if ((record.flags & kBad) != 0) spool.signal_urgent();
+  return true;
+}
+
+}  // namespace tfdbg_arrow

@@ -1,0 +1,102 @@
+// The recording in force: at most one a process. Kernels and eager callbacks enter it through a
+// SessionGuard; stop() unpublishes it and waits until the last of them has left, so that a function
+// instrumented earlier can run on for ever: it finds no session and returns.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "intern.h"
+#include "spool.h"
+
+namespace tfdbg_arrow {
+
+enum class Mode : int {
+  kNoTensor = 0,
+  kCurtHealth = 1,
+  kConciseHealth = 2,
+  kFullHealth = 3,
+  kShape = 4,
+  kFullNumerics = 5,
+  kFullTensor = 6,
+};
+
+// The kept elements of tensors (FULL_TENSOR): an append-only file beside the spool, written with
+// pwrite so that it, too, outlives the process. Any thread appends; the drain reads and releases.
+class ValueSpool {
+ public:
+  explicit ValueSpool(const std::string& path);  // throws std::system_error
+  ~ValueSpool();
+  // Returns the offset, or kNoValue if the bytes could not be written.
+  int64_t append(const void* data, int64_t size);
+  // Returns false if the bytes cannot be read.
+  bool read(int64_t offset, int64_t size, void* out) const;
+  // Gives the disk blocks before `offset` back.
+  void release(int64_t offset);
+
+ private:
+  int fd_ = -1;
+  std::atomic<int64_t> end_{0};
+  int64_t released_ = 0;
+};
+
+struct Session {
+  Session(const std::string& spool_path, const std::string& value_path, uint64_t capacity, Mode mode,
+          uint64_t covered_dtypes, int64_t generation)
+      : spool(spool_path, capacity),
+        values(value_path),
+        mode(mode),
+        covered_dtypes(covered_dtypes),
+        generation(generation) {}
+
+  bool covers(int dtype) const { return dtype >= 0 && dtype < 64 && ((covered_dtypes >> dtype) & 1) != 0; }
+
+  Spool spool;
+  ValueSpool values;
+  const Mode mode;
+  const uint64_t covered_dtypes;  // bit i: tensors of TensorFlow's DataType i are measured
+  const int64_t generation;       // tells the recordings of one process apart
+  std::atomic<int64_t> next_execution_index{0};
+  std::atomic<int64_t> step{kNoStep};
+};
+
+class SessionGuard {
+ public:
+  SessionGuard();
+  ~SessionGuard();
+  SessionGuard(const SessionGuard&) = delete;
+  SessionGuard& operator=(const SessionGuard&) = delete;
+  explicit operator bool() const { return session_ != nullptr; }
+  Session* operator->() const { return session_; }
+  Session& operator*() const { return *session_; }
+
+ private:
+  Session* session_;
+};
+
+// Publishes a session; the caller stays its owner.
+void publish_session(Session* session);
+// Unpublishes it and waits until nobody uses it.
+void retract_session();
+// In a forked child: forgets the session without touching its memory, which the parent uses.
+void forget_session();
+bool has_session();
+
+// Process-wide names; ids in records point here.
+StringTable& strings();
+
+int64_t wall_time_ns();
+
+// Measures a tensor as the session's mode asks and fills dtype, shape, flags, counts, magnitudes.
+// `data` may be null only if size is 0. Keeps the elements in mode FULL_TENSOR.
+void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, Record* record);
+
+// How many records a tensor takes: one, and DIMS records for a rank above kNumInlineDims.
+uint64_t num_records(const Record& record, int rank);
+// Writes a tensor's record and its DIMS records. Returns false if the spool has no room.
+bool append_tensor(Session& session, const Record& record, int rank, const int64_t* dims);
+// The same from a thread without the GIL: waits for room, and counts what it had to drop.
+void append_tensor_waiting(Session& session, const Record& record, int rank, const int64_t* dims);
+
+}  // namespace tfdbg_arrow

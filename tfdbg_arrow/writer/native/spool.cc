@@ -1,0 +1,147 @@
+#include "spool.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <system_error>
+#include <thread>
+
+namespace tfdbg_arrow {
+namespace {
+
+constexpr auto kStallTimeout = std::chrono::seconds(5);
+constexpr auto kPollInterval = std::chrono::microseconds(100);
+
+uint64_t round_up_to_power_of_two(uint64_t n) {
+  uint64_t power = 1024;
+  while (power < n) power <<= 1;
+  return power;
+}
+
+[[noreturn]] void throw_errno(int error, const std::string& what) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+}  // namespace
+
+Spool::Spool(const std::string& path, uint64_t capacity)
+    : path_(path), capacity_(round_up_to_power_of_two(capacity)), mask_(capacity_ - 1) {
+  mapped_size_ = static_cast<uint64_t>(kSpoolHeaderSize) + capacity_ * sizeof(Record);
+  int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) throw_errno(errno, "cannot create the event spool " + path);
+  int error = ::posix_fallocate(fd, 0, static_cast<off_t>(mapped_size_));
+  void* memory = MAP_FAILED;
+  if (error == 0) {
+    memory = ::mmap(nullptr, mapped_size_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) error = errno;
+  }
+  ::close(fd);
+  if (error != 0) {
+    ::unlink(path.c_str());
+    throw_errno(error, "cannot allocate " + std::to_string(mapped_size_) + " bytes for the event spool " + path);
+  }
+  header_ = new (memory) SpoolHeader();
+  header_->record_size = sizeof(Record);
+  header_->capacity = capacity_;
+  header_->pid = ::getpid();
+  header_->version = kSpoolVersion;
+  std::memcpy(header_->magic, kSpoolMagic, sizeof(kSpoolMagic));
+  records_ = reinterpret_cast<Record*>(static_cast<char*>(memory) + kSpoolHeaderSize);
+}
+
+Spool::~Spool() { ::munmap(header_, mapped_size_); }
+
+bool Spool::try_reserve(uint64_t count, uint64_t* sequence) {
+  uint64_t head = header_->head.load(std::memory_order_relaxed);
+  do {
+    uint64_t tail = header_->tail.load(std::memory_order_acquire);
+    if (head + count - tail > capacity_) return false;
+  } while (!header_->head.compare_exchange_weak(head, head + count, std::memory_order_relaxed));
+  *sequence = head;
+  return true;
+}
+
+bool Spool::wait_for_room(uint64_t count) {
+  using Clock = std::chrono::steady_clock;
+  uint64_t seen = header_->tail.load(std::memory_order_acquire);
+  auto deadline = Clock::now() + kStallTimeout;
+  for (;;) {
+    uint64_t tail = header_->tail.load(std::memory_order_acquire);
+    uint64_t head = header_->head.load(std::memory_order_relaxed);
+    if (head + count - tail <= capacity_) {
+      stalled_.store(false, std::memory_order_relaxed);
+      return true;
+    }
+    if (stalled_.load(std::memory_order_relaxed)) return false;
+    if (tail != seen) {
+      seen = tail;
+      deadline = Clock::now() + kStallTimeout;
+    } else if (Clock::now() > deadline) {
+      stalled_.store(true, std::memory_order_relaxed);
+      return false;
+    }
+    wake_.notify_one();
+    std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+void Spool::commit(uint64_t sequence) {
+  std::atomic_thread_fence(std::memory_order_release);
+  reinterpret_cast<std::atomic<uint64_t>*>(&slot(sequence)->commit)->store(sequence + 1, std::memory_order_release);
+  if (sequence == wake_at_.load(std::memory_order_relaxed)) wake_.notify_one();
+}
+
+void Spool::fill(uint64_t sequence, const Record& record) {
+  // Everything behind `commit`, which stays what it was until the record is whole.
+  std::memcpy(&slot(sequence)->wall_time_ns, &record.wall_time_ns, sizeof(Record) - offsetof(Record, wall_time_ns));
+  commit(sequence);
+}
+
+void Spool::signal_urgent() {
+  if (urgent_.exchange(true, std::memory_order_acq_rel)) return;
+  wake_.notify_one();
+}
+
+uint64_t Spool::pending() const {
+  return header_->head.load(std::memory_order_relaxed) - header_->tail.load(std::memory_order_relaxed);
+}
+
+uint64_t Spool::drain(Record* out, uint64_t count) {
+  uint64_t tail = header_->tail.load(std::memory_order_relaxed);
+  uint64_t drained = 0;
+  while (drained < count) {
+    Record* record = slot(tail + drained);
+    auto* commit = reinterpret_cast<std::atomic<uint64_t>*>(&record->commit);
+    if (commit->load(std::memory_order_acquire) != tail + drained + 1) break;
+    std::memcpy(&out[drained], record, sizeof(Record));
+    ++drained;
+  }
+  // A slot's old commit never equals that of its next use, so it need not be cleared.
+  header_->tail.store(tail + drained, std::memory_order_release);
+  if (drained > 0) stalled_.store(false, std::memory_order_relaxed);
+  return drained;
+}
+
+bool Spool::wait(double timeout_s, uint64_t pending_records) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  uint64_t limit = std::min<uint64_t>(pending_records, capacity_ / 2);
+  wake_at_.store(header_->tail.load(std::memory_order_relaxed) + limit, std::memory_order_relaxed);
+  // Producers notify without the lock, so a wake-up can be missed: a short slice bounds the delay.
+  auto deadline = std::chrono::steady_clock::now() +
+                  std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(timeout_s));
+  while (!urgent_.load(std::memory_order_acquire) && pending() < limit) {
+    auto now = std::chrono::steady_clock::now();
+    if (now >= deadline) break;
+    auto slice = std::min<std::chrono::steady_clock::duration>(deadline - now, std::chrono::milliseconds(100));
+    wake_.wait_for(lock, slice);
+  }
+  return urgent_.exchange(false, std::memory_order_acq_rel);
+}
+
+}  // namespace tfdbg_arrow

@@ -1,0 +1,93 @@
+// The functions of TensorFlow's C API that the core uses, declared here by hand and looked up when
+// recording first starts. No TensorFlow header and no TensorFlow library is needed to build this, and
+// one build serves all versions whose C API has these functions (checked: 2.17 to 2.21).
+// Source: tensorflow/c/{tf_status,tf_tensor,ops,kernels}.h, tensorflow/c/eager/c_api.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+struct _object;
+
+namespace tfdbg_arrow {
+
+struct TF_Status;
+struct TF_Tensor;
+struct TF_OpKernelContext;
+struct TF_OpKernelConstruction;
+struct TF_OpDefinitionBuilder;
+struct TF_KernelBuilder;
+struct TF_ShapeInferenceContext;
+struct TFE_TensorHandle;
+struct TF_StringView {
+  const char* data;
+  size_t len;
+};
+
+// X(return type, name, arguments): from libtensorflow_framework.
+#define TFDBG_ARROW_FRAMEWORK_API(X)                                                                        \
+  X(TF_Status*, TF_NewStatus, ())                                                                           \
+  X(void, TF_DeleteStatus, (TF_Status*))                                                                    \
+  X(int, TF_GetCode, (const TF_Status*))                                                                    \
+  X(const char*, TF_Message, (const TF_Status*))                                                            \
+  X(void, TF_DeleteTensor, (TF_Tensor*))                                                                    \
+  X(int, TF_TensorType, (const TF_Tensor*))                                                                 \
+  X(int, TF_NumDims, (const TF_Tensor*))                                                                    \
+  X(int64_t, TF_Dim, (const TF_Tensor*, int))                                                               \
+  X(void*, TF_TensorData, (const TF_Tensor*))                                                               \
+  X(TF_OpDefinitionBuilder*, TF_NewOpDefinitionBuilder, (const char*))                                      \
+  X(void, TF_OpDefinitionBuilderAddInput, (TF_OpDefinitionBuilder*, const char*))                           \
+  X(void, TF_OpDefinitionBuilderAddAttr, (TF_OpDefinitionBuilder*, const char*))                            \
+  X(void, TF_OpDefinitionBuilderSetIsStateful, (TF_OpDefinitionBuilder*, bool))                             \
+  X(void, TF_OpDefinitionBuilderSetShapeInferenceFunction,                                                  \
+    (TF_OpDefinitionBuilder*, void (*)(TF_ShapeInferenceContext*, TF_Status*)))                             \
+  X(void, TF_RegisterOpDefinition, (TF_OpDefinitionBuilder*, TF_Status*))                                   \
+  X(TF_KernelBuilder*, TF_NewKernelBuilder,                                                                 \
+    (const char*, const char*, void* (*)(TF_OpKernelConstruction*), void (*)(void*, TF_OpKernelContext*),   \
+     void (*)(void*)))                                                                                      \
+  X(void, TF_KernelBuilder_HostMemory, (TF_KernelBuilder*, const char*))                                    \
+  X(void, TF_RegisterKernelBuilder, (const char*, TF_KernelBuilder*, TF_Status*))                           \
+  X(int, TF_NumInputs, (TF_OpKernelContext*))                                                               \
+  X(void, TF_GetInput, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                                 \
+  X(int64_t, TF_StepId, (TF_OpKernelContext*))                                                              \
+  X(uint64_t, TF_GetFrameId, (TF_OpKernelContext*))                                                         \
+  X(int64_t, TF_GetIterId, (TF_OpKernelContext*))                                                           \
+  X(TF_StringView, TF_GetDeviceName, (TF_OpKernelContext*))                                                 \
+  X(TF_StringView, TF_OpKernelConstruction_GetName, (TF_OpKernelConstruction*))                             \
+  X(void, TF_OpKernelConstruction_GetAttrSize,                                                              \
+    (TF_OpKernelConstruction*, const char*, int32_t*, int32_t*, TF_Status*))                                \
+  X(void, TF_OpKernelConstruction_GetAttrInt64, (TF_OpKernelConstruction*, const char*, int64_t*, TF_Status*)) \
+  X(void, TF_OpKernelConstruction_GetAttrInt64List,                                                         \
+    (TF_OpKernelConstruction*, const char*, int64_t*, int, TF_Status*))                                     \
+  X(void, TF_OpKernelConstruction_GetAttrString, (TF_OpKernelConstruction*, const char*, char*, size_t, TF_Status*)) \
+  X(void, TF_OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))
+
+// From libtensorflow_cc: the eager runtime.
+#define TFDBG_ARROW_EAGER_API(X)                                                \
+  X(int, TFE_TensorHandleDataType, (TFE_TensorHandle*))                         \
+  X(const char*, TFE_TensorHandleDeviceName, (TFE_TensorHandle*, TF_Status*))   \
+  X(TF_Tensor*, TFE_TensorHandleResolve, (TFE_TensorHandle*, TF_Status*))
+
+// From TensorFlow's Python bindings: what an EagerTensor object holds. C++ names, hence mangled.
+#define TFDBG_ARROW_PYTHON_API(X)                                                                     \
+  X(bool, EagerTensor_CheckExact, (const _object*), "_Z22EagerTensor_CheckExactPK7_object")           \
+  X(TFE_TensorHandle*, EagerTensor_Handle, (const _object*), "_Z18EagerTensor_HandlePK7_object")      \
+  X(int64_t, PyEagerTensor_ID, (const _object*), "_Z16PyEagerTensor_IDPK7_object")
+
+struct TensorFlowApi {
+#define TFDBG_ARROW_DECLARE(result, name, arguments, ...) result(*name) arguments = nullptr;
+  TFDBG_ARROW_FRAMEWORK_API(TFDBG_ARROW_DECLARE)
+  TFDBG_ARROW_EAGER_API(TFDBG_ARROW_DECLARE)
+  TFDBG_ARROW_PYTHON_API(TFDBG_ARROW_DECLARE)
+#undef TFDBG_ARROW_DECLARE
+};
+
+// Valid after load_tensorflow_api() has returned.
+const TensorFlowApi& tf_api();
+
+// Looks the functions up in the libraries that TensorFlow has loaded already; the paths say which.
+// Throws std::runtime_error that names the library or the missing function.
+void load_tensorflow_api(const std::string& framework_path, const std::string& cc_path, const std::string& python_path);
+
+}  // namespace tfdbg_arrow

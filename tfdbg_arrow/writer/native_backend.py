@@ -1,0 +1,139 @@
+"""The native backend: the compiled core measures and spools, in kernels and in the op callback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.writer import hooks
+from tfdbg_arrow.writer.backend import Handlers
+from tfdbg_arrow.writer.instrument import RecordOps
+from tfdbg_arrow.writer.records import RECORD_DTYPE, RECORD_SIZE
+from tfdbg_arrow.writer.settings import Settings
+from tfdbg_arrow.writer.stacks import StackTable
+
+
+class NativeSpool:
+    """The core's spool, as the sink drains it, and the stacks that its events refer to.
+
+    Args:
+        settings: What to record.
+        core: The compiled core.
+        spool_path: Where the spool is made.
+        value_path: Where kept tensor values are spooled.
+        generation: Number of the recording in this process.
+
+    Raises:
+        RecordingError: The core does not fit the TensorFlow that is installed.
+        OSError: The spool cannot be allocated.
+    """
+
+    stack_table: StackTable
+
+    def __init__(
+        self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int
+    ) -> None:
+        try:
+            core.load_tensorflow(*hooks.library_paths())
+        except RuntimeError as error:
+            raise RecordingError(
+                f"the native core does not fit this TensorFlow: {error}; use health_backend='tensorflow'"
+            ) from error
+        self.core = core
+        self._paths = (spool_path, value_path)
+        spool_path.parent.mkdir(parents=True, exist_ok=True)
+        self.recording = core.Recording(
+            str(spool_path),
+            str(value_path),
+            settings.spool_size_bytes // RECORD_SIZE,
+            int(settings.mode),
+            settings.dtype_mask,
+            generation,
+        )
+        self._num_stacks = 0
+
+    def stop(self) -> None:
+        """No event is recorded after it returns; what is in the spool stays."""
+        self.recording.stop()
+        self.core.set_handlers(None, None, None)
+
+    def abandon(self) -> None:
+        """Lets go of everything without touching it: the process is a fork's child."""
+        self.recording.abandon()
+
+    def remove_files(self) -> None:
+        """Removes the spool's files: all of it is in the logdir."""
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+    def drain(self, max_records: int) -> npt.NDArray[np.void]:
+        """Returns up to `max_records` committed records, in order, and writes the stacks they refer to."""
+        records: npt.NDArray[np.void] = self.recording.drain(max_records).view(RECORD_DTYPE)
+        stacks = self.core.stacks(self._num_stacks)
+        if stacks:
+            self.stack_table.add(self._num_stacks, stacks)
+            self._num_stacks += len(stacks)
+        return records
+
+    def wait(self, timeout_s: float, pending: int) -> bool:
+        """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
+        return bool(self.recording.wait(timeout_s, pending))
+
+    def strings(self, start: int) -> list[str]:
+        """Returns the interned strings from id `start` on."""
+        return list(self.core.strings(start))
+
+    def read_value(self, offset: int, size: int) -> bytes:
+        """Returns kept elements."""
+        return bytes(self.recording.read_value(offset, size))
+
+    def release_values(self, upto: int) -> None:
+        """Gives back the disk space of values before an offset."""
+        self.recording.release_values(upto)
+
+    def num_dropped(self) -> int:
+        """Returns how many records found no room."""
+        return int(self.recording.num_dropped())
+
+    def num_events(self) -> int:
+        """Returns the next event index."""
+        return int(self.recording.num_events())
+
+    def set_step(self, step: int) -> None:
+        """Labels the events from here on."""
+        self.recording.set_step(step)
+
+    def intern_stack(self) -> int:
+        """Returns the id of the calling thread's Python stack, -1 for none."""
+        return int(self.core.intern_stack(0))
+
+
+class NativeBackend(NativeSpool):
+    """Measures in the core's own kernels; takes the arguments of NativeSpool and raises its errors."""
+
+    name = "native"
+
+    def __init__(
+        self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int
+    ) -> None:
+        super().__init__(settings, core=core, spool_path=spool_path, value_path=value_path, generation=generation)
+        self.op_callback: Callable[..., None] = core.op_callback
+        self.record_ops: RecordOps = hooks.NativeRecordOps(generation=generation)
+
+    def start(self, handlers: Handlers) -> None:
+        """From here on events are recorded."""
+        self.core.set_handlers(handlers.on_graph_op, handlers.covers_op, handlers.on_error)
+        self.recording.start()
+
+    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int) -> int:
+        """Records that a call of a function begins; returns its execution index, -1 for none."""
+        return int(self.core.begin_call(function_name, inputs, num_outputs))
+
+    def end_call(self, execution_index: int, outputs: Sequence[Any] | None) -> None:
+        """Records that the call has returned its outputs, or raised (None)."""
+        self.core.end_call(execution_index, outputs)

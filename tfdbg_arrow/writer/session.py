@@ -1,0 +1,379 @@
+"""enable(), disable(), capture(), mark(): the recording in force, its identity and its end."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import json
+import os
+import platform
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfdbg_arrow._version import __version__
+from tfdbg_arrow.errors import LogdirError, MissingDependencyError, RecordingError, SettingError, TfdbgArrowError
+from tfdbg_arrow.schema import FORMAT_VERSION
+from tfdbg_arrow.schema.logdir_layout import make_run_id, spool_path, value_spool_path
+from tfdbg_arrow.writer.backend import Handlers, choose_backend
+from tfdbg_arrow.writer.graphs import GraphRegistry, Row, now_columns, to_json, wall_time_columns
+from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Settings, make_settings
+from tfdbg_arrow.writer.sink import Sink
+from tfdbg_arrow.writer.stacks import StackTable
+
+_lock = threading.RLock()
+_active: Recording | None = None
+_generations = itertools.count(1)
+_is_registered_at_exit = False
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A recording, as `capture()` gives it.
+
+    Attributes:
+        logdir: Where it goes; None where TFDBG_ARROW=0 turned it off.
+        run_id: Its run's id; None likewise.
+    """
+
+    logdir: Path | None
+    run_id: str | None
+
+
+class Recording:
+    """One recording, from enable() to disable(): what the hooks call, and what it writes.
+
+    No method that the hooks call raises: what fails is counted, said once, and left out.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        from tfdbg_arrow.writer import hooks
+        from tfdbg_arrow.writer.instrument import GraphInstrumenter
+
+        self.settings = settings
+        self.generation = next(_generations)
+        self._start_ns = time.time_ns()
+        self.run_id = make_run_id(self._start_ns, host_name=socket.gethostname(), pid=os.getpid())
+        self._failures: set[str] = set()
+        self._backend = choose_backend(
+            settings,
+            spool_path=settings.logdir / spool_path(self.run_id),
+            value_path=settings.logdir / value_spool_path(self.run_id),
+            generation=self.generation,
+        )
+        self.registry = GraphRegistry()
+        self._sink = Sink(
+            settings.logdir,
+            self.run_id,
+            recorder=self._backend,
+            nodes=self.registry,
+            call_graph=self.registry,
+            circular_buffer_size=settings.circular_buffer_size,
+            on_failure=self._warn_once,
+        )
+        self._backend.stack_table = StackTable(self._sink.append, original_location=hooks.original_location)
+        self._instrumenter = GraphInstrumenter(
+            self.registry,
+            self._sink.append,
+            coverage=settings,
+            record_ops=self._backend.record_ops,
+            intern_stack=self._backend.intern_stack,
+        )
+        self.op_callback = self._backend.op_callback
+        self.begin_call = self._backend.begin_call
+        self.end_call = self._backend.end_call
+        self._step: int | None = None
+        self._hooks = hooks.Hooks(self)
+
+    def start(self) -> None:
+        """Begins to record."""
+        self._sink.append("run", [self._run_row(is_clean_end=False)])
+        self._sink.start()
+        handlers = Handlers(
+            on_graph_op=self._instrumenter.note_creation,
+            covers_op=self.settings.covers_op if self.settings.op_regex is not None else None,
+            on_error=self._note_failure,
+        )
+        self._backend.start(handlers)
+        self._hooks.install()
+
+    def close(self) -> None:
+        """Ends recording and writes what is left."""
+        self._hooks.remove()
+        self._backend.stop()
+        self._sink.close(run_row=self._run_row(is_clean_end=True))
+        self._backend.remove_files()
+
+    def abandon(self) -> None:
+        """Forgets the recording in a fork's child, which must not write into its parent's run."""
+        self._hooks.remove()
+        self._backend.abandon()
+
+    def flush(self) -> None:
+        """Writes everything recorded so far."""
+        self._sink.flush()
+
+    # What the hooks call.
+
+    def before_function(self, function_name: str, graph: Any) -> None:
+        """A runtime function is about to be made of a graph."""
+        try:
+            self._instrumenter.prepare(function_name, graph)
+        except Exception as error:
+            self.note("failed", function_name, f"its graph could not be instrumented: {_sentence(error)}")
+
+    def after_function(self, function_name: str, graph: Any, function_def: Callable[[], Any]) -> None:
+        """A runtime function was made of a graph; `function_def` gives its FunctionDef."""
+        try:
+            self._instrumenter.note_names(graph, function_def)
+        except Exception as error:
+            self.note("failed", function_name, f"its call sites could not be read: {_sentence(error)}")
+
+    def note_without_xla(self, function_name: str) -> None:
+        """A function that asked for XLA is compiled without it."""
+        self.note("changed", function_name, "runs without XLA while recording: compiled ops cannot be observed")
+
+    # What was not recorded.
+
+    def note(self, stat: str, subject: str, reason: str, *, num_events: int | None = None) -> None:
+        """Adds a row to capture_stat, and warns the first time for each kind."""
+        row: Row = {"stat": stat, "subject": subject, "reason": reason, "num_events": num_events}
+        self._sink.append("capture_stat", [{"event_index": self._backend.num_events(), **now_columns(), **row}])
+        self._warn_once(f"{stat}: {subject}: {reason}", key=f"{stat}: {reason}")
+
+    def _note_failure(self, what: str, error: object) -> None:
+        self.note("failed", what, _sentence(error))
+
+    def _warn_once(self, message: str, *, key: str | None = None) -> None:
+        if (key or message) not in self._failures:
+            self._failures.add(key or message)
+            # Never an exception, even where the program turns warnings into errors.
+            try:
+                warnings.warn(f"tfdbg_arrow: {message}", RuntimeWarning, stacklevel=2)
+            except RuntimeWarning:
+                sys.stderr.write(f"tfdbg_arrow: {message}\n")
+
+    # Labels.
+
+    def mark(self, step: int | None, labels: dict[str, object]) -> None:
+        """Labels the events from here on."""
+        event_index = self._backend.num_events()
+        if step is not None:
+            self._step = step
+            self._backend.set_step(step)
+        values = {**({"step": step} if step is not None else {}), **labels}
+        common = {"event_index": event_index, **now_columns(), "step": self._step}
+        self._sink.append("mark", [{**common, "label": name, "value": str(value)} for name, value in values.items()])
+
+    def _run_row(self, *, is_clean_end: bool) -> Row:
+        import numpy
+        import tensorflow as tf
+
+        settings = self.settings
+        keras = sys.modules.get("keras")
+        return {
+            "run_id": self.run_id,
+            **wall_time_columns(self._start_ns),
+            "end_wall_time_ns": time.time_ns() if is_clean_end else None,
+            "is_clean_end": is_clean_end,
+            "format_version": FORMAT_VERSION,
+            "tfdbg_arrow_version": __version__,
+            "tensorflow_version": tf.__version__,
+            "keras_version": getattr(keras, "__version__", None),
+            "python_version": platform.python_version(),
+            "platform": platform.platform(),
+            "host_name": socket.gethostname(),
+            "pid": os.getpid(),
+            "worker": _worker_of(os.environ.get("TF_CONFIG")),
+            "command_line": to_json(sys.orig_argv),
+            "working_directory": _working_directory(),
+            "tensor_debug_mode": settings.mode.name,
+            "circular_buffer_size": settings.circular_buffer_size,
+            "op_regex": settings.op_regex.pattern if settings.op_regex is not None else None,
+            "tensor_dtypes": settings.tensor_dtypes_text,
+            "health_backend": self._backend.name,
+            "settings": to_json(
+                {
+                    "requested_health_backend": settings.health_backend,
+                    "spool_size_bytes": settings.spool_size_bytes,
+                    "dtypes": sorted(settings.dtypes),
+                    "numpy_version": numpy.__version__,
+                    "num_cpus": os.cpu_count(),
+                }
+            ),
+        }
+
+
+def enable(
+    logdir: str | os.PathLike[str],
+    tensor_debug_mode: str = "FULL_HEALTH",
+    circular_buffer_size: int = -1,
+    op_regex: str | None = None,
+    tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None,
+    *,
+    health_backend: str = "auto",
+    spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES,
+) -> str | None:
+    """Records this process into a logdir until disable() or its end.
+
+    Eager ops, function calls, graphs and the health of tensors are recorded, from all threads.
+    Functions traced earlier are traced again at their next call.
+
+    Args:
+        logdir: Directory to write to; made if missing. It may hold other runs.
+        tensor_debug_mode: How much of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH,
+            FULL_NUMERICS, SHAPE or FULL_TENSOR (spec/README.md says which columns each fills).
+        circular_buffer_size: Keep only so many last executions and graph tensors; 0 or less: all.
+        op_regex: Record tensors only of ops whose type matches (`re.match`).
+        tensor_dtypes: Record tensors only of these dtypes, or for which the callable is true of their dtype;
+            None: the mode's own, which for health modes are the floating and complex ones.
+        health_backend: `native` (the compiled core), `tensorflow` (TensorFlow's own summary op, also
+            on accelerators), or `auto`.
+        spool_size_bytes: Size of the file through which events pass.
+
+    Returns:
+        The run's id; None where the environment variable TFDBG_ARROW=0 turned recording off.
+
+    Raises:
+        SettingError: A setting cannot be used.
+        LogdirError: The logdir cannot be written.
+        RecordingError: A recording is in force already, or cannot start.
+        MissingDependencyError: TensorFlow is not installed.
+    """
+    global _active
+    if os.environ.get("TFDBG_ARROW") == "0":
+        return None
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise MissingDependencyError(
+            "recording needs TensorFlow, which is not installed; run: pip install 'tfdbg-arrow[tensorflow]'"
+        ) from error
+    with _lock:
+        if _active is not None:
+            raise RecordingError(
+                f"a recording to {_active.settings.logdir} is in force; call tfdbg_arrow.disable() before another"
+            )
+        settings = make_settings(
+            Path(logdir),
+            tensor_debug_mode,
+            circular_buffer_size,
+            op_regex,
+            tensor_dtypes,
+            health_backend=health_backend,
+            spool_size_bytes=spool_size_bytes,
+            as_dtype=tf.as_dtype,
+        )
+        try:
+            recording = Recording(settings)
+            recording.start()
+        except TfdbgArrowError:
+            raise
+        except OSError as error:
+            raise LogdirError(
+                f"the logdir {settings.logdir} cannot be written: {error}; free space or choose another path"
+            ) from error
+        _active = recording
+        _register_at_exit()
+        return recording.run_id
+
+
+def disable() -> None:
+    """Ends the recording in force and writes what is left; does nothing if there is none.
+
+    Functions instrumented meanwhile run on; at their next call they are traced without recording.
+    """
+    global _active
+    with _lock:
+        recording, _active = _active, None
+    if recording is not None:
+        recording.close()
+
+
+def flush() -> None:
+    """Writes everything recorded so far to the logdir; does nothing if nothing records."""
+    recording = _active
+    if recording is not None:
+        recording.flush()
+
+
+@contextmanager
+def capture(logdir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Iterator[Capture]:
+    """Records the body of a `with` statement; takes the arguments of enable() and raises its errors."""
+    run_id = enable(logdir, *args, **kwargs)
+    try:
+        yield Capture(logdir=Path(logdir) if run_id is not None else None, run_id=run_id)
+    finally:
+        if run_id is not None:
+            disable()
+
+
+def mark(step: int | None = None, **labels: object) -> None:
+    """Labels the events from here on with a training step and with labels of your own.
+
+    Does nothing while nothing records.
+
+    Args:
+        step: The training step: an integer within 64 bits (a scalar tensor or NumPy integer will do).
+        **labels: Names and values, kept as text, as `epoch=3, phase="validation"`.
+
+    Raises:
+        SettingError: The step is no integer.
+    """
+    recording = _active
+    if recording is None:
+        return
+    try:
+        number = None if step is None else int(step)
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"mark(step={step!r}): expected an integer") from error
+    recording.mark(number, labels)
+
+
+def is_recording() -> bool:
+    """Returns whether a recording is in force in this process."""
+    return _active is not None
+
+
+def _register_at_exit() -> None:
+    global _is_registered_at_exit
+    if not _is_registered_at_exit:
+        _is_registered_at_exit = True
+        atexit.register(disable)
+        os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _after_fork_in_child() -> None:
+    """A fork's child records nothing: the spool and the sink's thread are its parent's."""
+    global _active, _lock
+    recording, _active = _active, None
+    _lock = threading.RLock()
+    if recording is not None:
+        recording.abandon()
+
+
+def _worker_of(tf_config: str | None) -> str | None:
+    """Task type and index from the environment variable that TensorFlow's clusters set."""
+    try:
+        task = json.loads(tf_config or "{}").get("task", {})
+        return f"{task['type']}:{task['index']}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _sentence(error: object) -> str:
+    return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)

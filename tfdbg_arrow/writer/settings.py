@@ -1,0 +1,193 @@
+"""The settings of a recording: checked once, when it starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from tfdbg_arrow.errors import LogdirError, SettingError
+from tfdbg_arrow.schema.dtypes import DTYPES
+from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
+
+HEALTH_BACKENDS = ("auto", "native", "tensorflow")
+DEFAULT_SPOOL_SIZE_BYTES = 64 << 20
+
+_FLOATING = frozenset(
+    ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+    + ("float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz")
+)
+_MEASURABLE = _FLOATING | {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+_NUMBERS = {dtype.name: dtype.number for dtype in DTYPES}
+_NAMES = {dtype.number: dtype.name for dtype in DTYPES}
+
+
+class TensorDebugMode(IntEnum):
+    """How much of each tensor is recorded; the values are the native core's."""
+
+    NO_TENSOR = 0
+    CURT_HEALTH = 1
+    CONCISE_HEALTH = 2
+    FULL_HEALTH = 3
+    SHAPE = 4
+    FULL_NUMERICS = 5
+    FULL_TENSOR = 6
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """Names of the dtypes that the mode covers unless the user names others."""
+        if self is TensorDebugMode.NO_TENSOR:
+            return frozenset()
+        if self in (TensorDebugMode.SHAPE, TensorDebugMode.FULL_TENSOR):
+            return _MEASURABLE
+        return _FLOATING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to record, and how.
+
+    Attributes:
+        logdir: Where to.
+        mode: How much of each tensor.
+        circular_buffer_size: How many last executions and graph tensors to keep; 0 or less: all.
+        op_regex: Op types whose tensors are recorded must match it (`re.match`); None: all.
+        dtypes: Names of the dtypes that are recorded.
+        tensor_dtypes_text: The user's own choice of dtypes, as the `run` table gives it; None: the mode's.
+        health_backend: `auto`, `native` or `tensorflow`.
+        spool_size_bytes: Size of the event spool on disk.
+    """
+
+    logdir: Path
+    mode: TensorDebugMode
+    circular_buffer_size: int
+    op_regex: re.Pattern[str] | None
+    dtypes: frozenset[str]
+    tensor_dtypes_text: str | None
+    health_backend: str
+    spool_size_bytes: int
+
+    @property
+    def dtype_mask(self) -> int:
+        """Bit i is set if tensors of TensorFlow's DataType i are recorded."""
+        return sum(1 << _NUMBERS[name] for name in self.dtypes)
+
+    def covers_op(self, op_type: str | bytes) -> bool:
+        """Returns whether tensors of ops of that type are recorded."""
+        text = op_type.decode() if isinstance(op_type, bytes) else op_type
+        return self.op_regex is None or self.op_regex.match(text) is not None
+
+    def reason_not_recorded(self, op_type: str, dtype_number: int) -> str | None:
+        """Returns None for a tensor to record, else the `not_recorded_reason` of graph_op_output."""
+        if self.mode is TensorDebugMode.NO_TENSOR:
+            return "mode"
+        name = _NAMES.get(dtype_number)
+        if name not in self.dtypes:
+            return "tensor_dtypes" if self.tensor_dtypes_text is not None and name in _MEASURABLE else "dtype"
+        return None if self.covers_op(op_type) else "op_regex"
+
+
+def make_settings(
+    logdir: str | Path,
+    tensor_debug_mode: str,
+    circular_buffer_size: int,
+    op_regex: str | None,
+    tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None,
+    *,
+    health_backend: str,
+    spool_size_bytes: int,
+    as_dtype: Callable[[Any], Any],
+) -> Settings:
+    """Checks what the user gave and returns it as settings.
+
+    Args:
+        logdir: As for enable().
+        tensor_debug_mode: As for enable().
+        circular_buffer_size: As for enable().
+        op_regex: As for enable().
+        tensor_dtypes: As for enable().
+        health_backend: As for enable().
+        spool_size_bytes: As for enable().
+        as_dtype: Makes a `tf.DType` of a name, a NumPy dtype or a `tf.DType`.
+
+    Raises:
+        SettingError: A value cannot be used.
+        LogdirError: The logdir cannot be written, or something else is there.
+    """
+    if tensor_debug_mode not in TensorDebugMode.__members__:
+        modes = ", ".join(sorted(TensorDebugMode.__members__))
+        raise SettingError(f"tensor_debug_mode is {tensor_debug_mode!r}; expected one of {modes}")
+    if isinstance(circular_buffer_size, bool) or not isinstance(circular_buffer_size, int):
+        raise SettingError(f"circular_buffer_size is {circular_buffer_size!r}; expected an integer, -1 for all events")
+    if health_backend not in HEALTH_BACKENDS:
+        raise SettingError(f"health_backend is {health_backend!r}; expected one of {', '.join(HEALTH_BACKENDS)}")
+    if isinstance(spool_size_bytes, bool) or not isinstance(spool_size_bytes, int) or spool_size_bytes < 1 << 20:
+        raise SettingError(f"spool_size_bytes is {spool_size_bytes!r}; expected at least 1048576 (1 MiB)")
+    try:
+        pattern = re.compile(op_regex) if op_regex else None
+    except (re.error, TypeError) as error:
+        raise SettingError(f"op_regex is {op_regex!r}, no regular expression: {error}") from error
+    mode = TensorDebugMode[tensor_debug_mode]
+    dtypes, text = _choose_dtypes(tensor_dtypes, mode, as_dtype)
+    return Settings(
+        logdir=_check_logdir(Path(logdir)),
+        mode=mode,
+        circular_buffer_size=circular_buffer_size,
+        op_regex=pattern,
+        dtypes=dtypes,
+        tensor_dtypes_text=text,
+        health_backend=health_backend,
+        spool_size_bytes=spool_size_bytes,
+    )
+
+
+def _choose_dtypes(
+    tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None,
+    mode: TensorDebugMode,
+    as_dtype: Callable[[Any], Any],
+) -> tuple[frozenset[str], str | None]:
+    if tensor_dtypes is None or mode is TensorDebugMode.NO_TENSOR:
+        return mode.dtypes, None
+    if callable(tensor_dtypes):
+        chosen = set()
+        for name in _MEASURABLE:
+            try:
+                dtype = as_dtype(name)
+            except TypeError:  # an older TensorFlow does not know this float8 type
+                continue
+            if tensor_dtypes(dtype):
+                chosen.add(name)
+        return frozenset(chosen), getattr(tensor_dtypes, "__qualname__", repr(tensor_dtypes))
+    try:
+        names = sorted({as_dtype(item).base_dtype.name for item in tensor_dtypes})
+    except TypeError as error:
+        raise SettingError(
+            f"tensor_dtypes is {tensor_dtypes!r}; expected None, a list of dtypes or their names, or a callable "
+            f"that takes a dtype: {error}"
+        ) from error
+    unknown = [name for name in names if name not in _MEASURABLE]
+    if unknown:
+        raise SettingError(f"tensor_dtypes has {', '.join(unknown)}; can be recorded: {', '.join(sorted(_MEASURABLE))}")
+    return frozenset(names), "[" + ",".join(f'"{name}"' for name in names) + "]"
+
+
+def _check_logdir(path: Path) -> Path:
+    """Makes sure that a logdir can be begun or continued at a path; creates the directory."""
+    try:
+        path = path.expanduser().absolute()
+        if path.exists() and not path.is_dir():
+            raise LogdirError(f"the logdir {path} is a file; expected a directory, or a path where one can be made")
+        path.mkdir(parents=True, exist_ok=True)
+        marker = path / MARKER_NAME
+        if marker.exists():
+            parse_marker(marker.read_text("utf-8"), path=marker)
+        probe = path / f".{MARKER_NAME}.probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or error
+        raise LogdirError(f"the logdir {path} cannot be written: {reason}; choose another path") from error
+    return path

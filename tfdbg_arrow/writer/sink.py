@@ -1,0 +1,570 @@
+"""The sink: a thread that turns spool records and metadata rows into Parquet parts.
+
+Nothing here raises into the training: a failure is counted, told once and becomes a row of capture_stat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.schema import TABLES, arrow_schema
+from tfdbg_arrow.schema.dtypes import dtype_itemsize
+from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, marker_text, parse_marker
+from tfdbg_arrow.writer.call_join import NO_CALL, CallJoin
+from tfdbg_arrow.writer.convert import (
+    Batch,
+    CallGraph,
+    Converter,
+    Ints,
+    Names,
+    Records,
+    TensorNodes,
+    join_records,
+    metadata_table,
+    num_whole,
+    pick,
+)
+from tfdbg_arrow.writer.parts import PartWriter
+from tfdbg_arrow.writer.records import Flag, Kind
+from tfdbg_arrow.writer.ring import Ring
+
+MAX_BACKLOG_BYTES = 64 * 2**20
+"""Arrow bytes of events that wait while parts cannot be written; beyond it the oldest are dropped."""
+_MAX_BATCH_VALUE_BYTES = 64 * 2**20
+"""Bytes of elements read for one batch, so that FULL_TENSOR takes bounded memory."""
+_MAX_VALUE_BYTES = 2**31 - 1
+"""What one value of a Parquet BLOB written by Arrow can hold."""
+_PAUSE_S = 0.05
+_WAIT_SLICE_S = 0.2
+_HOLE_PATIENCE_S = 10.0
+"""How long the space of elements that no record names is kept: their record may be on its way."""
+_VALUE_ALIGNMENT = 64
+_SNAPSHOT_REST = 10
+"""A circular buffer is written for bad values at most this fraction of the time."""
+
+
+class Recorder(Protocol):
+    """The native core or the Python recorder, as the sink sees it."""
+
+    def drain(self, max_records: int) -> Records:
+        """Returns a copy of the next committed records, in order, and frees their slots."""
+
+    def wait(self, timeout_s: float, pending: int) -> bool:
+        """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
+
+    def strings(self, start: int) -> list[str]:
+        """Returns the interned strings from id `start` on."""
+
+    def read_value(self, offset: int, size: int) -> bytes:
+        """Returns kept elements."""
+
+    def release_values(self, upto: int) -> None:
+        """Gives back the space of kept elements before that offset."""
+
+    def num_dropped(self) -> int:
+        """Returns how many records found no room in the spool so far."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Waiting:
+    """Rows that wait to be written."""
+
+    table: str
+    data: pa.Table
+    is_event: bool
+
+
+class Sink:
+    """Writes one run.
+
+    `append`, `flush` and `close` may be called from any thread; a caller must hold no lock that `nodes` or
+    `call_graph` take.
+
+    Args:
+        logdir: The logdir; it is made if missing.
+        run_id: The run.
+        recorder: Where the events come from.
+        nodes: What the keys of graph tensors stand for.
+        call_graph: Functions, and which graphs run inline in which.
+        circular_buffer_size: Keep only that many last executions and graph tensors; 0 or less: all.
+        flush_interval_s: Seconds after which waiting events are written.
+        flush_rows: Records after which they are written sooner.
+        on_failure: Told of each kind of failure once, with a sentence.
+    """
+
+    def __init__(
+        self,
+        logdir: Path,
+        run_id: str,
+        *,
+        recorder: Recorder,
+        nodes: TensorNodes,
+        call_graph: CallGraph,
+        circular_buffer_size: int = -1,
+        flush_interval_s: float = 1.0,
+        flush_rows: int = 65536,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._logdir, self._run_id, self._recorder = Path(logdir), run_id, recorder
+        self._flush_interval_s, self._flush_rows = flush_interval_s, max(1, flush_rows)
+        self._failures = _Failures(on_failure)
+        self._names = Names(recorder, nodes=nodes, call_graph=call_graph)
+        self._converter = Converter(run_id, names=self._names)
+        self._call_join = CallJoin(call_graph)
+        self._values = ValueReader(recorder)
+        self._parts = PartWriter(self._logdir, run_id)
+        self._ring = Ring(circular_buffer_size) if circular_buffer_size > 0 else None
+        self._ring_paths: list[str] = []
+        self._ring_changed = False
+        self._next_snapshot_s = 0.0
+        self._metadata: list[tuple[str, Mapping[str, object]]] = []
+        self._metadata_lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._carry: Records = join_records([])
+        self._backlog: deque[_Waiting] = deque()
+        self._devices: set[int] = set()
+        self._evicted: dict[str, int] = {}
+        self._num_events = self._num_dropped = self._num_lost = 0
+        self._thread = threading.Thread(target=self._run, name="tfdbg_arrow-sink", daemon=True)
+        self._stop = threading.Event()
+        self._closed = False
+
+    def append(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """Takes rows of a metadata table; they are written no later than events recorded after this call.
+
+        Args:
+            table: Name of the table.
+            rows: Column name to value. `run_id` is set by the sink, `wall_time` made of `wall_time_ns`.
+        """
+        with self._metadata_lock:
+            self._metadata.extend((table, row) for row in rows)
+
+    def start(self) -> None:
+        """Marks the logdir, writes an empty part of every table and starts the thread.
+
+        Raises:
+            LogdirError: The logdir cannot be written, or is one of another format version.
+        """
+        try:
+            self._mark_logdir()
+            self._parts.start()
+            for table in TABLES:
+                self._parts.write(table.name, arrow_schema(table.name).empty_table())
+        except OSError as error:
+            raise LogdirError(
+                f"logdir {self._logdir} cannot be written ({error.strerror or error}), expected a directory that this "
+                "process may write to; choose another one or mend its permissions."
+            ) from error
+        self._thread.start()
+
+    def flush(self) -> None:
+        """Writes everything recorded before this call; it is in sealed parts on return unless the disk refuses."""
+        with self._lock:
+            if not self._closed:
+                with self._failures.caught("flush"):
+                    self._take_all()
+                    self._write_ring()
+                    self._write()
+
+    def close(self, *, run_row: Mapping[str, object]) -> None:
+        """Writes everything, puts `run_row` in the place of the run's row, merges the parts and stops. Idempotent.
+
+        Args:
+            run_row: The run's row as it is in the end. Its `is_clean_end` becomes False where events were lost.
+        """
+        self._stop.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        with self._lock:
+            if self._closed:
+                return
+            with self._failures.caught("close"):
+                self._take_all(last=True)
+                self._write_ring(last=True)
+            self._failures.note_repeats()
+            self._note_evicted()
+            self._write()
+            with self._failures.caught("merge"):
+                self._parts.compact()
+            with self._failures.caught("run"):
+                self._write()  # what merging had to tell
+                self._replace_run_row(run_row)
+            self._closed = True
+
+    def _run(self) -> None:
+        """The thread."""
+        while True:
+            try:
+                with self._lock:
+                    self._take_all()
+                    self._write()
+                if self._stop.is_set():
+                    return
+                if self._wait():
+                    with self._lock:
+                        self._take_all()
+                        if time.monotonic() >= self._next_snapshot_s:
+                            self._write_ring()
+                        self._write()
+                    self._pause()
+            except Exception as error:
+                self._failures.add("thread", error)
+                self._stop.wait(self._flush_interval_s)
+            if self._stop.is_set():
+                return
+
+    def _wait(self) -> bool:
+        """Waits until it is time to write; returns whether a bad value came. Ends soon when the sink is closed."""
+        end = time.monotonic() + self._flush_interval_s
+        while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
+            begin, timeout_s = time.monotonic(), min(rest, _WAIT_SLICE_S)
+            if self._recorder.wait(timeout_s, self._flush_rows):
+                return True
+            if time.monotonic() - begin < timeout_s / 2:  # not the time was out: enough records wait
+                return False
+        return False
+
+    def _pause(self) -> None:
+        """Waits a flush interval after an urgent flush, emptying the spool when it fills meanwhile."""
+        end = time.monotonic() + self._flush_interval_s
+        while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
+            self._stop.wait(min(rest, _PAUSE_S))
+            with self._lock:
+                held = self._recorder.drain(self._flush_rows)
+                self._carry = join_records([self._carry, held])
+                if len(self._carry) >= self._flush_rows:
+                    return
+
+    def _take_all(self, *, last: bool = False) -> None:
+        """Takes everything out of the recorder and into the backlog."""
+        while True:
+            drained = self._recorder.drain(self._flush_rows)
+            with self._failures.caught("names"):
+                self._names.refresh()
+            self._queue_metadata()  # after the drain: whatever the records refer to is in it
+            is_last = len(drained) < self._flush_rows
+            self._take(join_records([self._carry, drained]) if len(self._carry) else drained, last=last and is_last)
+            if is_last:
+                break
+            self._write()
+        dropped = self._recorder.num_dropped()
+        if dropped > self._num_dropped:
+            reason = "The spool had no room: events came faster than they were written."
+            self._failures.note("dropped", "event", reason, dropped - self._num_dropped)
+            self._num_lost += dropped - self._num_dropped
+            self._num_dropped = dropped
+        self._queue_metadata()
+
+    def _take(self, records: Records, *, last: bool) -> None:
+        whole = len(records) if last else num_whole(records)
+        self._carry = pick(records, np.arange(whole, len(records)))
+        if whole == 0:
+            return
+        self._num_events = int(records["commit"][whole - 1])
+        try:
+            batch = Batch(
+                pick(records, np.arange(whole)) if whole < len(records) or not records.flags.writeable else records
+            )
+            graph = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
+            batch.set_execution_index(graph, self._join(batch)[graph])
+            for part in _split_by_value_bytes(batch):
+                self._take_batch(part)
+        except Exception as error:
+            self._failures.add("convert", error, num_events=whole)
+            self._num_lost += whole
+
+    def _join(self, batch: Batch) -> Ints:
+        graph_ids = np.full(len(batch), -1, dtype=np.int64)
+        tensors = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
+        executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
+        try:
+            graph_ids[tensors] = self._names.of_nodes(batch.field("node", tensors))[0]
+            graph_ids[executions] = self._names.function_graphs(batch.field("node", executions))
+            return self._call_join.join(batch, graph_ids=graph_ids)
+        except Exception as error:
+            self._failures.add("call_join", error)
+            return np.full(len(batch), NO_CALL, dtype=np.int64)
+
+    def _take_batch(self, batch: Batch) -> None:
+        values = self._values.read(batch, failures=self._failures)
+        if self._ring is not None:
+            self._ring.add(batch, values=values)
+            self._ring_changed = True
+            return
+        self._queue_devices(batch)
+        for table, data in self._converter.tables(batch, values=values).items():
+            self._backlog.append(_Waiting(table=table, data=data, is_event=True))
+        if sum(len(value) for value in values.values()) >= _MAX_BATCH_VALUE_BYTES // 2:
+            self._write()
+
+    def _queue_devices(self, batch: Batch) -> None:
+        devices = {i: name for i, name in self._converter.devices(batch).items() if i not in self._devices}
+        self._devices.update(devices)
+        self.append("device", [{"device_id": i, "device_name": name} for i, name in devices.items()])
+        self._queue_metadata()
+
+    def _queue_metadata(self) -> None:
+        with self._metadata_lock:
+            taken, self._metadata = self._metadata, []
+        for note in self._failures.take_notes():
+            taken.append(("capture_stat", self._stat_row(*note)))
+        by_table: dict[str, list[Mapping[str, object]]] = {}
+        for table, row in taken:
+            by_table.setdefault(table, []).append(row)
+        for table, rows in by_table.items():
+            for data in self._metadata_tables(table, rows):
+                self._backlog.append(_Waiting(table=table, data=data, is_event=False))
+
+    def _metadata_tables(self, table: str, rows: list[Mapping[str, object]]) -> Iterator[pa.Table]:
+        try:
+            yield metadata_table(table, rows, run_id=self._run_id)
+        except Exception as error:
+            if len(rows) == 1:
+                self._failures.add(f"table {table}", error, num_events=1)
+                return
+            for row in rows:  # keep the good ones
+                yield from self._metadata_tables(table, [row])
+
+    def _write(self) -> None:
+        """Writes the backlog in order; what the disk refuses stays for the next time."""
+        self._queue_metadata()
+        tables = set()
+        while self._backlog:
+            item = self._backlog[0]
+            try:
+                self._parts.write(item.table, item.data)
+            except OSError as error:
+                self._failures.add("write", error)
+                break
+            except Exception as error:
+                self._failures.add(f"table {item.table}", error, num_events=item.data.num_rows)
+                self._num_lost += item.data.num_rows
+            self._backlog.popleft()
+            tables.add(item.table)
+        for table in tables:
+            with self._failures.caught("merge"):
+                self._parts.merge_small(table)
+        self._bound_backlog()
+        if tables and self._evicted and not self._backlog:
+            self._note_evicted()
+            self._write()
+
+    def _bound_backlog(self) -> None:
+        """Drops the oldest events, and the oldest metadata, beyond the bound that holds for each."""
+        for is_event in (True, False):
+            waiting = [item for item in self._backlog if item.is_event is is_event]
+            size = sum(item.data.nbytes for item in waiting)
+            for item in waiting:
+                if size <= MAX_BACKLOG_BYTES:
+                    break
+                self._backlog.remove(item)
+                size -= item.data.nbytes
+                self._num_lost += item.data.num_rows
+                self._evicted[item.table] = self._evicted.get(item.table, 0) + item.data.num_rows
+
+    def _note_evicted(self) -> None:
+        """Tells of dropped rows; not before parts can be written again, lest the telling fill the backlog."""
+        for table, count in self._evicted.items():
+            reason = "Parts could not be written, and no more rows could wait."
+            self._failures.note("dropped", f"table {table}", reason, count)
+        self._evicted.clear()
+
+    def _write_ring(self, *, last: bool = False) -> None:
+        """Writes what the circular buffer holds, in the place of what it held when last written."""
+        if self._ring is None:
+            return
+        if self._ring_changed:
+            with self._failures.caught("circular buffer"):
+                begin = time.monotonic()
+                records, values = self._ring.content()
+                batch = Batch(records)
+                self._queue_devices(batch)
+                tables = self._converter.tables(batch, values=values)
+                self._write()
+                self._ring_paths = [entry.path for entry in self._parts.replace(self._ring_paths, tables)]
+                self._ring_changed = False
+                self._next_snapshot_s = time.monotonic() + _SNAPSHOT_REST * (time.monotonic() - begin)
+        if last:
+            reason = "The circular buffer kept only the last ones, as it was asked to."
+            for subject, count in (
+                ("execution", self._ring.num_overwritten_executions),
+                ("graph tensor", self._ring.num_overwritten_graph_tensors),
+            ):
+                if count:
+                    self._failures.note("dropped", subject, reason, count)
+
+    def _replace_run_row(self, run_row: Mapping[str, object]) -> None:
+        row = dict(run_row)
+        if self._num_lost or self._backlog:
+            row["is_clean_end"] = False
+        old = [entry.path for entry in self._parts.parts("run")]
+        self._parts.replace(old, {"run": metadata_table("run", [row], run_id=self._run_id)})
+
+    def _stat_row(self, stat: str, subject: str, reason: str, num_events: int | None) -> dict[str, object]:
+        return {
+            "event_index": self._num_events,
+            "wall_time_ns": time.time_ns(),
+            "stat": stat,
+            "subject": subject,
+            "reason": reason,
+            "num_events": num_events,
+        }
+
+    def _mark_logdir(self) -> None:
+        self._logdir.mkdir(parents=True, exist_ok=True)
+        marker = self._logdir / MARKER_NAME
+        try:
+            parse_marker(marker.read_text(encoding="utf-8"), path=marker)
+        except FileNotFoundError:
+            temporary = marker.with_name(f".{MARKER_NAME}.{self._run_id}")
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(marker_text())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, marker)
+
+
+class ValueReader:
+    """Reads kept elements and gives their space back.
+
+    Threads keep elements first and commit the record after, so records can come in another order than their
+    elements: space is given back only up to the first elements that no drained record has named yet.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._read: list[tuple[int, int]] = []
+        self._released = 0
+        self._hole_since: float | None = None
+
+    def read(self, batch: Batch, *, failures: _Failures) -> dict[int, bytes]:
+        """Returns the elements of a batch's tensors by event_index; those that cannot be read are told and left out."""
+        values: dict[int, bytes] = {}
+        sizes = _value_bytes(batch)
+        rows = np.flatnonzero(sizes >= 0)
+        fields = zip(
+            batch.event_index[rows].tolist(),
+            batch.field("value_offset", rows).tolist(),
+            sizes[rows].tolist(),
+            ((batch.flags[rows] & Flag.COVERED) != 0).tolist(),
+            strict=True,
+        )
+        for event, offset, size, is_covered in fields:
+            if is_covered:
+                try:
+                    if size > _MAX_VALUE_BYTES:
+                        raise ValueError(f"a tensor has {size} bytes, a BLOB holds at most {_MAX_VALUE_BYTES}")
+                    values[event] = self._recorder.read_value(offset, size) if size else b""
+                except Exception as error:
+                    failures.add("tensor_value", error, num_events=1)
+            if size:
+                heapq.heappush(self._read, (offset, offset + size))
+        self._release()
+        return values
+
+    def _release(self) -> None:
+        before = self._released
+        while self._read:
+            offset, end = self._read[0]
+            if offset > self._released + _VALUE_ALIGNMENT:
+                now = time.monotonic()
+                self._hole_since = now if self._hole_since is None else self._hole_since
+                if now - self._hole_since < _HOLE_PATIENCE_S:
+                    break
+            self._hole_since = None
+            heapq.heappop(self._read)
+            self._released = max(self._released, end)
+        if self._released > before:
+            self._recorder.release_values(self._released)
+
+
+def _value_bytes(batch: Batch) -> Ints:
+    """Returns the bytes of each tensor's kept elements, -1 where none are kept."""
+    wanted = Flag.VALUE | Flag.SHAPE
+    rows = np.flatnonzero((batch.kind <= Kind.EXTERNAL_TENSOR) & ((batch.flags & wanted) == wanted))
+    numbers = batch.field("dtype", rows)
+    itemsizes = np.full(len(rows), -1, dtype=np.int64)
+    for number in np.unique(numbers).tolist():
+        itemsizes[numbers == number] = dtype_itemsize(number) or -1
+    sizes = np.full(len(batch), -1, dtype=np.int64)
+    sizes[rows] = np.where(itemsizes > 0, batch.field("size", rows) * itemsizes, -1)
+    return sizes
+
+
+def _split_by_value_bytes(batch: Batch) -> Iterator[Batch]:
+    """Yields the records in batches whose kept elements take bounded memory; whole groups stay together."""
+    sizes = np.maximum(_value_bytes(batch), 0)
+    if int(sizes.sum()) <= _MAX_BATCH_VALUE_BYTES:
+        yield batch
+        return
+    number = np.cumsum(sizes) // _MAX_BATCH_VALUE_BYTES
+    number = np.where(batch.heads >= 0, number[batch.heads], number)
+    cuts = np.flatnonzero(np.diff(number)) + 1
+    for records in np.split(batch.records, cuts):
+        yield Batch(records)
+
+
+class _Failures:
+    """Counts what went wrong and keeps it for capture_stat."""
+
+    def __init__(self, on_failure: Callable[[str], None]) -> None:
+        self._on_failure = on_failure
+        self._repeats: dict[tuple[str, str], int] = {}
+        self._lost: dict[tuple[str, str], int] = {}
+        self._notes: list[tuple[str, str, str, int | None]] = []
+
+    @contextlib.contextmanager
+    def caught(self, where: str) -> Iterator[None]:
+        """Turns an exception of the block into a counted failure."""
+        try:
+            yield
+        except Exception as error:
+            self.add(where, error)
+
+    def add(self, where: str, error: Exception, *, num_events: int | None = None) -> None:
+        """Counts a failure and tells of the first of its kind."""
+        kind = (where, type(error).__name__)
+        if kind in self._repeats:
+            self._repeats[kind] += 1
+            self._lost[kind] += num_events or 0
+            return
+        self._repeats[kind] = self._lost[kind] = 0
+        reason = f"{type(error).__name__}: {error}"
+        self.note("failed", where, reason, num_events)
+        with contextlib.suppress(Exception):
+            self._on_failure(f"tfdbg_arrow could not do all of its recording ({where}): {reason}")
+
+    def note(self, stat: str, subject: str, reason: str, num_events: int | None) -> None:
+        """Keeps a row for capture_stat."""
+        self._notes.append((stat, subject, reason, num_events))
+
+    def note_repeats(self) -> None:
+        """Keeps a row for each kind of failure that came again after it was told."""
+        for (where, name), count in self._repeats.items():
+            if count:
+                lost = self._lost[where, name]
+                self.note("failed", f"{where} (again)", f"{name} came {count} more times.", lost or None)
+        self._repeats = dict.fromkeys(self._repeats, 0)
+        self._lost = dict.fromkeys(self._lost, 0)
+
+    def take_notes(self) -> list[tuple[str, str, str, int | None]]:
+        """Returns the rows kept since the last call, equal ones as one with the sum of their events."""
+        notes, self._notes = self._notes, []
+        sums: dict[tuple[str, str, str], int | None] = {}
+        for stat, subject, reason, num_events in notes:
+            before = sums.get((stat, subject, reason))
+            sums[stat, subject, reason] = num_events if before is None else before + (num_events or 0)
+        return [(*key, num_events) for key, num_events in sums.items()]

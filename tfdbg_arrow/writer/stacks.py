@@ -1,0 +1,133 @@
+"""Python frames -> interned stack traces, frames and source files.
+
+The native core interns a stack as a sequence of (code object, instruction); this module turns
+those that are new into rows, once a run. Whose code a frame is (`owner`) is decided by its path.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import site
+import sysconfig
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import CodeType
+
+Row = dict[str, object]
+Append = Callable[[str, Sequence[Row]], None]
+RawStack = Iterable[tuple[CodeType, int]]
+Location = tuple[str, int, str]
+"""File path, line number from 1, function name."""
+
+_PACKAGE_DIRECTORY = str(Path(__file__).resolve().parent.parent) + os.sep
+_CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks.py")
+"""TensorFlow's frame between an op and our callback: it tells nothing of the program."""
+_FRAMEWORK_PACKAGES = ("tensorflow", "keras", "tf_keras", "tensorflow_core")
+
+
+def _library_directories() -> tuple[str, ...]:
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    paths += [*site.getsitepackages(), site.getusersitepackages()]
+    return tuple(sorted({os.path.join(path, "") for path in paths if path}))
+
+
+class FrameOwners:
+    """Tells the user's frames from the framework's and from other libraries'."""
+
+    def __init__(self) -> None:
+        self._libraries = _library_directories()
+        self._frameworks = tuple(
+            os.path.join(library, package, "") for library in self._libraries for package in _FRAMEWORK_PACKAGES
+        )
+
+    def owner(self, file_path: str) -> str:
+        """Returns `user`, `framework` or `library` for a file path as in a code object."""
+        if file_path.startswith(self._frameworks):
+            return "framework"
+        if file_path.startswith((*self._libraries, "<frozen ")):
+            return "library"
+        return "user"
+
+
+def lineno_of(code: CodeType, instruction: int) -> int:
+    """Returns the line number, from 1, of the instruction at that byte offset (its function's if it has none)."""
+    for start, end, lineno in code.co_lines():
+        if start <= instruction < end and lineno is not None:
+            return lineno
+    return max(code.co_firstlineno, 1)
+
+
+class StackTable:
+    """The stacks, frames and source files of one run.
+
+    Args:
+        append: Takes rows for a table: `append(table_name, rows)`.
+        original_location: Maps a line of generated code (file path, lineno) to the user's line that it
+            was made from, or None where it knows nothing of that file.
+    """
+
+    def __init__(self, append: Append, *, original_location: Callable[[str, int], Location | None]) -> None:
+        self._append = append
+        self._original_location = original_location
+        self._owners = FrameOwners()
+        self._frame_ids: dict[Location, int] = {}
+        self._file_ids: dict[str, int] = {}
+
+    def add(self, first_stack_id: int, stacks: Sequence[RawStack]) -> None:
+        """Writes the rows of new stacks; their ids count up from `first_stack_id`."""
+        files: list[Row] = []
+        frames: list[Row] = []
+        traces: list[Row] = []
+        for stack_id, stack in enumerate(stacks, start=first_stack_id):
+            for depth, location in enumerate(self._locations(stack)):
+                frame_id = self._frame_id(location, files, frames)
+                traces.append({"stack_trace_id": stack_id, "depth": depth, "stack_frame_id": frame_id})
+        for table, rows in (("source_file", files), ("stack_frame", frames), ("stack_trace", traces)):
+            if rows:
+                self._append(table, rows)
+
+    def _locations(self, stack: RawStack) -> list[Location]:
+        """The frames, innermost first, generated code mapped back, without our own."""
+        locations: list[Location] = []
+        for code, instruction in stack:
+            path = code.co_filename
+            if path.startswith(_PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
+                continue
+            lineno = lineno_of(code, instruction)
+            original = self._original_location(path, lineno)
+            location = original or (path, lineno, code.co_qualname)
+            if original is not None and locations and locations[-1][:2] == location[:2]:
+                continue  # helper functions that autograph made of one statement of the user's
+            locations.append(location)
+        return locations
+
+    def _frame_id(self, location: Location, files: list[Row], frames: list[Row]) -> int:
+        frame_id = self._frame_ids.get(location)
+        if frame_id is not None:
+            return frame_id
+        path, lineno, func = location
+        frame_id = self._frame_ids[location] = len(self._frame_ids)
+        file_id = self._file_ids.get(path)
+        if file_id is None:
+            file_id = self._file_ids[path] = len(self._file_ids)
+            files.append({"source_file_id": file_id, "file_path": path, "source_text": _source_text(path)})
+        code = linecache.getline(path, lineno).strip()
+        frames.append(
+            {
+                "stack_frame_id": frame_id,
+                "source_file_id": file_id,
+                "file_path": path,
+                "lineno": lineno,
+                "func": func,
+                "code": code or None,
+                "owner": self._owners.owner(path),
+            }
+        )
+        return frame_id
+
+
+def _source_text(path: str) -> str | None:
+    """The whole text, as linecache has it (notebook cells are only there) or finds it; None if it has none."""
+    lines = linecache.getlines(path)
+    return "".join(lines) if lines else None
