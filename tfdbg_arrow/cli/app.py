@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import sys
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tfdbg_arrow._version import __version__
-from tfdbg_arrow.cli import first_nonfinite, info, sql
+from tfdbg_arrow.cli import first_nonfinite, info, run, sql
 from tfdbg_arrow.cli.output import printable
 from tfdbg_arrow.errors import TfdbgArrowError
 
@@ -63,18 +62,14 @@ def _root(
 app.command("first-nonfinite")(first_nonfinite.first_nonfinite)
 app.command("sql")(sql.sql)
 app.command("info")(info.info)
-if importlib.util.find_spec("tfdbg_arrow.cli.run") is not None:
-    _run = importlib.import_module("tfdbg_arrow.cli.run")
-    # Everything from the script's name on belongs to the script.
-    app.command(
-        "run",
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
-    )(_run.run)
+# Everything from the script's name on belongs to the script.
+app.command("run", cls=run.RunCommand, context_settings={"allow_interspersed_args": False})(run.run)
 
 
 def main() -> None:
     """Runs the command line and exits: 0 clean, 1 something was found, 2 an error."""
-    for stream in (sys.stdout, sys.stderr):
+    # What a recorded program prints is its own.
+    for stream in (sys.stdout, sys.stderr) if sys.argv[1:2] != ["run"] else ():
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     app(prog_name="tfdbg-arrow")

@@ -1,0 +1,1 @@
+"""Recording: from TensorFlow to the Parquet files of a logdir."""

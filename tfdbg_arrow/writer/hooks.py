@@ -18,7 +18,8 @@ from __future__ import annotations
 import glob
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,12 +28,16 @@ from tensorflow.core.function.polymorphism import function_cache
 from tensorflow.python.autograph.impl import api as autograph_api
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute
+from tensorflow.python.eager import record as tape_record
 from tensorflow.python.eager.polymorphic_function import atomic_function, function_context
+from tensorflow.python.framework import config as framework_config
+from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileCondFuncGraph
 from tensorflow.python.saved_model import save as saved_model_save
 
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer.instrument import OWN_OP_PREFIX, TensorBatch
+from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch
 from tfdbg_arrow.writer.stacks import Location
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
@@ -142,7 +147,7 @@ class Hooks:
         observer = self._observer
 
         def call_function(ctx: Any, name: bytes, tensor_inputs: Sequence[Any], num_outputs: int) -> Any:
-            if not self._active:
+            if not self._active or _thread.is_unobserved:
                 return original(ctx, name, tensor_inputs, num_outputs)
             self._observe_thread()
             execution_index = observer.begin_call(name, tensor_inputs, num_outputs)
@@ -159,7 +164,7 @@ class Hooks:
         observer = self._observer
 
         def from_func_graph(name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._active:
+            if not self._active or _thread.is_unobserved:
                 return original(name, graph, attrs, *args, **kwargs)
             text = name.decode() if isinstance(name, bytes) else name
             if attrs and _is_true(attrs.get(_XLA_MUST_COMPILE)):
@@ -178,7 +183,7 @@ class Hooks:
 
         def make_function_context(scope_type: Any = None) -> Any:
             context = original(scope_type)
-            if not self._active:
+            if not self._active or _thread.is_unobserved:
                 return context
             self._observe_thread()
             key = (context.context, "tfdbg_arrow", observer.generation)
@@ -195,12 +200,12 @@ _own_names = 0
 _own_names_lock = threading.Lock()
 
 
-def own_name() -> str:
-    """Returns a name for an op of ours that is no prefix or suffix of another in this process."""
+def own_name(what: str = "record") -> str:
+    """Returns a name for an op or a scope of ours that is no prefix or suffix of another in this process."""
     global _own_names
     with _own_names_lock:
         _own_names += 1
-        return f"tfdbg_arrow_record_{_own_names}_"
+        return f"{OWN_NAME_PREFIX}{what}_{_own_names}_"
 
 
 def create_record_op(graph: Any, op_type: str, inputs: Sequence[Any], *, attrs: dict[str, Any], device: str) -> Any:
@@ -217,9 +222,54 @@ def create_record_op(graph: Any, op_type: str, inputs: Sequence[Any], *, attrs: 
     attrs = {**attrs, "own_name": _AttrValue(s=name.encode())}
     # A name that ends in a slash is taken as it is.
     op = graph._create_op_internal(op_type, list(inputs), [], None, name + "/", attrs, None, False)
-    if device:
+    # An op without a kernel on that very device would else fail the user's function.
+    if device and tf.config.get_soft_device_placement():
         op._set_device(device)
     return op
+
+
+_HELD_CONDITION = "condition_once_recorded"
+
+
+def make_run(graph: Any, ops: Sequence[Any]) -> None:
+    """Makes TensorFlow run ops of a graph, though nobody uses their outputs, whenever the graph runs.
+
+    Control outputs do that, but for a loop's condition, of which the runtime keeps only the result: there
+    the result is made to wait for the ops.
+    """
+    known = {op.name for op in graph.control_outputs}
+    new = [op for op in ops if op.name not in known]
+    graph.control_outputs.extend(new)
+    if not new or not isinstance(graph, WhileCondFuncGraph):
+        return
+    result = graph.outputs[0]
+    if not result.op.name.startswith(_HELD_CONDITION):
+        attrs = {"T": _AttrValue(type=result.dtype.as_datatype_enum)}
+        with graph.as_default():
+            held = graph._create_op_internal(
+                "Identity", [result], [result.dtype], None, _HELD_CONDITION, attrs, None, False
+            )
+        held.outputs[0].set_shape(result.shape)
+        graph.outputs[0] = held.outputs[0]
+    graph.outputs[0].op._add_control_inputs(new)
+
+
+def own_result(tensor: Any) -> Any:
+    """Returns the user's tensor for a graph's result that make_run() has put in its place."""
+    return tensor.op.inputs[0] if tensor.op.name.startswith(_HELD_CONDITION) else tensor
+
+
+@contextmanager
+def own_scope(graph: Any) -> Iterator[None]:
+    """Within it, ops that TensorFlow's API makes are added at the top of a graph, under a name of ours, unobserved."""
+    with (
+        graph.as_default(),
+        unobserved(),
+        tf.control_dependencies(None),
+        tf.device(None),
+        graph.name_scope(own_name("summary") + "/"),
+    ):
+        yield
 
 
 class NativeRecordOps:
@@ -236,34 +286,35 @@ class NativeRecordOps:
         """Adds the record ops; returns them."""
         added = []
         with graph.as_default():
-            for device, group in _groups(batches, limit=_GROUP):
-                types = [tensor.dtype.base_dtype.as_datatype_enum for batch in group for tensor in batch.tensors]
+            for device, is_argument, group in _groups(batches, limit=_MAX_OPS_IN_GROUP):
+                tensors = [tensor for batch in group for tensor in batch.tensors]
+                types = [tensor.dtype.base_dtype.as_datatype_enum for tensor in tensors]
                 nodes = [node for batch in group for node in batch.nodes]
                 attrs = {
                     "T": _AttrValue(list=_AttrValue.ListValue(type=types)),
                     "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
                     "generation": _AttrValue(i=self._generation),
+                    "is_argument": _AttrValue(b=is_argument),
                 }
-                tensors = [tensor for batch in group for tensor in batch.tensors]
                 added.append(create_record_op(graph, "TfdbgArrowRecord", tensors, attrs=attrs, device=device))
         return added
 
 
-import os as _os
-_GROUP = int(_os.environ.get("G", "1"))
+# Each record op costs a turn of TensorFlow's scheduler, as much as counting a small tensor; but an op that takes
+# many tensors keeps the first alive until the last is there, and an error in between loses them all.
+_MAX_OPS_IN_GROUP = 4
 
 
-def _groups(batches: Sequence[TensorBatch], *, limit: int) -> list[tuple[str, list[TensorBatch]]]:
-    """Batches that one record op takes: neighbours in order of creation on the same device."""
-    groups: list[tuple[str, list[TensorBatch]]] = []
-    open_groups: dict[str, list[TensorBatch]] = {}
+def _groups(batches: Sequence[TensorBatch], *, limit: int) -> list[tuple[str, bool, list[TensorBatch]]]:
+    """Batches that one record op takes: neighbours in order of creation, on the same device, all arguments or none."""
+    groups: list[tuple[str, bool, list[TensorBatch]]] = []
+    filling: dict[tuple[str, bool], list[TensorBatch]] = {}
     for batch in batches:
-        device = batch.op.device
-        group = open_groups.get(device)
-        if group is None or len(group) >= limit:
-            group = open_groups[device] = []
-            groups.append((device, group))
-        group.append(batch)
+        key = (batch.op.device, batch.op.type == "Placeholder")
+        if key not in filling or len(filling[key]) >= limit:
+            filling[key] = []
+            groups.append((*key, filling[key]))
+        filling[key].append(batch)
     return groups
 
 
@@ -297,6 +348,39 @@ def _find_autograph_map(file_path: str) -> dict[int, Location]:
                 if line.filename == file_path
             }
     return {}
+
+
+class _Thread(threading.local):
+    is_unobserved = False
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Runs or creates ops and functions of ours: no op callback is told of them, no gradient tape keeps them."""
+    thread_data = eager_context.context()._thread_local_data
+    callbacks = thread_data.op_callbacks
+    was_unobserved, _thread.is_unobserved = _thread.is_unobserved, True
+    # The list itself stays as it is: remove() may take our callback out of it meanwhile.
+    thread_data.op_callbacks = []
+    try:
+        with tape_record.stop_recording():
+            yield
+    finally:
+        thread_data.op_callbacks = callbacks
+        _thread.is_unobserved = was_unobserved
+
+
+def eager_tensor_id(tensor: Any) -> int:
+    """Returns the id of an eager tensor, -1 for anything else."""
+    return tensor._id if type(tensor) is framework_ops.EagerTensor else -1
+
+
+def is_op_determinism_enabled() -> bool:
+    """Returns whether the program asked for deterministic ops."""
+    return bool(framework_config.is_op_determinism_enabled())
 
 
 def has_accelerator() -> bool:
@@ -359,8 +443,12 @@ def strip_record_ops(meta_graph_def: Any) -> None:
             function.signature.control_output.remove(key)
 
 
+def _is_own(node: Any) -> bool:
+    return bool(node.op.startswith(OWN_OP_PREFIX) or node.name.startswith(OWN_NAME_PREFIX))
+
+
 def _strip_nodes(nodes: Any) -> set[str]:
-    names = {node.name for node in nodes if node.op.startswith(OWN_OP_PREFIX)}
+    names = {node.name for node in nodes if _is_own(node)}
     if names:
         _delete(nodes, lambda node: node.name in names)
         for node in nodes:

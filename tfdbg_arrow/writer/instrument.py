@@ -18,6 +18,9 @@ from tfdbg_arrow.writer.graphs import GraphRegistry, GraphState, Row, now_column
 Append = Callable[[str, Sequence[Row]], None]
 
 OWN_OP_PREFIX = "TfdbgArrow"
+"""Begins the type of every op that only we have."""
+OWN_NAME_PREFIX = "tfdbg_arrow_"
+"""Begins the name of every op that we add to a graph."""
 
 
 class Coverage(Protocol):
@@ -65,6 +68,8 @@ class GraphInstrumenter:
         append: Takes rows for a table.
         coverage: What is to be recorded.
         record_ops: How it is recorded.
+        make_run: `(graph, ops)`: makes TensorFlow run ops of a graph whose outputs nobody uses.
+        own_result: Returns the user's tensor for a graph's result that `make_run` put in its place.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
     """
 
@@ -75,12 +80,16 @@ class GraphInstrumenter:
         *,
         coverage: Coverage,
         record_ops: RecordOps,
+        make_run: Callable[[Any, Sequence[Any]], None],
+        own_result: Callable[[Any], Any],
         intern_stack: Callable[[], int],
     ) -> None:
         self._registry = registry
         self._append = append
         self._coverage = coverage
         self._record_ops = record_ops
+        self._make_run = make_run
+        self._own_result = own_result
         self._intern_stack = intern_stack
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
@@ -103,9 +112,10 @@ class GraphInstrumenter:
                 self._describe_graph(graph, state)
             batches = self._describe_ops(graph, state)
             self._describe_signature(function_name, graph, state)
-            if batches:
-                must_run = self._record_ops.add(graph, batches)
-                graph.control_outputs.extend(must_run)
+            must_run = self._record_ops.add(graph, batches) if batches else []
+            # TensorFlow keeps what a call holds only if the call itself must run.
+            must_run += [graph.get_operation_by_name(name) for name in sorted({key[0] for key in state.callees})]
+            self._make_run(graph, must_run)
             state.num_described = len(graph.get_operations())
 
     def note_names(self, graph: Any, function_def: Callable[[], Any]) -> None:
@@ -258,7 +268,7 @@ class GraphInstrumenter:
         ]
         outputs: list[Row] = [
             {**common, "output_index": index, "op_name": tensor.op.name, "output_slot": tensor.value_index}
-            for index, tensor in enumerate(graph.outputs)
+            for index, tensor in enumerate(map(self._own_result, graph.outputs))
         ]
         if inputs:
             self._append("graph_function_input", inputs)

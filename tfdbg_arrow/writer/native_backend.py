@@ -35,9 +35,7 @@ class NativeSpool:
 
     stack_table: StackTable
 
-    def __init__(
-        self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int
-    ) -> None:
+    def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
         try:
             core.load_tensorflow(*hooks.library_paths())
         except RuntimeError as error:
@@ -118,9 +116,7 @@ class NativeBackend(NativeSpool):
 
     name = "native"
 
-    def __init__(
-        self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int
-    ) -> None:
+    def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
         super().__init__(settings, core=core, spool_path=spool_path, value_path=value_path, generation=generation)
         self.op_callback: Callable[..., None] = core.op_callback
         self.record_ops: RecordOps = hooks.NativeRecordOps(generation=generation)

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +84,8 @@ class Recording:
             self._sink.append,
             coverage=settings,
             record_ops=self._backend.record_ops,
+            make_run=hooks.make_run,
+            own_result=hooks.own_result,
             intern_stack=self._backend.intern_stack,
         )
         self.op_callback = self._backend.op_callback

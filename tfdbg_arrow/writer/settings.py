@@ -16,10 +16,8 @@ from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
 HEALTH_BACKENDS = ("auto", "native", "tensorflow")
 DEFAULT_SPOOL_SIZE_BYTES = 64 << 20
 
-_FLOATING = frozenset(
-    ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-    + ("float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz")
-)
+_FLOAT8 = ("float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz")
+_FLOATING = frozenset(("float16", "bfloat16", "float32", "float64", "complex64", "complex128", *_FLOAT8))
 _MEASURABLE = _FLOATING | {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 _NUMBERS = {dtype.name: dtype.number for dtype in DTYPES}
 _NAMES = {dtype.number: dtype.name for dtype in DTYPES}

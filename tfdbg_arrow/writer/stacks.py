@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import CodeType
 
+from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
+
 Row = dict[str, object]
 Append = Callable[[str, Sequence[Row]], None]
 RawStack = Iterable[tuple[CodeType, int]]
@@ -91,6 +93,8 @@ class StackTable:
         """The frames, innermost first, generated code mapped back, without our own."""
         locations: list[Location] = []
         for code, instruction in stack:
+            if code is EXECUTE_MAIN_CODE:
+                break  # further out is the command line that runs the program
             path = code.co_filename
             if path.startswith(_PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
                 continue

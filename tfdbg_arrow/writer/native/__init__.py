@@ -1,0 +1,1 @@
+"""The compiled core `_core` and its readable NumPy twin `reference`."""

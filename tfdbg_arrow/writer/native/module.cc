@@ -215,6 +215,9 @@ NB_MODULE(_core, m) {
     nb::tuple numerics = nb::make_tuple(n.num_subnormal, n.min, n.max, n.mean, n.stddev, n.max_abs, n.any_finite, n.ordered);
     return nb::steal<nb::tuple>(PySequence_Concat(health_tuple(health).ptr(), numerics.ptr()));
   }, nb::arg("dtype"), nb::arg("buffer"));
+  m.def("read_sum", [](Bytes buffer) { return read_sum(buffer.data(), static_cast<int64_t>(buffer.size())); },
+        nb::arg("buffer"));
+  m.def("health_kernel_name", [] { return std::string(health_kernel_name()); });
   m.def("time_kernel", [](const std::string& name, int dtype, Bytes buffer, int64_t repeats) {
     nb::gil_scoped_release release;
     return time_kernel(name.c_str(), dtype, buffer.data(), static_cast<int64_t>(buffer.size()), repeats);

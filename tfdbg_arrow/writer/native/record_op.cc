@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -16,6 +17,16 @@ namespace {
 
 constexpr int kMaxRank = 254;  // TensorShape::MaxDimensions()
 
+// A large tensor that came as argument twice, at the same address: held, so that nobody can write to its
+// buffer (TensorFlow writes in place only where it holds the sole reference), and measured only once.
+// tf.data hands the whole data set to its functions again and again.
+struct HeldArgument {
+  std::mutex mutex;
+  const void* data = nullptr;  // last seen
+  TF_Tensor* held = nullptr;
+  Record measured;
+};
+
 // What a kernel knows for life: one instance a node of an instantiated (inlined) graph.
 struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
@@ -24,7 +35,11 @@ struct RecordKernel {
   int32_t call_site = 0;
   bool has_call_site = false;
   std::atomic<int32_t> device{-1};  // interned when it first runs
+  std::vector<HeldArgument> arguments;  // one for each tensor where these are arguments, else empty
 };
+
+// Smaller arguments are measured again sooner than looked up.
+constexpr int64_t kMinHeldSize = 1 << 14;
 
 class Status {
  public:
@@ -53,6 +68,13 @@ bool read_list(TF_OpKernelConstruction* construction, const char* name, std::vec
   if (!status->ok()) return false;
   out->resize(static_cast<size_t>(std::max(list_size, 0)));
   tf_api().TF_OpKernelConstruction_GetAttrInt64List(construction, name, out->data(), list_size, status->get());
+  return status->ok();
+}
+
+bool read_bool(TF_OpKernelConstruction* construction, const char* name, bool* out, Status* status) {
+  unsigned char value = 0;
+  tf_api().TF_OpKernelConstruction_GetAttrBool(construction, name, &value, status->get());
+  *out = value != 0;
   return status->ok();
 }
 
@@ -87,20 +109,67 @@ void* create_kernel(TF_OpKernelConstruction* construction, bool with_dtypes) {
   auto kernel = std::make_unique<RecordKernel>();
   Status status;
   std::string own_name;
+  bool is_argument = false;
   if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_string(construction, "own_name", &own_name, &status) ||
-      (with_dtypes && !read_list(construction, "dtypes", &kernel->dtypes, &status))) {
+      (with_dtypes && !read_list(construction, "dtypes", &kernel->dtypes, &status)) ||
+      (!with_dtypes && !read_bool(construction, "is_argument", &is_argument, &status))) {
     tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
     return nullptr;
   }
   find_call_site(construction, own_name, kernel.get());
+  // Inside an inlined call an argument is an intermediate tensor, which must not be held.
+  if (is_argument && kernel->has_call_site && kernel->call_site == 0) {
+    kernel->arguments = std::vector<HeldArgument>(kernel->nodes.size());
+  }
   return kernel.release();
 }
 
 void* create_record(TF_OpKernelConstruction* construction) { return create_kernel(construction, false); }
 void* create_record_summary(TF_OpKernelConstruction* construction) { return create_kernel(construction, true); }
-void delete_kernel(void* kernel) { delete static_cast<RecordKernel*>(kernel); }
+void delete_kernel(void* opaque) {
+  auto* kernel = static_cast<RecordKernel*>(opaque);
+  if (kernel == nullptr) return;
+  for (HeldArgument& argument : kernel->arguments) {
+    if (argument.held != nullptr) tf_api().TF_DeleteTensor(argument.held);
+  }
+  delete kernel;
+}
+
+// As describe_tensor, but takes the facts of an argument that is known to be what it was.
+// Returns whether it keeps the tensor.
+bool describe_argument(Session& session, HeldArgument* argument, int dtype, int rank, const int64_t* dims,
+                       TF_Tensor* tensor, Record* record) {
+  const TensorFlowApi& tf = tf_api();
+  const void* data = tf.TF_TensorData(tensor);
+  int64_t size = 1;
+  for (int d = 0; d < rank; ++d) size *= dims[d];
+  std::unique_lock<std::mutex> lock(argument->mutex, std::try_to_lock);
+  if (size < kMinHeldSize || rank > kNumInlineDims || session.mode == Mode::kFullTensor || !lock.owns_lock()) {
+    describe_tensor(session, dtype, rank, dims, data, record);
+    return false;
+  }
+  const Record& last = argument->measured;
+  if (argument->held != nullptr && argument->data == data && last.dtype == dtype && last.rank == rank &&
+      std::equal(dims, dims + rank, last.tensor.dims)) {
+    record->dtype = last.dtype;
+    record->rank = last.rank;
+    record->size = last.size;
+    record->flags |= last.flags;
+    record->tensor = last.tensor;
+    return false;
+  }
+  if (argument->held != nullptr) tf.TF_DeleteTensor(argument->held);
+  argument->held = nullptr;
+  describe_tensor(session, dtype, rank, dims, data, record);
+  bool came_again = argument->data == data;
+  argument->data = data;
+  if (!came_again) return false;
+  argument->measured = *record;
+  argument->held = tensor;
+  return true;
+}
 
 // Fills what is common to all tensors that one kernel records in one run.
 Record context_record(RecordKernel* kernel, TF_OpKernelContext* context, const Session& session) {
@@ -148,9 +217,15 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);
       Record record = common;
       record.node = static_cast<int32_t>(kernel->nodes[i]);
-      describe_tensor(*session, dtype, rank, dims, tf.TF_TensorData(tensor), &record);
+      bool is_kept = false;
+      if (kernel->arguments.empty()) {
+        describe_tensor(*session, dtype, rank, dims, tf.TF_TensorData(tensor), &record);
+      } else {
+        is_kept = describe_argument(*session, &kernel->arguments[i], dtype, rank, dims, tensor, &record);
+      }
       record.wall_time_ns = wall_time_ns();
       append_tensor_waiting(*session, record, rank, dims);
+      if (is_kept) continue;
     }
     tf.TF_DeleteTensor(tensor);
   }
@@ -245,6 +320,7 @@ void register_record_ops() {
     TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder("TfdbgArrowRecord");
     tf.TF_OpDefinitionBuilderAddInput(builder, "tensors: T");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "is_argument: bool");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "nodes: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "generation: int");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "own_name: string");
