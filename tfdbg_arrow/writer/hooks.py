@@ -259,6 +259,28 @@ def own_result(tensor: Any) -> Any:
     return tensor.op.inputs[0] if tensor.op.name.startswith(_HELD_CONDITION) else tensor
 
 
+def create_summary_op(
+    graph: Any, rows: Any, *, nodes: Sequence[int], dtypes: Sequence[int], generation: int, device: str
+) -> Any:
+    """Creates the op that records summary rows, and returns it.
+
+    Args:
+        graph: The FuncGraph.
+        rows: Its symbolic float64 tensor of shape [len(nodes), NUM_COLUMNS] of `summary.py`.
+        nodes: The keys of the tensors.
+        dtypes: The tensors' own dtypes, as numbers.
+        generation: Tells the recordings of one process apart.
+        device: Where the tensors are; the rows are taken from host memory.
+    """
+    attrs = {
+        "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
+        "dtypes": _AttrValue(list=_AttrValue.ListValue(i=dtypes)),
+        "generation": _AttrValue(i=generation),
+    }
+    with graph.as_default():
+        return create_record_op(graph, "TfdbgArrowRecordSummary", [rows], attrs=attrs, device=device)
+
+
 @contextmanager
 def own_scope(graph: Any) -> Iterator[None]:
     """Within it, ops that TensorFlow's API makes are added at the top of a graph, under a name of ours, unobserved."""

@@ -73,8 +73,12 @@ class StackTable:
         self._append = append
         self._original_location = original_location
         self._owners = FrameOwners()
+        self._known: dict[tuple[int, int], tuple[CodeType, Location | None, bool]] = {}
+        """By (id of code, instruction), as hash() of a code object is slow; the code is held, so its id stays."""
         self._frame_ids: dict[Location, int] = {}
         self._file_ids: dict[str, int] = {}
+        self._lines: dict[str, list[str]] = {}
+        """Each file's text as it was when first seen: a file may change while it runs."""
 
     def add(self, first_stack_id: int, stacks: Sequence[RawStack]) -> None:
         """Writes the rows of new stacks; their ids count up from `first_stack_id`."""
@@ -93,18 +97,25 @@ class StackTable:
         """The frames, innermost first, generated code mapped back, without our own."""
         locations: list[Location] = []
         for code, instruction in stack:
-            if code is EXECUTE_MAIN_CODE:
-                break  # further out is the command line that runs the program
-            path = code.co_filename
-            if path.startswith(_PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
+            known = self._known.get((id(code), instruction))
+            if known is None:
+                known = self._known[id(code), instruction] = (code, *self._location(code, instruction))
+            _, location, is_mapped = known
+            if location is None:
                 continue
-            lineno = lineno_of(code, instruction)
-            original = self._original_location(path, lineno)
-            location = original or (path, lineno, code.co_qualname)
-            if original is not None and locations and locations[-1][:2] == location[:2]:
+            if is_mapped and locations and locations[-1][:2] == location[:2]:
                 continue  # helper functions that autograph made of one statement of the user's
             locations.append(location)
         return locations
+
+    def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, bool]:
+        """Where an instruction stands, None for our own code; and whether it was mapped from generated code."""
+        path = code.co_filename
+        if path.startswith(_PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
+            return None, False
+        lineno = lineno_of(code, instruction)
+        original = self._original_location(path, lineno)
+        return original or (path, lineno, code.co_qualname), original is not None
 
     def _frame_id(self, location: Location, files: list[Row], frames: list[Row]) -> int:
         frame_id = self._frame_ids.get(location)
@@ -115,8 +126,11 @@ class StackTable:
         file_id = self._file_ids.get(path)
         if file_id is None:
             file_id = self._file_ids[path] = len(self._file_ids)
-            files.append({"source_file_id": file_id, "file_path": path, "source_text": _source_text(path)})
-        code = linecache.getline(path, lineno).strip()
+            lines = self._lines[path] = _source_lines(path)
+            text = "".join(lines) if lines else None
+            files.append({"source_file_id": file_id, "file_path": path, "source_text": text})
+        lines = self._lines[path]
+        code = lines[lineno - 1].strip() if 1 <= lineno <= len(lines) else ""
         frames.append(
             {
                 "stack_frame_id": frame_id,
@@ -131,7 +145,6 @@ class StackTable:
         return frame_id
 
 
-def _source_text(path: str) -> str | None:
-    """The whole text, as linecache has it (notebook cells are only there) or finds it; None if it has none."""
-    lines = linecache.getlines(path)
-    return "".join(lines) if lines else None
+def _source_lines(path: str) -> list[str]:
+    """The whole text, as linecache has it (notebook cells are only there) or finds it; empty if it has none."""
+    return list(linecache.getlines(path))

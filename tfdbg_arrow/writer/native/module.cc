@@ -146,6 +146,47 @@ nb::list stacks_since(int64_t start) {
   return stacks;
 }
 
+// Where each field of a record lies, as (name, offset, size), for the Python side to compare with its own.
+nb::list record_layout() {
+  nb::list fields;
+#define TFDBG_ARROW_FIELD(path, name) \
+  fields.append(nb::make_tuple(name, offsetof(Record, path), sizeof(static_cast<Record*>(nullptr)->path)))
+  TFDBG_ARROW_FIELD(commit, "commit");
+  TFDBG_ARROW_FIELD(wall_time_ns, "wall_time_ns");
+  TFDBG_ARROW_FIELD(kind, "kind");
+  TFDBG_ARROW_FIELD(rank, "rank");
+  TFDBG_ARROW_FIELD(dtype, "dtype");
+  TFDBG_ARROW_FIELD(flags, "flags");
+  TFDBG_ARROW_FIELD(node, "node");
+  TFDBG_ARROW_FIELD(call_site, "call_site");
+  TFDBG_ARROW_FIELD(device, "device");
+  TFDBG_ARROW_FIELD(slot, "slot");
+  TFDBG_ARROW_FIELD(step_id, "step_id");
+  TFDBG_ARROW_FIELD(execution_index, "execution_index");
+  TFDBG_ARROW_FIELD(frame_id, "frame_id");
+  TFDBG_ARROW_FIELD(iteration, "iteration");
+  TFDBG_ARROW_FIELD(tensor_id, "tensor_id");
+  TFDBG_ARROW_FIELD(step, "step");
+  TFDBG_ARROW_FIELD(size, "size");
+  TFDBG_ARROW_FIELD(value_offset, "value_offset");
+  TFDBG_ARROW_FIELD(tensor.dims, "dims");
+  TFDBG_ARROW_FIELD(tensor.num_neg_inf, "num_neg_inf");
+  TFDBG_ARROW_FIELD(tensor.num_pos_inf, "num_pos_inf");
+  TFDBG_ARROW_FIELD(tensor.num_nan, "num_nan");
+  TFDBG_ARROW_FIELD(tensor.num_neg_finite, "num_neg_finite");
+  TFDBG_ARROW_FIELD(tensor.num_zero, "num_zero");
+  TFDBG_ARROW_FIELD(tensor.num_pos_finite, "num_pos_finite");
+  TFDBG_ARROW_FIELD(tensor.num_subnormal, "num_subnormal");
+  TFDBG_ARROW_FIELD(tensor.min, "min");
+  TFDBG_ARROW_FIELD(tensor.max, "max");
+  TFDBG_ARROW_FIELD(tensor.mean, "mean");
+  TFDBG_ARROW_FIELD(tensor.stddev, "stddev");
+  TFDBG_ARROW_FIELD(tensor.max_abs, "max_abs");
+  TFDBG_ARROW_FIELD(tensor.reserved, "reserved");
+#undef TFDBG_ARROW_FIELD
+  return fields;
+}
+
 nb::tuple health_tuple(const Health& h) {
   return nb::make_tuple(h.num_neg_inf, h.num_pos_inf, h.num_nan, h.num_neg_finite, h.num_zero, h.num_pos_finite);
 }
@@ -200,7 +241,7 @@ NB_MODULE(_core, m) {
   m.def("stacks", &stacks_since, nb::arg("start"));
   m.def("intern_stack", &intern_stack, nb::arg("skip"));
   m.attr("op_callback") = nb::steal(PyCFunction_New(&g_op_callback, nullptr));
-  m.attr("RECORD_SIZE") = sizeof(Record);
+  m.def("record_layout", &record_layout);
   m.attr("NUM_SUMMARY_COLUMNS") = static_cast<int>(kNumSummaryColumns);
 
   m.def("count_health", [](int dtype, Bytes buffer) {
