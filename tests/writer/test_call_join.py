@@ -8,7 +8,7 @@ import pytest
 from tfdbg_arrow.writer import call_join
 from tfdbg_arrow.writer.call_join import CallJoin
 from tfdbg_arrow.writer.convert import Batch, join_records
-from tfdbg_arrow.writer.records import RECORD_DTYPE, Flag, Kind
+from tfdbg_arrow.writer.records import NO_VALUE, RECORD_DTYPE, Flag, Kind
 
 F, G, INNER = 1, 2, 3
 """Two outermost graphs, and one that runs inline in F only."""
@@ -45,6 +45,7 @@ class History:
                 row["kind"], row["execution_index"] = Kind.EXECUTION_END, event[1]
             else:
                 row["kind"], graphs[place] = Kind.GRAPH_TENSOR, event[1]
+                row["execution_index"] = event[3] if len(event) > 3 else NO_VALUE
                 if what == "tensor":
                     row["flags"], row["step_id"] = Flag.CONTEXT, event[2]
         records["commit"] = self._num_events + np.arange(len(events)) + 1
@@ -70,6 +71,16 @@ def test_a_call_that_does_not_reach_the_graph_is_no_candidate() -> None:
 def test_two_calls_in_flight_are_told_apart_by_their_graphs() -> None:
     events = [("call", 0, F), ("call", 1, G), ("tensor", G, 51), ("tensor", F, 50), ("tensor", INNER, 50)]
     assert History().joined(*events) == [1, 0, 0]
+
+
+def test_an_argument_that_is_the_very_tensor_of_a_call_decides_its_step() -> None:
+    events = [("call", 0, F), ("call", 1, F), ("tensor", INNER, 50), ("tensor", F, 50, 1), ("tensor", F, 51, 0)]
+    assert History().joined(*events) == [1, 1, 0]
+
+
+def test_an_argument_of_another_graph_than_the_call_decides_nothing() -> None:
+    events = [("call", 0, F), ("call", 1, F), ("tensor", INNER, 50, 1), ("tensor", G, 51, 0)]
+    assert History().joined(*events) == [None, None]
 
 
 def test_two_calls_of_one_function_at_once_are_never_guessed() -> None:

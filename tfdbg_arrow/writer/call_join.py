@@ -1,8 +1,8 @@
 """Which call a graph tensor was computed in: step id -> execution.
 
 A step id is new for each call of an outermost function. It belongs to the call in flight whose outermost graph
-reaches the graphs of all its tensors. Where several calls do (two threads inside the same function at once) the
-answer is -1, never a guess.
+reaches the graphs of all its tensors. Where several calls do (two threads inside the same function at once), an
+argument of the step whose memory is that of one call's argument decides; else the answer is -1, never a guess.
 
 Source: design of the recording: the call is recorded before it runs, its end after it returned.
 """
@@ -72,10 +72,23 @@ class CallJoin:
         with_step, without = np.flatnonzero(tensors & context), np.flatnonzero(tensors & ~context)
         if len(with_step):
             steps = batch.field("step_id", with_step)
+            self._take_hints(steps, batch.field("execution_index", with_step), graph_ids[with_step], calls)
             joined[with_step] = self._by_step(steps, graph_ids[with_step], events[with_step], calls)
         if len(without):
             joined[without] = _by_range(graph_ids[without], events[without], calls)
         return joined
+
+    def _take_hints(self, steps: Ints, hints: Ints, graph_ids: Ints, calls: _Calls) -> None:
+        """Decides the steps of arguments that were seen to be the very tensors that a call was given."""
+        hinted = np.flatnonzero(hints >= 0)
+        if not len(hinted):
+            return
+        fields = np.unique(np.stack([steps[hinted], hints[hinted], graph_ids[hinted]], axis=1), axis=0)
+        for step, execution_index, graph_id in fields.tolist():
+            # A function of a data set may be handed the same tensor, but never runs the call's own graph.
+            if calls.graph_of(execution_index) == graph_id:
+                self._decided[step] = execution_index
+                self._undecided.pop(step, None)
 
     def _reaches(self, graph_id: int, inner_graph_id: int) -> bool:
         """Like the call graph's own, but what was once True is not asked again."""
@@ -178,6 +191,10 @@ class _Calls:
         self._num_started = 0
         self._active: list[int] = []
         """Places of the calls in flight at the event `_now`, by start."""
+
+    def graph_of(self, execution_index: int) -> int:
+        """Returns the graph of the function that a call in flight called, NO_CALL where there is no such call."""
+        return next((call.graph_id for call in self._calls if call.execution_index == execution_index), NO_CALL)
 
     def changes(self) -> Ints:
         """Returns the event indexes at which the calls in flight change, rising."""

@@ -308,15 +308,17 @@ class NativeRecordOps:
         """Adds the record ops; returns them."""
         added = []
         with graph.as_default():
-            for device, is_argument, group in _groups(batches, limit=_MAX_OPS_IN_GROUP):
+            places = {id(tensor): index for index, tensor in enumerate(graph.inputs)}
+            for device, group in _groups(batches, places):
                 tensors = [tensor for batch in group for tensor in batch.tensors]
                 types = [tensor.dtype.base_dtype.as_datatype_enum for tensor in tensors]
                 nodes = [node for batch in group for node in batch.nodes]
+                arguments = [places[id(tensor)] for tensor in tensors if id(tensor) in places]
                 attrs = {
                     "T": _AttrValue(list=_AttrValue.ListValue(type=types)),
                     "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
                     "generation": _AttrValue(i=self._generation),
-                    "is_argument": _AttrValue(b=is_argument),
+                    "arguments": _AttrValue(list=_AttrValue.ListValue(i=arguments)),
                 }
                 added.append(create_record_op(graph, "TfdbgArrowRecord", tensors, attrs=attrs, device=device))
         return added
@@ -327,15 +329,16 @@ class NativeRecordOps:
 _MAX_OPS_IN_GROUP = 4
 
 
-def _groups(batches: Sequence[TensorBatch], *, limit: int) -> list[tuple[str, bool, list[TensorBatch]]]:
+def _groups(batches: Sequence[TensorBatch], places: Mapping[int, int]) -> list[tuple[str, list[TensorBatch]]]:
     """Batches that one record op takes: neighbours in order of creation, on the same device, all arguments or none."""
-    groups: list[tuple[str, bool, list[TensorBatch]]] = []
+    groups: list[tuple[str, list[TensorBatch]]] = []
     filling: dict[tuple[str, bool], list[TensorBatch]] = {}
     for batch in batches:
-        key = (batch.op.device, batch.op.type == "Placeholder")
-        if key not in filling or len(filling[key]) >= limit:
+        device = batch.op.device
+        key = (device, id(batch.tensors[0]) in places)
+        if key not in filling or len(filling[key]) >= _MAX_OPS_IN_GROUP:
             filling[key] = []
-            groups.append((*key, filling[key]))
+            groups.append((device, filling[key]))
         filling[key].append(batch)
     return groups
 

@@ -7,7 +7,8 @@ payload of 19 integers (`PAYLOAD_DTYPE`).
 
 Which fields count, by kind:
 
-* GRAPH_TENSOR: everything but `execution_index`, `tensor_id`; `node` is the key that
+* GRAPH_TENSOR: everything but `tensor_id`; `execution_index` where the tensor is known to be an argument of that
+  call (-1: not known); `node` is the key that
   `GraphRegistry` gave the tensor.
 * EXECUTION_TENSOR, EXTERNAL_TENSOR: `node` is the interned op type (not for EXTERNAL),
   `execution_index`, `slot`, `tensor_id`.

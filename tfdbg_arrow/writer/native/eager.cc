@@ -290,6 +290,20 @@ void on_graph_op(PyObject* op_type, PyObject* op_name, PyObject* outputs, PyObje
   Py_XDECREF(result);
 }
 
+// Where the memory of an eager tensor on the CPU is; null where that is not known without a copy.
+const void* address_of(Session& session, PyObject* tensor) {
+  const TensorFlowApi& tf = tf_api();
+  if (!tf.EagerTensor_CheckExact(tensor)) return nullptr;
+  TFE_TensorHandle* handle = tf.EagerTensor_Handle(tensor);
+  if (!session.covers(tf.TFE_TensorHandleDataType(handle))) return nullptr;
+  TF_Status* status = tf.TF_NewStatus();
+  TF_Tensor* resolved = tf.TFE_TensorHandleResolve(handle, status);
+  const void* address = resolved == nullptr ? nullptr : tf.TF_TensorData(resolved);
+  if (resolved != nullptr) tf.TF_DeleteTensor(resolved);
+  tf.TF_DeleteStatus(status);
+  return address;
+}
+
 }  // namespace
 
 void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on_error) {
@@ -330,6 +344,10 @@ int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num
   Items inputs(inputs_object);
   int64_t execution_index = session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
   t_calls.push_back({name, execution_index, Py_NewRef(function_name)});
+  std::vector<const void*> arguments;
+  arguments.reserve(static_cast<size_t>(inputs.size()));
+  for (Py_ssize_t i = 0; i < inputs.size(); ++i) arguments.push_back(address_of(*session, inputs.data()[i]));
+  session->calls.add(execution_index, std::move(arguments));
   record_external(*session, inputs.data(), inputs.size(), execution_index);
   record_execution(*session, name, inputs.data(), inputs.size(), num_outputs, execution_index, 0);
   if (PyErr_Occurred() != nullptr) report_error("recording a call");
@@ -350,6 +368,7 @@ void end_call(int64_t execution_index, PyObject* outputs_object) {
     Py_DECREF(call.op_type);
   }
   if (!session) return;
+  session->calls.remove(execution_index);
   Record record = blank_record(kExecutionEnd, *session);
   record.execution_index = execution_index;
   record.wall_time_ns = wall_time_ns();

@@ -21,6 +21,7 @@ constexpr int kMaxRank = 254;  // TensorShape::MaxDimensions()
 // buffer (TensorFlow writes in place only where it holds the sole reference), and measured only once.
 // tf.data hands the whole data set to its functions again and again.
 struct HeldArgument {
+  size_t index = 0;  // which argument of the function
   std::mutex mutex;
   const void* data = nullptr;  // last seen
   TF_Tensor* held = nullptr;
@@ -71,13 +72,6 @@ bool read_list(TF_OpKernelConstruction* construction, const char* name, std::vec
   return status->ok();
 }
 
-bool read_bool(TF_OpKernelConstruction* construction, const char* name, bool* out, Status* status) {
-  unsigned char value = 0;
-  tf_api().TF_OpKernelConstruction_GetAttrBool(construction, name, &value, status->get());
-  *out = value != 0;
-  return status->ok();
-}
-
 bool read_int(TF_OpKernelConstruction* construction, const char* name, int64_t* out, Status* status) {
   tf_api().TF_OpKernelConstruction_GetAttrInt64(construction, name, out, status->get());
   return status->ok();
@@ -109,19 +103,20 @@ void* create_kernel(TF_OpKernelConstruction* construction, bool with_dtypes) {
   auto kernel = std::make_unique<RecordKernel>();
   Status status;
   std::string own_name;
-  bool is_argument = false;
+  std::vector<int64_t> arguments;
   if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_string(construction, "own_name", &own_name, &status) ||
       (with_dtypes && !read_list(construction, "dtypes", &kernel->dtypes, &status)) ||
-      (!with_dtypes && !read_bool(construction, "is_argument", &is_argument, &status))) {
+      (!with_dtypes && !read_list(construction, "arguments", &arguments, &status))) {
     tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
     return nullptr;
   }
   find_call_site(construction, own_name, kernel.get());
   // Inside an inlined call an argument is an intermediate tensor, which must not be held.
-  if (is_argument && kernel->has_call_site && kernel->call_site == 0) {
-    kernel->arguments = std::vector<HeldArgument>(kernel->nodes.size());
+  if (arguments.size() == kernel->nodes.size() && kernel->has_call_site && kernel->call_site == 0) {
+    kernel->arguments = std::vector<HeldArgument>(arguments.size());
+    for (size_t i = 0; i < arguments.size(); ++i) kernel->arguments[i].index = static_cast<size_t>(arguments[i]);
   }
   return kernel.release();
 }
@@ -221,7 +216,9 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       if (kernel->arguments.empty()) {
         describe_tensor(*session, dtype, rank, dims, tf.TF_TensorData(tensor), &record);
       } else {
-        is_kept = describe_argument(*session, &kernel->arguments[i], dtype, rank, dims, tensor, &record);
+        HeldArgument* argument = &kernel->arguments[i];
+        record.execution_index = session->calls.find(argument->index, tf.TF_TensorData(tensor));
+        is_kept = describe_argument(*session, argument, dtype, rank, dims, tensor, &record);
       }
       record.wall_time_ns = wall_time_ns();
       append_tensor_waiting(*session, record, rank, dims);
@@ -320,7 +317,7 @@ void register_record_ops() {
     TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder("TfdbgArrowRecord");
     tf.TF_OpDefinitionBuilderAddInput(builder, "tensors: T");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "is_argument: bool");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "arguments: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "nodes: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "generation: int");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "own_name: string");

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "calls.h"
 #include "intern.h"
 #include "spool.h"
 
@@ -54,6 +55,7 @@ struct Session {
 
   Spool spool;
   ValueSpool values;
+  CallsInFlight calls;
   const Mode mode;
   const uint64_t covered_dtypes;  // bit i: tensors of TensorFlow's DataType i are measured
   const int64_t generation;       // tells the recordings of one process apart

@@ -57,8 +57,6 @@ struct TF_StringView {
   X(TF_StringView, TF_OpKernelConstruction_GetName, (TF_OpKernelConstruction*))                             \
   X(void, TF_OpKernelConstruction_GetAttrSize,                                                              \
     (TF_OpKernelConstruction*, const char*, int32_t*, int32_t*, TF_Status*))                                \
-  X(void, TF_OpKernelConstruction_GetAttrBool,                                                              \
-    (TF_OpKernelConstruction*, const char*, unsigned char*, TF_Status*))                                    \
   X(void, TF_OpKernelConstruction_GetAttrInt64, (TF_OpKernelConstruction*, const char*, int64_t*, TF_Status*)) \
   X(void, TF_OpKernelConstruction_GetAttrInt64List,                                                         \
     (TF_OpKernelConstruction*, const char*, int64_t*, int, TF_Status*))                                     \
