@@ -313,6 +313,22 @@ class TestCircularBuffer:
         recording.close()
         assert recording.rows("execution", "execution_index") == [(2,), (3,)]
 
+    def test_what_is_around_the_first_infinity_and_the_first_nan_stays(self, tmp_path: Path) -> None:
+        recording = Recording(tmp_path, circular_buffer_size=4).start()
+        for i in range(60):
+            bad = {10: {"num_pos_inf": 2}, 12: {"num_pos_inf": 2}, 30: {"num_nan": 2}, 31: {"num_nan": 2}}.get(i, {})
+            flags = MEASURED | (Flag.BAD if bad else 0)
+            recording.recorder.record(Kind.GRAPH_TENSOR, node=0, dims=(2,), flags=flags, **bad)
+            if i % 7 == 0:
+                recording.sink.flush()
+        recording.close()
+        assert [index for (index,) in recording.rows("tensor_health", "event_index")] == [
+            *range(9, 13),
+            *range(29, 33),
+            *range(56, 60),
+        ]
+        assert recording.rows("capture_stat", "subject", "num_events") == [("graph tensor", 48)]
+
     def test_old_records_and_values_leave_the_memory(self, tmp_path: Path) -> None:
         recording = Recording(tmp_path, circular_buffer_size=3).start()
         recording.recorder.values = b"abcdefgh" * 100

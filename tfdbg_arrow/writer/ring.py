@@ -50,18 +50,31 @@ class _Kept:
         self.num_heads = int(is_counted.sum())
         return records
 
+    def emptied(self) -> _Kept:
+        """Returns an empty one that goes on counting."""
+        empty = _Kept(self._size)
+        empty.num_overwritten = self.num_overwritten
+        return empty
+
 
 class Ring:
     """Keeps the last `size` executions, with all eager records that belong to them, and the last `size` graph tensors.
+
+    What it holds soon after the first infinity and the first NaN stays for good: else a buffer would lose what one
+    looks for in it.
 
     Args:
         size: At least 1.
     """
 
     def __init__(self, size: int) -> None:
+        self._size = size
         self._eager, self._graph = _Kept(size), _Kept(size)
+        self._stays: list[Records] = []
         self._values: dict[int, bytes] = {}
         self._newest = -1
+        self._num_heads = 0
+        self._due: dict[str, int | None] = {"inf": None, "nan": None}
 
     @property
     def num_overwritten_executions(self) -> int:
@@ -75,8 +88,47 @@ class Ring:
 
     def add(self, batch: Batch, *, values: Mapping[int, bytes]) -> None:
         """Takes whole groups of records, and the elements by event_index."""
+        start = 0
+        for cut in self._cuts(batch):
+            self._add(batch, start, cut)
+            self._keep_for_good()
+            start = cut
+        self._add(batch, start, len(batch))
+        if values:
+            self._values.update(values)
+            self.content()  # elements can be large: drop at once what no record needs
+
+    def content(self) -> tuple[Records, dict[int, bytes]]:
+        """Returns what is kept: records in order of event_index, and the elements by event_index."""
+        records = join_records([*self._stays, self._eager.trim(), self._graph.trim()])
+        records = pick(records, np.argsort(records["commit"], kind="stable"))
+        if self._values:
+            kept = set((records["commit"].astype(np.int64) - 1).tolist())
+            self._values = {event: value for event, value in self._values.items() if event in kept}
+        return records, self._values
+
+    def _cuts(self, batch: Batch) -> list[int]:
+        """Returns the positions of heads at which what is kept is to stay: half a buffer after a first bad tensor."""
+        heads = np.flatnonzero(batch.heads == np.arange(len(batch)))
+        bad = batch.covered[(batch.flags[batch.covered] & Flag.BAD) != 0]
+        has_nan = batch.field("num_nan", bad) > 0
+        cuts = []
+        for kind, positions in (("inf", bad[~has_nan]), ("nan", bad[has_nan])):
+            if self._due[kind] is None and len(positions):
+                self._due[kind] = self._num_heads + int(np.searchsorted(heads, positions[0])) + self._size // 2 + 1
+            due = self._due[kind]
+            if due is not None and self._num_heads <= due < self._num_heads + len(heads):
+                cuts.append(int(heads[due - self._num_heads]))
+        self._num_heads += len(heads)
+        return sorted(cuts)
+
+    def _keep_for_good(self) -> None:
+        self._stays += [self._eager.trim(), self._graph.trim()]
+        self._eager, self._graph = self._eager.emptied(), self._graph.emptied()
+
+    def _add(self, batch: Batch, start: int, end: int) -> None:
         heads, kind = batch.heads, batch.kind
-        own = np.flatnonzero(heads >= 0)
+        own = start + np.flatnonzero(heads[start:end] >= 0)
         head_kind, covered = kind[heads[own]], (batch.flags[heads[own]] & Flag.COVERED) != 0
         graph = own[(head_kind == Kind.GRAPH_TENSOR) & covered]
         if len(graph):
@@ -89,15 +141,3 @@ class Ring:
             keys = np.where(keys < 0, newest, keys)  # no user known: it goes with the newest execution
             self._newest = int(newest[-1])
             self._eager.add(pick(batch.records, eager), keys=keys, is_counted=kind[eager] == Kind.EXECUTION)
-        if values:
-            self._values.update(values)
-            self.content()  # elements can be large: drop at once what no record needs
-
-    def content(self) -> tuple[Records, dict[int, bytes]]:
-        """Returns what is kept: records in order of event_index, and the elements by event_index."""
-        records = join_records([self._eager.trim(), self._graph.trim()])
-        records = pick(records, np.argsort(records["commit"], kind="stable"))
-        if self._values:
-            kept = set((records["commit"].astype(np.int64) - 1).tolist())
-            self._values = {event: value for event, value in self._values.items() if event in kept}
-        return records, self._values

@@ -97,6 +97,8 @@ class StackTable:
         """The frames, innermost first, generated code mapped back, without our own."""
         locations: list[Location] = []
         for code, instruction in stack:
+            if code is EXECUTE_MAIN_CODE:
+                break  # further out is the command line that runs the program
             known = self._known.get((id(code), instruction))
             if known is None:
                 known = self._known[id(code), instruction] = (code, *self._location(code, instruction))

@@ -1,0 +1,138 @@
+"""What cannot be used is said in one sentence, with exit code 2, by every command that it concerns."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ..query.builder import RunBuilder
+
+READERS: dict[str, tuple[str, ...]] = {
+    "first-nonfinite": ("first-nonfinite", "{logdir}"),
+    "sql": ("sql", "{logdir}", "SELECT 1"),
+    "info": ("info", "{logdir}"),
+}
+RUN = ("run", "--logdir", "{logdir}", "program.py")
+ALL = {"run": RUN, **READERS}
+
+
+def refusal(here: Path, *command: str) -> str:
+    """Runs a command that must refuse, and returns the sentence it gives."""
+    (here / "program.py").write_text("print('the program was started')\n")
+    found = subprocess.run(
+        [sys.executable, "-m", "tfdbg_arrow", *command], cwd=here, capture_output=True, text=True, check=False
+    )
+    assert (found.returncode, found.stdout) == (2, ""), found.stderr
+    assert found.stderr.count("\n") == 1, found.stderr
+    assert found.stderr.startswith("tfdbg-arrow: ")
+    return found.stderr.removeprefix("tfdbg-arrow: ").rstrip("\n")
+
+
+def at(logdir: Path | str, command: tuple[str, ...]) -> list[str]:
+    return [word.format(logdir=logdir) for word in command]
+
+
+def debugger_v2(path: Path) -> None:
+    path.mkdir()
+    for name in ("metadata", "execution", "graphs"):
+        (path / f"tfdbg_events.1600000000.host.{name}").write_bytes(b"")
+
+
+def newer_logdir(path: Path) -> None:
+    RunBuilder("run-a").write(path)
+    (path / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "2.0"}')
+
+
+def other_directory(path: Path) -> None:
+    path.mkdir()
+    (path / "notes.txt").write_text("mine")
+
+
+@pytest.mark.parametrize("command", ALL.values(), ids=ALL)
+def test_a_logdir_that_is_a_file(tmp_path: Path, command: tuple[str, ...]) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+    sentence = refusal(tmp_path, *at(path, command))
+    assert f"{path} is a file; " in sentence
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ALL.values(), ids=ALL)
+def test_a_newer_major_version(tmp_path: Path, command: tuple[str, ...]) -> None:
+    path = tmp_path / "logdir"
+    newer_logdir(path)
+    before = sorted(path.rglob("*"))
+    sentence = refusal(tmp_path, *at(path, command))
+    assert "2.0" in sentence
+    assert "1.x" in sentence
+    assert "pip install" in sentence
+    assert sorted(path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", READERS.values(), ids=READERS)
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda path: None, "does not exist"),
+        (Path.mkdir, "is an empty directory"),
+        (debugger_v2, "holds dumps of TensorFlow's Debugger V2"),
+        (other_directory, "is not a logdir of tfdbg_arrow"),
+    ],
+    ids=["nothing", "empty", "debugger_v2", "other"],
+)
+def test_a_directory_that_is_no_logdir(
+    tmp_path: Path, command: tuple[str, ...], make: Callable[[Path], None], why: str
+) -> None:
+    path = tmp_path / "logdir"
+    make(path)
+    assert f"{path} {why}" in refusal(tmp_path, *at(path, command))
+
+
+@pytest.mark.parametrize("path", ["file/logdir", "file/a/b", "/proc/logdir", "/proc/self/fdinfo"])
+def test_a_directory_in_which_even_root_can_make_nothing(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    sentence = refusal(tmp_path, *at(path, RUN))
+    assert f"the logdir {tmp_path / path} cannot be written: " in sentence
+    assert sentence.endswith("; choose another path")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_write_permission(tmp_path: Path) -> None:
+    path = tmp_path / "logdir"
+    path.mkdir(mode=0o555)
+    assert "Permission denied" in refusal(tmp_path, *at(path, RUN))
+
+
+def test_a_wrong_mode(tmp_path: Path) -> None:
+    sentence = refusal(tmp_path, "run", "--mode", "FULL_HEALT", "program.py")
+    assert sentence == (
+        "tensor_debug_mode is 'FULL_HEALT'; expected one of CONCISE_HEALTH, CURT_HEALTH, FULL_HEALTH, FULL_NUMERICS, "
+        "FULL_TENSOR, NO_TENSOR, SHAPE"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--kinds", "zero"), "kind 'zero' is unknown, expected 'nan', 'inf' or both"),
+        (("--kinds", ""), "expected 'nan', 'inf' or both"),
+        (("--run-id", "no-such-run"), "run 'no-such-run' is not in "),
+    ],
+    ids=["kind", "no kind", "run"],
+)
+def test_a_wrong_choice_of_what_to_look_for(tmp_path: Path, options: tuple[str, ...], why: str) -> None:
+    logdir = RunBuilder("run-a").write(tmp_path / "logdir")
+    assert why in refusal(tmp_path, "first-nonfinite", str(logdir), *options)
+
+
+def test_a_logdir_damaged_by_a_truncated_part(tmp_path: Path) -> None:
+    logdir = RunBuilder("run-a").write(tmp_path / "logdir")
+    part = next(logdir.glob("tensor_health/*/part-*.parquet"))
+    part.write_bytes(part.read_bytes()[:-20])
+    for command in READERS.values():
+        assert str(part) in refusal(tmp_path, *at(logdir, command))

@@ -1,0 +1,220 @@
+"""`tfdbg-arrow run`: records a program that knows nothing of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json as json_module
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from tfdbg_arrow.cli.output import printable, progress, to_json
+from tfdbg_arrow.errors import SettingError, TfdbgArrowError
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import NonFinite, Run
+    from tfdbg_arrow.writer.program import Program
+
+_EXIT_FINDINGS = 1
+_EXIT_ERROR = 2
+_EXIT_INTERRUPTED = 130
+
+
+class RunCommand(TyperCommand):
+    """A command whose own options end where the program begins: at its path, or after `-m` and its name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parses our options; everything after the program's name is left to the program."""
+        flags = {name for option in self.get_params(ctx) for name in option.opts if getattr(option, "is_flag", False)}
+        return super().parse_args(ctx, _with_end_of_options(args, flags))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Returns what the line of usage says."""
+        return ["[OPTIONS]", "{SCRIPT | -m MODULE}", "[ARGS]..."]
+
+
+def _with_end_of_options(args: list[str], flags: set[str]) -> list[str]:
+    index = 0
+    while index < len(args) and args[index].startswith("-") and args[index] != "--":
+        name = args[index]
+        has_value = name in flags or "=" in name or (len(name) > 2 and not name.startswith("--"))
+        index += 1 if has_value else 2
+        if name.startswith("-m"):
+            return [*args[:index], "--", *args[index:]]
+    return args
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What `run` says in the end; with `--json` as one object.
+
+    Attributes:
+        logdir: The logdir, as an absolute path.
+        run_ids: The runs that were recorded; empty where nothing was.
+        program_exit_code: The program's own exit code.
+        num_tensors: Recorded tensors of these runs.
+        num_nonfinite: Those of them with an infinity or a NaN.
+        nonfinite: The first bad tensor, as `first-nonfinite --json` gives it; None if there is none.
+    """
+
+    logdir: str
+    run_ids: tuple[str, ...]
+    program_exit_code: int
+    num_tensors: int = 0
+    num_nonfinite: int = 0
+    nonfinite: NonFinite | None = None
+
+
+def run(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="SCRIPT", help="The script, with its arguments, as after `python`."),
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option("-m", metavar="MODULE", help="The module to run instead of a script, as after `python -m`."),
+    ] = None,
+    logdir: Annotated[str, typer.Option("--logdir", "-o", metavar="DIR", help="Where to write.")] = "tfdbg_logdir",
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE",
+            help="How much of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS, SHAPE "
+            "or FULL_TENSOR.",
+        ),
+    ] = "FULL_HEALTH",
+    circular_buffer_size: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Keep only the last N executions and graph tensors, and what is around the first bad; 0: all.",
+        ),
+    ] = -1,
+    op_regex: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Only tensors of ops whose type matches, from its start.")
+    ] = None,
+    tensor_dtypes: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Only tensors of these dtypes, as float32,bfloat16.")
+    ] = None,
+    health_backend: Annotated[
+        str, typer.Option(metavar="NAME", help="What measures tensors: native, tensorflow or auto.")
+    ] = "auto",
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as one JSON object on one line, the last of stderr.")
+    ] = False,
+) -> None:
+    """Runs a Python program, unmodified, and records it.
+
+    Everything after the script or module belongs to the program. Its output is its own; a summary goes to stderr
+    when it has ended. A program that calls tf.debugging.experimental.enable_dump_debug_info is recorded with the
+    settings that it gives there, in place of TensorFlow's own dumping.
+
+    Exit codes: the program's own if it fails (1 for an exception); else 0 nothing is bad, 1 something is, 2 an error.
+    """
+    from tfdbg_arrow.writer.launch import LaunchSettings, record_program
+
+    settings = LaunchSettings(
+        logdir=Path(logdir).expanduser().absolute(),
+        tensor_debug_mode=mode,
+        circular_buffer_size=circular_buffer_size,
+        op_regex=op_regex,
+        tensor_dtypes=None if tensor_dtypes is None else [name.strip() for name in tensor_dtypes.split(",")],
+        health_backend=health_backend,
+    )
+    try:
+        outcome = record_program(_program(module, program or []), settings)
+        if outcome.is_child:
+            raise typer.Exit(outcome.exit_code)
+        summary = Summary(logdir=str(settings.logdir), run_ids=outcome.run_ids, program_exit_code=outcome.exit_code)
+        raise typer.Exit(_finish(summary, shown_logdir=logdir, json=json))
+    except KeyboardInterrupt:
+        raise typer.Exit(_EXIT_INTERRUPTED) from None
+
+
+def _program(module: str | None, args: list[str]) -> Program:
+    from tfdbg_arrow.writer.program import Program
+
+    if module is not None:
+        return Program(name=module, is_module=True, args=tuple(args))
+    if not args:
+        raise SettingError("run has no program; expected a script's path, or -m and a module's name")
+    return Program(name=args[0], args=tuple(args[1:]))
+
+
+def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
+    """Says what was recorded and returns the exit code."""
+    with contextlib.suppress(OSError, AttributeError):
+        sys.stdout.flush()
+    try:
+        summary, runs = _read(summary)
+    except TfdbgArrowError as error:
+        _say(str(error))
+        return summary.program_exit_code or _EXIT_ERROR
+    if json:
+        typer.echo(json_module.dumps(to_json(summary), allow_nan=False), err=True)
+    else:
+        for line in _summary_lines(summary, runs, shown_logdir):
+            _say(line)
+    return summary.program_exit_code or (_EXIT_FINDINGS if summary.num_nonfinite else 0)
+
+
+def _read(summary: Summary) -> tuple[Summary, list[Run]]:
+    """Returns the summary with what the logdir holds of its runs, and these runs."""
+    if not summary.run_ids:
+        return summary, []
+    from tfdbg_arrow.query import open_logdir
+
+    with progress("Looking for the first bad tensor …"), open_logdir(summary.logdir) as opened:
+        ((num_tensors, num_nonfinite),) = opened.rows(
+            "SELECT count(*), count(*) FILTER (has_inf_or_nan) FROM tensor_health WHERE list_contains($runs, run_id)",
+            {"runs": list(summary.run_ids)},
+        )
+        found = (opened.first_nonfinite(run_id=run_id) for run_id in summary.run_ids)
+        nonfinite = next((each for each in found if each is not None), None)
+        runs = [run for run in opened.runs() if run.run_id in summary.run_ids]
+    return dataclasses.replace(summary, num_tensors=num_tensors, num_nonfinite=num_nonfinite, nonfinite=nonfinite), runs
+
+
+def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list[str]:
+    if not summary.run_ids:
+        is_off = os.environ.get("TFDBG_ARROW") == "0"
+        why = "TFDBG_ARROW=0 is set" if is_off else "the program did not import TensorFlow"
+        return [f"nothing was recorded: {why}"]
+    recorded = f"recorded {summary.num_tensors:,} tensors in {shown_logdir}"
+    if summary.nonfinite is not None:
+        command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run-id {summary.nonfinite.run_id}"
+        return [
+            f"{recorded}, {summary.num_nonfinite:,} of them bad; the first: {_in_one_line(summary.nonfinite)}",
+            f"for its inputs and stack: {command}",
+        ]
+    more = f"for more: tfdbg-arrow info {shlex.quote(shown_logdir)}"
+    unmeasured = sorted({run.tensor_debug_mode for run in runs if not run.measures_health})
+    if unmeasured:
+        return [f"{recorded}, whose elements were not looked at in mode {' and '.join(unmeasured)}; {more}"]
+    if not summary.num_tensors:
+        return [f"no tensor was recorded in {shown_logdir}: no op ran that the settings cover; {more}"]
+    return [f"{recorded}, none of them bad; {more}"]
+
+
+def _in_one_line(found: NonFinite) -> str:
+    from tfdbg_arrow.cli.first_nonfinite_text import bad_kinds_text, graph_text, tensor_text
+
+    text = f"{bad_kinds_text(found)} in {tensor_text(found)}"
+    graph = graph_text(found)
+    if graph is not None:
+        text += f" in {graph}"
+    if found.source is not None:
+        text += f", {found.source.file_path}:{found.source.lineno}"
+        if found.source.code:
+            text += f": {found.source.code}"
+    return text
+
+
+def _say(text: str) -> None:
+    typer.echo(f"tfdbg-arrow: {printable(text)}", err=True)

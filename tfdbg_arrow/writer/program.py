@@ -1,0 +1,231 @@
+"""Runs a Python program in this process as `python script.py` or `python -m module` would.
+
+The program finds what it finds there: a module `__main__` of its own in `sys.modules`, its `sys.argv` and
+`sys.path[0]`, the working directory, and its tracebacks without our frames.
+
+Source: https://docs.python.org/3/using/cmdline.html and `runpy`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import importlib.util
+import io
+import os
+import pkgutil
+import runpy
+import sys
+import threading
+import zipfile
+from dataclasses import dataclass
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+from tfdbg_arrow.errors import RecordingError
+
+EXIT_INTERRUPTED = 130
+"""What a shell reports of a program that Ctrl-C ended."""
+
+_PACKAGE_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+
+
+class ProgramAborted(BaseException):
+    """Ends a program from within: run_program() lets it pass, and no `except Exception` of the program stops it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What to run.
+
+    Attributes:
+        name: Path of a script, or of a directory or zip file with a `__main__.py`; or a module's dotted name.
+        is_module: Whether it is a module, as after `python -m`.
+        args: Its arguments, without its own name.
+    """
+
+    name: str
+    is_module: bool = False
+    args: tuple[str, ...] = ()
+
+
+class _NotRunnableError(Exception):
+    """What runpy is to raise where there is nothing to run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Main:
+    """What is executed as `__main__`."""
+
+    code: CodeType
+    file_path: str
+    loader: Any
+    spec: importlib.machinery.ModuleSpec | None = None
+    package: str | None = None
+
+
+def check_program(program: Program) -> None:
+    """Refuses a program that is not there, before anything is done for it.
+
+    Raises:
+        RecordingError: There is no such script, or no such module.
+    """
+    if not program.is_module:
+        try:
+            if not os.path.isdir(program.name):
+                io.open_code(os.path.abspath(program.name)).close()
+        except OSError as error:
+            raise RecordingError(
+                f"the script {program.name} cannot be read: {error.strerror or error}; "
+                "give the path of a Python script, or -m and the name of a module"
+            ) from error
+        return
+    top = program.name.partition(".")[0]
+    sys.path.insert(0, _search_directory(program))
+    try:
+        is_there = bool(top) and importlib.util.find_spec(top) is not None
+    finally:
+        sys.path.pop(0)
+    if not is_there:
+        raise RecordingError(
+            f"there is no module {program.name!r} to run; expected one that `python -m {program.name}` finds from here"
+        )
+
+
+def run_program(program: Program) -> int:
+    """Runs a program to its end, its threads included, and returns the exit code that `python` would give.
+
+    An exception that it does not catch is printed as Python prints it. Its `__main__` stays in `sys.modules`.
+
+    Raises:
+        RecordingError: The module cannot be run.
+        ProgramAborted: Something that the program called raised it.
+    """
+    sys.argv[:] = ["-m" if program.is_module else program.name, *program.args]
+    if not sys.flags.safe_path:
+        sys.path[0] = _search_directory(program)
+    sys.excepthook = sys.__excepthook__  # what the command line put in its place is none of the program's business
+    try:
+        main = _load(program)
+    except (RecordingError, ProgramAborted):
+        raise
+    except BaseException as error:
+        return _uncaught(error)
+    exit_code = _run(main)
+    wait_for_threads = getattr(threading, "_shutdown", None)  # as multiprocessing does at the end of its processes
+    if wait_for_threads is not None:
+        try:
+            wait_for_threads()
+        except BaseException as error:
+            return _uncaught(error)
+    return exit_code
+
+
+def execute_main(code: CodeType, namespace: dict[str, Any]) -> None:
+    """Executes a program: in its stacks, what is further out than this function is the command line's."""
+    exec(code, namespace)
+
+
+EXECUTE_MAIN_CODE = execute_main.__code__
+"""Tells the frame of execute_main() in a stack."""
+
+
+def _load(program: Program) -> _Main:
+    if not program.is_module and not _is_search_path(program.name):
+        path = os.path.abspath(program.name)
+        loader = importlib.machinery.SourceFileLoader("__main__", path)
+        return _Main(code=_script_code(path), file_path=path, loader=loader)
+    runner: Any = runpy  # pdb and cProfile run modules through these private functions, too
+    try:
+        if program.is_module:
+            _, spec, code = runner._get_module_details(program.name, _NotRunnableError)
+        else:
+            _, spec, code = runner._get_main_module_details(_NotRunnableError)
+    except _NotRunnableError as error:
+        kind = "module" if program.is_module else "directory or zip file"
+        raise RecordingError(
+            f"the {kind} {program.name} cannot be run: {error}; give one that `python` itself can run"
+        ) from None
+    if program.is_module:
+        sys.argv[0] = spec.origin
+    return _Main(code=code, file_path=spec.origin, loader=spec.loader, spec=spec, package=spec.parent)
+
+
+def _script_code(path: str) -> CodeType:
+    with io.open_code(path) as file:
+        compiled: CodeType | None = pkgutil.read_code(file)
+    if compiled is not None:
+        return compiled
+    with io.open_code(path) as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
+def _run(main: _Main) -> int:
+    module = ModuleType("__main__")
+    vars(module).update(
+        __annotations__={},
+        __builtins__=builtins,
+        __cached__=None if main.spec is None else main.spec.cached,
+        __file__=main.file_path,
+        __loader__=main.loader,
+        __package__=main.package,
+        __spec__=main.spec,
+    )
+    sys.modules["__main__"] = module
+    try:
+        execute_main(main.code, vars(module))
+    except SystemExit as error:
+        return _exit_code(error)
+    except ProgramAborted:
+        raise
+    except BaseException as error:
+        return _uncaught(error)
+    return 0
+
+
+def _search_directory(program: Program) -> str:
+    """Returns what Python puts first into sys.path."""
+    if program.is_module:
+        return os.getcwd()
+    path = os.path.realpath(program.name)
+    return path if _is_search_path(path) else os.path.dirname(path)
+
+
+def _is_search_path(path: str) -> bool:
+    """Returns whether a path holds modules, a `__main__` among them, and is not itself a script."""
+    return os.path.isdir(path) or zipfile.is_zipfile(path)
+
+
+def _exit_code(error: SystemExit) -> int:
+    """Returns the code of a sys.exit(); a text goes to stderr, and the code is 1."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _uncaught(error: BaseException) -> int:
+    """Shows an exception as Python does at the end of a program; returns the exit code."""
+    error.__traceback__ = _without_our_frames(error.__traceback__)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as exit_:
+        return _exit_code(exit_)
+    except BaseException as failure:
+        failure.__context__ = None  # the exception that the hook was given is shown below
+        sys.stderr.write("Error in sys.excepthook:\n")
+        failure.__traceback__ = _without_our_frames(failure.__traceback__)
+        sys.__excepthook__(type(failure), failure, failure.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback from the program's outermost frame on; None if it has none."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE_DIRECTORY):
+        traceback = traceback.tb_next
+    return traceback
