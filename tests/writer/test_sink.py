@@ -17,6 +17,7 @@ from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_layout import read_live_parts
 from tfdbg_arrow.writer import sink as sink_module
+from tfdbg_arrow.writer import values as values_module
 from tfdbg_arrow.writer.convert import join_records
 from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind
 from tfdbg_arrow.writer.sink import Sink
@@ -270,7 +271,8 @@ def test_values_are_kept_and_their_space_given_back_in_order(recording: Recordin
 
 
 def test_large_values_are_read_in_batches_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_module, "_MAX_BATCH_VALUE_BYTES", 16)
+    monkeypatch.setattr(values_module, "MAX_BATCH_VALUE_BYTES", 16)
+    monkeypatch.setattr(sink_module, "MAX_BATCH_VALUE_BYTES", 16)
     recording = Recording(tmp_path).start()
     recording.recorder.values = bytes(range(100))
     flags = MEASURED | Flag.VALUE

@@ -614,8 +614,9 @@ TENSOR_HEALTH = Table(
             type=_T.VARCHAR,
             nullable=True,
             doc=(
-                "Path of calling ops from the outermost graph to the op's graph, as `while/body/_5/call_1`: an op's name, "
-                "behind it what the runtime adds for a branch or a part of a loop; empty at the top; NULL as step_id."
+                "Path of calling ops from the outermost graph to the op's graph, as `while/body/_5/call_1`: an op's "
+                "name, behind it what the runtime adds for a branch or a part of a loop; empty at the top; NULL as "
+                "step_id."
             ),
         ),
         Column(

@@ -5,8 +5,6 @@ Nothing here raises into the training: a failure is counted, told once and becom
 
 from __future__ import annotations
 
-import contextlib
-import heapq
 import os
 import threading
 import time
@@ -14,14 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.schema.dtypes import dtype_itemsize
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, marker_text, parse_marker
 from tfdbg_arrow.writer.call_join import NO_CALL, CallJoin
 from tfdbg_arrow.writer.convert import (
@@ -37,45 +33,19 @@ from tfdbg_arrow.writer.convert import (
     num_whole,
     pick,
 )
+from tfdbg_arrow.writer.failures import Failures
 from tfdbg_arrow.writer.parts import PartWriter
-from tfdbg_arrow.writer.records import Flag, Kind
+from tfdbg_arrow.writer.recorder import Recorder
+from tfdbg_arrow.writer.records import Kind
 from tfdbg_arrow.writer.ring import Ring
+from tfdbg_arrow.writer.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
 
 MAX_BACKLOG_BYTES = 64 * 2**20
 """Arrow bytes of events that wait while parts cannot be written; beyond it the oldest are dropped."""
-_MAX_BATCH_VALUE_BYTES = 64 * 2**20
-"""Bytes of elements read for one batch, so that FULL_TENSOR takes bounded memory."""
-_MAX_VALUE_BYTES = 2**31 - 1
-"""What one value of a Parquet BLOB written by Arrow can hold."""
 _PAUSE_S = 0.05
 _WAIT_SLICE_S = 0.2
-_HOLE_PATIENCE_S = 10.0
-"""How long the space of elements that no record names is kept: their record may be on its way."""
-_VALUE_ALIGNMENT = 64
 _SNAPSHOT_REST = 10
 """A circular buffer is written for bad values at most this fraction of the time."""
-
-
-class Recorder(Protocol):
-    """The native core or the Python recorder, as the sink sees it."""
-
-    def drain(self, max_records: int) -> Records:
-        """Returns a copy of the next committed records, in order, and frees their slots."""
-
-    def wait(self, timeout_s: float, pending: int) -> bool:
-        """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
-
-    def strings(self, start: int) -> list[str]:
-        """Returns the interned strings from id `start` on."""
-
-    def read_value(self, offset: int, size: int) -> bytes:
-        """Returns kept elements."""
-
-    def release_values(self, upto: int) -> None:
-        """Gives back the space of kept elements before that offset."""
-
-    def num_dropped(self) -> int:
-        """Returns how many records found no room in the spool so far."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,7 +90,7 @@ class Sink:
     ) -> None:
         self._logdir, self._run_id, self._recorder = Path(logdir), run_id, recorder
         self._flush_interval_s, self._flush_rows = flush_interval_s, max(1, flush_rows)
-        self._failures = _Failures(on_failure)
+        self._failures = Failures(on_failure)
         self._names = Names(recorder, nodes=nodes, call_graph=call_graph)
         self._converter = Converter(run_id, names=self._names)
         self._call_join = CallJoin(call_graph)
@@ -280,7 +250,7 @@ class Sink:
             )
             graph = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
             batch.set_execution_index(graph, self._join(batch)[graph])
-            for part in _split_by_value_bytes(batch):
+            for part in split_by_value_bytes(batch):
                 self._take_batch(part)
         except Exception as error:
             self._failures.add("convert", error, num_events=whole)
@@ -307,7 +277,7 @@ class Sink:
         self._queue_devices(batch)
         for table, data in self._converter.tables(batch, values=values).items():
             self._backlog.append(_Waiting(table=table, data=data, is_event=True))
-        if sum(len(value) for value in values.values()) >= _MAX_BATCH_VALUE_BYTES // 2:
+        if sum(len(value) for value in values.values()) >= MAX_BATCH_VALUE_BYTES // 2:
             self._write()
 
     def _queue_devices(self, batch: Batch) -> None:
@@ -435,136 +405,3 @@ class Sink:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, marker)
-
-
-class ValueReader:
-    """Reads kept elements and gives their space back.
-
-    Threads keep elements first and commit the record after, so records can come in another order than their
-    elements: space is given back only up to the first elements that no drained record has named yet.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._read: list[tuple[int, int]] = []
-        self._released = 0
-        self._hole_since: float | None = None
-
-    def read(self, batch: Batch, *, failures: _Failures) -> dict[int, bytes]:
-        """Returns the elements of a batch's tensors by event_index; those that cannot be read are told and left out."""
-        values: dict[int, bytes] = {}
-        sizes = _value_bytes(batch)
-        rows = np.flatnonzero(sizes >= 0)
-        fields = zip(
-            batch.event_index[rows].tolist(),
-            batch.field("value_offset", rows).tolist(),
-            sizes[rows].tolist(),
-            ((batch.flags[rows] & Flag.COVERED) != 0).tolist(),
-            strict=True,
-        )
-        for event, offset, size, is_covered in fields:
-            if is_covered:
-                try:
-                    if size > _MAX_VALUE_BYTES:
-                        raise ValueError(f"a tensor has {size} bytes, a BLOB holds at most {_MAX_VALUE_BYTES}")
-                    values[event] = self._recorder.read_value(offset, size) if size else b""
-                except Exception as error:
-                    failures.add("tensor_value", error, num_events=1)
-            if size:
-                heapq.heappush(self._read, (offset, offset + size))
-        self._release()
-        return values
-
-    def _release(self) -> None:
-        before = self._released
-        while self._read:
-            offset, end = self._read[0]
-            if offset > self._released + _VALUE_ALIGNMENT:
-                now = time.monotonic()
-                self._hole_since = now if self._hole_since is None else self._hole_since
-                if now - self._hole_since < _HOLE_PATIENCE_S:
-                    break
-            self._hole_since = None
-            heapq.heappop(self._read)
-            self._released = max(self._released, end)
-        if self._released > before:
-            self._recorder.release_values(self._released)
-
-
-def _value_bytes(batch: Batch) -> Ints:
-    """Returns the bytes of each tensor's kept elements, -1 where none are kept."""
-    wanted = Flag.VALUE | Flag.SHAPE
-    rows = np.flatnonzero((batch.kind <= Kind.EXTERNAL_TENSOR) & ((batch.flags & wanted) == wanted))
-    numbers = batch.field("dtype", rows)
-    itemsizes = np.full(len(rows), -1, dtype=np.int64)
-    for number in np.unique(numbers).tolist():
-        itemsizes[numbers == number] = dtype_itemsize(number) or -1
-    sizes = np.full(len(batch), -1, dtype=np.int64)
-    sizes[rows] = np.where(itemsizes > 0, batch.field("size", rows) * itemsizes, -1)
-    return sizes
-
-
-def _split_by_value_bytes(batch: Batch) -> Iterator[Batch]:
-    """Yields the records in batches whose kept elements take bounded memory; whole groups stay together."""
-    sizes = np.maximum(_value_bytes(batch), 0)
-    if int(sizes.sum()) <= _MAX_BATCH_VALUE_BYTES:
-        yield batch
-        return
-    number = np.cumsum(sizes) // _MAX_BATCH_VALUE_BYTES
-    number = np.where(batch.heads >= 0, number[batch.heads], number)
-    cuts = np.flatnonzero(np.diff(number)) + 1
-    for records in np.split(batch.records, cuts):
-        yield Batch(records)
-
-
-class _Failures:
-    """Counts what went wrong and keeps it for capture_stat."""
-
-    def __init__(self, on_failure: Callable[[str], None]) -> None:
-        self._on_failure = on_failure
-        self._repeats: dict[tuple[str, str], int] = {}
-        self._lost: dict[tuple[str, str], int] = {}
-        self._notes: list[tuple[str, str, str, int | None]] = []
-
-    @contextlib.contextmanager
-    def caught(self, where: str) -> Iterator[None]:
-        """Turns an exception of the block into a counted failure."""
-        try:
-            yield
-        except Exception as error:
-            self.add(where, error)
-
-    def add(self, where: str, error: Exception, *, num_events: int | None = None) -> None:
-        """Counts a failure and tells of the first of its kind."""
-        kind = (where, type(error).__name__)
-        if kind in self._repeats:
-            self._repeats[kind] += 1
-            self._lost[kind] += num_events or 0
-            return
-        self._repeats[kind] = self._lost[kind] = 0
-        reason = f"{type(error).__name__}: {error}"
-        self.note("failed", where, reason, num_events)
-        with contextlib.suppress(Exception):
-            self._on_failure(f"tfdbg_arrow could not do all of its recording ({where}): {reason}")
-
-    def note(self, stat: str, subject: str, reason: str, num_events: int | None) -> None:
-        """Keeps a row for capture_stat."""
-        self._notes.append((stat, subject, reason, num_events))
-
-    def note_repeats(self) -> None:
-        """Keeps a row for each kind of failure that came again after it was told."""
-        for (where, name), count in self._repeats.items():
-            if count:
-                lost = self._lost[where, name]
-                self.note("failed", f"{where} (again)", f"{name} came {count} more times.", lost or None)
-        self._repeats = dict.fromkeys(self._repeats, 0)
-        self._lost = dict.fromkeys(self._lost, 0)
-
-    def take_notes(self) -> list[tuple[str, str, str, int | None]]:
-        """Returns the rows kept since the last call, equal ones as one with the sum of their events."""
-        notes, self._notes = self._notes, []
-        sums: dict[tuple[str, str, str], int | None] = {}
-        for stat, subject, reason, num_events in notes:
-            before = sums.get((stat, subject, reason))
-            sums[stat, subject, reason] = num_events if before is None else before + (num_events or 0)
-        return [(*key, num_events) for key, num_events in sums.items()]

@@ -1,0 +1,59 @@
+"""What went wrong in the sink: counted, told once for each kind, kept for capture_stat."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+
+class Failures:
+    """Counts what went wrong and keeps it for capture_stat."""
+
+    def __init__(self, on_failure: Callable[[str], None]) -> None:
+        self._on_failure = on_failure
+        self._repeats: dict[tuple[str, str], int] = {}
+        self._lost: dict[tuple[str, str], int] = {}
+        self._notes: list[tuple[str, str, str, int | None]] = []
+
+    @contextlib.contextmanager
+    def caught(self, where: str) -> Iterator[None]:
+        """Turns an exception of the block into a counted failure."""
+        try:
+            yield
+        except Exception as error:
+            self.add(where, error)
+
+    def add(self, where: str, error: Exception, *, num_events: int | None = None) -> None:
+        """Counts a failure and tells of the first of its kind."""
+        kind = (where, type(error).__name__)
+        if kind in self._repeats:
+            self._repeats[kind] += 1
+            self._lost[kind] += num_events or 0
+            return
+        self._repeats[kind] = self._lost[kind] = 0
+        reason = f"{type(error).__name__}: {error}"
+        self.note("failed", where, reason, num_events)
+        with contextlib.suppress(Exception):
+            self._on_failure(f"tfdbg_arrow could not do all of its recording ({where}): {reason}")
+
+    def note(self, stat: str, subject: str, reason: str, num_events: int | None) -> None:
+        """Keeps a row for capture_stat."""
+        self._notes.append((stat, subject, reason, num_events))
+
+    def note_repeats(self) -> None:
+        """Keeps a row for each kind of failure that came again after it was told."""
+        for (where, name), count in self._repeats.items():
+            if count:
+                lost = self._lost[where, name]
+                self.note("failed", f"{where} (again)", f"{name} came {count} more times.", lost or None)
+        self._repeats = dict.fromkeys(self._repeats, 0)
+        self._lost = dict.fromkeys(self._lost, 0)
+
+    def take_notes(self) -> list[tuple[str, str, str, int | None]]:
+        """Returns the rows kept since the last call, equal ones as one with the sum of their events."""
+        notes, self._notes = self._notes, []
+        sums: dict[tuple[str, str, str], int | None] = {}
+        for stat, subject, reason, num_events in notes:
+            before = sums.get((stat, subject, reason))
+            sums[stat, subject, reason] = num_events if before is None else before + (num_events or 0)
+        return [(*key, num_events) for key, num_events in sums.items()]

@@ -1,0 +1,29 @@
+"""What the sink drains."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tfdbg_arrow.writer.convert import Records
+
+
+class Recorder(Protocol):
+    """The native core or the Python recorder, as the sink sees it."""
+
+    def drain(self, max_records: int) -> Records:
+        """Returns a copy of the next committed records, in order, and frees their slots."""
+
+    def wait(self, timeout_s: float, pending: int) -> bool:
+        """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
+
+    def strings(self, start: int) -> list[str]:
+        """Returns the interned strings from id `start` on."""
+
+    def read_value(self, offset: int, size: int) -> bytes:
+        """Returns kept elements."""
+
+    def release_values(self, upto: int) -> None:
+        """Gives back the space of kept elements before that offset."""
+
+    def num_dropped(self) -> int:
+        """Returns how many records found no room in the spool so far."""

@@ -1,0 +1,103 @@
+"""Reads the elements that FULL_TENSOR keeps, in bounded memory, and gives their space back."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from tfdbg_arrow.schema.dtypes import dtype_itemsize
+from tfdbg_arrow.writer.convert import Batch, Ints
+from tfdbg_arrow.writer.failures import Failures
+from tfdbg_arrow.writer.recorder import Recorder
+from tfdbg_arrow.writer.records import Flag, Kind
+
+MAX_BATCH_VALUE_BYTES = 64 * 2**20
+"""Bytes of elements read for one batch, so that FULL_TENSOR takes bounded memory."""
+_MAX_VALUE_BYTES = 2**31 - 1
+"""What one value of a Parquet BLOB written by Arrow can hold."""
+_HOLE_PATIENCE_S = 10.0
+"""How long the space of elements that no record names is kept: their record may be on its way."""
+_VALUE_ALIGNMENT = 64
+
+
+class ValueReader:
+    """Reads kept elements and gives their space back.
+
+    Threads keep elements first and commit the record after, so records can come in another order than their
+    elements: space is given back only up to the first elements that no drained record has named yet.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._read: list[tuple[int, int]] = []
+        self._released = 0
+        self._hole_since: float | None = None
+
+    def read(self, batch: Batch, *, failures: Failures) -> dict[int, bytes]:
+        """Returns the elements of a batch's tensors by event_index; those that cannot be read are told and left out."""
+        values: dict[int, bytes] = {}
+        sizes = _value_bytes(batch)
+        rows = np.flatnonzero(sizes >= 0)
+        fields = zip(
+            batch.event_index[rows].tolist(),
+            batch.field("value_offset", rows).tolist(),
+            sizes[rows].tolist(),
+            ((batch.flags[rows] & Flag.COVERED) != 0).tolist(),
+            strict=True,
+        )
+        for event, offset, size, is_covered in fields:
+            if is_covered:
+                try:
+                    if size > _MAX_VALUE_BYTES:
+                        raise ValueError(f"a tensor has {size} bytes, a BLOB holds at most {_MAX_VALUE_BYTES}")
+                    values[event] = self._recorder.read_value(offset, size) if size else b""
+                except Exception as error:
+                    failures.add("tensor_value", error, num_events=1)
+            if size:
+                heapq.heappush(self._read, (offset, offset + size))
+        self._release()
+        return values
+
+    def _release(self) -> None:
+        before = self._released
+        while self._read:
+            offset, end = self._read[0]
+            if offset > self._released + _VALUE_ALIGNMENT:
+                now = time.monotonic()
+                self._hole_since = now if self._hole_since is None else self._hole_since
+                if now - self._hole_since < _HOLE_PATIENCE_S:
+                    break
+            self._hole_since = None
+            heapq.heappop(self._read)
+            self._released = max(self._released, end)
+        if self._released > before:
+            self._recorder.release_values(self._released)
+
+
+def _value_bytes(batch: Batch) -> Ints:
+    """Returns the bytes of each tensor's kept elements, -1 where none are kept."""
+    wanted = Flag.VALUE | Flag.SHAPE
+    rows = np.flatnonzero((batch.kind <= Kind.EXTERNAL_TENSOR) & ((batch.flags & wanted) == wanted))
+    numbers = batch.field("dtype", rows)
+    itemsizes = np.full(len(rows), -1, dtype=np.int64)
+    for number in np.unique(numbers).tolist():
+        itemsizes[numbers == number] = dtype_itemsize(number) or -1
+    sizes = np.full(len(batch), -1, dtype=np.int64)
+    sizes[rows] = np.where(itemsizes > 0, batch.field("size", rows) * itemsizes, -1)
+    return sizes
+
+
+def split_by_value_bytes(batch: Batch) -> Iterator[Batch]:
+    """Yields the records in batches whose kept elements take bounded memory; whole groups stay together."""
+    sizes = np.maximum(_value_bytes(batch), 0)
+    if int(sizes.sum()) <= MAX_BATCH_VALUE_BYTES:
+        yield batch
+        return
+    number = np.cumsum(sizes) // MAX_BATCH_VALUE_BYTES
+    number = np.where(batch.heads >= 0, number[batch.heads], number)
+    cuts = np.flatnonzero(np.diff(number)) + 1
+    for records in np.split(batch.records, cuts):
+        yield Batch(records)
