@@ -39,6 +39,7 @@ class GraphState:
         is_described: Whether the graph itself has its row.
         creations: For each op seen at its creation: stack trace id and wall time.
         callees: Calls that have rows: (op name, attribute, branch index) to callee's graph.
+        edges: For each op with callees: how many inputs and outputs have rows. A gradient may add some later.
     """
 
     graph_id: int
@@ -46,6 +47,7 @@ class GraphState:
     is_described: bool = False
     creations: dict[str, tuple[int, int]] = field(default_factory=dict)
     callees: dict[tuple[str, str, int], int | None] = field(default_factory=dict)
+    edges: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class GraphRegistry:

@@ -223,7 +223,7 @@ def create_record_op(graph: Any, op_type: str, inputs: Sequence[Any], *, attrs: 
     # A name that ends in a slash is taken as it is.
     op = graph._create_op_internal(op_type, list(inputs), [], None, name + "/", attrs, None, False)
     # An op without a kernel on that very device would else fail the user's function.
-    if device and tf.config.get_soft_device_placement():
+    if device and allows_soft_placement():
         op._set_device(device)
     return op
 
@@ -401,6 +401,12 @@ def unobserved() -> Iterator[None]:
 def eager_tensor_id(tensor: Any) -> int:
     """Returns the id of an eager tensor, -1 for anything else."""
     return tensor._id if type(tensor) is framework_ops.EagerTensor else -1
+
+
+def allows_soft_placement() -> bool:
+    """Returns whether an op that has no kernel on the device it asks for runs elsewhere, as it does by default."""
+    # tf.config.get_soft_device_placement() answers otherwise while a graph is the default.
+    return eager_context.context()._soft_device_placement is not False
 
 
 def is_op_determinism_enabled() -> bool:

@@ -71,6 +71,8 @@ class GraphInstrumenter:
         make_run: `(graph, ops)`: makes TensorFlow run ops of a graph whose outputs nobody uses.
         own_result: Returns the user's tensor for a graph's result that `make_run` put in its place.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
+        on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
+        on_session_graph: Told of the first op that is created in a graph that is no function's.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class GraphInstrumenter:
         make_run: Callable[[Any, Sequence[Any]], None],
         own_result: Callable[[Any], Any],
         intern_stack: Callable[[], int],
+        on_unknown_callee: Callable[[str], None],
+        on_session_graph: Callable[[], None],
     ) -> None:
         self._registry = registry
         self._append = append
@@ -91,6 +95,8 @@ class GraphInstrumenter:
         self._make_run = make_run
         self._own_result = own_result
         self._intern_stack = intern_stack
+        self._on_unknown_callee = on_unknown_callee
+        self._on_session_graph: Callable[[], None] | None = on_session_graph
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
 
@@ -98,8 +104,13 @@ class GraphInstrumenter:
         self, op_type: str, op_name: str | None, outputs: Sequence[Any], graph: Any, stack_id: int, wall_time_ns: int
     ) -> None:
         """Notes where and when an op of a graph is created; TensorFlow's op callback tells."""
+        if not hasattr(graph, "control_outputs"):
+            tell, self._on_session_graph = self._on_session_graph, None
+            if tell is not None:
+                tell()
+            return
         name = outputs[0].op.name if outputs else op_name
-        if name is not None and hasattr(graph, "control_outputs") and not op_type.startswith(OWN_OP_PREFIX):
+        if name is not None and not op_type.startswith(OWN_OP_PREFIX):
             self._state(graph).creations[name] = (stack_id, wall_time_ns)
 
     def prepare(self, function_name: str, graph: Any) -> None:
@@ -169,13 +180,25 @@ class GraphInstrumenter:
             node_def = node_defs[name]
             if node_def.op.startswith(OWN_OP_PREFIX):
                 continue
-            # A gradient may give a loop another body after the loop was described.
+            # A gradient may give a loop or call that was described another callee, and more inputs and outputs.
             calls += self._describe_calls(node_def, state)
-            if op_index < state.num_described:
+            num_inputs, num_outputs = state.edges.get(name, (0, 0))
+            is_new = op_index >= state.num_described
+            if not is_new and name not in state.edges:
+                continue
+            op_outputs = op.outputs
+            inputs += _input_rows(node_def, state.graph_id, first=None if is_new else num_inputs)
+            if len(op_outputs) > num_outputs:
+                rows, batch = self._describe_outputs(op, node_def.op, op_outputs, state.graph_id, first=num_outputs)
+                outputs += rows
+                if batch is not None:
+                    batches.append(batch)
+            if _functions_of(node_def):
+                state.edges[name] = (len(op.inputs), len(op_outputs))
+            if not is_new:
                 continue
             stack_id, wall_time_ns = state.creations.pop(name, (-1, 0))
             times = wall_time_columns(wall_time_ns) if wall_time_ns else now_columns()
-            op_outputs = op.outputs
             ops.append(
                 {
                     "graph_id": state.graph_id,
@@ -189,11 +212,6 @@ class GraphInstrumenter:
                     **times,
                 }
             )
-            inputs += _input_rows(node_def, state.graph_id)
-            rows, batch = self._describe_outputs(op, node_def.op, name, op_outputs, state.graph_id)
-            outputs += rows
-            if batch is not None:
-                batches.append(batch)
         for table, table_rows in (
             ("graph_op", ops),
             ("graph_op_input", inputs),
@@ -205,14 +223,16 @@ class GraphInstrumenter:
         return batches
 
     def _describe_outputs(
-        self, op: Any, op_type: str, op_name: str, op_outputs: Sequence[Any], graph_id: int
+        self, op: Any, op_type: str, op_outputs: Sequence[Any], graph_id: int, *, first: int
     ) -> tuple[list[Row], TensorBatch | None]:
+        """The rows of an op's outputs from slot `first` on, and those of them to record."""
+        op_name = op.name
         rows: list[Row] = []
         tensors: list[Any] = []
         nodes: list[int] = []
         # An op inside a V1 loop or branch runs under conditions that an op from outside cannot share.
         in_v1_control_flow = op._get_control_flow_context() is not None
-        for slot, tensor in enumerate(op_outputs):
+        for slot, tensor in enumerate(op_outputs[first:], start=first):
             dtype = tensor.dtype.base_dtype
             reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum)
             if reason is None and in_v1_control_flow:
@@ -243,7 +263,9 @@ class GraphInstrumenter:
                 continue
             state.callees[key] = callee
             is_inline = runs_inline(node_def.op)
-            if callee is not None and is_inline:
+            if callee is None:
+                self._on_unknown_callee(function_name)
+            elif is_inline:
                 self._registry.add_callee(state.graph_id, key, callee)
             rows.append(
                 {
@@ -276,17 +298,27 @@ class GraphInstrumenter:
             self._append("graph_function_output", outputs)
 
 
-def _input_rows(node_def: Any, graph_id: int) -> list[Row]:
-    """The edges of a NodeDef's inputs: `name`, `name:slot` or `^name`."""
+def _input_rows(node_def: Any, graph_id: int, *, first: int | None) -> list[Row]:
+    """The edges of a NodeDef's inputs: `name`, `name:slot` or `^name`.
+
+    Args:
+        node_def: The NodeDef.
+        graph_id: Its graph.
+        first: Only data edges, from this input on; None: all edges.
+    """
     rows: list[Row] = []
     num_control = 0
     for index, text in enumerate(node_def.input):
         row: Row = {"graph_id": graph_id, "op_name": node_def.name}
         if text.startswith("^"):
+            if first is not None:
+                continue
             row |= {"input_index": num_control, "is_control": True, "source_op_name": text[1:]}
             row |= {"source_output_slot": None}
             num_control += 1
         else:
+            if first is not None and index < first:
+                continue
             source, _, slot = text.partition(":")
             row |= {"input_index": index, "is_control": False, "source_op_name": source}
             row |= {"source_output_slot": int(slot or 0)}

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from tfdbg_arrow.writer.backend import Handlers, choose_backend
 from tfdbg_arrow.writer.graphs import GraphRegistry, Row, now_columns, to_json, wall_time_columns
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Settings, make_settings
 from tfdbg_arrow.writer.sink import Sink
-from tfdbg_arrow.writer.stacks import StackTable
+from tfdbg_arrow.writer.stacks import StackTable, as_utf8
 
 _lock = threading.RLock()
 _active: Recording | None = None
@@ -87,17 +87,24 @@ class Recording:
             make_run=hooks.make_run,
             own_result=hooks.own_result,
             intern_stack=self._backend.intern_stack,
+            on_unknown_callee=self._note_unobserved,
+            on_session_graph=self._note_session_graph,
         )
+        self._called: set[bytes] = set()
         self.op_callback = self._backend.op_callback
-        self.begin_call = self._backend.begin_call
         self.end_call = self._backend.end_call
         self._step: int | None = None
         self._hooks = hooks.Hooks(self)
 
     def start(self) -> None:
         """Begins to record."""
-        self._sink.append("run", [self._run_row(is_clean_end=False)])
-        self._sink.start()
+        try:
+            self._sink.append("run", [self._run_row(is_clean_end=False)])
+            self._sink.start()
+        except Exception:
+            self._backend.stop()
+            self._backend.remove_files()
+            raise
         handlers = Handlers(
             on_graph_op=self._instrumenter.note_creation,
             covers_op=self.settings.covers_op if self.settings.op_regex is not None else None,
@@ -124,11 +131,19 @@ class Recording:
 
     # What the hooks call.
 
+    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
+        """A call of a function begins; returns its execution index, -1 for none."""
+        if function_name not in self._called and self.registry.graph_id_of_function(function_name.decode()) is None:
+            self._note_unobserved(function_name.decode())
+        self._called.add(function_name)
+        return self._backend.begin_call(function_name, inputs, num_outputs)
+
     def before_function(self, function_name: str, graph: Any) -> None:
         """A runtime function is about to be made of a graph."""
         try:
             self._instrumenter.prepare(function_name, graph)
         except Exception as error:
+            self._called.add(function_name.encode())
             self.note("failed", function_name, f"its graph could not be instrumented: {_sentence(error)}")
 
     def after_function(self, function_name: str, graph: Any, function_def: Callable[[], Any]) -> None:
@@ -144,11 +159,30 @@ class Recording:
 
     # What was not recorded.
 
+    def _note_unobserved(self, function_name: str) -> None:
+        """Tells once that a function was not made while recording; not where that failed, which has been told."""
+        if function_name.encode() in self._called:
+            return
+        self._called.add(function_name.encode())
+        reason = (
+            "was traced before recording began and is held as a concrete function: what runs inside it is not "
+            "recorded; call the tf.function itself, or trace it after enable()"
+        )
+        self.note("unobservable", function_name, reason)
+
+    def _note_session_graph(self) -> None:
+        # No warning: TensorFlow itself makes such graphs, to save models.
+        reason = "ops of a graph that is no function's would run in a Session, which is not recorded"
+        self._add_stat("unobservable", "tf.Graph", reason, num_events=None)
+
     def note(self, stat: str, subject: str, reason: str, *, num_events: int | None = None) -> None:
         """Adds a row to capture_stat, and warns the first time for each kind."""
-        row: Row = {"stat": stat, "subject": subject, "reason": reason, "num_events": num_events}
-        self._sink.append("capture_stat", [{"event_index": self._backend.num_events(), **now_columns(), **row}])
+        self._add_stat(stat, subject, reason, num_events=num_events)
         self._warn_once(f"{stat}: {subject}: {reason}", key=f"{stat}: {reason}")
+
+    def _add_stat(self, stat: str, subject: str, reason: str, *, num_events: int | None) -> None:
+        row: Row = {"stat": stat, "subject": as_utf8(subject), "reason": as_utf8(reason), "num_events": num_events}
+        self._sink.append("capture_stat", [{"event_index": self._backend.num_events(), **now_columns(), **row}])
 
     def _note_failure(self, what: str, error: object) -> None:
         self.note("failed", what, _sentence(error))
@@ -172,7 +206,8 @@ class Recording:
             self._backend.set_step(step)
         values = {**({"step": step} if step is not None else {}), **labels}
         common = {"event_index": event_index, **now_columns(), "step": self._step}
-        self._sink.append("mark", [{**common, "label": name, "value": str(value)} for name, value in values.items()])
+        rows = [{**common, "label": as_utf8(name), "value": _label_text(value)} for name, value in values.items()]
+        self._sink.append("mark", rows)
 
     def _run_row(self, *, is_clean_end: bool) -> Row:
         import numpy
@@ -194,7 +229,7 @@ class Recording:
             "host_name": socket.gethostname(),
             "pid": os.getpid(),
             "worker": _worker_of(os.environ.get("TF_CONFIG")),
-            "command_line": to_json(sys.orig_argv),
+            "command_line": as_utf8(to_json(sys.orig_argv)),
             "working_directory": _working_directory(),
             "tensor_debug_mode": settings.mode.name,
             "circular_buffer_size": settings.circular_buffer_size,
@@ -332,16 +367,23 @@ def mark(step: int | None = None, **labels: object) -> None:
     recording = _active
     if recording is None:
         return
-    try:
-        number = None if step is None else int(step)
-    except (TypeError, ValueError) as error:
-        raise SettingError(f"mark(step={step!r}): expected an integer") from error
-    recording.mark(number, labels)
+    recording.mark(None if step is None else _as_step(step), labels)
 
 
 def is_recording() -> bool:
     """Returns whether a recording is in force in this process."""
     return _active is not None
+
+
+def _as_step(step: Any) -> int:
+    try:
+        number = int(step)
+        is_whole = bool(number == step)
+    except (TypeError, ValueError, OverflowError):
+        is_whole = False
+    if not is_whole or not -(2**63) < number < 2**63:
+        raise SettingError(f"the step of mark() is {step!r}; expected an integer within 64 bits")
+    return number
 
 
 def _register_at_exit() -> None:
@@ -372,9 +414,16 @@ def _worker_of(tf_config: str | None) -> str | None:
 
 def _working_directory() -> str:
     try:
-        return os.getcwd()
+        return as_utf8(os.getcwd())
     except OSError:
         return ""
+
+
+def _label_text(value: object) -> str:
+    try:
+        return as_utf8(str(value))
+    except Exception:  # the program's own __str__
+        return f"<{type(value).__qualname__} that cannot be shown>"
 
 
 def _sentence(error: object) -> str:

@@ -156,9 +156,16 @@ def _choose_dtypes(
                 dtype = as_dtype(name)
             except TypeError:  # an older TensorFlow does not know this float8 type
                 continue
-            if tensor_dtypes(dtype):
+            try:
+                is_chosen = bool(tensor_dtypes(dtype))
+            except Exception as error:
+                raise SettingError(
+                    f"tensor_dtypes is the callable {_name_of(tensor_dtypes)}, which raised {type(error).__name__} for "
+                    f"{name}: {error}; expected one that takes a dtype and returns True or False"
+                ) from error
+            if is_chosen:
                 chosen.add(name)
-        return frozenset(chosen), getattr(tensor_dtypes, "__qualname__", repr(tensor_dtypes))
+        return frozenset(chosen), _name_of(tensor_dtypes)
     try:
         names = sorted({as_dtype(item).base_dtype.name for item in tensor_dtypes})
     except TypeError as error:
@@ -170,6 +177,10 @@ def _choose_dtypes(
     if unknown:
         raise SettingError(f"tensor_dtypes has {', '.join(unknown)}; can be recorded: {', '.join(sorted(_MEASURABLE))}")
     return frozenset(names), "[" + ",".join(f'"{name}"' for name in names) + "]"
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    return str(getattr(function, "__qualname__", repr(function)))
 
 
 def _check_logdir(path: Path) -> Path:

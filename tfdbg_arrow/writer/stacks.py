@@ -34,6 +34,11 @@ def _library_directories() -> tuple[str, ...]:
     return tuple(sorted({os.path.join(path, "") for path in paths if path}))
 
 
+def as_utf8(text: str) -> str:
+    """Returns a text that UTF-8 can hold: a path may have bytes that are no text, which Python keeps as surrogates."""
+    return text.encode("utf-8", errors="backslashreplace").decode()
+
+
 class FrameOwners:
     """Tells the user's frames from the framework's and from other libraries'."""
 
@@ -55,7 +60,7 @@ class FrameOwners:
 def lineno_of(code: CodeType, instruction: int) -> int:
     """Returns the line number, from 1, of the instruction at that byte offset (its function's if it has none)."""
     for start, end, lineno in code.co_lines():
-        if start <= instruction < end and lineno is not None:
+        if start <= instruction < end and lineno:  # a module's first instruction has line 0
             return lineno
     return max(code.co_firstlineno, 1)
 
@@ -129,18 +134,18 @@ class StackTable:
         if file_id is None:
             file_id = self._file_ids[path] = len(self._file_ids)
             lines = self._lines[path] = _source_lines(path)
-            text = "".join(lines) if lines else None
-            files.append({"source_file_id": file_id, "file_path": path, "source_text": text})
+            text = as_utf8("".join(lines)) if lines else None
+            files.append({"source_file_id": file_id, "file_path": as_utf8(path), "source_text": text})
         lines = self._lines[path]
         code = lines[lineno - 1].strip() if 1 <= lineno <= len(lines) else ""
         frames.append(
             {
                 "stack_frame_id": frame_id,
                 "source_file_id": file_id,
-                "file_path": path,
+                "file_path": as_utf8(path),
                 "lineno": lineno,
-                "func": func,
-                "code": code or None,
+                "func": as_utf8(func),
+                "code": as_utf8(code) or None,
                 "owner": self._owners.owner(path),
             }
         )

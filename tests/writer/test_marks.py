@@ -1,0 +1,147 @@
+"""Labels: mark() and the Keras callback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pyarrow.dataset as ds
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+from tfdbg_arrow.errors import SettingError
+
+
+def rows(logdir: Path, name: str) -> list[dict[str, Any]]:
+    return sorted(ds.dataset(logdir / name).to_table().to_pylist(), key=lambda row: row["event_index"])
+
+
+def labels(logdir: Path) -> list[tuple[str, str]]:
+    return [(row["label"], row["value"]) for row in rows(logdir, "mark")]
+
+
+def test_a_mark_holds_for_what_comes_after_it(tmp_path: Path) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> tf.Tensor:
+        return tf.exp(x)
+
+    with tfdbg_arrow.capture(tmp_path):
+        f(tf.constant(0.0))
+        for step in (10, 11):
+            tfdbg_arrow.mark(step=step, epoch=step - 10, phase="train")
+            f(tf.constant(1.0))
+        tfdbg_arrow.mark(phase="test")
+        f(tf.constant(2.0))
+    executions, health, marks = (rows(tmp_path, name) for name in ("execution", "tensor_health", "mark"))
+
+    assert [row["step"] for row in executions] == [None, 10, 11, 11]
+    assert [row["step"] for row in health if row["op_type"] == "Exp"] == [None, 10, 11, 11]
+    assert [(row["label"], row["value"], row["step"]) for row in marks] == [
+        *(("step", "10", 10), ("epoch", "0", 10), ("phase", "train", 10)),
+        *(("step", "11", 11), ("epoch", "1", 11), ("phase", "train", 11)),
+        ("phase", "test", 11),
+    ]
+    # Each stands between the events before and after it.
+    starts = [row["event_index"] for row in executions]
+    places = [row["event_index"] for row in marks]
+    assert starts[0] < places[0] <= starts[1] < places[3] <= starts[2] < places[6] <= starts[3]
+    assert len(set(places)) == 3
+
+
+@pytest.mark.parametrize(
+    ("step", "number"),
+    [
+        (0, 0),
+        (-5, -5),
+        (2**63 - 1, 2**63 - 1),
+        (np.int64(7), 7),
+        (np.array(8), 8),
+        (3.0, 3),
+        (tf.constant(9), 9),
+        (tf.constant(4, tf.int64), 4),
+    ],
+)
+def test_steps_of_many_types(step: Any, number: int, tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path):
+        tfdbg_arrow.mark(step=step)
+        tf.identity(1.0)
+    assert [row["step"] for row in rows(tmp_path, "execution") if row["op_type"] == "Identity"] == [number]
+
+
+def test_variables_as_steps(tmp_path: Path) -> None:
+    variable, iterations = tf.Variable(5), keras.Variable(6, dtype="int32")
+    with tfdbg_arrow.capture(tmp_path):
+        tfdbg_arrow.mark(step=variable)
+        tfdbg_arrow.mark(step=iterations)
+    assert [row["value"] for row in rows(tmp_path, "mark") if row["label"] == "step"] == ["5", "6"]
+
+
+@pytest.mark.parametrize("step", ["x", 1.5, float("nan"), float("inf"), 2**63, [1, 2], object(), tf.constant([1, 2])])
+def test_what_is_no_step_is_refused(step: Any, tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path):
+        with pytest.raises(SettingError, match="expected an integer within 64 bits"):
+            tfdbg_arrow.mark(step=step)
+        tf.identity(1.0)
+    assert rows(tmp_path, "mark") == []
+
+
+def test_labels_of_any_value(tmp_path: Path) -> None:
+    class Silent:
+        def __str__(self) -> str:
+            raise ValueError("of the program")
+
+    with tfdbg_arrow.capture(tmp_path):
+        tfdbg_arrow.mark(loss=0.5, note="größe\n\udce9", nothing=None, silent=Silent())
+    assert labels(tmp_path) == [
+        ("loss", "0.5"),
+        ("note", "größe\n\\udce9"),
+        ("nothing", "None"),
+        ("silent", "<test_labels_of_any_value.<locals>.Silent that cannot be shown>"),
+    ]
+
+
+def test_nothing_happens_while_nothing_records(tmp_path: Path) -> None:
+    tfdbg_arrow.mark(step=3, phase="train")
+    with tfdbg_arrow.capture(tmp_path):
+        tf.identity(1.0)
+    assert rows(tmp_path, "mark") == []
+    assert [row["step"] for row in rows(tmp_path, "execution")] == [None]
+
+
+def test_a_second_run_starts_without_a_step(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path / "a"):
+        tfdbg_arrow.mark(step=3)
+    with tfdbg_arrow.capture(tmp_path / "b"):
+        tf.identity(1.0)
+    assert [row["step"] for row in rows(tmp_path / "b", "execution")] == [None]
+
+
+class TestKeras:
+    def fit(self, logdir: Path, **settings: Any) -> keras.Model:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=False, **settings)
+        x = np.ones([8, 2], np.float32)
+        callback = tfdbg_arrow.MarkCallback()
+        with tfdbg_arrow.capture(logdir):
+            options = {"batch_size": 2, "verbose": 0}
+            model.fit(x, x[:, 0], validation_split=0.25, epochs=2, shuffle=False, callbacks=[callback], **options)
+            model.evaluate(x, x[:, 0], callbacks=[callback], **options)
+            model.predict(x, callbacks=[callback], **options)
+        return model
+
+    def test_fit_evaluate_and_predict(self, tmp_path: Path) -> None:
+        self.fit(tmp_path)
+        epoch = lambda n: [("epoch", str(n)), ("phase", "train"), *[("step", str(3 * n + i)) for i in range(3)]]  # noqa: E731
+        validation = [("phase", "test"), ("phase", "train")]
+        after = [("phase", "test"), ("phase", "predict")]
+        assert labels(tmp_path) == [*epoch(0), *validation, *epoch(1), *validation, *after]
+        steps = {row["step"] for row in rows(tmp_path, "tensor_health") if row["op_type"] == "MatMul"}
+        assert steps == set(range(6))
+
+    def test_several_steps_in_one_call_share_the_first_ones_mark(self, tmp_path: Path) -> None:
+        self.fit(tmp_path, steps_per_execution=2)
+        steps = [value for label, value in labels(tmp_path) if label == "step"]
+        assert steps == ["0", "2", "3", "5"]  # three batches an epoch: two, then one

@@ -1,0 +1,342 @@
+"""Where an op comes from: the innermost frame of the user's is the line that asked for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import os
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import keras
+import pyarrow.dataset as ds
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+from tfdbg_arrow.writer.stacks import FrameOwners, StackTable, lineno_of
+
+X = tf.constant([0.25, 0.5])
+Frame = dict[str, Any]
+
+
+def rows(logdir: Path, table: str) -> list[dict[str, Any]]:
+    return ds.dataset(logdir / table).to_table().to_pylist()
+
+
+class Stacks:
+    """The stacks of a recording, by op type."""
+
+    def __init__(self, logdir: Path) -> None:
+        frames = {row["stack_frame_id"]: row for row in rows(logdir, "stack_frame")}
+        self._traces: dict[int, list[Frame]] = {}
+        for row in sorted(rows(logdir, "stack_trace"), key=lambda row: row["depth"]):
+            self._traces.setdefault(row["stack_trace_id"], []).append(frames[row["stack_frame_id"]])
+        self._ops = rows(logdir, "graph_op") + rows(logdir, "execution")
+        self.sources = {row["file_path"]: row["source_text"] for row in rows(logdir, "source_file")}
+
+    def of(self, op_type: str) -> list[Frame]:
+        """The frames, innermost first, of the one op of a type."""
+        (op,) = (op for op in self._ops if op["op_type"] == op_type)
+        return self._traces[op["stack_trace_id"]]
+
+    def user_frame(self, op_type: str) -> Frame:
+        return next(frame for frame in self.of(op_type) if frame["owner"] == "user")
+
+    def place(self, op_type: str) -> tuple[str, int, str]:
+        frame = self.user_frame(op_type)
+        return Path(frame["file_path"]).name, frame["lineno"], frame["func"].rpartition(".")[2]
+
+
+PROGRAM = """
+import tensorflow as tf
+
+def eager(x):
+    y = tf.sinh(x)
+    return [
+        y,
+        tf.cosh(
+            x,
+        ),
+    ]
+
+@tf.function
+def plain(x):
+    return tf.tan(x)
+
+def helper(x):
+    return tf.atan(x)
+
+@tf.function
+def nested(x):
+    def inner(y):
+        return tf.asinh(y) + helper(y)
+    twice = lambda y: tf.atanh(y)
+    return inner(x) + twice(x)
+
+@tf.function
+def control(x):
+    for _ in tf.range(2):
+        if tf.reduce_sum(x) > 0.0:
+            x = tf.math.erf(x)
+        else:
+            x = tf.math.lgamma(x)
+    while tf.reduce_prod(x) > 10.0:
+        x = tf.math.rsqrt(x)
+    return tf.math.erfc(x) if x[0] > 0.0 else tf.math.digamma(x)
+
+@tf.function
+def several_lines(x):
+    y = (
+        tf.math.erfinv(x)
+        +
+        tf.math.ndtri(
+            x
+        )
+    )
+    return y
+
+class Model(tf.Module):
+    @tf.function
+    def __call__(self, x):
+        return self.layer(x)
+
+    def layer(self, x):
+        return tf.math.bessel_i0e(x)
+
+def eager_gradient(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.sigmoid(x)
+    return tape.gradient(y, x)
+
+@tf.function
+def gradient(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.nn.softsign(x)
+    return tape.gradient(y, x)
+
+@tf.function
+def forward(x):
+    return tf.nn.elu(x)
+
+def outer_gradient(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = forward(x)
+    return tape.gradient(y, x)
+
+def data_set(x):
+    return list(tf.data.Dataset.from_tensors(x).map(lambda y: tf.math.bessel_i1e(y)))
+
+def python(x):
+    return tf.math.log1p(x)
+
+@tf.function
+def calls_python(x):
+    return tf.py_function(python, [x], tf.float32)
+
+def run(x):
+    eager(x), plain(x), nested(x), control(x), several_lines(x), Model()(x)
+    eager_gradient(x), gradient(x), outer_gradient(x), data_set(x), calls_python(x)
+"""
+
+PLACES = {
+    "Sinh": ("y = tf.sinh(x)", "eager"),
+    "Cosh": ("tf.cosh(", "eager"),
+    "Tan": ("return tf.tan(x)", "plain"),
+    "Atan": ("return tf.atan(x)", "helper"),
+    "Asinh": ("return tf.asinh(y) + helper(y)", "inner"),
+    "Atanh": ("twice = lambda y: tf.atanh(y)", "nested"),
+    "Erf": ("x = tf.math.erf(x)", "control"),
+    "Lgamma": ("x = tf.math.lgamma(x)", "control"),
+    "Prod": ("while tf.reduce_prod(x) > 10.0:", "control"),
+    "Rsqrt": ("x = tf.math.rsqrt(x)", "control"),
+    "Erfc": ("return tf.math.erfc(x) if x[0] > 0.0 else tf.math.digamma(x)", "control"),
+    "Digamma": ("return tf.math.erfc(x) if x[0] > 0.0 else tf.math.digamma(x)", "control"),
+    "BesselI0e": ("return tf.math.bessel_i0e(x)", "layer"),
+    "Sigmoid": ("y = tf.sigmoid(x)", "eager_gradient"),
+    "SigmoidGrad": ("return tape.gradient(y, x)", "eager_gradient"),
+    "Softsign": ("y = tf.nn.softsign(x)", "gradient"),
+    "SoftsignGrad": ("return tape.gradient(y, x)", "gradient"),
+    "Elu": ("return tf.nn.elu(x)", "forward"),
+    # The backward function is traced when the function is called under a tape.
+    "EluGrad": ("y = forward(x)", "outer_gradient"),
+    "BesselI1e": ("return list(tf.data.Dataset.from_tensors(x).map(lambda y: tf.math.bessel_i1e(y)))", "<lambda>"),
+    "Log1p": ("return tf.math.log1p(x)", "python"),
+}
+"""By op type: the line that asks for it, and the function that the line is in."""
+
+
+def load(path: Path, text: str) -> ModuleType:
+    """Writes a module and imports it."""
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(f"module_{abs(hash(path))}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Stacks:
+    directory = tmp_path_factory.mktemp("stacks")
+    module = load(directory / "program.py", PROGRAM)
+    with tfdbg_arrow.capture(directory / "logdir"):
+        module.run(X)
+    return Stacks(directory / "logdir")
+
+
+@pytest.mark.parametrize("op_type", PLACES)
+def test_the_innermost_user_frame(op_type: str, recorded: Stacks) -> None:
+    code, func = PLACES[op_type]
+    frame = recorded.user_frame(op_type)
+    lines = PROGRAM.splitlines()
+    assert frame["code"] == code
+    assert lines[frame["lineno"] - 1].strip() == code
+    assert (Path(frame["file_path"]).name, frame["func"].rpartition(".")[2]) == ("program.py", func)
+
+
+@pytest.mark.parametrize("op_type", ["Erfinv", "Ndtri"])
+def test_a_statement_of_several_lines_that_was_converted(op_type: str, recorded: Stacks) -> None:
+    """Autograph writes it in one line: any line of the statement will do."""
+    frame = recorded.user_frame(op_type)
+    first = PROGRAM.splitlines().index("    y = (") + 1
+    assert first <= frame["lineno"] <= first + 6
+    assert frame["func"] == "several_lines"
+
+
+def test_the_stack_goes_out_to_the_caller(recorded: Stacks) -> None:
+    frames = [(frame["func"].rpartition(".")[2], frame["owner"]) for frame in recorded.of("Atan")]
+    users = [func for func, owner in frames if owner == "user"]
+    assert users[:4] == ["helper", "inner", "nested", "run"]
+    assert "recorded" in users  # this file's
+    assert frames[0][1] == "framework"
+    assert {owner for _, owner in frames} == {"user", "framework", "library"}
+
+
+def test_no_frame_is_ours_or_generated(recorded: Stacks) -> None:
+    package = str(Path(tfdbg_arrow.__file__).parent)
+    for path in recorded.sources:
+        assert not path.startswith(package)
+        assert "__autograph_generated_file" not in path
+
+
+def test_sources_are_kept_whole(recorded: Stacks) -> None:
+    (text,) = (text for path, text in recorded.sources.items() if path.endswith("program.py"))
+    assert text == PROGRAM
+    assert recorded.sources[__file__] == Path(__file__).read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["<ipython-input-7-0123456789ab>", "/tmp/ipykernel_4242/1234567.py"])
+def test_a_notebooks_cell_keeps_its_source(name: str, tmp_path: Path) -> None:
+    cell = textwrap.dedent("""\
+        @tf.function
+        def f(x):
+            return tf.math.expm1(x)
+        y = tf.sin(f(X))
+    """)
+    linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
+    with tfdbg_arrow.capture(tmp_path):
+        exec(compile(cell, name, "exec"), {"tf": tf, "X": X, "__name__": "__main__"})
+    stacks = Stacks(tmp_path)
+    assert stacks.sources[name] == cell
+    assert (stacks.user_frame("Expm1")["lineno"], stacks.user_frame("Expm1")["func"]) == (3, "f")
+    assert stacks.user_frame("Sin")["code"] == "y = tf.sin(f(X))"
+
+
+def test_a_file_that_changes_meanwhile_is_kept_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "changing.py"
+    text = "import tensorflow as tf\ndef first(x):\n    return tf.sin(x)\ndef second(x):\n    return tf.cos(x)\n"
+    module = load(path, text)
+    with tfdbg_arrow.capture(tmp_path / "logdir"):
+        module.first(X)
+        tfdbg_arrow.flush()
+        path.write_text("# all is new\n" * 9, encoding="utf-8")
+        linecache.checkcache(str(path))
+        module.second(X)
+    stacks = Stacks(tmp_path / "logdir")
+    assert stacks.sources[str(path)] == text
+    assert stacks.user_frame("Cos")["code"] == "return tf.cos(x)"
+
+
+def test_names_beyond_ascii(tmp_path: Path) -> None:
+    module = load(tmp_path / "größe_漢字.py", "import tensorflow as tf\ndef größe_π(x):\n    return tf.sin(x)  # π\n")
+    with tfdbg_arrow.capture(tmp_path / "logdir"):
+        module.größe_π(X)
+    stacks = Stacks(tmp_path / "logdir")
+    assert stacks.place("Sin") == ("größe_漢字.py", 3, "größe_π")
+    assert stacks.user_frame("Sin")["code"] == "return tf.sin(x)  # π"
+
+
+def test_a_path_that_is_no_text(tmp_path: Path) -> None:
+    """A file name may hold bytes that are no UTF-8; Parquet's texts may not."""
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.py")
+    namespace: dict[str, Any] = {"tf": tf, "X": X}
+    with tfdbg_arrow.capture(tmp_path / "logdir"):
+        exec(compile("y = tf.sin(X)\n", name, "exec"), namespace)
+    assert rows(tmp_path / "logdir", "capture_stat") == []
+    stacks = Stacks(tmp_path / "logdir")
+    assert stacks.place("Sin") == ("caf\\udce9.py", 1, "<module>")
+
+
+def test_deep_recursion(tmp_path: Path) -> None:
+    def descend(depth: int) -> Any:
+        return descend(depth - 1) if depth else tf.sin(X)
+
+    with tfdbg_arrow.capture(tmp_path):
+        descend(400)
+    frames = Stacks(tmp_path).of("Sin")
+    assert sum(frame["func"].endswith("descend") for frame in frames) == 401
+
+
+def test_each_distinct_stack_is_stored_once(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path) as capture:
+        for _ in range(50):
+            tf.sin(X)
+    executions = rows(tmp_path, "execution")
+    assert len(executions) == 50
+    assert len({row["stack_trace_id"] for row in executions}) == 1
+    assert capture.run_id == executions[0]["run_id"]
+
+
+class TestOwners:
+    @pytest.mark.parametrize(
+        ("path", "owner"),
+        [
+            (keras.__file__, "framework"),
+            (tf.__file__, "framework"),
+            (pytest.__file__, "library"),
+            (os.__file__, "library"),
+            ("<frozen importlib._bootstrap>", "library"),
+            (__file__, "user"),
+            ("<ipython-input-1-abc>", "user"),
+            ("<string>", "user"),
+        ],
+    )
+    def test_by_path(self, path: str, owner: str) -> None:
+        assert FrameOwners().owner(path) == owner
+
+
+def test_instructions_without_a_line_have_their_functions() -> None:
+    code = compile("\n\nx = 1\n", "file.py", "exec")
+    assert lineno_of(code, 10_000) == 1
+    assert {lineno_of(code, instruction) for instruction in range(0, len(code.co_code), 2)} <= {1, 3}
+
+
+def test_generated_helpers_of_one_statement_are_one_frame() -> None:
+    code = compile("x = 1\n", "generated.py", "exec")
+    found: list[tuple[str, Any]] = []
+    table = StackTable(
+        lambda name, new: found.extend((name, row) for row in new),
+        original_location=lambda path, lineno: ("user.py", 7, "f") if path == "generated.py" else None,
+    )
+    table.add(5, [[(code, 0), (code, 0), (compile("y = 1\n", "other.py", "exec"), 0)]])
+    assert [(row["stack_trace_id"], row["depth"]) for name, row in found if name == "stack_trace"] == [(5, 0), (5, 1)]
+    assert [row["file_path"] for name, row in found if name == "stack_frame"] == ["user.py", "other.py"]

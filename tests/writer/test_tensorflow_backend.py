@@ -1,0 +1,647 @@
+"""The TensorFlow backend records what the native one does, with the native core and without it."""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pyarrow.dataset as ds
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
+
+import tfdbg_arrow
+from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.writer import backend, hooks, summary
+from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX
+from tfdbg_arrow.writer.native import reference
+from tfdbg_arrow.writer.settings import TensorDebugMode
+from tfdbg_arrow.writer.tensorflow_backend import _Devices
+
+from .subprocesses import run_python
+
+NATIVE_CORE = backend.native_core
+MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS", "SHAPE", "FULL_TENSOR")
+DTYPES = tuple(reference.TENSORFLOW_DTYPES)
+ROUNDED = ("mean_finite", "stddev_finite", "max_abs_finite")
+KINDS = ("neg_inf", "pos_inf", "nan", "neg_finite", "zero", "pos_finite")
+WITH_CORE, WITHOUT_CORE = "with core", "without core"
+
+needs_core = pytest.mark.skipif(NATIVE_CORE() is None, reason="compares with the native core")
+
+
+@pytest.fixture(params=[pytest.param(WITH_CORE, marks=needs_core), WITHOUT_CORE])
+def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == WITHOUT_CORE:
+        monkeypatch.setattr(backend, "native_core", lambda: None)
+    return str(request.param)
+
+
+Rows = list[dict[str, Any]]
+
+
+class Recorded:
+    """The tables of a recorded program."""
+
+    def __init__(self, logdir: Path) -> None:
+        self._logdir = logdir
+
+    def rows(self, table: str) -> Rows:
+        data = ds.dataset(self._logdir / table).to_table()
+        rows: Rows = (data.sort_by("event_index") if "event_index" in data.column_names else data).to_pylist()
+        return rows
+
+    def tensors(self, **wanted: Any) -> Rows:
+        return [row for row in self.rows("tensor_health") if all(row[key] == wanted[key] for key in wanted)]
+
+    def device_names(self) -> dict[int, str]:
+        return {row["device_id"]: row["device_name"] for row in self.rows("device")}
+
+    def stats(self) -> list[tuple[str, str, str]]:
+        return [(row["stat"], row["subject"], row["reason"]) for row in self.rows("capture_stat")]
+
+
+def record(
+    logdir: Path,
+    program: Callable[[], Any],
+    mode: str = "FULL_HEALTH",
+    *,
+    backend_name: str = "tensorflow",
+    **more: Any,
+) -> Recorded:
+    with tfdbg_arrow.capture(logdir, mode, health_backend=backend_name, **more):
+        program()
+    return Recorded(logdir)
+
+
+# Programs.
+
+
+def nested() -> None:
+    """Nested functions, a branch, a loop, gradients inside and outside, eager ops."""
+    weight = tf.Variable([1.5, -2.0])
+
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(x) * weight
+
+    @tf.function
+    def outer(x: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        index = tf.constant(0)
+        while index < count:
+            x = inner(x)
+            x = x + 1.0 if tf.reduce_sum(x) > 0.0 else x - 1.0
+            index += 1
+        return x
+
+    @tf.function
+    def gradient(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(inner(tf.sqrt(x)))
+        return tape.gradient(loss, weight)
+
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(outer(tf.constant([4.0, 0.0]), tf.constant(3)))
+    tape.gradient(loss, weight)
+    gradient(tf.constant([[2.0, 3.0], [0.0, -1.0]]))
+    quotient = tf.constant([1.0, 0.0]) / tf.constant([0.0, 0.0])
+    tf.add_n([tf.cast(quotient, tf.float64)] * 25)
+
+
+def elements(dtype_name: str, size: int = 67) -> npt.NDArray[Any]:
+    """Random bits, and among them one element of each kind."""
+    dtype = np.dtype(tf.as_dtype(dtype_name).as_numpy_dtype)
+    raw = np.random.default_rng(size).integers(0, 256, size * dtype.itemsize, dtype=np.uint8)
+    values: npt.NDArray[Any] = (raw & 1 if dtype_name == "bool" else raw).view(dtype)
+    if dtype.kind not in "biu" and size:
+        part = np.dtype({"complex64": "float32", "complex128": "float64"}.get(dtype_name, dtype))
+        finfo: Any = ml_dtypes.finfo
+        least = float(finfo(part).smallest_subnormal)
+        with np.errstate(all="ignore"):
+            kinds = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, least, -least, 1.0], part)
+        values[: len(kinds)] = kinds[:size]
+    return values
+
+
+def all_dtypes() -> None:
+    """Tensors of each dtype, some of them empty, in a graph that knows no shape and outside."""
+    arrays = [elements(name) for name in DTYPES] + [elements(name, 0).reshape(0, 3) for name in DTYPES]
+    small = np.array([3e-310, -5e-324, 0.0, 2e-308])
+    arrays += [small, small[:2], np.append(small, 1e308), np.full(3, 0.1), np.array(np.nan, np.float32), np.array(-2.5)]
+    arrays += [np.array([3e-310 + 4e-310j, 0]), np.array([1e308 + 1e308j]), np.array([np.inf, -np.inf])]
+    tensors = [tf.constant(array) for array in arrays]
+
+    @tf.function(input_signature=[[tf.TensorSpec(None, tensor.dtype) for tensor in tensors]])
+    def pass_on(given: list[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.identity(tensor) for tensor in given]
+
+    pass_on(tensors)
+    for tensor in tensors:
+        tf.identity(tensor)
+
+
+# Comparison with the native backend.
+
+
+@pytest.fixture(scope="module")
+def natively(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recorded]:
+    """Records a program with the native backend, once for all tests."""
+    known: dict[tuple[str, str], Recorded] = {}
+
+    def get(program: Callable[[], None], mode: str, **more: Any) -> Recorded:
+        key = (program.__name__, mode)
+        if key not in known:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(backend, "native_core", NATIVE_CORE)
+                known[key] = record(tmp_path_factory.mktemp("native"), program, mode, backend_name="native", **more)
+        return known[key]
+
+    return get
+
+
+def without_number(name: str | None) -> str | None:
+    """A name without what TensorFlow counts per process: `while_cond_17_x`, `__inference_step_9_12`, `while/345`."""
+    return name if name is None else re.sub(r"(__\w+?|_(?:cond|body|true|false))(_\d+)+|\b\d+$", r"\1", name)
+
+
+def comparable(recorded: Recorded, *, variant: str) -> Rows:
+    """What does not depend on the run, nor on the order in which kernels end."""
+    left_out = {"run_id", "event_index", "wall_time_ns", "wall_time", "step_id", "frame_id", "tensor_id", "device_id"}
+    if variant == WITHOUT_CORE:
+        left_out |= {"iteration", "call_site"}
+    devices = recorded.device_names()
+    kept = [
+        {key: row[key] for key in row if key not in left_out}
+        | {name: without_number(row[name]) for name in ("op_type", "op_name")}
+        | {"device": devices[row["device_id"]]}
+        for row in recorded.tensors()
+    ]
+    return sorted(kept, key=lambda row: str([row[key] for key in row if key not in ROUNDED]))
+
+
+def assert_same_tensors(got: Recorded, wanted: Recorded, *, variant: str) -> None:
+    got_rows, wanted_rows = (comparable(recorded, variant=variant) for recorded in (got, wanted))
+    assert len(got_rows) == len(wanted_rows)
+    for got_row, wanted_row in zip(got_rows, wanted_rows, strict=True):
+        tolerance = max((wanted_row["max_abs_finite"] or 0.0) * reference.RELATIVE_TOLERANCE, 5e-324)
+        for name in ROUNDED:
+            a, b = got_row.pop(name), wanted_row.pop(name)
+            assert a == b or (a is not None and b is not None and abs(a - b) <= tolerance), (name, a, b, wanted_row)
+        assert got_row == wanted_row
+    if variant == WITHOUT_CORE:
+        assert all(row["step_id"] is row["frame_id"] is row["iteration"] is None for row in got.tensors())
+
+
+@needs_core
+@pytest.mark.parametrize("mode", MODES)
+def test_a_program_gives_the_history_of_the_native_backend(
+    mode: str, variant: str, tmp_path: Path, natively: Callable[..., Recorded]
+) -> None:
+    got, wanted = record(tmp_path, nested, mode), natively(nested, mode)
+    assert [row["health_backend"] for row in got.rows("run")] == ["tensorflow"]
+    assert got.stats() == []
+    assert_same_tensors(got, wanted, variant=variant)
+    for table, columns in {
+        "execution": ("execution_index", "op_type", "graph_id", "num_inputs", "num_outputs", "thread_id"),
+        "execution_input": ("execution_index", "input_index"),
+        "execution_output": ("execution_index", "output_slot", "dtype"),
+        "graph_op": ("graph_id", "op_name", "op_type", "num_outputs"),
+        "graph_op_output": ("graph_id", "op_name", "output_slot", "dtype", "static_shape", "is_recorded"),
+        "graph_call": ("graph_id", "op_name", "attribute", "callee_graph_id"),
+    }.items():
+        histories = [
+            sorted(
+                str([without_number(row[name]) if name in ("op_name", "op_type") else row[name] for name in columns])
+                for row in recorded.rows(table)
+            )
+            for recorded in (got, wanted)
+        ]
+        assert histories[0] == histories[1], table
+
+
+@needs_core
+@pytest.mark.parametrize("mode", ["SHAPE", "FULL_HEALTH", "FULL_NUMERICS", "FULL_TENSOR"])
+def test_every_dtype_gives_the_rows_of_the_native_backend(
+    mode: str, variant: str, tmp_path: Path, natively: Callable[..., Recorded]
+) -> None:
+    got = record(tmp_path, all_dtypes, mode, tensor_dtypes=DTYPES)
+    assert got.stats() == []
+    assert {row["dtype"] for row in got.tensors(scope="graph")} == set(DTYPES)
+    assert_same_tensors(got, natively(all_dtypes, mode, tensor_dtypes=DTYPES), variant=variant)
+
+
+def test_full_tensor_keeps_the_elements(variant: str, tmp_path: Path) -> None:
+    recorded = record(tmp_path, all_dtypes, "FULL_TENSOR")
+    values = {row["event_index"]: row for row in recorded.rows("tensor_value")}
+    tensors = recorded.tensors()
+    assert set(values) == {row["event_index"] for row in tensors}
+    for dtype in DTYPES:
+        found = [values[row["event_index"]]["value"] for row in tensors if row["dtype"] == dtype and row["size"] == 67]
+        assert found == [elements(dtype).tobytes()] * 6  # argument, result, call, external, eager op, function output
+
+
+# What only this backend could do wrong.
+
+
+def test_a_deep_shape_is_whole_unless_a_summary_has_to_carry_it(variant: str, tmp_path: Path) -> None:
+    shape = [1, 2, 1, 2, 1, 2, 1, 3]
+
+    @tf.function(input_signature=[tf.TensorSpec(shape), tf.TensorSpec(None)])
+    def f(known: tf.Tensor, unknown: tf.Tensor) -> Any:
+        return known + 1.0, unknown + 1.0
+
+    recorded = record(tmp_path, lambda: f(tf.ones(shape), tf.ones(shape)))
+    shapes = {row["op_name"]: (row["rank"], row["shape"], row["size"]) for row in recorded.tensors(scope="graph")}
+    assert shapes["add"] == shapes["known"] == (8, shape, 24)
+    assert shapes["add_1"] == ((None, None, None) if variant == WITH_CORE else (8, shape, 24))
+    assert [row["num_pos_finite"] for row in recorded.tensors(op_name="add_1")] == [24]
+    assert {(row["rank"], str(row["shape"])) for row in recorded.tensors(scope="execution")} == {
+        (8, str(shape)),
+        (1, "[8]"),  # the dims of tf.ones
+        (0, "[]"),
+    } & {(row["rank"], str(row["shape"])) for row in recorded.tensors(scope="execution")}
+
+
+@pytest.mark.parametrize("mode", ["SHAPE", "FULL_HEALTH", "FULL_NUMERICS"])
+def test_any_rank_can_be_measured(variant: str, mode: str, tmp_path: Path) -> None:
+    """TensorFlow's element-wise ops take ranks up to 8 only; a failing summary would fail the user's function."""
+    tensors = [tf.reshape(tf.constant(elements(name, 60)), [1] * 27 + [3, 4, 5]) for name in DTYPES]
+
+    @tf.function(input_signature=[[tf.TensorSpec(None, tensor.dtype) for tensor in tensors]])
+    def f(given: list[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.identity(tensor) for tensor in given]
+
+    recorded = record(tmp_path, lambda: f(tensors), mode, tensor_dtypes=DTYPES)
+    assert recorded.stats() == []
+    assert len(recorded.tensors(scope="graph", op_type="Placeholder")) == len(DTYPES)
+    for row in recorded.tensors():
+        if mode != "SHAPE":
+            assert sum(row[f"num_{kind}"] for kind in KINDS) == 60
+        if row["scope"] != "graph" or variant == WITHOUT_CORE:
+            assert row["shape"] == [1] * 27 + [3, 4, 5]
+
+
+def test_one_record_op_serves_a_graph(variant: str, tmp_path: Path) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> tf.Tensor:
+        return tf.sqrt(x) + tf.exp(x) * 2.0
+
+    tfdbg_arrow.enable(tmp_path, health_backend="tensorflow")
+    try:
+        graph = f.get_concrete_function(tf.TensorSpec([None])).graph
+    finally:
+        tfdbg_arrow.disable()
+    own = [op for op in graph.get_operations() if op.name.startswith(OWN_NAME_PREFIX)]
+    recording = [op.type for op in own if not op.outputs]
+    assert recording == (["TfdbgArrowRecordSummary"] if variant == WITH_CORE else ["PyFunc"])
+
+
+TWO_DEVICES = """
+    import sys
+    import tensorflow as tf
+    import tfdbg_arrow
+    from tfdbg_arrow.writer import backend, hooks
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    hooks.has_accelerator = lambda: True
+    if sys.argv[2] == "without core":
+        backend.native_core = lambda: None
+
+    @tf.function
+    def f(x):
+        with tf.device("/CPU:1"):
+            y = tf.sqrt(x)
+        with tf.device("/CPU:0"):
+            z = tf.exp(y)
+        return y + z
+
+    with tfdbg_arrow.capture(sys.argv[1], sys.argv[3]):
+        with tf.device("/CPU:1"):
+            x = tf.constant([4.0]) * 1.0
+        f(x)
+        graph = f.get_concrete_function(tf.TensorSpec([1])).graph
+    own = [op for op in graph.get_operations() if op.name.startswith("tfdbg_arrow_")]
+    print(sorted(op.device[-5:] for op in own if op.type == "DebugNumericSummaryV2"))
+    print(sorted(op.device[-5:] for op in own if op.type == "TfdbgArrowRecordSummary"))
+"""
+
+
+@pytest.mark.parametrize("mode", ["FULL_HEALTH", "FULL_NUMERICS"])
+def test_tensors_are_measured_on_their_own_device(variant: str, mode: str, tmp_path: Path) -> None:
+    """Two CPUs stand for a host and an accelerator."""
+    printed = run_python(tmp_path / "program.py", TWO_DEVICES, tmp_path / "logdir", variant, mode).splitlines()
+    assert printed[-2] == str(["", "", "", "CPU:0", "CPU:1"])
+    assert printed[-1] == str(["", "CPU:0", "CPU:1"] if variant == WITH_CORE else [])
+    recorded = Recorded(tmp_path / "logdir")
+    assert [row["health_backend"] for row in recorded.rows("run")] == ["tensorflow"]
+    assert recorded.stats() == []
+    names = recorded.device_names()
+    devices = {
+        (row["op_name"] or row["op_type"]): names.get(row["device_id"], "")[-5:]
+        for row in recorded.tensors()
+        if row["scope"] != "external"
+    }
+    assert devices["Mul"] == devices["Sqrt"] == "CPU:1"
+    assert devices["Exp"] == "CPU:0"
+    # Where no device is asked for, only the op that records knows where it ran.
+    assert devices["add"] == ("CPU:0" if variant == WITH_CORE else "")
+
+
+def test_a_gpu_that_has_to_be_deterministic_is_spared_the_summary_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DebugNumericSummaryV2 refuses to run there; and no op asks for a device that must have a kernel for it."""
+    gpu = "/job:worker/replica:0/task:3/device:GPU:1"
+    monkeypatch.setattr(hooks, "has_accelerator", lambda: True)
+    devices = _Devices()
+    assert (devices.measuring(gpu), devices.measuring("")) == (gpu, "")
+    assert devices.full_name("/device:GPU:1") == "/job:localhost/replica:0/task:0/device:GPU:1"
+    assert devices.full_name("") == ""
+    monkeypatch.setattr(hooks, "allows_soft_placement", lambda: False)
+    assert devices.measuring(gpu) == ""
+    monkeypatch.setattr(hooks, "is_op_determinism_enabled", lambda: True)
+    assert devices.measuring(gpu) == "/job:worker/replica:0/task:3/device:CPU:0"
+    assert devices.measuring("") == "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def with_gradients() -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> tf.Tensor:
+        return x * 2.0
+
+    x = tf.constant([1.0, 2.0])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = f(x) * x
+    assert tape.gradient(y, x).numpy().tolist() == [4.0, 8.0]
+    with tf.autodiff.ForwardAccumulator(x, tf.ones([2])) as accumulator:
+        y = f(x) * x
+    assert accumulator.jvp(y).numpy().tolist() == [4.0, 8.0]
+
+
+def test_nothing_of_ours_is_recorded(variant: str, tmp_path: Path) -> None:
+    recorded = record(tmp_path, with_gradients, "FULL_NUMERICS")
+    types = {row["op_type"] for row in recorded.rows("graph_op") + recorded.rows("execution")}
+    assert "Mul" in types
+    assert not types & {"DebugNumericSummaryV2", "PyFunc", "TfdbgArrowRecordSummary", "Bitcast", "Cast"}
+    assert not [row for row in recorded.rows("graph_op") if row["op_name"].startswith(OWN_NAME_PREFIX)]
+
+
+def test_check_numerics_works_beside_it(variant: str, tmp_path: Path) -> None:
+    def program() -> None:
+        with_gradients()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="-Inf"):
+            tf.math.log(tf.constant(0.0))
+
+    tf.debugging.enable_check_numerics()
+    try:
+        recorded = record(tmp_path, program)
+    finally:
+        tf.debugging.disable_check_numerics()
+    assert recorded.stats() == []
+    assert recorded.tensors(scope="graph", op_type="Mul")
+
+
+def test_a_tape_keeps_nothing_of_ours(variant: str, tmp_path: Path) -> None:
+    """A persistent tape would hold every tensor that measuring makes."""
+    x = tf.random.normal([64])
+
+    def num_eager_tensors() -> int:
+        gc.collect()
+        return sum(type(thing) is type(x) for thing in gc.get_objects())
+
+    def grown() -> int:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            before = num_eager_tensors()
+            y = tf.nn.relu(x)
+            for _ in range(5):
+                y = tf.nn.relu(y)
+            after = num_eager_tensors()
+        return after - before
+
+    bare = grown()
+    sizes: list[int] = []
+    record(tmp_path, lambda: sizes.append(grown()))
+    assert sizes == [bare]
+
+
+def test_a_saved_model_holds_nothing_of_ours(variant: str, tmp_path: Path) -> None:
+    class Model(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = tf.Variable([2.0])
+
+        @tf.function(input_signature=[tf.TensorSpec([None])])
+        def __call__(self, x: tf.Tensor) -> tf.Tensor:
+            for _ in tf.range(2):
+                x = tf.cond(tf.reduce_sum(x) > 0.0, lambda x=x: x * self.weight, lambda x=x: x)
+            return x
+
+    model = Model()
+
+    def program() -> None:
+        model(tf.constant([1.0, 2.0]))
+        tf.saved_model.save(model, str(tmp_path / "model"))
+
+    recorded = record(tmp_path / "logdir", program)
+    assert recorded.tensors(scope="graph")
+    content = (tmp_path / "model" / "saved_model.pb").read_bytes()
+    assert OWN_NAME_PREFIX.encode() not in content
+    assert b"TfdbgArrow" not in content
+    library = saved_model_pb2.SavedModel.FromString(content).meta_graphs[0].graph_def.library
+    nodes = [node for function in library.function for node in function.node_def]
+    assert "Mul" in {node.op for node in nodes}
+    assert not {node.op for node in nodes} & {"PyFunc", "DebugNumericSummaryV2"}
+    assert tf.saved_model.load(str(tmp_path / "model"))(tf.constant([1.0, 2.0])).numpy().tolist() == [4.0, 8.0]
+
+
+def test_functions_run_on_silently_after_disable(variant: str, tmp_path: Path) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> tf.Tensor:
+        return tf.sqrt(x) * 2.0
+
+    x = tf.constant([4.0])
+    tfdbg_arrow.enable(tmp_path / "a", health_backend="tensorflow")
+    held = f.get_concrete_function(tf.TensorSpec([1]))
+    assert held(x).numpy().tolist() == [4.0]
+    tfdbg_arrow.disable()
+    num_rows = len(Recorded(tmp_path / "a").tensors())
+    assert held(x).numpy().tolist() == [4.0]
+    second = record(tmp_path / "b", lambda: (held(x), f(x)))
+    assert len(Recorded(tmp_path / "a").tensors()) == num_rows
+    assert sorted(row["op_name"] for row in second.tensors(scope="graph")) == ["Identity", "Sqrt", "mul", "mul/y", "x"]
+    assert {stat for stat, _, _ in second.stats()} == {"unobservable"}  # what `held` runs
+
+
+def test_a_recording_is_freed_though_its_functions_live_on(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Any]] = []
+    choose = backend.choose_backend
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        chosen = choose(*args, **kwargs)
+        made.append(weakref.ref(chosen))
+        return chosen
+
+    monkeypatch.setattr("tfdbg_arrow.writer.session.choose_backend", watched)
+    f = tf.function(lambda x: x + 1.0)
+    record(tmp_path, lambda: f(tf.constant(1.0)))
+    gc.collect()
+    assert len(made) == 1
+    assert made[0]() is None
+    assert f(tf.constant(1.0)).numpy() == 2.0
+
+
+def test_what_cannot_be_measured_is_recorded_without_counts_and_said_once(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(summary, "measure_row", fail)
+    with pytest.warns(RuntimeWarning, match="no such kernel"):
+        recorded = record(tmp_path, lambda: tf.sqrt(tf.constant([4.0, 9.0])))
+    root = recorded.tensors(op_type="Sqrt")[0]
+    assert (root["shape"], root["size"], root["num_nan"], root["has_inf_or_nan"]) == ([2], 2, None, None)
+    assert set(recorded.stats()) == {("failed", "measuring an eager tensor", "RuntimeError: no such kernel")}
+
+
+def test_a_function_whose_graph_cannot_be_summarised_runs_unrecorded(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no such op")
+
+    monkeypatch.setattr(summary, "pack", fail)
+    f = tf.function(lambda x: x + 1.0)
+    results: list[float] = []
+    with pytest.warns(RuntimeWarning, match="no such op"):
+        recorded = record(tmp_path, lambda: results.append(float(f(tf.constant(1.0)))))
+    assert results == [2.0]
+    assert recorded.tensors(scope="graph") == []
+    assert [row["op_type"] for row in recorded.rows("execution")] != []
+
+
+def test_a_failing_python_recorder_does_not_reach_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError("broken rows")
+
+    monkeypatch.setattr(backend, "native_core", lambda: None)
+    monkeypatch.setattr(summary, "fill_records", fail)
+    f = tf.function(lambda x: x + 1.0)
+    results: list[float] = []
+    with pytest.warns(RuntimeWarning, match="broken rows"):
+        recorded = record(tmp_path, lambda: results.append(float(f(tf.constant(1.0)))))
+    assert results == [2.0]
+    assert ("failed", "recording the tensors of a graph", "ValueError: broken rows") in recorded.stats()
+
+
+@needs_core
+def test_a_core_that_does_not_fit_tensorflow_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise RecordingError("no library")
+
+    monkeypatch.setattr(hooks, "library_paths", fail)
+    f = tf.function(lambda x: x + 1.0)
+    recorded = record(tmp_path, lambda: f(tf.constant(1.0)))
+    assert {row["op_name"] for row in recorded.tensors(scope="graph")} == {"x", "add/y", "add", "Identity"}
+    assert {row["step_id"] for row in recorded.tensors(scope="graph")} == {None}
+
+
+def test_only_what_is_asked_for_is_recorded(variant: str, tmp_path: Path) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> Any:
+        return tf.sqrt(x), tf.cast(x, tf.int32), tf.exp(x)
+
+    def program() -> None:
+        tf.sqrt(tf.constant([4.0]))
+        tf.cast(tf.exp(tf.constant([1.0])), tf.int32)
+        f(tf.constant([1.0, 0.0]))
+
+    recorded = record(tmp_path, program, op_regex="Sqrt|Cast", tensor_dtypes=["int32", "float32"])
+    tensors = recorded.tensors(scope="graph") + recorded.tensors(scope="execution")
+    assert {(row["op_type"], row["dtype"]) for row in tensors} == {("Sqrt", "float32"), ("Cast", "int32")}
+    assert len(tensors) == 4
+    graph_cast = next(row for row in tensors if row["scope"] == "graph" and row["op_type"] == "Cast")
+    assert (graph_cast["num_zero"], graph_cast["num_pos_finite"]) == (1, 1)
+
+
+def test_marks_label_eager_and_graph_rows(variant: str, tmp_path: Path) -> None:
+    f = tf.function(lambda x: tf.sqrt(x))
+
+    def program() -> None:
+        for step in (3, 4):
+            tfdbg_arrow.mark(step=step)
+            f(tf.sqrt(tf.constant([float(step)])))
+
+    recorded = record(tmp_path, program)
+    assert [row["step"] for row in recorded.tensors(op_type="Sqrt")] == [3, 3, 4, 4]
+
+
+def test_threads_record_side_by_side(variant: str, tmp_path: Path) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(3):
+            x = tf.tanh(x)
+        return x
+
+    def work() -> None:
+        for _ in range(10):
+            f(tf.constant([1.0])) * 2.0
+
+    def program() -> None:
+        f(tf.constant([1.0]))
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    recorded = record(tmp_path, program)
+    assert len(recorded.tensors(op_type="Tanh")) == 3 * 41
+    assert len(recorded.tensors(op_type="Mul")) == 40
+    assert len({row["execution_index"] for row in recorded.rows("execution")}) == len(recorded.rows("execution"))
+
+
+def test_stacks_lead_to_the_users_line(variant: str, tmp_path: Path) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(x)  # the line in a graph
+
+    def program() -> None:
+        f(tf.constant([0.0]))
+        tf.sqrt(tf.constant([-1.0]))  # the eager line
+
+    recorded = record(tmp_path, program)
+    frames = {row["stack_frame_id"]: row for row in recorded.rows("stack_frame")}
+
+    def innermost_user_line(stack_trace_id: int) -> str:
+        trace = [row for row in recorded.rows("stack_trace") if row["stack_trace_id"] == stack_trace_id]
+        lines = [frames[row["stack_frame_id"]] for row in sorted(trace, key=lambda row: row["depth"])]
+        return str(next(line["code"] for line in lines if line["owner"] == "user"))
+
+    log = next(row for row in recorded.rows("graph_op") if row["op_type"] == "Log")
+    sqrt = next(row for row in recorded.rows("execution") if row["op_type"] == "Sqrt")
+    assert innermost_user_line(log["stack_trace_id"]).endswith("# the line in a graph")
+    assert innermost_user_line(sqrt["stack_trace_id"]).endswith("# the eager line")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mode", [TensorDebugMode.FULL_HEALTH, TensorDebugMode.FULL_NUMERICS])
+def test_an_eager_row_is_the_twins(dtype: str, mode: TensorDebugMode) -> None:
+    for array in (elements(dtype), elements(dtype, 1), elements(dtype, 0).reshape(2, 0)):
+        row = summary.measure_row(tf.constant(array), mode=mode)
+        twin = summary.measure_array(array, mode=mode)
+        exact = [i for i in range(summary.NUM_COLUMNS) if i not in (17, 18, 19)]
+        assert row[exact].tolist() == twin[exact].tolist()
+        tolerance = max(min(twin[19], 1e308) * reference.RELATIVE_TOLERANCE, 5e-324)
+        np.testing.assert_allclose(row[17:20], twin[17:20], rtol=0, atol=tolerance)

@@ -1,0 +1,344 @@
+"""The eager path in Python: what `native/eager.cc` does, for tensors that TensorFlow's own ops measure.
+
+An eager op or a function call becomes an EXECUTION record, its inputs that no recorded op made become
+EXTERNAL_TENSOR records, once each, and its outputs EXECUTION_TENSOR records. Whatever fails is handed to the
+handlers; the program never sees it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tfdbg_arrow.writer.backend import Handlers
+from tfdbg_arrow.writer.records import (
+    NO_STEP,
+    NO_VALUE,
+    NUM_INLINE_DIMS,
+    PAYLOAD_DTYPE,
+    PAYLOAD_LENGTH,
+    RECORD_DTYPE,
+    RECORD_SIZE,
+    Flag,
+    Kind,
+)
+from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
+
+Records = npt.NDArray[np.void]
+
+_RAW = np.dtype(f"V{RECORD_SIZE}")
+_MAX_YOUNG_IDS = 1 << 20
+
+
+class EventWriter(Protocol):
+    """Takes records: the native spool or the Python one."""
+
+    def append(self, records: Records) -> bool:
+        """Appends records that belong together; returns whether there was room."""
+
+    def append_value(self, data: bytes) -> int:
+        """Keeps the bytes of a tensor; returns their offset, -1 if they could not be kept."""
+
+    def next_execution_index(self) -> int:
+        """Returns the next execution index."""
+
+    def intern_string(self, text: str) -> int:
+        """Returns the id of a string."""
+
+    def intern_stack(self) -> int:
+        """Returns the id of the calling thread's Python stack, -1 for none."""
+
+
+class Measure(Protocol):
+    """Measures eager tensors, unseen by op callbacks and gradient tapes."""
+
+    def tensor_id(self, tensor: Any) -> int:
+        """Returns the id of an eager tensor, -1 for anything else."""
+
+    def rows(self, tensors: Sequence[Any]) -> tuple[npt.NDArray[np.float64], Exception | None]:
+        """Returns a summary row for each tensor, and what went wrong: then no element was looked at."""
+
+    def fill(self, records: Records, rows: npt.NDArray[np.float64], *, mode: TensorDebugMode) -> None:
+        """Writes summary rows into records."""
+
+
+def blank_records(count: int, kind: Kind, *, step: int) -> Records:
+    """Returns records of which nothing is known but the kind, the time and the training step."""
+    records: Records = np.frombuffer(bytearray(_BLANK * count), RECORD_DTYPE)
+    records["kind"] = kind
+    records["wall_time_ns"] = time.time_ns()
+    records["step"] = step
+    return records
+
+
+def _blank() -> bytes:
+    record = np.zeros(1, RECORD_DTYPE)
+    for name in ("step_id", "frame_id", "iteration", "execution_index", "tensor_id", "value_offset"):
+        record[name] = NO_VALUE
+    return record.tobytes()
+
+
+_BLANK = _blank()
+
+
+def add_deep_shapes(records: Records, shapes: Sequence[Sequence[int]]) -> Records:
+    """Gives tensors of a rank above NUM_INLINE_DIMS their shape and the DIMS records that hold the rest of it.
+
+    Args:
+        records: One for each tensor.
+        shapes: The tensors' shapes; an empty one where it is in the record already.
+
+    Returns:
+        The records, those of DIMS behind their tensors.
+    """
+    if all(len(shape) <= NUM_INLINE_DIMS for shape in shapes):
+        return records
+    pieces: list[npt.NDArray[np.void]] = []
+    for index, shape in enumerate(shapes):
+        record = records[index : index + 1]
+        if len(shape) > NUM_INLINE_DIMS:
+            record["flags"] |= Flag.SHAPE
+            record["rank"] = len(shape)
+            record["dims"] = shape[:NUM_INLINE_DIMS]
+        pieces.append(record.view(_RAW))
+        for start in range(NUM_INLINE_DIMS, len(shape), PAYLOAD_LENGTH):
+            more = np.zeros(1, RECORD_DTYPE)
+            more["kind"] = Kind.DIMS
+            dims = shape[start : start + PAYLOAD_LENGTH]
+            more.view(PAYLOAD_DTYPE)["payload"][0, : len(dims)] = dims
+            pieces.append(more.view(_RAW))
+    joined: Records = np.concatenate(pieces).view(RECORD_DTYPE)
+    return joined
+
+
+class _SeenTensors:
+    """The ids of eager tensors that have been recorded; one that was not asked for in a long time may be forgotten."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._young: set[int] = set()
+        self._old: set[int] = set()
+
+    def test_and_set(self, tensor_id: int) -> bool:
+        """Marks the id; returns whether it was marked before."""
+        with self._lock:
+            if tensor_id in self._young:
+                return True
+            if len(self._young) >= _MAX_YOUNG_IDS:
+                self._old, self._young = self._young, set()
+            self._young.add(tensor_id)
+            return tensor_id in self._old
+
+
+@dataclass
+class _Call:
+    """A function call in flight."""
+
+    op_type: str
+    execution_index: int
+    has_outputs: bool = False
+
+
+@dataclass
+class _Calls(threading.local):
+    stack: list[_Call] = field(default_factory=list)
+
+
+class EagerRecorder:
+    """Records eager ops and function calls.
+
+    Args:
+        settings: What to record.
+        events: Takes the records.
+        measure: Measures tensors.
+        step: Returns the training step that labels the events.
+    """
+
+    def __init__(
+        self, settings: Settings, *, events: EventWriter, measure: Measure, step: Callable[[], int] = lambda: NO_STEP
+    ) -> None:
+        self._mode = settings.mode
+        self._dtype_mask = settings.dtype_mask
+        self._events = events
+        self._measure = measure
+        self._step = step
+        self._seen = _SeenTensors()
+        self._covers: dict[str, bool] = {}
+        self._calls = _Calls()
+        self._handlers: Handlers | None = None
+
+    def start(self, handlers: Handlers) -> None:
+        """From here on events are recorded."""
+        self._handlers = handlers
+
+    def stop(self) -> None:
+        """No op or call that begins after it returns is recorded."""
+        self._handlers = None
+
+    def op_callback(
+        self,
+        op_type: str | bytes,
+        inputs: Sequence[Any],
+        attrs: Sequence[Any],
+        outputs: Sequence[Any],
+        op_name: str | None = None,
+        graph: Any = None,
+    ) -> None:
+        """TensorFlow's op callback; replaces no output."""
+        handlers = self._handlers
+        if handlers is None:
+            return
+        try:
+            text = _text(op_type)
+            if graph is not None:
+                handlers.on_graph_op(text, op_name, outputs, graph, self._events.intern_stack(), time.time_ns())
+            else:
+                self._record_op(text, inputs, outputs, handlers)
+        except Exception as error:
+            handlers.on_error("recording an op", error)
+
+    def begin_call(self, function_name: str | bytes, inputs: Sequence[Any], num_outputs: int) -> int:
+        """Records that a call of a function begins; returns its execution index, -1 for none."""
+        handlers = self._handlers
+        if handlers is None:
+            return NO_VALUE
+        execution_index = NO_VALUE
+        try:
+            name = _text(function_name)
+            execution_index = self._events.next_execution_index()
+            self._calls.stack.append(_Call(op_type=name, execution_index=execution_index))
+            self._record_external(inputs, execution_index, handlers)
+            self._record_execution(name, inputs, num_outputs, execution_index)
+        except Exception as error:
+            handlers.on_error("recording a call", error)
+        return execution_index
+
+    def end_call(self, execution_index: int, outputs: Sequence[Any] | None) -> None:
+        """Records that the call has returned its outputs, or raised (None)."""
+        if execution_index == NO_VALUE:
+            return
+        handlers = self._handlers
+        stack = self._calls.stack
+        try:
+            # Calls end in the order in which they began, unless recording started or stopped in between.
+            while stack and stack[-1].execution_index >= execution_index:
+                call = stack.pop()
+                if handlers and call.execution_index == execution_index and not call.has_outputs:
+                    self._record_outputs(call.op_type, outputs or (), execution_index, handlers)
+            if handlers:
+                end = blank_records(1, Kind.EXECUTION_END, step=self._step())
+                end["execution_index"] = execution_index
+                self._events.append(end)
+        except Exception as error:
+            if handlers:
+                handlers.on_error("recording the end of a call", error)
+
+    def _record_op(self, op_type: str, inputs: Sequence[Any], outputs: Sequence[Any], handlers: Handlers) -> None:
+        stack = self._calls.stack
+        if stack and stack[-1].op_type == op_type:
+            execution_index = stack[-1].execution_index  # begin_call() has recorded the call itself
+            stack[-1].has_outputs = True
+        else:
+            execution_index = self._events.next_execution_index()
+            self._record_external(inputs, execution_index, handlers)
+            self._record_execution(op_type, inputs, len(outputs), execution_index)
+        self._record_outputs(op_type, outputs, execution_index, handlers)
+
+    def _record_execution(self, op_type: str, inputs: Sequence[Any], num_outputs: int, execution_index: int) -> None:
+        ids = [self._measure.tensor_id(tensor) for tensor in inputs]
+        records = blank_records(1 + max(0, len(ids) - 1) // PAYLOAD_LENGTH, Kind.EXECUTION, step=self._step())
+        records["node"] = self._events.intern_string(op_type)
+        records["slot"] = np.arange(len(records)) * PAYLOAD_LENGTH
+        records["slot"][0] = num_outputs
+        records["kind"][1:] = Kind.INPUTS
+        records["size"] = len(ids)
+        records["execution_index"] = execution_index
+        records["tensor_id"] = self._events.intern_stack()
+        records["step_id"] = threading.get_ident()
+        payload = records.view(PAYLOAD_DTYPE)["payload"]
+        for index, start in enumerate(range(0, len(ids), PAYLOAD_LENGTH)):
+            piece = ids[start : start + PAYLOAD_LENGTH]
+            payload[index, : len(piece)] = piece
+        self._events.append(records)
+
+    def _record_external(self, inputs: Sequence[Any], execution_index: int, handlers: Handlers) -> None:
+        """Records the inputs that no recorded op made, once each."""
+        tensors: list[Any] = []
+        for tensor in inputs:
+            tensor_id = self._measure.tensor_id(tensor)
+            if tensor_id >= 0 and not self._seen.test_and_set(tensor_id) and self._covers_dtype(tensor):
+                tensors.append(tensor)
+        if tensors:
+            records = blank_records(len(tensors), Kind.EXTERNAL_TENSOR, step=self._step())
+            records["execution_index"] = execution_index
+            self._append_tensors(records, tensors, [True] * len(tensors), handlers)
+
+    def _record_outputs(self, op_type: str, outputs: Sequence[Any], execution_index: int, handlers: Handlers) -> None:
+        slots = [slot for slot, tensor in enumerate(outputs) if self._measure.tensor_id(tensor) >= 0]
+        if not slots:
+            return
+        tensors = [outputs[slot] for slot in slots]
+        for tensor in tensors:
+            self._seen.test_and_set(self._measure.tensor_id(tensor))
+        covered = self._covers_op(op_type, handlers)
+        records = blank_records(len(tensors), Kind.EXECUTION_TENSOR, step=self._step())
+        records["node"] = self._events.intern_string(op_type)
+        records["slot"] = slots
+        records["execution_index"] = execution_index
+        self._append_tensors(records, tensors, [covered and self._covers_dtype(t) for t in tensors], handlers)
+
+    def _append_tensors(
+        self, records: Records, tensors: Sequence[Any], covered: Sequence[bool], handlers: Handlers
+    ) -> None:
+        records["tensor_id"] = [self._measure.tensor_id(tensor) for tensor in tensors]
+        records["dtype"] = [tensor.dtype.as_datatype_enum for tensor in tensors]
+        places = [place for place, is_covered in enumerate(covered) if is_covered]
+        shapes: list[tuple[int, ...]] = [()] * len(tensors)
+        if places:
+            are_all = len(places) == len(tensors)
+            measured = tensors if are_all else [tensors[place] for place in places]
+            rows, error = self._measure.rows(measured)
+            mode = self._mode if error is None else TensorDebugMode.SHAPE
+            facts = records if are_all else records[places]
+            self._measure.fill(facts, rows, mode=mode)
+            facts["device"] = [self._events.intern_string(tensor.device) for tensor in measured]
+            if self._mode is TensorDebugMode.FULL_TENSOR and error is None:
+                keep_values(facts, [tensor.numpy() for tensor in measured], self._events)
+            if not are_all:
+                records[places] = facts
+            for place, tensor in zip(places, measured, strict=True):
+                shapes[place] = tuple(tensor.shape)
+            if error is not None:
+                handlers.on_error("measuring an eager tensor", error)
+        self._events.append(add_deep_shapes(records, shapes))
+
+    def _covers_op(self, op_type: str, handlers: Handlers) -> bool:
+        if handlers.covers_op is None:
+            return True
+        known = self._covers.get(op_type)
+        if known is None:
+            known = self._covers[op_type] = bool(handlers.covers_op(op_type))
+        return known
+
+    def _covers_dtype(self, tensor: Any) -> bool:
+        number = tensor.dtype.as_datatype_enum
+        return bool(0 <= number < 64 and (self._dtype_mask >> number) & 1)
+
+
+def keep_values(records: Records, arrays: Sequence[npt.NDArray[Any]], events: EventWriter) -> None:
+    """Keeps the elements of tensors and notes in their records where."""
+    for index, array in enumerate(arrays):
+        offset = events.append_value(array.tobytes())
+        if offset != NO_VALUE:
+            records["value_offset"][index] = offset
+            records["flags"][index] |= Flag.VALUE
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode("utf-8", errors="backslashreplace") if isinstance(name, bytes) else name

@@ -1,0 +1,339 @@
+"""The event spool in Python: for installs without the native core.
+
+The file is laid out as the native one (`native/spool.h`): a header page, then a ring of records in preallocated
+disk blocks, so that a full disk is an error when it is made and what was committed survives the process. One lock
+guards what the native spool does without one. Interned strings and stacks count from 0 in each recording.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+from types import CodeType, FrameType
+
+import numpy as np
+import numpy.typing as npt
+
+from tfdbg_arrow.writer.records import NO_VALUE, RECORD_DTYPE, RECORD_SIZE, Flag
+from tfdbg_arrow.writer.stacks import StackTable
+
+SPOOL_MAGIC = b"TFDBGSPL"
+SPOOL_VERSION = 1
+SPOOL_HEADER_SIZE = 4096
+_HEADER = struct.Struct("<8sIIQq")  # magic, version, record size, capacity in records, pid
+_HEAD_WORD, _TAIL_WORD = 64 // 8, 128 // 8
+_MIN_CAPACITY = 1024
+_RAW = np.dtype(f"V{RECORD_SIZE}")
+_STALL_TIMEOUT_S = 5.0
+_POLL_INTERVAL_S = 0.001
+_PUNCH_HOLE_KEEPING_SIZE = 0x02 | 0x01
+
+
+class PythonSpool:
+    """A ring of records on disk, with the strings, stacks and tensor values that they refer to.
+
+    Any thread appends, one drains.
+
+    Args:
+        spool_path: Where the spool is made; its directory is made if missing.
+        value_path: Where kept tensor values are spooled.
+        capacity: How many records fit; rounded up to a power of two.
+
+    Raises:
+        OSError: A file cannot be made or its space not be allocated.
+    """
+
+    stack_table: StackTable
+
+    def __init__(self, *, spool_path: Path, value_path: Path, capacity: int) -> None:
+        self._capacity = max(_MIN_CAPACITY, 1 << (capacity - 1).bit_length())
+        spool_path.parent.mkdir(parents=True, exist_ok=True)
+        self._paths = (spool_path, value_path)
+        memory = _allocate(spool_path, SPOOL_HEADER_SIZE + self._capacity * RECORD_SIZE)
+        header = _HEADER.pack(SPOOL_MAGIC, SPOOL_VERSION, RECORD_SIZE, self._capacity, os.getpid())
+        memory[: len(header)] = np.frombuffer(header, np.uint8)
+        self._words = memory[:SPOOL_HEADER_SIZE].view(np.uint64)
+        self._slots = memory[SPOOL_HEADER_SIZE:].view(_RAW)
+        self._values = _ValueFile(value_path)
+        self._strings = _StringTable()
+        self._stacks = _StackInterner()
+        self._wake = threading.Condition()
+        self._is_open = False
+        self._head = self._tail = self._num_dropped = self._next_execution_index = 0
+        self._is_urgent = self._is_stalled = False
+        self._wake_at = 0
+
+    # Recording.
+
+    def start(self) -> None:
+        """From here on records are taken."""
+        self._is_open = True
+
+    def stop(self) -> None:
+        """No record is taken after it returns; what is in the spool stays."""
+        with self._wake:
+            self._is_open = False
+
+    def abandon(self) -> None:
+        """Lets go of everything without touching it: the process is a fork's child."""
+        self._is_open = False  # the lock may be held by a thread that this process does not have
+
+    def remove_files(self) -> None:
+        """Removes the spool's files: all of it is in the logdir."""
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+    def append(self, records: npt.NDArray[np.void]) -> bool:
+        """Appends records that belong together, next to each other; waits for room, but not for ever.
+
+        Args:
+            records: An array of RECORD_DTYPE, shorter than the spool; `commit` is set here.
+
+        Returns:
+            Whether they were taken; what was not is counted as dropped, unless recording has stopped.
+        """
+        count = len(records)
+        raw = np.ascontiguousarray(records).view(_RAW)
+        deadline, seen = 0.0, -1
+        while True:
+            with self._wake:
+                if not self._is_open:
+                    return False
+                if self._head + count - self._tail <= self._capacity:
+                    self._write(raw)
+                    return True
+                now = time.monotonic()
+                if self._tail != seen:
+                    seen, deadline = self._tail, now + _STALL_TIMEOUT_S
+                self._is_stalled = self._is_stalled or now > deadline
+                if self._is_stalled or count > self._capacity:
+                    self._num_dropped += count
+                    return False
+                self._wake.notify_all()
+            time.sleep(_POLL_INTERVAL_S)
+
+    def _write(self, raw: npt.NDArray[np.void]) -> None:
+        records = raw.copy().view(RECORD_DTYPE)
+        records["commit"] = np.arange(self._head + 1, self._head + 1 + len(raw), dtype=np.uint64)
+        whole = records.view(_RAW)
+        first = self._head % self._capacity
+        before_end = min(len(raw), self._capacity - first)
+        self._slots[first : first + before_end] = whole[:before_end]
+        self._slots[: len(raw) - before_end] = whole[before_end:]
+        self._head += len(raw)
+        self._words[_HEAD_WORD] = self._head
+        if np.any(records["flags"] & Flag.BAD):
+            self._is_urgent = True
+        if self._is_urgent or self._head >= self._wake_at:
+            self._wake.notify_all()
+
+    def append_value(self, data: bytes) -> int:
+        """Keeps the bytes of a tensor; returns their offset, -1 if they could not be written."""
+        return self._values.append(data) if self._is_open else NO_VALUE
+
+    def next_execution_index(self) -> int:
+        """Returns the next execution index."""
+        with self._wake:
+            self._next_execution_index += 1
+            return self._next_execution_index - 1
+
+    def intern_string(self, text: str) -> int:
+        """Returns the id of a string."""
+        return self._strings.intern(text)
+
+    def intern_stack(self) -> int:
+        """Returns the id of the calling thread's Python stack, -1 for none."""
+        return self._stacks.intern()
+
+    def set_step(self, step: int) -> None:
+        """Does nothing: the records that are appended name their step."""
+
+    # Draining.
+
+    def drain(self, max_records: int) -> npt.NDArray[np.void]:
+        """Returns up to `max_records` records, in order, frees their slots and writes the stacks they refer to."""
+        with self._wake:
+            count = min(max_records, self._head - self._tail)
+            first = self._tail % self._capacity
+            before_end = min(count, self._capacity - first)
+            pieces = (self._slots[first : first + before_end], self._slots[: count - before_end])
+            records: npt.NDArray[np.void] = np.concatenate(pieces).view(RECORD_DTYPE)
+            self._tail += count
+            self._words[_TAIL_WORD] = self._tail
+            self._is_stalled = self._is_stalled and not count
+        first_id, stacks = self._stacks.take_new()
+        if stacks:
+            self.stack_table.add(first_id, stacks)
+        return records
+
+    def wait(self, timeout_s: float, pending: int) -> bool:
+        """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
+        limit = min(pending, self._capacity // 2)
+        with self._wake:
+            self._wake_at = self._tail + limit
+            self._wake.wait_for(lambda: self._is_urgent or self._head - self._tail >= limit, timeout_s)
+            was_urgent, self._is_urgent = self._is_urgent, False
+            return was_urgent
+
+    def strings(self, start: int) -> list[str]:
+        """Returns the interned strings from id `start` on."""
+        return self._strings.since(start)
+
+    def read_value(self, offset: int, size: int) -> bytes:
+        """Returns kept elements.
+
+        Raises:
+            RuntimeError: There are not that many bytes.
+            OSError: They cannot be read.
+        """
+        return self._values.read(offset, size)
+
+    def release_values(self, upto: int) -> None:
+        """Gives back the disk space of values before an offset."""
+        self._values.release(upto)
+
+    def num_dropped(self) -> int:
+        """Returns how many records found no room."""
+        return self._num_dropped
+
+    def num_events(self) -> int:
+        """Returns the next event index."""
+        return self._head
+
+
+def _allocate(path: Path, size: int) -> npt.NDArray[np.uint8]:
+    """Creates a file whose blocks are all allocated, and maps it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        return np.memmap(path, dtype=np.uint8, mode="r+", shape=(size,))
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise OSError(
+            error.errno, f"cannot allocate {size} bytes for the event spool: {error.strerror}", str(path)
+        ) from error
+    finally:
+        os.close(descriptor)
+
+
+class _ValueFile:
+    """Kept elements: an append-only file, written with pwrite so that it outlives the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._lock = threading.Lock()
+        self._end = 0
+        self._released = 0
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def append(self, data: bytes) -> int:
+        with self._lock:
+            offset = self._end
+            self._end += len(data)
+        view, done = memoryview(data), 0
+        try:
+            while done < len(data):
+                done += os.pwrite(self._descriptor, view[done:], offset + done)
+        except OSError:
+            return NO_VALUE
+        return offset
+
+    def read(self, offset: int, size: int) -> bytes:
+        pieces: list[bytes] = []
+        while size > 0:
+            piece = os.pread(self._descriptor, size, offset)
+            if not piece:
+                raise RuntimeError(f"the value spool ends before byte {offset + size}")
+            pieces.append(piece)
+            offset, size = offset + len(piece), size - len(piece)
+        return b"".join(pieces)
+
+    def release(self, upto: int) -> None:
+        """Best effort: where the file system cannot do it, the blocks come back when the file is removed."""
+        if upto > self._released and _fallocate is not None:
+            _fallocate(self._descriptor, _PUNCH_HOLE_KEEPING_SIZE, self._released, upto - self._released)
+            self._released = upto
+
+
+def _find_fallocate() -> ctypes._NamedFuncPointer | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    function = getattr(ctypes.CDLL(None), "fallocate", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return function
+
+
+_fallocate = _find_fallocate()
+
+
+class _StringTable:
+    """Strings by small ids; id 0 is the empty one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ids = {"": 0}
+        self._strings = [""]
+
+    def intern(self, text: str) -> int:
+        found = self._ids.get(text)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._ids.setdefault(text, len(self._strings))
+            if found == len(self._strings):
+                self._strings.append(text)
+            return found
+
+    def since(self, start: int) -> list[str]:
+        with self._lock:
+            return self._strings[start:]
+
+
+class _StackInterner:
+    """Python stacks by small ids.
+
+    The key is (identity of the code object, instruction) of each frame: to hash a code object is slow. The code
+    objects are kept, so that an identity is never used again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ids: dict[tuple[int, ...], int] = {}
+        self._kept: list[list[tuple[CodeType, int]]] = []
+        self._num_taken = 0
+
+    def intern(self) -> int:
+        """Returns the id of the caller's stack."""
+        frame: FrameType | None = sys._getframe(1)
+        stack: list[tuple[CodeType, int]] = []
+        numbers: list[int] = []
+        while frame is not None:
+            code, instruction = frame.f_code, frame.f_lasti
+            stack.append((code, instruction))
+            numbers.append(id(code))
+            numbers.append(instruction)
+            frame = frame.f_back
+        key = tuple(numbers)
+        found = self._ids.get(key)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._ids.setdefault(key, len(self._ids))
+            if found == len(self._kept):
+                self._kept.append(stack)
+            return found
+
+    def take_new(self) -> tuple[int, list[list[tuple[CodeType, int]]]]:
+        """Returns the stacks that came since the last call, and the id of the first."""
+        with self._lock:
+            first, self._num_taken = self._num_taken, len(self._kept)
+            return first, self._kept[first:]

@@ -1,0 +1,458 @@
+"""The TensorFlow backend: TensorFlow's own summary op measures, on the device where the tensor lives.
+
+It serves programs with an accelerator visible, and installs without the native core. All tensors of a graph on one
+device become one matrix of summaries (`summary.py`), which crosses to the host once a call and iteration:
+
+* with the native core, into its op `TfdbgArrowRecordSummary`, which knows step, frame, iteration and call site;
+* without it, into a Python function, which knows none of them (Flag.CONTEXT is unset).
+
+Two sorts of tensors go to the host themselves: all of them in mode FULL_TENSOR, which keeps their elements, and
+those of dtypes that TensorFlow cannot compute with.
+
+What differs from the native backend: the tensors of a graph are recorded together, when the last of them is
+there, so a call that raises leaves no rows of the graph that raised. `execution_index` is NULL while two calls that
+could have made a tensor run at once: the memory of arguments is not looked at. With the native core a tensor of a
+graph whose rank is not known beforehand and above 6 has its counts, but no shape and no size. Without the core
+`step_id`, `frame_id`, `iteration` and `call_site` are NULL.
+
+Tested on CPUs only. That it works on GPUs is by construction: every op it places there has a kernel there, by
+TensorFlow's own sources; where not, soft placement runs it on the host.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.writer import hooks, summary
+from tfdbg_arrow.writer.backend import Handlers
+from tfdbg_arrow.writer.instrument import RecordOps, TensorBatch
+from tfdbg_arrow.writer.native_backend import NativeSpool
+from tfdbg_arrow.writer.python_eager import (
+    EagerRecorder,
+    EventWriter,
+    Records,
+    add_deep_shapes,
+    blank_records,
+    keep_values,
+)
+from tfdbg_arrow.writer.python_spool import PythonSpool
+from tfdbg_arrow.writer.recorder import Recorder
+from tfdbg_arrow.writer.records import NO_STEP, NUM_INLINE_DIMS, RECORD_SIZE, Kind
+from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
+from tfdbg_arrow.writer.stacks import StackTable
+
+
+class _Spool(Recorder, EventWriter, Protocol):
+    """Where events go, and where the sink finds them; its methods are those of Backend."""
+
+    stack_table: StackTable
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def abandon(self) -> None: ...
+    def remove_files(self) -> None: ...
+    def num_events(self) -> int: ...
+    def set_step(self, step: int) -> None: ...
+
+
+class _NativeEvents(NativeSpool):
+    """The native spool, which takes records from Python too; arguments and errors are those of NativeSpool."""
+
+    def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
+        super().__init__(settings, core=core, spool_path=spool_path, value_path=value_path, generation=generation)
+        self._lock = threading.Lock()
+        self._is_open = False
+
+    def start(self) -> None:
+        """From here on records are taken, also from the native ops."""
+        self.recording.start()
+        self._is_open = True
+
+    def stop(self) -> None:
+        """No record is taken after it returns; what is in the spool stays."""
+        with self._lock:
+            self._is_open = False
+        super().stop()
+
+    def append(self, records: Records) -> bool:
+        """Appends records that belong together; returns whether there was room."""
+        with self._lock:
+            return self._is_open and bool(self.recording.append(np.ascontiguousarray(records).view(np.uint8)))
+
+    def append_value(self, data: bytes) -> int:
+        """Keeps the bytes of a tensor; returns their offset, -1 if they could not be kept."""
+        return int(self.recording.append_value(np.frombuffer(data, np.uint8)))
+
+    def next_execution_index(self) -> int:
+        """Returns the next execution index."""
+        return int(self.recording.next_execution_index())
+
+    def intern_string(self, text: str) -> int:
+        """Returns the id of a string."""
+        return int(self.core.intern_string(text))
+
+
+class TensorFlowBackend:
+    """Measures with TensorFlow's own ops.
+
+    Args:
+        settings: What to record.
+        core: The compiled core; None if it was not built.
+        spool_path: Where the spool is made.
+        value_path: Where kept tensor values are spooled.
+        generation: Number of the recording in this process.
+
+    Raises:
+        OSError: The spool cannot be made.
+    """
+
+    name = "tensorflow"
+
+    def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
+        self._step = NO_STEP
+        self._gate = _Gate()
+        devices = _Devices()
+        self._spool: _Spool
+        self.record_ops: RecordOps
+        native = _make_native_events(settings, core, spool_path, value_path, generation)
+        if native is not None:
+            self._spool = native
+            self.record_ops = _NativeSummaryOps(settings.mode, generation=generation, devices=devices)
+        else:
+            capacity = settings.spool_size_bytes // RECORD_SIZE
+            self._spool = PythonSpool(spool_path=spool_path, value_path=value_path, capacity=capacity)
+            self.record_ops = _PythonSummaryOps(settings.mode, gate=self._gate, devices=devices)
+        self._eager = EagerRecorder(
+            settings, events=self._spool, measure=_EagerMeasure(settings.mode, devices=devices), step=lambda: self._step
+        )
+        self._mode = settings.mode
+        self.op_callback: Callable[..., None] = self._eager.op_callback
+        self.begin_call = self._eager.begin_call
+        self.end_call = self._eager.end_call
+
+    @property
+    def stack_table(self) -> StackTable:
+        """Takes the stacks that events refer to; set before start()."""
+        return self._spool.stack_table
+
+    @stack_table.setter
+    def stack_table(self, table: StackTable) -> None:
+        self._spool.stack_table = table
+
+    def start(self, handlers: Handlers) -> None:
+        """From here on events are recorded."""
+        self._spool.start()
+        self._gate.record = lambda pack, arrays: self._record_summaries(pack, arrays, handlers)
+        self._eager.start(handlers)
+
+    def stop(self) -> None:
+        """No event is recorded after it returns; what is in the spool can still be drained."""
+        self._gate.record = None
+        self._eager.stop()
+        self._spool.stop()
+
+    def abandon(self) -> None:
+        """Lets go of everything without touching it: the process is a fork's child."""
+        self._gate.record = None
+        self._eager.stop()
+        self._spool.abandon()
+
+    def remove_files(self) -> None:
+        """Removes the spool's files: all of it is in the logdir."""
+        self._spool.remove_files()
+
+    def intern_stack(self) -> int:
+        """Returns the id of the calling thread's Python stack, -1 for none."""
+        return self._spool.intern_stack()
+
+    def num_events(self) -> int:
+        """Returns the next event index."""
+        return self._spool.num_events()
+
+    def set_step(self, step: int) -> None:
+        """Labels the events from here on."""
+        self._step = step
+        self._spool.set_step(step)
+
+    def drain(self, max_records: int) -> Records:
+        """Returns up to `max_records` committed records, in order, and writes the stacks they refer to."""
+        return self._spool.drain(max_records)
+
+    def wait(self, timeout_s: float, pending: int) -> bool:
+        """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
+        return self._spool.wait(timeout_s, pending)
+
+    def strings(self, start: int) -> list[str]:
+        """Returns the interned strings from id `start` on."""
+        return self._spool.strings(start)
+
+    def read_value(self, offset: int, size: int) -> bytes:
+        """Returns kept elements."""
+        return self._spool.read_value(offset, size)
+
+    def release_values(self, upto: int) -> None:
+        """Gives back the disk space of values before an offset."""
+        self._spool.release_values(upto)
+
+    def num_dropped(self) -> int:
+        """Returns how many records found no room."""
+        return self._spool.num_dropped()
+
+    def _record_summaries(self, pack: _Pack, arrays: Sequence[npt.NDArray[Any]], handlers: Handlers) -> None:
+        """Records the tensors of a graph."""
+        try:
+            rows, values, shapes = pack.unpack(arrays, mode=self._mode)
+            records = blank_records(len(rows), Kind.GRAPH_TENSOR, step=self._step)
+            records["node"] = pack.nodes
+            records["dtype"] = pack.dtypes
+            records["device"] = self._spool.intern_string(pack.device_name)
+            summary.fill_records(records, rows, mode=self._mode)
+            if values:
+                keep_values(records, values, self._spool)
+            records = add_deep_shapes(records, shapes)
+            # What belongs together stays together, and any number of tensors finds room.
+            heads = np.flatnonzero(records["kind"] != Kind.DIMS)
+            bounds = [*heads[::_TENSORS_AT_ONCE].tolist(), len(records)]
+            for start, end in itertools.pairwise(bounds):
+                self._spool.append(records[start:end])
+        except Exception as error:
+            handlers.on_error("recording the tensors of a graph", error)
+
+
+_TENSORS_AT_ONCE = 256
+
+
+def _make_native_events(
+    settings: Settings, core: Any, spool_path: Path, value_path: Path, generation: int
+) -> _NativeEvents | None:
+    """Returns the native spool; None where there is no core, or none that fits this TensorFlow."""
+    if core is None:
+        return None
+    try:
+        return _NativeEvents(settings, core=core, spool_path=spool_path, value_path=value_path, generation=generation)
+    except RecordingError:
+        return None
+
+
+class _Devices:
+    """Where to measure what."""
+
+    def __init__(self) -> None:
+        with hooks.unobserved(), tf.device("CPU:0"):
+            self._host = tf.DeviceSpec.from_string(tf.zeros([]).device)
+        self._has_accelerator = hooks.has_accelerator()
+
+    def measuring(self, device: str) -> str:
+        """Returns where to measure the tensors of a device; empty for where TensorFlow will."""
+        if not self._has_accelerator:
+            return ""
+        if hooks.is_op_determinism_enabled():
+            # The summary op refuses to run on a GPU then.
+            return str(
+                self._host.make_merged_spec(_spec(device).replace(device_type="CPU", device_index=0)).to_string()
+            )
+        # An op without a kernel on that very device would else fail the user's function.
+        return device if hooks.allows_soft_placement() else ""
+
+    def full_name(self, device: str) -> str:
+        """Returns the full name of the device of an op, given the one asked for; empty if it is not known."""
+        spec = _spec(device)
+        if self._has_accelerator and spec.device_type is None:
+            return ""
+        return str(self._host.make_merged_spec(spec).to_string())
+
+
+def _spec(device: str) -> Any:
+    return tf.DeviceSpec.from_string(device)
+
+
+class _EagerMeasure:
+    """Measures eager tensors where they are."""
+
+    def __init__(self, mode: TensorDebugMode, *, devices: _Devices) -> None:
+        self._mode = mode
+        self._devices = devices
+
+    def tensor_id(self, tensor: Any) -> int:
+        return hooks.eager_tensor_id(tensor)
+
+    def rows(self, tensors: Sequence[Any]) -> tuple[npt.NDArray[np.float64], Exception | None]:
+        try:
+            with hooks.unobserved():
+                rows = [
+                    summary.measure_row(tensor, mode=self._mode, device=self._devices.measuring(tensor.device))
+                    for tensor in tensors
+                ]
+            return np.stack(rows), None
+        except Exception as error:
+            return np.stack([summary.shape_row(tuple(tensor.shape)) for tensor in tensors]), error
+
+    def fill(self, records: Records, rows: npt.NDArray[np.float64], *, mode: TensorDebugMode) -> None:
+        summary.fill_records(records, rows, mode=mode)
+
+
+def _by_device(batches: Sequence[TensorBatch]) -> dict[str, list[tuple[Any, int]]]:
+    """The tensors and their keys, in order of creation, by the device that their op asks for."""
+    groups: dict[str, list[tuple[Any, int]]] = {}
+    for batch in batches:
+        groups.setdefault(batch.op.device, []).extend(zip(batch.tensors, batch.nodes, strict=True))
+    return groups
+
+
+def _placed(device: str) -> AbstractContextManager[Any]:
+    scope: AbstractContextManager[Any] = tf.device(device) if device else nullcontext()
+    return scope
+
+
+def _number(tensor: Any) -> int:
+    return int(tensor.dtype.base_dtype.as_datatype_enum)
+
+
+class _NativeSummaryOps:
+    """Records with the native ops: summaries, and on the host what TensorFlow cannot summarize."""
+
+    def __init__(self, mode: TensorDebugMode, *, generation: int, devices: _Devices) -> None:
+        self._mode = mode
+        self._generation = generation
+        self._devices = devices
+        self._on_host = hooks.NativeRecordOps(generation=generation)
+
+    def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
+        """Adds the ops; returns those that must run."""
+        added = self._on_host.add(graph, _select(batches, self._belongs_on_host))
+        summarized = _select(batches, lambda tensor: not self._belongs_on_host(tensor))
+        for device, group in _by_device(summarized).items():
+            tensors = [tensor for tensor, _ in group]
+            with hooks.own_scope(graph), _placed(self._devices.measuring(device)):
+                rows = summary.pack(tensors, mode=self._mode)
+            added.append(
+                hooks.create_summary_op(
+                    graph,
+                    rows,
+                    nodes=[node for _, node in group],
+                    dtypes=[_number(tensor) for tensor in tensors],
+                    generation=self._generation,
+                    device=device,
+                )
+            )
+        return added
+
+    def _belongs_on_host(self, tensor: Any) -> bool:
+        return (
+            self._mode is TensorDebugMode.FULL_TENSOR
+            or not summary.can_measure(tensor.dtype)
+            or (tensor.shape.rank or 0) > NUM_INLINE_DIMS  # a summary has no room for its shape
+        )
+
+
+def _select(batches: Sequence[TensorBatch], is_wanted: Callable[[Any], bool]) -> list[TensorBatch]:
+    selected: list[TensorBatch] = []
+    for batch in batches:
+        pairs = [pair for pair in zip(batch.tensors, batch.nodes, strict=True) if is_wanted(pair[0])]
+        if pairs:
+            tensors, nodes = zip(*pairs, strict=True)
+            selected.append(TensorBatch(op=batch.op, tensors=tensors, nodes=nodes))
+    return selected
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pack:
+    """What a Python function in a graph is given.
+
+    Attributes:
+        nodes: Keys of the tensors, int32.
+        dtypes: Their dtypes' numbers, int16.
+        device_name: Full name of the device they are on; empty if it is not known.
+        in_matrix: Positions of the tensors that the first argument holds a row of.
+        whole: Positions of those that follow themselves.
+        shaped: Positions of those whose shapes follow then.
+    """
+
+    nodes: npt.NDArray[np.int32]
+    dtypes: npt.NDArray[np.int16]
+    device_name: str
+    in_matrix: list[int]
+    whole: list[int]
+    shaped: list[int]
+
+    def unpack(
+        self, arrays: Sequence[npt.NDArray[Any]], *, mode: TensorDebugMode
+    ) -> tuple[npt.NDArray[np.float64], list[npt.NDArray[Any]], list[tuple[int, ...]]]:
+        """Returns the summary rows, in FULL_TENSOR the tensors, and those shapes that no row has room for."""
+        arrays = list(arrays)
+        rows = np.zeros((len(self.nodes), summary.NUM_COLUMNS))
+        if self.in_matrix:
+            rows[self.in_matrix] = arrays.pop(0)
+        shapes: list[tuple[int, ...]] = [()] * len(self.nodes)
+        values = arrays[: len(self.whole)]
+        for position, array in zip(self.whole, values, strict=True):
+            shapes[position] = array.shape
+        for position in sorted(set(self.whole) - set(self.in_matrix)):
+            rows[position] = summary.measure_array(values[self.whole.index(position)], mode=mode)
+        for position, shape in zip(self.shaped, arrays[len(self.whole) :], strict=True):
+            shapes[position] = tuple(shape.tolist())
+        return rows, values if mode is TensorDebugMode.FULL_TENSOR else [], shapes
+
+
+class _Gate:
+    """Leads the Python functions in graphs to the recording in force.
+
+    TensorFlow keeps such a function for as long as the process lives, so it must not hold a recording.
+    """
+
+    record: Callable[[_Pack, Sequence[npt.NDArray[Any]]], None] | None = None
+
+
+class _PythonSummaryOps:
+    """Records with a Python function on the host."""
+
+    def __init__(self, mode: TensorDebugMode, *, gate: _Gate, devices: _Devices) -> None:
+        self._mode = mode
+        self._gate = gate
+        self._devices = devices
+
+    def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
+        """Adds the ops; returns those that must run."""
+        return [self._add_function(graph, device, group) for device, group in _by_device(batches).items()]
+
+    def _add_function(self, graph: Any, device: str, group: Sequence[tuple[Any, int]]) -> Any:
+        tensors = [tensor for tensor, _ in group]
+        positions = range(len(tensors))
+        in_matrix = [i for i in positions if summary.can_measure(tensors[i].dtype)]
+        is_whole = [self._mode is TensorDebugMode.FULL_TENSOR or i not in in_matrix for i in positions]
+        ranks = [tensor.shape.rank for tensor in tensors]
+        pack = _Pack(
+            nodes=np.array([node for _, node in group], np.int32),
+            dtypes=np.array([_number(tensor) for tensor in tensors], np.int16),
+            device_name=self._devices.full_name(device),
+            in_matrix=in_matrix,
+            whole=[i for i in positions if is_whole[i]],
+            shaped=[i for i in positions if not is_whole[i] and (ranks[i] is None or ranks[i] > NUM_INLINE_DIMS)],
+        )
+        gate = self._gate
+
+        def record_pack(*arrays: npt.NDArray[Any]) -> list[Any]:
+            record = gate.record
+            if record is not None:
+                record(pack, arrays)
+            return []
+
+        with hooks.own_scope(graph):
+            inputs: list[Any] = []
+            with _placed(self._devices.measuring(device)):
+                if in_matrix:
+                    inputs.append(summary.pack([tensors[i] for i in in_matrix], mode=self._mode))
+                inputs += [tensors[i] for i in pack.whole]
+                inputs += [tf.shape(tensors[i], out_type=tf.int64) for i in pack.shaped]
+            return tf.numpy_function(record_pack, inputs, [], stateful=True)
