@@ -46,7 +46,7 @@ def num_graph_rows(logdir: Path, run_id: str | None = None) -> int:
 
 
 def doubling() -> Any:
-    """A new function with a call and a loop in it, and eight tensors a call and seven an iteration."""
+    """Returns a new function with a loop and a call in it."""
 
     @tf.function
     def relu(x: tf.Tensor) -> tf.Tensor:

@@ -15,7 +15,6 @@ PASSING_OPS = frozenset({
 })  # fmt: skip
 """Op types whose output has the values of their first input (IdentityN: of the input of the same index)."""
 _FRAME_OPS = frozenset({"Enter", "Exit", "NextIteration", "RefEnter", "RefExit"})
-_ARGUMENT_OPS = frozenset({"Placeholder", "PlaceholderWithDefault", "_Arg"})
 _BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 _EAGER_PASSING_OPS = PASSING_OPS - {"IdentityN"}
 
@@ -60,7 +59,8 @@ class Borders:
             if op.op_type in _FRAME_OPS:
                 context = replace(context, frame_id=None, iteration=None)
             return Crossing(replace(place, context=context, op_name=source, output_slot=slot), "graph")
-        if op.op_type in _ARGUMENT_OPS and not op.inputs:
+        # Nearly always a Placeholder; TensorFlow keeps a small captured tensor as a Const.
+        if not op.inputs and self._graphs.argument(place.graph_id, place.op_name, function_name=None) is not None:
             return self._argument_crossing(place)
         calls = self._graphs.calls(place.graph_id, place.op_name)
         return self._result_crossing(place, calls) if calls else None

@@ -267,7 +267,8 @@ def enable(
         logdir: Directory to write to; made if missing. It may hold other runs.
         tensor_debug_mode: How much of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH,
             FULL_NUMERICS, SHAPE or FULL_TENSOR (spec/README.md says which columns each fills).
-        circular_buffer_size: Keep only so many last executions and graph tensors; 0 or less: all.
+        circular_buffer_size: Keep only so many last executions and graph tensors, and what lies around the first
+            infinity and the first NaN; 0 or less: all.
         op_regex: Record tensors only of ops whose type matches (`re.match`).
         tensor_dtypes: Record tensors only of these dtypes, or for which the callable is true of their dtype;
             None: the mode's own, which for health modes are the floating and complex ones.

@@ -416,8 +416,8 @@ def _moments(values: Any, finite: Any) -> tuple[Any, Any]:
     return mean, tf.sqrt(tf.reduce_sum(distance * distance) / count)
 
 
-# float64 is measured as its bits, or as multiples of 2**exponent, which is a little above the largest magnitude:
-# so no square is too large, and what is too small vanishes against the largest.
+# float64 is measured as its bits, or as multiples of 2**exponent, which is near the largest magnitude: so no square
+# is too large, and what is too small vanishes against the largest.
 
 
 def _float64_magnitudes(tensor: Any) -> list[Any]:
@@ -468,8 +468,9 @@ _EXPONENT_OF_SMALLEST = -1074
 
 
 def _exponent(magnitude: Any) -> Any:
-    """The exponent, as int64, of a power of two just above the float64 with these bits; of subnormals -1022."""
-    return tf.bitwise.right_shift(magnitude, tf.constant(_MANTISSA_BITS, tf.int64)) - 1022
+    """The exponent, as int64, of a power of two near the float64 with these bits, and with a normal inverse."""
+    exponent = tf.bitwise.right_shift(magnitude, tf.constant(_MANTISSA_BITS, tf.int64)) - 1022
+    return tf.clip_by_value(exponent, tf.constant(-1021, tf.int64), tf.constant(1021, tf.int64))
 
 
 def _power_of_two(exponent: Any) -> Any:
@@ -478,10 +479,7 @@ def _power_of_two(exponent: Any) -> Any:
     return tf.bitcast(tf.bitwise.left_shift(biased, tf.constant(_MANTISSA_BITS, tf.int64)), tf.float64)
 
 
-def _times_power(values: Any, exponent: Any) -> Any:
-    """Returns values * 2**exponent, in two steps: the power itself may be out of range."""
-    half = tf.bitwise.right_shift(exponent, tf.constant(1, tf.int64))
-    return values * _power_of_two(half) * _power_of_two(exponent - half)
+# No product of three: Grappler reorders it, and what were factors in range become one out of range.
 
 
 def _scaled(bits: _Bits, tensor: Any, exponent: Any) -> Any:
@@ -489,17 +487,19 @@ def _scaled(bits: _Bits, tensor: Any, exponent: Any) -> Any:
     multiples = bits.signed(tf.cast(bits.magnitude, tf.float64))  # of the smallest subnormal
     subnormal = bits.is_subnormal
     is_normal = tf.logical_and(bits.is_finite, tf.logical_not(subnormal))
-    normal = _times_power(tf.where(is_normal, tensor, _float64(0)), -exponent)
-    return tf.where(subnormal, _times_power(multiples, _EXPONENT_OF_SMALLEST - exponent), normal)
+    normal = tf.where(is_normal, tensor, _float64(0)) * _power_of_two(-exponent)
+    return tf.where(subnormal, multiples * _power_of_two(_EXPONENT_OF_SMALLEST - exponent), normal)
 
 
 def _unscaled(number: Any, exponent: Any) -> Any:
     """Returns number * 2**exponent, also where that is subnormal."""
     least_normal = _float64(2.0**_MANTISSA_BITS)
-    multiple = tf.minimum(_times_power(tf.abs(number), exponent - _EXPONENT_OF_SMALLEST), least_normal)
+    multiple = tf.minimum(tf.abs(number) * _power_of_two(exponent - _EXPONENT_OF_SMALLEST), least_normal)
     key = tf.cast(tf.round(multiple), tf.int64)
     subnormal = _from_key(tf.where(tf.less(number, _float64(0)), -key, key))
-    return tf.where(tf.less(multiple, least_normal), subnormal, _times_power(number, exponent))
+    # Where the power above is cut off, the result is either normal or nothing against the largest element.
+    is_subnormal = tf.logical_and(tf.less(multiple, least_normal), tf.less(exponent, tf.constant(-51, tf.int64)))
+    return tf.where(is_subnormal, subnormal, number * _power_of_two(exponent))
 
 
 def _from_key(key: Any) -> Any:

@@ -28,7 +28,9 @@ class Recording {
   Recording(const std::string& spool_path, const std::string& value_path, uint64_t capacity, int mode,
             uint64_t covered_dtypes, int64_t generation)
       : session_(std::make_unique<Session>(spool_path, value_path, capacity, static_cast<Mode>(mode),
-                                           covered_dtypes, generation)) {}
+                                           covered_dtypes, generation)) {
+    if (!has_session()) forget_stacks();
+  }
 
   ~Recording() {
     if (published_) stop();

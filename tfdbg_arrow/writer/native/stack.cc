@@ -58,6 +58,17 @@ int64_t intern_stack(int skip) {
   return id;
 }
 
+void forget_stacks() {
+  // Dropping a code object can run weak references' callbacks: nothing of ours may point to it by then.
+  std::vector<PyObject*> codes;
+  for (const Frames* frames : by_id()) {
+    for (const auto& entry : *frames) codes.push_back(entry.first);
+  }
+  by_id().clear();
+  ids().clear();
+  for (PyObject* code : codes) Py_DECREF(code);
+}
+
 const Frames& stack_frames(int64_t id) { return *by_id().at(static_cast<size_t>(id)); }
 
 int64_t num_stacks() { return static_cast<int64_t>(by_id().size()); }

@@ -1,0 +1,88 @@
+"""The question that the project exists for, asked of real programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+import tfdbg_arrow
+
+
+def line_of(text: str) -> int:
+    """The line of this file that holds the text, from 1."""
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, start=1) if text in line)
+
+
+def test_the_log_of_a_softmax_is_traced_back_to_the_function_called_before(tmp_path: Path) -> None:
+    @tf.function
+    def model(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.softmax(x * 200.0)
+
+    @tf.function
+    def loss(probs: tf.Tensor) -> tf.Tensor:
+        return -tf.reduce_mean(tf.math.log(probs))  # the bug
+
+    with tfdbg_arrow.capture(tmp_path):
+        loss(model(tf.constant([[1.0, 2.0, 3.0]])))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert (first.op_type, first.graph_name, first.is_origin) == ("Log", "loss", True)
+    assert (first.num_neg_inf, first.size) == (2, 3)
+    (probs,) = first.inputs
+    assert probs.health is not None
+    assert probs.health.num_zero == first.num_neg_inf
+    assert probs.producer is not None
+    assert (probs.producer.op_name, probs.producer.graph_name) == ("Softmax", "model")
+    assert first.source is not None
+    assert (first.source.file_path, first.source.lineno) == (__file__, line_of("# the bug"))
+
+
+def test_a_small_captured_tensor_is_no_origin_where_an_eager_op_made_it(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path):
+        bad = tf.math.log(tf.constant([0.0, 1.0]))
+
+        @tf.function
+        def f(x: tf.Tensor) -> tf.Tensor:
+            return x * bad
+
+        f(tf.constant([1.0, 2.0]))
+
+    origins = [found.op_type for found in tfdbg_arrow.nonfinite(tmp_path) if found.is_origin]
+    assert origins == ["Log"]
+
+
+def test_a_loop_goes_bad_in_the_iteration_that_overflows(tmp_path: Path) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(6):
+            x = x * x
+        return x
+
+    with tfdbg_arrow.capture(tmp_path):
+        f(tf.constant(1e10))  # 1e20, then beyond float32
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert (first.op_type, first.iteration, first.num_pos_inf, first.is_origin) == ("Mul", 1, 1, True)
+
+
+def test_nan_out_of_infinities_is_the_first_nan(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path):
+        infinite = tf.math.exp(tf.constant(1000.0))
+        _ = infinite - infinite
+
+    first, first_nan = tfdbg_arrow.first_nonfinite(tmp_path), tfdbg_arrow.first_nan(tmp_path)
+    assert first is not None
+    assert first_nan is not None
+    assert (first.op_type, first_nan.op_type, first_nan.is_origin) == ("Exp", "Sub", True)
+
+
+def test_a_healthy_program_has_none(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path):
+        tf.reduce_sum(tf.ones(3) / 3.0)
+
+    assert tfdbg_arrow.first_nonfinite(tmp_path) is None
+    assert tfdbg_arrow.nonfinite(tmp_path) == []
