@@ -8,7 +8,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-PYTEST_ARGS ?=
+# Two processes, a file of tests at a time: what a file records it records alone.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
