@@ -117,9 +117,10 @@ def run(
 
     Exit codes: the program's own if it fails (1 for an exception); else 0 nothing is bad, 1 something is, 2 an error.
     """
-    from tfdbg_arrow.writer.launch import LaunchSettings, record_program
+    from tfdbg_arrow.writer.launch import record_program
+    from tfdbg_arrow.writer.settings import Request
 
-    settings = LaunchSettings(
+    request = Request(
         logdir=Path(logdir).expanduser().absolute(),
         tensor_debug_mode=mode,
         circular_buffer_size=circular_buffer_size,
@@ -128,10 +129,10 @@ def run(
         health_backend=health_backend,
     )
     try:
-        outcome = record_program(_program(module, program or []), settings)
+        outcome = record_program(_program(module, program or []), request)
         if outcome.is_child:
             raise typer.Exit(outcome.exit_code)
-        summary = Summary(logdir=str(settings.logdir), run_ids=outcome.run_ids, program_exit_code=outcome.exit_code)
+        summary = Summary(logdir=str(request.logdir), run_ids=outcome.run_ids, program_exit_code=outcome.exit_code)
         raise typer.Exit(_finish(summary, shown_logdir=logdir, json=json))
     except KeyboardInterrupt:
         raise typer.Exit(_EXIT_INTERRUPTED) from None

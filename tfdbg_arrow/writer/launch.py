@@ -19,59 +19,18 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 from tfdbg_arrow.errors import MissingDependencyError, RecordingError, SettingError, TfdbgArrowError
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.schema.logdir_layout import manifest_path, part_directory, read_live_parts
 from tfdbg_arrow.writer import session
 from tfdbg_arrow.writer.backend import native_core
 from tfdbg_arrow.writer.program import Program, ProgramAborted, check_program, run_program
-from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, make_settings
+from tfdbg_arrow.writer.settings import Request
 
 _TENSORFLOW = "tensorflow"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchSettings:
-    """How to record a program; the attributes mean what enable()'s arguments of the same names do."""
-
-    logdir: Path
-    tensor_debug_mode: str = "FULL_HEALTH"
-    circular_buffer_size: int = -1
-    op_regex: str | None = None
-    tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None
-    health_backend: str = "auto"
-
-    def check(self, as_dtype: Callable[[Any], Any] | None = None) -> None:
-        """Raises what enable() would for these settings, and makes the logdir.
-
-        Args:
-            as_dtype: `tf.as_dtype`; without it, dtypes may only be given by name.
-        """
-        make_settings(
-            self.logdir,
-            self.tensor_debug_mode,
-            self.circular_buffer_size,
-            self.op_regex,
-            self.tensor_dtypes,
-            health_backend=self.health_backend,
-            spool_size_bytes=DEFAULT_SPOOL_SIZE_BYTES,
-            as_dtype=as_dtype or _named_dtype,
-        )
-
-    def enable(self) -> str | None:
-        """Starts a recording with these settings; returns its run's id, None where TFDBG_ARROW=0 is set."""
-        return session.enable(
-            self.logdir,
-            self.tensor_debug_mode,
-            self.circular_buffer_size,
-            self.op_regex,
-            self.tensor_dtypes,
-            health_backend=self.health_backend,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +48,12 @@ class Outcome:
     is_child: bool
 
 
-_DTYPE_NAMES = frozenset(dtype.name for dtype in DTYPES)
-
-
-def record_program(program: Program, settings: LaunchSettings) -> Outcome:
+def record_program(program: Program, request: Request) -> Outcome:
     """Runs a program in this process to its end, and records it.
 
     Args:
         program: What to run.
-        settings: How to record it, unless the program calls enable_dump_debug_info.
+        request: How to record it, unless the program calls enable_dump_debug_info.
 
     Raises:
         RecordingError: The program is not there, or it cannot be recorded.
@@ -105,20 +61,21 @@ def record_program(program: Program, settings: LaunchSettings) -> Outcome:
         LogdirError: The logdir cannot be written.
         MissingDependencyError: TensorFlow is not installed.
     """
-    settings = replace(settings, logdir=settings.logdir.expanduser().absolute())
+    logdir = Path(request.logdir).expanduser().absolute()
+    request = replace(request, logdir=logdir)
     check_program(program)
-    is_new = not settings.logdir.exists()
-    settings.check()
+    is_new = not logdir.exists()
+    request.check()
     if importlib.util.find_spec(_TENSORFLOW) is None:
         raise MissingDependencyError(
             "recording needs TensorFlow, which is not installed; run: pip install 'tfdbg-arrow[tensorflow]'"
         )
-    if settings.health_backend == "native" and native_core() is None:
+    if request.health_backend == "native" and native_core() is None:
         raise RecordingError(
             "health_backend is 'native', but tfdbg_arrow was installed without its native core, for want of a C++ "
             "compiler; use 'auto', or install a C++17 compiler and then tfdbg_arrow again"
         )
-    launch = _Launch(settings)
+    launch = _Launch(request)
     pid = os.getpid()
     exit_code = 0
     finder = _AfterImport(_TENSORFLOW, launch.start)
@@ -134,18 +91,18 @@ def record_program(program: Program, settings: LaunchSettings) -> Outcome:
             session.disable()
             if is_new and not launch.run_ids:
                 with contextlib.suppress(OSError):  # it holds something after all
-                    settings.logdir.rmdir()
+                    logdir.rmdir()
     if launch.failure is not None:
         raise launch.failure
     return Outcome(exit_code=exit_code, run_ids=tuple(launch.run_ids), is_child=os.getpid() != pid)
 
 
 class _Launch:
-    """The recordings of one program: at first with the launch's settings, then with those that it asks for itself."""
+    """The recordings of one program: with the settings of the launch, then with those that it asks for itself."""
 
-    def __init__(self, settings: LaunchSettings) -> None:
-        self._settings = settings
-        self._asked_for: LaunchSettings | None = None
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._asked_for: Request | None = None
         self._as_dtype: Callable[[Any], Any] | None = None
         self._lock = threading.RLock()
         self.run_ids: list[str] = []
@@ -154,7 +111,7 @@ class _Launch:
     def start(self, tensorflow: ModuleType) -> None:
         """Starts to record, and takes the place of TensorFlow's own dumping."""
         try:
-            self._enable(self._settings)
+            self._enable(self._request)
         except TfdbgArrowError as error:
             self.failure = error
             raise ProgramAborted from error
@@ -163,8 +120,8 @@ class _Launch:
         _replace_everywhere(experimental.enable_dump_debug_info, self._enable_dump_debug_info)
         _replace_everywhere(experimental.disable_dump_debug_info, self._disable_dump_debug_info)
 
-    def _enable(self, settings: LaunchSettings) -> None:
-        run_id = settings.enable()
+    def _enable(self, request: Request) -> None:
+        run_id = session.start(request)
         if run_id is not None:
             self.run_ids.append(run_id)
 
@@ -181,22 +138,22 @@ class _Launch:
         Raises:
             ValueError: A setting cannot be used, or is not that of an earlier call.
         """
-        settings = replace(
-            self._settings,
+        request = replace(
+            self._request,
             tensor_debug_mode=tensor_debug_mode,
             circular_buffer_size=circular_buffer_size,
             op_regex=op_regex,
             tensor_dtypes=tensor_dtypes or None,  # there, an empty list is no filter
         )
-        settings.check(self._as_dtype)
+        request.check(self._as_dtype)
         with self._lock:
             if self._asked_for is None:
                 session.disable()
                 self._discard_if_empty()
-                self._enable(settings)
-                self._asked_for = settings
+                self._enable(request)
+                self._asked_for = request
             else:
-                _check_same(self._asked_for, settings)
+                _check_same(self._asked_for, request)
         return _DumpWriter(dump_root)
 
     def _disable_dump_debug_info(self) -> None:
@@ -208,7 +165,7 @@ class _Launch:
 
     def _discard_if_empty(self) -> None:
         """Removes the last run if nothing happened in it: the program asked for its own settings at once."""
-        logdir = self._settings.logdir
+        logdir = Path(self._request.logdir)
         if self.run_ids and _is_empty(logdir, run_id=self.run_ids[-1]):
             run_id = self.run_ids.pop()
             (logdir / manifest_path(run_id)).unlink(missing_ok=True)
@@ -286,7 +243,7 @@ def _replace_everywhere(original: object, replacement: object) -> None:
                 setattr(module, key, replacement)
 
 
-def _check_same(before: LaunchSettings, now: LaunchSettings) -> None:
+def _check_same(before: Request, now: Request) -> None:
     """Refuses what TensorFlow refuses: another mode or buffer while one is in force."""
     for name in ("tensor_debug_mode", "circular_buffer_size"):
         if getattr(before, name) != getattr(now, name):
@@ -294,13 +251,6 @@ def _check_same(before: LaunchSettings, now: LaunchSettings) -> None:
                 f"{name} is {getattr(now, name)!r}, but this program's enable_dump_debug_info() has been called with "
                 f"{getattr(before, name)!r} already; call disable_dump_debug_info() first"
             )
-
-
-def _named_dtype(name: object) -> Any:
-    """Returns what tf.as_dtype() would of a name, as far as settings look at it."""
-    if name not in _DTYPE_NAMES:
-        raise TypeError(f"{name!r} is no dtype of TensorFlow's")
-    return SimpleNamespace(name=name, base_dtype=SimpleNamespace(name=name))
 
 
 def _is_empty(logdir: Path, *, run_id: str) -> bool:

@@ -24,7 +24,7 @@ from tfdbg_arrow.schema import FORMAT_VERSION
 from tfdbg_arrow.schema.logdir_layout import make_run_id, spool_path, value_spool_path
 from tfdbg_arrow.writer.backend import Handlers, choose_backend
 from tfdbg_arrow.writer.graphs import GraphRegistry, Row, now_columns, to_json, wall_time_columns
-from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Settings, make_settings
+from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
 from tfdbg_arrow.writer.sink import Sink
 from tfdbg_arrow.writer.stacks import StackTable, as_utf8
 
@@ -285,6 +285,21 @@ def enable(
         RecordingError: A recording is in force already, or cannot start.
         MissingDependencyError: TensorFlow is not installed.
     """
+    return start(
+        Request(
+            logdir=logdir,
+            tensor_debug_mode=tensor_debug_mode,
+            circular_buffer_size=circular_buffer_size,
+            op_regex=op_regex,
+            tensor_dtypes=tensor_dtypes,
+            health_backend=health_backend,
+            spool_size_bytes=spool_size_bytes,
+        )
+    )
+
+
+def start(request: Request) -> str | None:
+    """Starts a recording; returns and raises what enable() does."""
     global _active
     if os.environ.get("TFDBG_ARROW") == "0":
         return None
@@ -299,16 +314,7 @@ def enable(
             raise RecordingError(
                 f"a recording to {_active.settings.logdir} is in force; call tfdbg_arrow.disable() before another"
             )
-        settings = make_settings(
-            Path(logdir),
-            tensor_debug_mode,
-            circular_buffer_size,
-            op_regex,
-            tensor_dtypes,
-            health_backend=health_backend,
-            spool_size_bytes=spool_size_bytes,
-            as_dtype=tf.as_dtype,
-        )
+        settings = request.check(tf.as_dtype)
         try:
             recording = Recording(settings)
             recording.start()

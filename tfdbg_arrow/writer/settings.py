@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tfdbg_arrow.errors import LogdirError, SettingError
@@ -88,58 +90,68 @@ class Settings:
         return None if self.covers_op(op_type) else "op_regex"
 
 
-def make_settings(
-    logdir: str | Path,
-    tensor_debug_mode: str,
-    circular_buffer_size: int,
-    op_regex: str | None,
-    tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None,
-    *,
-    health_backend: str,
-    spool_size_bytes: int,
-    as_dtype: Callable[[Any], Any],
-) -> Settings:
-    """Checks what the user gave and returns it as settings.
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asked for, unchecked; the attributes mean what enable()'s arguments of the same names do."""
 
-    Args:
-        logdir: As for enable().
-        tensor_debug_mode: As for enable().
-        circular_buffer_size: As for enable().
-        op_regex: As for enable().
-        tensor_dtypes: As for enable().
-        health_backend: As for enable().
-        spool_size_bytes: As for enable().
-        as_dtype: Makes a `tf.DType` of a name, a NumPy dtype or a `tf.DType`.
+    logdir: str | os.PathLike[str]
+    tensor_debug_mode: str = "FULL_HEALTH"
+    circular_buffer_size: int = -1
+    op_regex: str | None = None
+    tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None
+    health_backend: str = "auto"
+    spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES
 
-    Raises:
-        SettingError: A value cannot be used.
-        LogdirError: The logdir cannot be written, or something else is there.
-    """
-    if tensor_debug_mode not in TensorDebugMode.__members__:
-        modes = ", ".join(sorted(TensorDebugMode.__members__))
-        raise SettingError(f"tensor_debug_mode is {tensor_debug_mode!r}; expected one of {modes}")
-    if isinstance(circular_buffer_size, bool) or not isinstance(circular_buffer_size, int):
-        raise SettingError(f"circular_buffer_size is {circular_buffer_size!r}; expected an integer, -1 for all events")
-    if health_backend not in HEALTH_BACKENDS:
-        raise SettingError(f"health_backend is {health_backend!r}; expected one of {', '.join(HEALTH_BACKENDS)}")
-    if isinstance(spool_size_bytes, bool) or not isinstance(spool_size_bytes, int) or spool_size_bytes < 1 << 20:
-        raise SettingError(f"spool_size_bytes is {spool_size_bytes!r}; expected at least 1048576 (1 MiB)")
-    try:
-        pattern = re.compile(op_regex) if op_regex else None
-    except (re.error, TypeError) as error:
-        raise SettingError(f"op_regex is {op_regex!r}, no regular expression: {error}") from error
-    mode = TensorDebugMode[tensor_debug_mode]
-    dtypes, text = _choose_dtypes(tensor_dtypes, mode, as_dtype)
-    return Settings(
-        logdir=_check_logdir(Path(logdir)),
-        mode=mode,
-        circular_buffer_size=circular_buffer_size,
-        op_regex=pattern,
-        dtypes=dtypes,
-        tensor_dtypes_text=text,
-        health_backend=health_backend,
-        spool_size_bytes=spool_size_bytes,
-    )
+    def check(self, as_dtype: Callable[[Any], Any] | None = None) -> Settings:
+        """Returns it as settings, and makes the logdir.
+
+        Args:
+            as_dtype: `tf.as_dtype`; without it, dtypes may only be given by name.
+
+        Raises:
+            SettingError: A value cannot be used.
+            LogdirError: The logdir cannot be written, or something else is there.
+        """
+        if self.tensor_debug_mode not in TensorDebugMode.__members__:
+            modes = ", ".join(sorted(TensorDebugMode.__members__))
+            raise SettingError(f"tensor_debug_mode is {self.tensor_debug_mode!r}; expected one of {modes}")
+        if not _is_int(self.circular_buffer_size):
+            raise SettingError(
+                f"circular_buffer_size is {self.circular_buffer_size!r}; expected an integer, -1 for all events"
+            )
+        if self.health_backend not in HEALTH_BACKENDS:
+            raise SettingError(
+                f"health_backend is {self.health_backend!r}; expected one of {', '.join(HEALTH_BACKENDS)}"
+            )
+        if not _is_int(self.spool_size_bytes) or self.spool_size_bytes < 1 << 20:
+            raise SettingError(f"spool_size_bytes is {self.spool_size_bytes!r}; expected at least 1048576 (1 MiB)")
+        try:
+            pattern = re.compile(self.op_regex) if self.op_regex else None
+        except (re.error, TypeError) as error:
+            raise SettingError(f"op_regex is {self.op_regex!r}, no regular expression: {error}") from error
+        mode = TensorDebugMode[self.tensor_debug_mode]
+        dtypes, text = _choose_dtypes(self.tensor_dtypes, mode, as_dtype or _named_dtype)
+        return Settings(
+            logdir=_check_logdir(Path(self.logdir)),
+            mode=mode,
+            circular_buffer_size=self.circular_buffer_size,
+            op_regex=pattern,
+            dtypes=dtypes,
+            tensor_dtypes_text=text,
+            health_backend=self.health_backend,
+            spool_size_bytes=self.spool_size_bytes,
+        )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _named_dtype(name: object) -> Any:
+    """Returns what tf.as_dtype() would of a name, as far as settings look at it."""
+    if name not in _NUMBERS:
+        raise TypeError(f"{name!r} is no dtype of TensorFlow's")
+    return SimpleNamespace(name=name, base_dtype=SimpleNamespace(name=name))
 
 
 def _choose_dtypes(
