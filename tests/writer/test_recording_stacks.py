@@ -323,6 +323,14 @@ class TestOwners:
     def test_by_path(self, path: str, owner: str) -> None:
         assert FrameOwners().owner(path) == owner
 
+    def test_packages_of_another_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.syspath_prepend("/elsewhere/site-packages")
+        monkeypatch.syspath_prepend("/elsewhere/project")
+        owners = FrameOwners()
+        assert owners.owner("/elsewhere/site-packages/tensorflow/ops.py") == "framework"
+        assert owners.owner("/elsewhere/site-packages/numpy/core.py") == "library"
+        assert owners.owner("/elsewhere/project/train.py") == "user"
+
 
 def test_instructions_without_a_line_have_their_functions() -> None:
     code = compile("\n\nx = 1\n", "file.py", "exec")

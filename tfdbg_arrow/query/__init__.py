@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tfdbg_arrow.query.chain import Hop, Provenance, provenance
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.query.nonfinite import (
@@ -17,11 +18,13 @@ from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_sourc
 
 __all__ = [
     "Frame",
+    "Hop",
     "InputTensor",
     "Logdir",
     "LogdirInfo",
     "NonFinite",
     "Producer",
+    "Provenance",
     "Run",
     "SourceLine",
     "TableInfo",
@@ -30,6 +33,7 @@ __all__ = [
     "first_nonfinite",
     "nonfinite",
     "open_logdir",
+    "provenance",
     "source_lines",
     "user_source",
 ]

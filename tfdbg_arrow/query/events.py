@@ -15,7 +15,8 @@ KINDS = ("nan", "inf")
 _COLUMNS = (
     "event_index, wall_time_ns, scope, execution_index, step_id, frame_id, iteration, call_site, graph_id, op_name, "
     "op_type, output_slot, tensor_id, device_id, dtype, shape, size, has_inf_or_nan, "
-    "num_neg_inf, num_pos_inf, num_nan, num_neg_finite, num_zero, num_pos_finite"
+    "num_neg_inf, num_pos_inf, num_nan, num_neg_finite, num_zero, num_pos_finite, "
+    "num_subnormal, min_finite, max_finite, max_abs_finite, step"
 )
 _SHAPE = _COLUMNS.split(", ").index("shape")
 _SELECT = f"SELECT {_COLUMNS} FROM tensor_health WHERE run_id = ? AND "
@@ -49,6 +50,11 @@ class TensorEvent:
     num_neg_finite: int | None
     num_zero: int | None
     num_pos_finite: int | None
+    num_subnormal: int | None
+    min_finite: float | None
+    max_finite: float | None
+    max_abs_finite: float | None
+    step: int | None
 
     def bad_kinds(self, kinds: Iterable[str] = KINDS) -> frozenset[str]:
         """Returns which of the kinds the tensor holds.
@@ -297,6 +303,11 @@ class EventReader:
             [self._run_id, execution_index],
         )
         return Execution(*rows[0]) if rows else None
+
+    def event(self, event_index: int) -> TensorEvent | None:
+        """Returns a row by its event_index, or None."""
+        rows = self._events("event_index = ?", [event_index])
+        return rows[0] if rows else None
 
     def users(self, tensor_id: int) -> list[tuple[str, int | None, int]]:
         """Returns (op type, called graph, input index) of every way in which executions take an eager tensor."""

@@ -16,6 +16,7 @@ from tfdbg_arrow.query.opening import check_logdir, list_parts
 from tfdbg_arrow.schema import TABLES, Table
 
 if TYPE_CHECKING:
+    from tfdbg_arrow.query.chain import Provenance
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.nonfinite import NonFinite
 
@@ -168,6 +169,12 @@ class Logdir:
         from tfdbg_arrow.query.nonfinite import first_nonfinite
 
         return first_nonfinite(self, kinds=kinds, run_id=run_id)
+
+    def provenance(self, event_index: int, *, run_id: str | None = None, limit: int = 10_000) -> Provenance:
+        """Returns how a bad tensor came about; see `tfdbg_arrow.query.provenance`."""
+        from tfdbg_arrow.query.chain import provenance
+
+        return provenance(self, event_index, run_id=run_id, limit=limit)
 
     def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:
         return self.connection.sql(query, params=parameters)

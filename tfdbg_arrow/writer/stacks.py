@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import os
 import site
+import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -25,13 +26,22 @@ Location = tuple[str, int, str]
 _PACKAGE_DIRECTORY = str(Path(__file__).resolve().parent.parent) + os.sep
 _CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks.py")
 """TensorFlow's frame between an op and our callback: it tells nothing of the program."""
+_PACKAGE_DIRECTORY_NAMES = ("site-packages", "dist-packages")
 _FRAMEWORK_PACKAGES = ("tensorflow", "keras", "tf_keras", "tensorflow_core")
 
 
 def _library_directories() -> tuple[str, ...]:
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths += [*site.getsitepackages(), site.getusersitepackages()]
+    # A path file or PYTHONPATH may bring in the packages of another environment.
+    paths += [path for path in sys.path if os.path.basename(os.path.normpath(path)) in _PACKAGE_DIRECTORY_NAMES]
     return tuple(sorted({os.path.join(path, "") for path in paths if path}))
+
+
+def _framework_directories() -> tuple[str, ...]:
+    """Where the framework's packages were loaded from: not always a library directory."""
+    loaded = [getattr(sys.modules.get(name), "__file__", None) for name in _FRAMEWORK_PACKAGES]
+    return tuple(os.path.join(os.path.dirname(path), "") for path in loaded if path)
 
 
 def as_utf8(text: str) -> str:
@@ -47,6 +57,7 @@ class FrameOwners:
         self._frameworks = tuple(
             os.path.join(library, package, "") for library in self._libraries for package in _FRAMEWORK_PACKAGES
         )
+        self._frameworks += _framework_directories()
 
     def owner(self, file_path: str) -> str:
         """Returns `user`, `framework` or `library` for a file path as in a code object."""
