@@ -14,6 +14,7 @@ from tfdbg_arrow.query.nonfinite import (
     first_nonfinite,
     nonfinite,
 )
+from tfdbg_arrow.query.public_views import View, public_views, views_sql
 from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
 
 __all__ = [
@@ -29,11 +30,14 @@ __all__ = [
     "SourceLine",
     "TableInfo",
     "TensorHealth",
+    "View",
     "first_nan",
     "first_nonfinite",
     "nonfinite",
     "open_logdir",
     "provenance",
+    "public_views",
     "source_lines",
     "user_source",
+    "views_sql",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import resources
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +12,7 @@ import duckdb
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
 from tfdbg_arrow.query.opening import check_logdir, list_parts
+from tfdbg_arrow.query.public_views import public_views
 from tfdbg_arrow.schema import TABLES, Table
 
 if TYPE_CHECKING:
@@ -201,8 +201,8 @@ class Logdir:
                 self._register_table(table, parts)
             else:
                 self.connection.execute(_empty_view(table))
-        for name, text in _derived_views():
-            self.connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {text}')
+        for view in public_views():
+            self.connection.execute(f'CREATE OR REPLACE VIEW "{view.name}" AS {view.text}')
 
     def _register_table(self, table: Table, parts: Sequence[str]) -> None:
         """Makes the view of a table.
@@ -281,16 +281,6 @@ def _empty_view(table: Table) -> str:
 
 def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _derived_views() -> list[tuple[str, str]]:
-    """Returns (name, SQL) of the views that are kept as files, by name."""
-    files = resources.files("tfdbg_arrow.query") / "views"
-    return sorted(
-        (file.name.removesuffix(".sql"), file.read_text(encoding="utf-8"))
-        for file in files.iterdir()
-        if file.name.endswith(".sql")
-    )
 
 
 def _message(error: Exception) -> str:

@@ -1,0 +1,115 @@
+"""The public views: documented, in dependency order, and right row by row."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tfdbg_arrow.query import View, open_logdir, public_views, views_sql
+
+from .builder import START_NS, RunBuilder, counts
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A call of a graph with a loop of two iterations, and an eager op, in one training step."""
+    run = RunBuilder("run-a")
+    user = ("/home/me/train.py", 3, "loss", "return tf.math.log(x)", "user")
+    outer = ("/home/me/main.py", 9, "<module>", "loss(x)", "user")
+    library = ("/site/tensorflow/ops.py", 1, "log", None, "framework")
+    in_function, at_call, nobody = run.stack(library, user, outer), run.stack(outer), run.stack(library)
+    graph = run.graph("loss").op("x", "Square", stack=nobody).op("Log", inputs=["x"], stack=in_function)
+    call = run.execution("__inference_loss_1", graph=graph, inputs=[5], outputs={6: "float32"}, stack=at_call)
+    for iteration, zeros in enumerate((0, 2)):
+        for name, health in (("x", counts(zero=zeros, pos=3)), ("Log", counts(neg_inf=zeros, pos=3))):
+            run.tensor(graph, name, health, execution=call, frame=1, iteration=iteration)
+    run.execution("Neg", outputs={8: "float32"}, stack=nobody)
+    return run.write(tmp_path_factory.mktemp("views") / "logdir")
+
+
+def rows(logdir: Path, query: str) -> list[tuple[object, ...]]:
+    with open_logdir(logdir) as opened:
+        return opened.rows(query)
+
+
+@pytest.mark.parametrize("view", public_views(), ids=lambda view: view.name)
+def test_the_comment_names_every_column(view: View, logdir: Path) -> None:
+    assert view.comment.startswith("One row is ")
+    if view.name in ("graph_tensor",):
+        return  # says which table's columns it has
+    with open_logdir(logdir) as opened:
+        columns = opened.table(f"SELECT * FROM {view.name} LIMIT 0")[0]
+    missing = [name for name in columns if not re.search(rf"\b{name}\b", view.comment)]
+    assert [name for name in missing if not (name.startswith("num_") and "the six counts" in view.comment)] == []
+
+
+@pytest.mark.parametrize("view", public_views(), ids=lambda view: view.name)
+def test_only_sql_that_spark_runs_too(view: View) -> None:
+    # Each of these is DuckDB's own, or means something else in Spark.
+    words = ["EXCLUDE", "QUALIFY", "FILTER", "ASOF", "UNNEST", "PRINTF", "TRY_CAST", "LIST_VALUE", "STRUCT_PACK"]
+    assert re.search(rf"::|//|[\[{{]|GROUP BY ALL|\b({'|'.join(words)})\b", view.select, re.IGNORECASE) is None
+
+
+def test_views_are_made_after_those_that_they_read() -> None:
+    names = [view.name for view in public_views()]
+    assert names.index("stack") < names.index("user_frame") < names.index("op_source") < names.index("graph_tensor")
+
+
+def test_the_script_for_a_plain_client_gives_the_same_rows(logdir: Path) -> None:
+    with duckdb.connect() as plain, open_logdir(logdir) as opened:
+        plain.execute(views_sql(str(logdir)))
+        for view in public_views():
+            query = f"SELECT * FROM {view.name} ORDER BY ALL"
+            assert plain.sql(query).fetchall() == opened.rows(query)
+
+
+def test_user_frame_is_the_innermost_of_the_users(logdir: Path) -> None:
+    assert rows(logdir, "SELECT stack_trace_id, depth, file_path, lineno FROM user_frame ORDER BY 1") == [
+        (0, 1, "/home/me/train.py", 3),
+        (1, 0, "/home/me/main.py", 9),
+    ]
+
+
+def test_op_source(logdir: Path) -> None:
+    assert rows(
+        logdir, "SELECT graph_name, op_name, op_type, file_path, lineno, code FROM op_source ORDER BY op_index"
+    ) == [
+        ("loss", "x", "Square", None, None, None),
+        ("loss", "Log", "Log", "/home/me/train.py", 3, "return tf.math.log(x)"),
+    ]
+
+
+def test_execution_source_counts_what_went_bad_within(logdir: Path) -> None:
+    columns = "execution_index, op_type, graph_name, num_inputs, num_outputs, num_bad, file_path, wall_time_ns"
+    assert rows(logdir, f"SELECT {columns} FROM execution_source ORDER BY 1") == [
+        (0, "__inference_loss_1", "loss", 1, 1, 1, "/home/me/main.py", START_NS),
+        (1, "Neg", None, 0, 1, 0, None, START_NS + 5000),
+    ]
+
+
+def test_op_health_adds_up_a_step(logdir: Path) -> None:
+    columns = "graph_name, op_name, output_slot, num_tensors, num_bad, size, num_neg_inf, num_zero, num_pos_finite"
+    assert rows(logdir, f"SELECT {columns} FROM op_health ORDER BY op_name") == [
+        ("loss", "Log", 0, 2, 1, 8, 2, 0, 6),
+        ("loss", "x", 0, 2, 0, 8, 0, 2, 6),
+    ]
+
+
+def test_edge_health_joins_within_one_iteration(logdir: Path) -> None:
+    columns = "iteration, source_op_name, op_name, input_index, source_is_bad, is_bad, source_num_inf, num_inf, num_nan"
+    assert rows(logdir, f"SELECT {columns} FROM edge_health ORDER BY event_index") == [
+        (0, "x", "Log", 0, False, False, 0, 0, 0),
+        (1, "x", "Log", 0, False, True, 0, 2, 0),
+    ]
+
+
+def test_graph_tensor_has_every_column_of_tensor_health_and_the_line(logdir: Path) -> None:
+    with open_logdir(logdir) as opened:
+        columns = set(opened.table("SELECT * FROM graph_tensor LIMIT 0")[0])
+        health = set(opened.table("SELECT * FROM tensor_health LIMIT 0")[0])
+        found = opened.rows("SELECT op_name, iteration, num_neg_inf, lineno FROM graph_tensor ORDER BY event_index")
+    assert health - columns == {"wall_time", "scope", "tensor_id", "device_id", "rank"}
+    assert found == [("x", 0, 0, None), ("Log", 0, 0, 3), ("x", 1, 0, None), ("Log", 1, 2, 3)]

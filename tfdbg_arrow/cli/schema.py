@@ -1,0 +1,75 @@
+"""`tfdbg-arrow schema`: the tables and views that SQL can ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
+from tfdbg_arrow.errors import QueryError
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import View
+    from tfdbg_arrow.schema import Table
+
+
+def schema(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A table or view; without it, one line for each.")
+    ] = None,
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            "--sql", metavar="LOGDIR", help="Print a script that makes them all in a plain DuckDB client instead."
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Prints the tables and views that `tfdbg-arrow sql` can ask, with what each column is.
+
+    Exit codes: 0, 2 an error.
+    """
+    from tfdbg_arrow.query import open_logdir, public_views, views_sql
+    from tfdbg_arrow.schema import FORMAT_VERSION, TABLES
+
+    if sql is not None:
+        with open_logdir(sql):  # refuses what is no logdir
+            typer.echo(views_sql(str(Path(sql).absolute())), nl=False)
+        return
+    tables = [table for table in TABLES if name in (None, table.name)]
+    views = sorted((view for view in public_views() if name in (None, view.name)), key=lambda view: view.name)
+    if not tables and not views:
+        known = ", ".join(sorted([table.name for table in TABLES] + [view.name for view in public_views()]))
+        raise QueryError(f"{name!r} is no table or view; there are {known}.")
+    if json:
+        print_json({"format_version": FORMAT_VERSION, "tables": tables, "views": views})
+    elif name is None:
+        _print_names(tables, views)
+    else:
+        for table in tables:
+            _print_table(table)
+        for view in views:
+            typer.echo(view.text, nl=False)
+
+
+def _print_names(tables: list[Table], views: list[View]) -> None:
+    out = console()
+    width = max(len(name) for name in [table.name for table in tables] + [view.name for view in views])
+    for kind, docs in (
+        ("tables", {table.name: table.row for table in tables}),
+        ("views", {view.name: view.comment.splitlines()[0] for view in views}),
+    ):
+        out.print(styled((kind, "bold")))
+        for name, doc in docs.items():
+            out.print(styled(f"  {name:<{width}}  ", (doc, "dim")))
+
+
+def _print_table(table: Table) -> None:
+    out = console()
+    out.print(styled((table.name, "bold"), f": {table.row}"))
+    width = max(len(column.name) for column in table.columns)
+    for column in table.columns:
+        null = " or NULL" if column.nullable else ""
+        out.print(styled(f"  {column.name:<{width}}  ", (f"{column.type.value}{null}: ", "dim"), column.doc))

@@ -1,0 +1,36 @@
+-- One row is one eager op or function call, with the line of the user's code that ran it.
+--   run_id, execution_index  identify it
+--   event_index    its place among all events
+--   wall_time_ns   when it was recorded, in nanoseconds since 1970-01-01T00:00:00Z
+--   op_type        op type, or the function's runtime name
+--   graph_name     name of the called function's graph; NULL for an op
+--   num_inputs     how many tensors went in
+--   num_outputs    how many came out
+--   num_bad        how many recorded tensors of the op, or of the call and all it ran, hold an infinity or a NaN
+--   file_path      the user's file; NULL where no frame is the user's
+--   lineno         line in it, from 1
+--   func           name of the user's function
+--   code           text of the line; NULL where the source could not be read
+SELECT
+    e.run_id,
+    e.execution_index,
+    e.event_index,
+    e.wall_time_ns,
+    e.op_type,
+    g.graph_name,
+    e.num_inputs,
+    e.num_outputs,
+    coalesce(b.num_bad, 0) AS num_bad,
+    s.file_path,
+    s.lineno,
+    s.func,
+    s.code
+FROM execution AS e
+LEFT JOIN graph AS g ON g.run_id = e.run_id AND g.graph_id = e.graph_id
+LEFT JOIN user_frame AS s ON s.run_id = e.run_id AND s.stack_trace_id = e.stack_trace_id
+LEFT JOIN (
+    SELECT run_id, execution_index, count(*) AS num_bad
+    FROM tensor_health
+    WHERE has_inf_or_nan AND scope <> 'external' AND execution_index IS NOT NULL
+    GROUP BY run_id, execution_index
+) AS b ON b.run_id = e.run_id AND b.execution_index = e.execution_index

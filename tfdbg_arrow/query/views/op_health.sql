@@ -1,0 +1,34 @@
+-- One row is one output of one op in one training step: what it held over all calls and iterations of that step.
+--   run_id, step   the training step as marked; NULL before the first mark
+--   graph_id, graph_name, op_name, op_type, output_slot  the output; the first three are NULL for an eager op
+--   num_tensors    how many times it was computed
+--   num_bad        how many of these hold an infinity or a NaN
+--   size           elements of all of them
+--   the six counts, added up; NULL where not measured
+--   num_subnormal  subnormal elements of all of them; NULL where not measured
+--   min_finite, max_finite, max_abs_finite  least, greatest and largest in magnitude; NULL where not measured
+SELECT
+    h.run_id,
+    h.step,
+    h.graph_id,
+    g.graph_name,
+    h.op_name,
+    h.op_type,
+    h.output_slot,
+    count(*) AS num_tensors,
+    sum(CASE WHEN h.has_inf_or_nan THEN 1 ELSE 0 END) AS num_bad,
+    sum(h.size) AS size,
+    sum(h.num_neg_inf) AS num_neg_inf,
+    sum(h.num_pos_inf) AS num_pos_inf,
+    sum(h.num_nan) AS num_nan,
+    sum(h.num_neg_finite) AS num_neg_finite,
+    sum(h.num_zero) AS num_zero,
+    sum(h.num_pos_finite) AS num_pos_finite,
+    sum(h.num_subnormal) AS num_subnormal,
+    min(h.min_finite) AS min_finite,
+    max(h.max_finite) AS max_finite,
+    max(h.max_abs_finite) AS max_abs_finite
+FROM tensor_health AS h
+LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id
+WHERE h.scope <> 'external'
+GROUP BY h.run_id, h.step, h.graph_id, g.graph_name, h.op_name, h.op_type, h.output_slot

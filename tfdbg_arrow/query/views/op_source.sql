@@ -1,0 +1,27 @@
+-- One row is one op of a graph, with the line of the user's code that made it.
+--   run_id, graph_id, op_name  identify it
+--   graph_name     name of the graph
+--   op_index       order of creation within the graph, from 0
+--   op_type        type of the op
+--   num_outputs    how many tensors it gives
+--   file_path      the user's file; NULL where no frame is the user's
+--   lineno         line in it, from 1
+--   func           name of the user's function
+--   code           text of the line; NULL where the source could not be read
+--   stack_trace_id the whole stack
+SELECT
+    o.run_id,
+    o.graph_id,
+    g.graph_name,
+    o.op_index,
+    o.op_name,
+    o.op_type,
+    o.num_outputs,
+    s.file_path,
+    s.lineno,
+    s.func,
+    s.code,
+    o.stack_trace_id
+FROM graph_op AS o
+JOIN graph AS g ON g.run_id = o.run_id AND g.graph_id = o.graph_id
+LEFT JOIN user_frame AS s ON s.run_id = o.run_id AND s.stack_trace_id = o.stack_trace_id

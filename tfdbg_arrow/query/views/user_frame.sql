@@ -1,0 +1,22 @@
+-- One row is the innermost frame of the user's own code in one stack trace; a stack without one has no row.
+--   run_id, stack_trace_id  identify it
+--   depth          its place in the stack, 0 is the innermost frame of all
+--   file_path      path of the source file
+--   lineno         line number, from 1
+--   func           name of the function
+--   code           text of the line; NULL where the source could not be read
+SELECT
+    s.run_id,
+    s.stack_trace_id,
+    s.depth,
+    s.file_path,
+    s.lineno,
+    s.func,
+    s.code
+FROM stack AS s
+JOIN (
+    SELECT run_id, stack_trace_id, min(depth) AS depth
+    FROM stack
+    WHERE owner = 'user'
+    GROUP BY run_id, stack_trace_id
+) AS u ON u.run_id = s.run_id AND u.stack_trace_id = s.stack_trace_id AND u.depth = s.depth
