@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tfdbg_arrow.query.coverage import CaptureStat, Coverage, UnobservedOp, UnobservedOps
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.query.nonfinite import (
@@ -16,6 +17,8 @@ from tfdbg_arrow.query.nonfinite import (
 from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
 
 __all__ = [
+    "CaptureStat",
+    "Coverage",
     "Frame",
     "InputTensor",
     "Logdir",
@@ -26,6 +29,8 @@ __all__ = [
     "SourceLine",
     "TableInfo",
     "TensorHealth",
+    "UnobservedOp",
+    "UnobservedOps",
     "first_nan",
     "first_nonfinite",
     "nonfinite",

@@ -16,6 +16,7 @@ from tfdbg_arrow.query.opening import check_logdir, list_parts
 from tfdbg_arrow.schema import TABLES, Table
 
 if TYPE_CHECKING:
+    from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.nonfinite import NonFinite
 
@@ -154,6 +155,12 @@ class Logdir:
         from tfdbg_arrow.query.info import read_info
 
         return read_info(self)
+
+    def coverage(self, *, run_id: str | None = None) -> Coverage:
+        """Returns what the recording did not look at, and why; see `tfdbg_arrow.query.coverage`."""
+        from tfdbg_arrow.query.coverage import coverage
+
+        return coverage(self, run_id=run_id)
 
     def nonfinite(
         self, *, kinds: Iterable[str] = ("nan", "inf"), run_id: str | None = None, limit: int | None = 1000
