@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, print_json, progress
+from tfdbg_arrow.cli.output import JsonOption, print_json, printable, progress
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def first_nonfinite(
     with progress("Reading …"), open_logdir(logdir) as opened:
         found = opened.first_nonfinite(kinds=wanted, run_id=run_id)
         runs = [run for run in opened.runs() if run_id in (None, run.run_id)]
+        unobserved = opened.coverage(run_id=run_id).summary if found is None else None
         lines: tuple[SourceLine, ...] = ()
         if found is not None and found.source is not None:
             lines = source_lines(opened, found.source, run_id=found.run_id)
@@ -38,9 +39,19 @@ def first_nonfinite(
     if found is None and runs and len(unmeasured) == len(runs):
         raise QueryError(_nothing_measured(logdir, unmeasured))
     if json:
-        print_json({"logdir": logdir, "kinds": list(wanted), "nonfinite": found, "source_lines": lines})
+        print_json(
+            {
+                "logdir": logdir,
+                "kinds": list(wanted),
+                "nonfinite": found,
+                "source_lines": lines,
+                "unobserved": unobserved,
+            }
+        )
     elif found is None:
         typer.echo("Nothing is bad: no recorded tensor holds one of " + ", ".join(wanted) + ".")
+        if unobserved is not None:
+            typer.echo(f"Not looked at: {printable(unobserved)}; see: tfdbg-arrow coverage {printable(logdir)}")
     else:
         print_nonfinite(found, lines)
     if unmeasured and found is None:

@@ -34,12 +34,16 @@ def _print_info(found: LogdirInfo) -> None:
     out = console()
     out.print(styled((found.path, "bold")))
     out.print(styled(f"  {found.bytes:,} bytes, {found.num_tensors:,} tensors, {found.num_nonfinite:,} of them bad"))
+    if found.unobserved is not None:
+        out.print(styled(f"  not looked at: {found.unobserved}; see coverage"))
     if found.first_wall_time_ns is not None and found.last_wall_time_ns is not None:
         out.print(styled(f"  {_time(found.first_wall_time_ns)} to {_time(found.last_wall_time_ns)} UTC"))
     for run in found.runs:
         out.print()
         out.print(styled(("run ", "dim"), (run.run_id, "bold")))
         out.print(styled(f"  {run.tensor_debug_mode}, measured by {run.health_backend}, {_ending(run)}"))
+        if run.worker is not None:
+            out.print(styled(f"  worker {run.worker}"))
         out.print(styled(f"  pid {run.pid} on {run.host_name}, TensorFlow {run.tensorflow_version or 'not imported'}"))
         out.print(styled(f"  {run.command_line}"))
     out.print()

@@ -61,6 +61,7 @@ class Summary:
         num_tensors: Recorded tensors of these runs.
         num_nonfinite: Those of them with an infinity or a NaN.
         nonfinite: The first bad tensor, as `first-nonfinite --json` gives it; None if there is none.
+        unobserved: What of these runs was not looked at, in one line; None where there is nothing.
     """
 
     logdir: str
@@ -69,6 +70,7 @@ class Summary:
     num_tensors: int = 0
     num_nonfinite: int = 0
     nonfinite: NonFinite | None = None
+    unobserved: str | None = None
 
 
 def run(
@@ -105,6 +107,13 @@ def run(
     health_backend: Annotated[
         str, typer.Option(metavar="NAME", help="What measures tensors: native, tensorflow or auto.")
     ] = "auto",
+    xla: Annotated[
+        str,
+        typer.Option(
+            metavar="CHOICE",
+            help="Functions with jit_compile=True: observe (without XLA, recorded) or keep (compiled, not recorded).",
+        ),
+    ] = "observe",
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object on one line, the last of stderr.")
     ] = False,
@@ -127,6 +136,7 @@ def run(
         op_regex=op_regex,
         tensor_dtypes=None if tensor_dtypes is None else [name.strip() for name in tensor_dtypes.split(",")],
         health_backend=health_backend,
+        xla=xla,
     )
     try:
         outcome = record_program(_program(module, program or []), request)
@@ -179,7 +189,14 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
         found = (opened.first_nonfinite(run_id=run_id) for run_id in summary.run_ids)
         nonfinite = next((each for each in found if each is not None), None)
         runs = [run for run in opened.runs() if run.run_id in summary.run_ids]
-    return dataclasses.replace(summary, num_tensors=num_tensors, num_nonfinite=num_nonfinite, nonfinite=nonfinite), runs
+        unobserved = [opened.coverage(run_id=run.run_id).summary for run in runs if run.measures_health]
+    return dataclasses.replace(
+        summary,
+        num_tensors=num_tensors,
+        num_nonfinite=num_nonfinite,
+        nonfinite=nonfinite,
+        unobserved="; ".join(text for text in unobserved if text is not None) or None,
+    ), runs
 
 
 def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list[str]:
@@ -200,7 +217,10 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
         return [f"{recorded}, whose elements were not looked at in mode {' and '.join(unmeasured)}; {more}"]
     if not summary.num_tensors:
         return [f"no tensor was recorded in {shown_logdir}: no op ran that the settings cover; {more}"]
-    return [f"{recorded}, none of them bad; {more}"]
+    clean = [f"{recorded}, none of them bad; {more}"]
+    if summary.unobserved is not None:
+        clean.append(f"not looked at: {summary.unobserved}; see: tfdbg-arrow coverage {shlex.quote(shown_logdir)}")
+    return clean
 
 
 def _in_one_line(found: NonFinite) -> str:

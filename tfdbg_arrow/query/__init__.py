@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tfdbg_arrow.query.chain import Hop, Provenance, provenance
+from tfdbg_arrow.query.coverage import CaptureStat, Coverage, UnobservedOp, UnobservedOps
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.query.nonfinite import (
@@ -18,6 +19,8 @@ from tfdbg_arrow.query.public_views import View, public_views, views_sql
 from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
 
 __all__ = [
+    "CaptureStat",
+    "Coverage",
     "Frame",
     "Hop",
     "InputTensor",
@@ -30,6 +33,8 @@ __all__ = [
     "SourceLine",
     "TableInfo",
     "TensorHealth",
+    "UnobservedOp",
+    "UnobservedOps",
     "View",
     "first_nan",
     "first_nonfinite",

@@ -25,6 +25,7 @@ class Run:
     command_line: str
     tensor_debug_mode: str
     health_backend: str
+    worker: str | None = None
 
     @property
     def measures_health(self) -> bool:
@@ -56,6 +57,7 @@ class LogdirInfo:
         last_wall_time_ns: When the last one was; None if there is none.
         num_tensors: Recorded tensors.
         num_nonfinite: Those of them with an infinity or a NaN.
+        unobserved: What could be bad and was not looked at, in one line; None where there is nothing.
     """
 
     path: str
@@ -66,13 +68,14 @@ class LogdirInfo:
     last_wall_time_ns: int | None
     num_tensors: int
     num_nonfinite: int
+    unobserved: str | None = None
 
 
 def read_runs(logdir: Logdir) -> tuple[Run, ...]:
     """Returns the runs in a logdir, oldest first."""
     rows = logdir.rows(
         "SELECT run_id, wall_time_ns, end_wall_time_ns, is_clean_end, tfdbg_arrow_version, tensorflow_version, "
-        "host_name, pid, command_line, tensor_debug_mode, health_backend FROM run ORDER BY wall_time_ns, run_id"
+        "host_name, pid, command_line, tensor_debug_mode, health_backend, worker FROM run ORDER BY wall_time_ns, run_id"
     )
     return tuple(Run(*row) for row in rows)
 
@@ -99,4 +102,5 @@ def read_info(logdir: Logdir) -> LogdirInfo:
         last_wall_time_ns=last,
         num_tensors=next(table.rows for table in tables if table.name == "tensor_health"),
         num_nonfinite=num_nonfinite,
+        unobserved=logdir.coverage().summary,
     )

@@ -17,6 +17,7 @@ from tfdbg_arrow.schema import TABLES, Table
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.chain import Provenance
+    from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.nonfinite import NonFinite
 
@@ -155,6 +156,12 @@ class Logdir:
         from tfdbg_arrow.query.info import read_info
 
         return read_info(self)
+
+    def coverage(self, *, run_id: str | None = None) -> Coverage:
+        """Returns what the recording did not look at, and why; see `tfdbg_arrow.query.coverage`."""
+        from tfdbg_arrow.query.coverage import coverage
+
+        return coverage(self, run_id=run_id)
 
     def nonfinite(
         self, *, kinds: Iterable[str] = ("nan", "inf"), run_id: str | None = None, limit: int | None = 1000

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
@@ -342,10 +343,7 @@ def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
 
 def _bad_runs(logdir: Logdir, kinds: tuple[str, ...], *, run_id: str | None) -> list[str]:
     """Returns the runs with a bad tensor, by the time of the first one."""
-    if run_id is not None:
-        known = [run.run_id for run in logdir.runs()]
-        if run_id not in known:
-            raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {', '.join(known) or 'no run'}.")
+    check_run(logdir, run_id)
     rows = logdir.rows(
         f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND (run_id = $run_id OR $run_id IS NULL) "
         "GROUP BY run_id ORDER BY min(wall_time_ns), run_id",

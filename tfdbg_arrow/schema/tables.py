@@ -353,7 +353,8 @@ GRAPH_OP_OUTPUT = Table(
             type=_T.VARCHAR,
             nullable=True,
             doc=(
-                "Why not: `mode`, `dtype`, `op_regex`, `tensor_dtypes`, `op_type`, `control_flow`; NULL where recorded."
+                "Why not: `mode`, `dtype`, `op_regex`, `tensor_dtypes`, `op_type`, `control_flow`, `xla` (compiled, as "
+                "the setting asks), `remote` (on a device of another process); NULL where recorded."
             ),
         ),
     ),

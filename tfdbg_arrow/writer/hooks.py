@@ -9,15 +9,21 @@ afterwards, unless somebody else replaced it meanwhile: then ours stays and pass
 | `Context.call_function` | a function call begins: noted before anything in it runs |
 | `atomic_function.from_func_graph` | a graph becomes a function: described and made to record |
 | `function_context.make_function_context` | what was traced without recording is traced anew |
+| `tracing_compilation._create_concrete_function` | what is traced for XLA is known as such from the start |
+| `ConcreteFunction._call_flat` | so are the gradients of a function that stays compiled |
 | `threading.Thread._bootstrap_inner`, `FuncRegistry.__call__` | threads that start, and TensorFlow's that run Python |
 | `save._build_meta_graph_impl` | a SavedModel never holds an op of ours; stays for good |
+| `atomic_function.from_func_graph` once more | XLA never gets an op of ours; stays for good |
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +35,12 @@ from tensorflow.python.autograph.impl import api as autograph_api
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute
 from tensorflow.python.eager import record as tape_record
-from tensorflow.python.eager.polymorphic_function import atomic_function, function_context
+from tensorflow.python.eager.polymorphic_function import (
+    atomic_function,
+    concrete_function,
+    function_context,
+    tracing_compilation,
+)
 from tensorflow.python.framework import config as framework_config
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
@@ -37,7 +48,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import WhileCondFuncGraph
 from tensorflow.python.saved_model import save as saved_model_save
 
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch
+from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch, functions_of
 from tfdbg_arrow.writer.stacks import Location
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
@@ -49,6 +60,7 @@ class Observer(Protocol):
 
     op_callback: Callable[..., None]
     generation: int
+    keeps_xla: bool
 
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
         """A call of a function from eager code begins; returns its execution index, -1 for none."""
@@ -56,14 +68,17 @@ class Observer(Protocol):
     def end_call(self, execution_index: int, outputs: Sequence[Any] | None, /) -> None:
         """The call has returned its outputs, or raised (None)."""
 
-    def before_function(self, function_name: str, graph: Any) -> None:
-        """A runtime function is about to be made of a graph."""
+    def before_function(self, function_name: str, graph: Any, unobserved_for: str | None, /) -> None:
+        """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""
 
     def after_function(self, function_name: str, graph: Any, function_def: Callable[[], Any]) -> None:
         """A runtime function was made of a graph; `function_def` gives its FunctionDef."""
 
     def note_without_xla(self, function_name: str) -> None:
         """A function that asked for XLA is compiled without it."""
+
+    def note_kept_xla(self, function_name: str) -> None:
+        """A function that asked for XLA is compiled with it, and not recorded."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +110,14 @@ class Hooks:
     def install(self) -> None:
         """Puts all hooks in place; the calling thread and every later one is observed."""
         _keep_saved_models_clean()
+        _keep_functions_compilable()
         self._active = True
         self._patch(eager_context.Context, "call_function", self._make_call_function)
         self._patch(atomic_function, "from_func_graph", self._make_from_func_graph)
         self._patch(function_context, "make_function_context", self._make_make_function_context)
+        if self._observer.keeps_xla:
+            self._patch(tracing_compilation, "_create_concrete_function", self._make_create_concrete_function)
+            self._patch(concrete_function.ConcreteFunction, "_call_flat", self._make_call_flat)
         self._patch(threading.Thread, "_bootstrap_inner", self._make_observed_entry)
         self._patch(script_ops.FuncRegistry, "__call__", self._make_observed_entry)
         self._observe_thread()
@@ -168,10 +187,15 @@ class Hooks:
                 return original(name, graph, attrs, *args, **kwargs)
             text = name.decode() if isinstance(name, bytes) else name
             if attrs and _is_true(attrs.get(_XLA_MUST_COMPILE)):
-                # XLA has no kernel for a record op: the function would fail to compile.
-                attrs = {key: value for key, value in attrs.items() if key != _XLA_MUST_COMPILE}
-                observer.note_without_xla(text)
-            observer.before_function(text, graph)
+                if observer.keeps_xla and not _reaches_own_op(graph):
+                    _unobserved_graphs[graph] = "xla"
+                    observer.note_kept_xla(text)
+                else:
+                    # XLA has no kernel for a record op: the function would fail to compile.
+                    attrs = _without_xla(attrs)
+                    _unobserved_graphs.pop(graph, None)
+                    observer.note_without_xla(text)
+            observer.before_function(text, graph, _reason_unobserved(graph))
             function = original(name, graph, attrs, *args, **kwargs)
             observer.after_function(text, graph, lambda: function.cached_definition)
             return function
@@ -186,14 +210,107 @@ class Hooks:
             if not self._active or _thread.is_unobserved:
                 return context
             self._observe_thread()
-            key = (context.context, "tfdbg_arrow", observer.generation)
+            reason = _reason_unobserved(framework_ops.get_default_graph())
+            # A function that is also called where it cannot be observed has one trace for there and one for here.
+            key = (context.context, "tfdbg_arrow", observer.generation, reason)
             return function_cache.FunctionContext(key, context.scope_type)
 
         return make_function_context
 
+    def _make_create_concrete_function(self, original: Any) -> Any:
+        def create_concrete_function(function_type: Any, type_context: Any, func_graph: Any, options: Any) -> Any:
+            if self._active and not _thread.is_unobserved and (options.attributes or {}).get(_XLA_MUST_COMPILE):
+                _unobserved_graphs[func_graph] = "xla"
+            return original(function_type, type_context, func_graph, options)
+
+        return create_concrete_function
+
+    def _make_call_flat(self, original: Any) -> Any:
+        """Where a tape is on, a call makes gradient functions, in a graph that does not know what it will be for."""
+        is_compiled: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+        def call_flat(function: Any, *args: Any, **kwargs: Any) -> Any:
+            known = is_compiled.get(function)
+            if known is None:
+                attributes = function.function_def.attr
+                known = _XLA_MUST_COMPILE in attributes and attributes[_XLA_MUST_COMPILE].b
+                is_compiled[function] = known
+            if not known or not self._active:
+                return original(function, *args, **kwargs)
+            _unobserved_graphs[function.graph] = "xla"
+            was, _thread.reason_unobserved = _thread.reason_unobserved, "xla"
+            try:
+                return original(function, *args, **kwargs)
+            finally:
+                _thread.reason_unobserved = was
+
+        return call_flat
+
 
 def _is_true(attribute: Any) -> bool:
     return bool(getattr(attribute, "b", attribute))
+
+
+def _without_xla(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in attrs.items() if key != _XLA_MUST_COMPILE}
+
+
+_unobserved_graphs: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""Graphs of which nothing may be recorded, nor of those traced in them: to `not_recorded_reason`."""
+
+
+def _reason_unobserved(graph: Any) -> str | None:
+    """Returns why nothing may be recorded of a graph, None where it may."""
+    if _thread.reason_unobserved is not None:
+        return _thread.reason_unobserved
+    while graph is not None:
+        reason = _unobserved_graphs.get(graph)
+        if reason is not None:
+            return reason
+        graph = getattr(graph, "outer_graph", None)
+    return None
+
+
+def _reaches_own_op(graph: Any) -> bool:
+    """Returns whether a graph, or a function that it calls, holds an op that only we have."""
+    graph_def = graph.as_graph_def()
+    library = {function.signature.name: function.node_def for function in graph_def.library.function}
+    waiting, seen = [graph_def.node], set()
+    while waiting:
+        for node in waiting.pop():
+            if _is_own(node):
+                return True
+            for _, _, name in functions_of(node):
+                if name not in seen and name in library:
+                    seen.add(name)
+                    waiting.append(library[name])
+    return False
+
+
+_functions_are_kept_compilable = False
+
+
+def _keep_functions_compilable() -> None:
+    """From now on no function that XLA compiles calls one that records, also after recording has ended."""
+    global _functions_are_kept_compilable
+    if _functions_are_kept_compilable:
+        return
+    _functions_are_kept_compilable = True
+    original = atomic_function.from_func_graph
+
+    def from_func_graph(name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
+        if attrs and _is_true(attrs.get(_XLA_MUST_COMPILE)) and _reaches_own_op(graph):
+            attrs = _without_xla(attrs)
+            message = (
+                f"tfdbg_arrow: {graph.name} runs without XLA: it calls a concrete function that was traced while "
+                "recording; trace that one anew to have it compiled"
+            )
+            # Never an exception, even where the program turns warnings into errors.
+            with contextlib.suppress(RuntimeWarning):
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
+        return original(name, graph, attrs, *args, **kwargs)
+
+    atomic_function.from_func_graph = from_func_graph
 
 
 _own_names = 0
@@ -377,6 +494,7 @@ def _find_autograph_map(file_path: str) -> dict[int, Location]:
 
 class _Thread(threading.local):
     is_unobserved = False
+    reason_unobserved: str | None = None
 
 
 _thread = _Thread()

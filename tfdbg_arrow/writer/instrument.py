@@ -113,16 +113,25 @@ class GraphInstrumenter:
         if name is not None and not op_type.startswith(OWN_OP_PREFIX):
             self._state(graph).creations[name] = (stack_id, wall_time_ns)
 
-    def prepare(self, function_name: str, graph: Any) -> None:
-        """Describes what is new in a graph and makes it record; a function is about to be made of it."""
+    def prepare(self, function_name: str, graph: Any, *, unobserved_for: str | None = None) -> None:
+        """Describes what is new in a graph and makes it record; a function is about to be made of it.
+
+        Args:
+            function_name: The function.
+            graph: The FuncGraph.
+            unobserved_for: Why nothing may be added to the graph, as a `not_recorded_reason`; None where it may.
+        """
         with self._lock:
             state = self._state(graph)
             self._registry.add_function(function_name, state.graph_id)
             if not state.is_described:
                 state.is_described = True
                 self._describe_graph(graph, state)
-            batches = self._describe_ops(graph, state)
+            batches = self._describe_ops(graph, state, unobserved_for)
             self._describe_signature(function_name, graph, state)
+            if unobserved_for is not None:
+                state.num_described = len(graph.get_operations())
+                return
             must_run = self._record_ops.add(graph, batches) if batches else []
             # TensorFlow keeps what a call holds only if the call itself must run.
             must_run += [graph.get_operation_by_name(name) for name in sorted({key[0] for key in state.callees})]
@@ -167,7 +176,7 @@ class GraphInstrumenter:
             ],
         )
 
-    def _describe_ops(self, graph: Any, state: GraphState) -> list[TensorBatch]:
+    def _describe_ops(self, graph: Any, state: GraphState, unobserved_for: str | None) -> list[TensorBatch]:
         ops: list[Row] = []
         inputs: list[Row] = []
         outputs: list[Row] = []
@@ -189,11 +198,13 @@ class GraphInstrumenter:
             op_outputs = op.outputs
             inputs += _input_rows(node_def, state.graph_id, first=None if is_new else num_inputs)
             if len(op_outputs) > num_outputs:
-                rows, batch = self._describe_outputs(op, node_def.op, op_outputs, state.graph_id, first=num_outputs)
+                rows, batch = self._describe_outputs(
+                    op, node_def.op, op_outputs, state.graph_id, first=num_outputs, unobserved_for=unobserved_for
+                )
                 outputs += rows
                 if batch is not None:
                     batches.append(batch)
-            if _functions_of(node_def):
+            if functions_of(node_def):
                 state.edges[name] = (len(op.inputs), len(op_outputs))
             if not is_new:
                 continue
@@ -223,7 +234,14 @@ class GraphInstrumenter:
         return batches
 
     def _describe_outputs(
-        self, op: Any, op_type: str, op_outputs: Sequence[Any], graph_id: int, *, first: int
+        self,
+        op: Any,
+        op_type: str,
+        op_outputs: Sequence[Any],
+        graph_id: int,
+        *,
+        first: int,
+        unobserved_for: str | None,
     ) -> tuple[list[Row], TensorBatch | None]:
         """The rows of an op's outputs from slot `first` on, and those of them to record."""
         op_name = op.name
@@ -231,12 +249,14 @@ class GraphInstrumenter:
         tensors: list[Any] = []
         nodes: list[int] = []
         # An op inside a V1 loop or branch runs under conditions that an op from outside cannot share.
-        in_v1_control_flow = op._get_control_flow_context() is not None
+        in_v1_control_flow = _is_in_v1_control_flow(op._get_control_flow_context())
         for slot, tensor in enumerate(op_outputs[first:], start=first):
             dtype = tensor.dtype.base_dtype
             reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum)
             if reason is None and in_v1_control_flow:
                 reason = "control_flow"
+            if reason is None:
+                reason = unobserved_for
             if reason is None:
                 tensors.append(tensor)
                 nodes.append(self._registry.add_node((graph_id, op_name, op_type, slot)))
@@ -256,7 +276,7 @@ class GraphInstrumenter:
 
     def _describe_calls(self, node_def: Any, state: GraphState) -> list[Row]:
         rows: list[Row] = []
-        for attribute, branch_index, function_name in _functions_of(node_def):
+        for attribute, branch_index, function_name in functions_of(node_def):
             callee = self._registry.graph_id_of_function(function_name)
             key = (node_def.name, attribute, branch_index)
             if key in state.callees and state.callees[key] == callee:
@@ -298,6 +318,15 @@ class GraphInstrumenter:
             self._append("graph_function_output", outputs)
 
 
+def _is_in_v1_control_flow(context: Any) -> bool:
+    """Whether a control-flow context, or one around it, is a loop or a branch; XLA's only says who compiles."""
+    while context is not None:
+        if not context.IsXLAContext():
+            return True
+        context = context.outer_context
+    return False
+
+
 def _input_rows(node_def: Any, graph_id: int, *, first: int | None) -> list[Row]:
     """The edges of a NodeDef's inputs: `name`, `name:slot` or `^name`.
 
@@ -326,8 +355,8 @@ def _input_rows(node_def: Any, graph_id: int, *, first: int | None) -> list[Row]
     return rows
 
 
-def _functions_of(node_def: Any) -> list[tuple[str, int, str]]:
-    """The functions that a NodeDef names: (attribute, index in a list, function name)."""
+def functions_of(node_def: Any) -> list[tuple[str, int, str]]:
+    """Returns the functions that a NodeDef names: (attribute, index in a list, function name)."""
     found: list[tuple[str, int, str]] = []
     for key in node_def.attr:
         value = node_def.attr[key]

@@ -91,6 +91,7 @@ class Recording:
             on_session_graph=self._note_session_graph,
         )
         self._called: set[bytes] = set()
+        self.keeps_xla = settings.xla == "keep"
         self.op_callback = self._backend.op_callback
         self.end_call = self._backend.end_call
         self._step: int | None = None
@@ -138,10 +139,10 @@ class Recording:
         self._called.add(function_name)
         return self._backend.begin_call(function_name, inputs, num_outputs)
 
-    def before_function(self, function_name: str, graph: Any) -> None:
-        """A runtime function is about to be made of a graph."""
+    def before_function(self, function_name: str, graph: Any, unobserved_for: str | None = None, /) -> None:
+        """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""
         try:
-            self._instrumenter.prepare(function_name, graph)
+            self._instrumenter.prepare(function_name, graph, unobserved_for=unobserved_for)
         except Exception as error:
             self._called.add(function_name.encode())
             self.note("failed", function_name, f"its graph could not be instrumented: {_sentence(error)}")
@@ -156,6 +157,12 @@ class Recording:
     def note_without_xla(self, function_name: str) -> None:
         """A function that asked for XLA is compiled without it."""
         self.note("changed", function_name, "runs without XLA while recording: compiled ops cannot be observed")
+
+    def note_kept_xla(self, function_name: str) -> None:
+        """A function that asked for XLA is compiled with it, and not recorded."""
+        # No warning: that is what the user asked for.
+        reason = "is compiled by XLA, as xla='keep' asks: the ops inside it are not recorded"
+        self._add_stat("unobservable", function_name, reason, num_events=None)
 
     # What was not recorded.
 
@@ -241,6 +248,7 @@ class Recording:
                     "requested_health_backend": settings.health_backend,
                     "spool_size_bytes": settings.spool_size_bytes,
                     "dtypes": sorted(settings.dtypes),
+                    "xla": settings.xla,
                     "numpy_version": numpy.__version__,
                     "num_cpus": os.cpu_count(),
                 }
@@ -257,6 +265,7 @@ def enable(
     *,
     health_backend: str = "auto",
     spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES,
+    xla: str = "observe",
 ) -> str | None:
     """Records this process into a logdir until disable() or its end.
 
@@ -275,6 +284,8 @@ def enable(
         health_backend: `native` (the compiled core), `tensorflow` (TensorFlow's own summary op, also
             on accelerators), or `auto`.
         spool_size_bytes: Size of the file through which events pass.
+        xla: `observe`: functions with jit_compile=True run without XLA, and are recorded; `keep`: they stay compiled,
+            and what runs inside them is not recorded: `Logdir.coverage()` lists it.
 
     Returns:
         The run's id; None where the environment variable TFDBG_ARROW=0 turned recording off.
@@ -294,6 +305,7 @@ def enable(
             tensor_dtypes=tensor_dtypes,
             health_backend=health_backend,
             spool_size_bytes=spool_size_bytes,
+            xla=xla,
         )
     )
 

@@ -16,6 +16,7 @@ from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
 
 HEALTH_BACKENDS = ("auto", "native", "tensorflow")
+XLA_CHOICES = ("observe", "keep")
 DEFAULT_SPOOL_SIZE_BYTES = 64 << 20
 
 _FLOAT8 = ("float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz")
@@ -59,6 +60,7 @@ class Settings:
         tensor_dtypes_text: The user's own choice of dtypes, as the `run` table gives it; None: the mode's.
         health_backend: `auto`, `native` or `tensorflow`.
         spool_size_bytes: Size of the event spool on disk.
+        xla: `observe`: functions that ask for XLA run without it; `keep`: they are compiled, and not recorded.
     """
 
     logdir: Path
@@ -69,6 +71,7 @@ class Settings:
     tensor_dtypes_text: str | None
     health_backend: str
     spool_size_bytes: int
+    xla: str = "observe"
 
     @property
     def dtype_mask(self) -> int:
@@ -101,6 +104,7 @@ class Request:
     tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None
     health_backend: str = "auto"
     spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES
+    xla: str = "observe"
 
     def check(self, as_dtype: Callable[[Any], Any] | None = None) -> Settings:
         """Returns it as settings, and makes the logdir.
@@ -123,6 +127,8 @@ class Request:
             raise SettingError(
                 f"health_backend is {self.health_backend!r}; expected one of {', '.join(HEALTH_BACKENDS)}"
             )
+        if self.xla not in XLA_CHOICES:
+            raise SettingError(f"xla is {self.xla!r}; expected one of {', '.join(XLA_CHOICES)}")
         if not _is_int(self.spool_size_bytes) or self.spool_size_bytes < 1 << 20:
             raise SettingError(f"spool_size_bytes is {self.spool_size_bytes!r}; expected at least 1048576 (1 MiB)")
         try:
@@ -140,6 +146,7 @@ class Request:
             tensor_dtypes_text=text,
             health_backend=self.health_backend,
             spool_size_bytes=self.spool_size_bytes,
+            xla=self.xla,
         )
 
 

@@ -1,0 +1,72 @@
+"""`tfdbg-arrow coverage`: what a recording did not look at."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdbg_arrow.cli.output import JsonOption, console, print_json, progress, styled
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import Coverage, UnobservedOps
+
+_MAX_SHOWN = 8
+"""Ops of one graph that are named in a terminal; `--json` names all."""
+
+
+def coverage(
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Lists what was not looked at, and why: outputs of ops by run, graph and reason, and what capture_stat says.
+
+    Exit codes: 0 every tensor that could be bad was looked at, 1 some were not, 2 an error.
+    """
+    from tfdbg_arrow.query import open_logdir
+
+    with progress("Reading …"), open_logdir(logdir) as opened:
+        found = opened.coverage(run_id=run_id)
+    if json:
+        print_json({**dataclasses.asdict(found), "is_complete": found.is_complete, "summary": found.summary})
+    else:
+        _print_coverage(found)
+    raise typer.Exit(0 if found.is_complete else 1)
+
+
+def _print_coverage(found: Coverage) -> None:
+    out = console()
+    if found.summary is None:
+        out.print(styled("Every tensor that could be bad was looked at."))
+    else:
+        out.print(styled(("Not looked at: ", "bold"), found.summary))
+    for run_id, groups in groupby(found.unobserved, key=lambda group: group.run_id):
+        out.print()
+        out.print(styled(("run ", "dim"), (run_id, "bold")))
+        for group in groups:
+            out.print(styled(f"  {group.graph_name or f'graph {group.graph_id}'}: {_group_text(group)}"))
+            out.print(styled((f"      {_ops_text(group)}", "dim")))
+    if found.stats:
+        out.print()
+        out.print(styled(("noted while recording", "bold")))
+    for stat in found.stats:
+        number = "" if stat.num_events is None else f" ({stat.num_events:,} events)"
+        out.print(styled(f"  {stat.stat}: {stat.subject}{number}: {stat.reason}"))
+
+
+def _group_text(group: UnobservedOps) -> str:
+    text = f"{group.num_outputs:,} outputs of {len(group.ops):,} ops: {group.reason}"
+    if group.num_could_be_bad < group.num_outputs:
+        text += (
+            f"; {group.num_could_be_bad:,} of them could be bad" if group.num_could_be_bad else "; none could be bad"
+        )
+    return text
+
+
+def _ops_text(group: UnobservedOps) -> str:
+    names = [f"{op.op_name} ({op.op_type})" for op in group.ops[:_MAX_SHOWN]]
+    left = len(group.ops) - len(names)
+    return ", ".join(names) + (f" and {left:,} more" if left else "")

@@ -1,0 +1,160 @@
+"""coverage: what a recording did not look at, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.graphs import NEVER_BAD
+from tfdbg_arrow.query.logdir import Logdir, opened
+
+_HANDLES = frozenset({"resource", "variant"})
+_CHANGED = "changed"
+
+
+@dataclass(frozen=True)
+class UnobservedOp:
+    """One op with outputs that were not recorded: its name, its type, and how many outputs."""
+
+    op_name: str
+    op_type: str | None
+    num_outputs: int
+
+
+@dataclass(frozen=True)
+class UnobservedOps:
+    """The ops of one graph that were not recorded, or not all of their outputs, for one reason.
+
+    Attributes:
+        run_id: The run.
+        graph_id: The graph.
+        graph_name: Its name, None where unknown.
+        reason: `not_recorded_reason` of graph_op_output.
+        num_outputs: How many output tensors.
+        num_could_be_bad: Those of them that can hold an infinity or a NaN, by their dtype.
+        ops: The ops, by name.
+    """
+
+    run_id: str
+    graph_id: int
+    graph_name: str | None
+    reason: str
+    num_outputs: int
+    num_could_be_bad: int
+    ops: tuple[UnobservedOp, ...]
+
+
+@dataclass(frozen=True)
+class CaptureStat:
+    """A row of capture_stat, None for NULL; rows that differ only in time are one.
+
+    Attributes:
+        run_id: The run.
+        stat: `dropped`, `disabled`, `unobservable`, `failed` or `changed`.
+        subject: What it happened to.
+        reason: Why.
+        num_events: How many events it concerns; None where that cannot be counted.
+    """
+
+    run_id: str
+    stat: str
+    subject: str
+    reason: str
+    num_events: int | None
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a recording did not look at.
+
+    Attributes:
+        path: The logdir.
+        unobserved: What of the graphs was not recorded, by run, graph and reason.
+        stats: What capture_stat says, by run, in order of time.
+    """
+
+    path: str
+    unobserved: tuple[UnobservedOps, ...]
+    stats: tuple[CaptureStat, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every tensor that can hold an infinity or a NaN was looked at, as far as the recording knows."""
+        return self.summary is None
+
+    @property
+    def summary(self) -> str | None:
+        """What was not looked at although it can be bad, as one line; None where there is nothing."""
+        outputs: Counter[str] = Counter()
+        for group in self.unobserved:
+            outputs[group.reason] += group.num_could_be_bad
+        said = [f"{number:,} op outputs ({reason})" for reason, number in sorted((+outputs).items())]
+        lost: Counter[str] = Counter(stat.stat for stat in self.stats if stat.stat != _CHANGED)
+        said += [f"{number:,} noted as {stat}" for stat, number in sorted(lost.items())]
+        return ", ".join(said) or None
+
+
+def coverage(logdir: Logdir | str | Path, *, run_id: str | None = None) -> Coverage:
+    """Returns what a recording did not look at: nothing is known to be good of what this lists.
+
+    Args:
+        logdir: A logdir, or its path.
+        run_id: Only this run; None: all.
+
+    Raises:
+        LogdirError: The path is not a logdir that can be read.
+        QueryError: The run is unknown.
+        BrokenPartError: A part cannot be read.
+    """
+    with opened(logdir) as open_:
+        check_run(open_, run_id)
+        rows = open_.rows(
+            "SELECT run_id, graph_id, any_value(graph_name), reason, op_name, any_value(op_type), count(*), "
+            f"count(*) FILTER (dtype NOT IN ({', '.join('?' * len(_NEVER_BAD))})) FROM unobserved_output "
+            "WHERE (run_id = ? OR ? IS NULL) GROUP BY run_id, graph_id, reason, op_name "
+            "ORDER BY run_id, graph_id, reason, op_name",
+            [*_NEVER_BAD, run_id, run_id],
+        )
+        stats = open_.rows(
+            "SELECT run_id, stat, subject, reason, sum(num_events)::BIGINT FROM capture_stat "
+            "WHERE (run_id = $run_id OR $run_id IS NULL) GROUP BY ALL "
+            "ORDER BY run_id, min(event_index), stat, subject, reason",
+            {"run_id": run_id},
+        )
+        return Coverage(str(open_.path), _grouped(rows), tuple(CaptureStat(*row) for row in stats))
+
+
+_NEVER_BAD = tuple(sorted(NEVER_BAD | _HANDLES))
+
+
+def check_run(logdir: Logdir, run_id: str | None) -> None:
+    """Makes sure that a logdir holds a run.
+
+    Raises:
+        QueryError: It does not.
+    """
+    if run_id is not None:
+        known = [run.run_id for run in logdir.runs()]
+        if run_id not in known:
+            raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {', '.join(known) or 'no run'}.")
+
+
+def _grouped(rows: list[tuple[str, int, str | None, str, str, str | None, int, int]]) -> tuple[UnobservedOps, ...]:
+    groups: dict[tuple[str, int, str | None, str], list[tuple[UnobservedOp, int]]] = {}
+    for run, graph_id, graph_name, reason, op_name, op_type, num_outputs, num_could_be_bad in rows:
+        op = UnobservedOp(op_name, op_type, num_outputs)
+        groups.setdefault((run, graph_id, graph_name, reason), []).append((op, num_could_be_bad))
+    return tuple(
+        UnobservedOps(
+            run_id=run,
+            graph_id=graph_id,
+            graph_name=graph_name,
+            reason=reason,
+            num_outputs=sum(op.num_outputs for op, _ in ops),
+            num_could_be_bad=sum(number for _, number in ops),
+            ops=tuple(op for op, _ in ops),
+        )
+        for (run, graph_id, graph_name, reason), ops in groups.items()
+    )
