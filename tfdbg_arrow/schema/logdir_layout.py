@@ -67,6 +67,16 @@ def check_run_id(text: str, *, where: str) -> str:
     return text
 
 
+def is_run_id(text: str) -> bool:
+    """Whether a text can be a run id."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
+def is_part_name(name: str) -> bool:
+    """Whether a file of that name is a part."""
+    return _PART_NAME.fullmatch(name) is not None
+
+
 def part_directory(table_name: str, *, run_id: str) -> str:
     """Returns the directory of a run's parts of a table."""
     return f"{table_name}/run_id={run_id}"

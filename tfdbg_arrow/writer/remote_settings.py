@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tfdbg_arrow.errors import LogdirError, SettingError
 from tfdbg_arrow.schema.location import RemoteDirectory, RemoteLocation
@@ -34,46 +34,40 @@ class RemoteSettings:
     max_local_bytes: int
 
 
-class RemoteRequest(Protocol):
-    """What the user asked for, unchecked; the attributes mean what enable()'s arguments of the same names do."""
-
-    @property
-    def storage_options(self) -> Mapping[str, Any] | None: ...
-    @property
-    def local_dir(self) -> str | os.PathLike[str] | None: ...
-    @property
-    def upload_timeout_s(self) -> float: ...
-    @property
-    def max_local_bytes(self) -> int: ...
-
-
-def check_remote(request: RemoteRequest, location: Path | RemoteLocation) -> RemoteSettings | None:
+def check_remote(
+    location: Path | RemoteLocation,
+    *,
+    storage_options: Mapping[str, Any] | None,
+    local_dir: str | os.PathLike[str] | None,
+    upload_timeout_s: float,
+    max_local_bytes: int,
+) -> RemoteSettings | None:
     """Returns the settings of a recording to a URL; None where the logdir is a path.
 
-    Nothing is asked of the store yet.
+    Nothing is asked of the store yet. The arguments mean what enable()'s of the same names do.
 
     Raises:
         SettingError: A value cannot be used.
         LogdirError: The URL, or the directory for local files, cannot be used.
         MissingDependencyError: What opens the URL is not installed.
     """
-    timeout_s, max_bytes = request.upload_timeout_s, request.max_local_bytes
+    timeout_s, max_bytes = upload_timeout_s, max_local_bytes
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s < math.inf:
         raise SettingError(f"upload_timeout_s is {timeout_s!r}; expected seconds, 0 or more")
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1 << 20:
         raise SettingError(f"max_local_bytes is {max_bytes!r}; expected at least 1048576 (1 MiB)")
     if not isinstance(location, RemoteLocation):
-        for name in ("storage_options", "local_dir"):
-            if getattr(request, name) is not None:
+        for name, value in (("storage_options", storage_options), ("local_dir", local_dir)):
+            if value is not None:
                 raise SettingError(
                     f"{name} is given, but the logdir {location} is a directory here; expected a URL as "
                     "s3://bucket/path, or no such setting"
                 )
         return None
-    options = request.storage_options
+    options = storage_options
     if options is not None and not isinstance(options, Mapping):
         raise SettingError(f"storage_options is a {type(options).__name__}; expected a dict of fsspec's arguments")
-    _check_local_dir(_local_dir(request.local_dir))
+    _check_local_dir(_local_dir(local_dir))
     return RemoteSettings(
         directory=location.open(options), upload_timeout_s=float(timeout_s), max_local_bytes=max_bytes
     )

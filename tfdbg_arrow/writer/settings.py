@@ -152,7 +152,13 @@ class Request:
         mode = TensorDebugMode[self.tensor_debug_mode]
         dtypes, text = _choose_dtypes(self.tensor_dtypes, mode, as_dtype or _named_dtype)
         location = parse_location(self.logdir)
-        remote = check_remote(self, location)
+        remote = check_remote(
+            location,
+            storage_options=self.storage_options,
+            local_dir=self.local_dir,
+            upload_timeout_s=self.upload_timeout_s,
+            max_local_bytes=self.max_local_bytes,
+        )
         return Settings(
             logdir=_check_logdir(location) if isinstance(location, Path) else local_logdir(self.local_dir),
             remote=remote,
