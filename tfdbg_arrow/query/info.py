@@ -84,10 +84,7 @@ def read_info(logdir: Logdir) -> LogdirInfo:
     """Returns what a logdir holds."""
     tables = []
     for table in TABLES:
-        parts = logdir.parts(table.name)
-        rows = logdir.rows(f'SELECT count(*) FROM "{table.name}"')[0][0]
-        size = sum(part.stat().st_size for part in parts if part.exists())
-        tables.append(TableInfo(table.name, rows, len(parts), size))
+        tables.append(TableInfo(table.name, *logdir.extent(table.name)))
     first, last = logdir.rows(
         "SELECT min(wall_time_ns), max(wall_time_ns) FROM "
         "(SELECT wall_time_ns FROM tensor_health UNION ALL SELECT wall_time_ns FROM execution)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +13,9 @@ import duckdb
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
 from tfdbg_arrow.query.opening import check_logdir, list_parts
 from tfdbg_arrow.query.public_views import public_views
+from tfdbg_arrow.query.remote import RemoteSource, mentioned_tables
 from tfdbg_arrow.schema import TABLES, Table
+from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.chain import Provenance
@@ -48,13 +50,18 @@ class Logdir:
     call live. A logdir may be written to meanwhile: `refresh` shows what came since.
 
     Attributes:
-        path: The logdir.
+        path: The logdir: a path, or for a URL its location.
         connection: The in-memory DuckDB that holds the views. Results of relations taken from it
-            directly are DuckDB's, and so are the errors.
+            directly are DuckDB's, and so are the errors. Of a logdir at a URL, such relations find only the
+            tables that were fetched before: those named in SQL given to the methods, or to `fetch`.
     """
 
-    def __init__(self, path: Path) -> None:
-        check_logdir(path)
+    def __init__(self, path: Path | RemoteLocation, *, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._remote: RemoteSource | None = None
+        if isinstance(path, RemoteLocation):
+            self._remote = RemoteSource(path, storage_options)
+        else:
+            check_logdir(path)
         self.path = path
         self.connection = duckdb.connect(
             ":memory:",
@@ -92,7 +99,7 @@ class Logdir:
             BrokenPartError: A part cannot be opened.
         """
         for attempt in (1, 2):
-            self._parts = list_parts(self.path)
+            self._parts = self._list()
             try:
                 self._register_views()
             except (duckdb.Error, UnicodeDecodeError) as error:
@@ -101,6 +108,25 @@ class Logdir:
                     raise self._broken_part(error) from error
             else:
                 return
+
+    def fetch(self, *table_names: str) -> None:
+        """Fetches tables of a logdir at a URL; does nothing for a local one.
+
+        Args:
+            *table_names: Which ones; none: all.
+
+        Raises:
+            LogdirError: The URL cannot be read.
+            BrokenPartError: A part cannot be opened, or is not what the manifest says.
+        """
+        wanted = set(table_names or (table.name for table in TABLES))
+        if self._remote is None or wanted <= self._remote.wanted:
+            return
+        self._parts = self._remote.want(wanted)
+        try:
+            self._register_views()
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            raise self._broken_part(error) from error
 
     def sql(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
         """Runs SQL over the views.
@@ -142,8 +168,19 @@ class Logdir:
         return self._run(run)
 
     def parts(self, table_name: str) -> tuple[Path, ...]:
-        """Returns the live parts of a table."""
+        """Returns the live parts of a table; of a logdir at a URL, their copies here."""
+        self.fetch(table_name)
         return tuple(Path(part) for part in self._parts.get(table_name, ()))
+
+    def extent(self, table_name: str) -> tuple[int, int, int]:
+        """Returns how much a table is: rows, parts and their bytes. What the manifests tell of a URL is not fetched."""
+        known = [(part.rows, part.bytes) for part in self._remote.extent(table_name)] if self._remote else []
+        rows, sizes = [rows for rows, _ in known if rows is not None], [size for _, size in known if size is not None]
+        if self._remote is not None and len(rows) == len(sizes) == len(known):
+            return sum(rows), len(known), sum(sizes)
+        parts = self.parts(table_name)
+        (num_rows,) = self.rows(f'SELECT count(*) FROM "{table_name}"')[0]
+        return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())
 
     def runs(self) -> tuple[Run, ...]:
         """Returns the runs in the logdir, oldest first."""
@@ -184,7 +221,15 @@ class Logdir:
         return provenance(self, event_index, run_id=run_id, limit=limit)
 
     def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:
+        if self._remote is not None:
+            self.fetch(*mentioned_tables(query) or {"run"})
         return self.connection.sql(query, params=parameters)
+
+    def _list(self) -> dict[str, tuple[str, ...]]:
+        if self._remote is not None:
+            return self._remote.refresh()
+        assert isinstance(self.path, Path)
+        return list_parts(self.path)
 
     def _run(self, action: Callable[[], _Result]) -> _Result:
         for attempt in (1, 2):
@@ -204,7 +249,9 @@ class Logdir:
     def _register_views(self) -> None:
         for table in TABLES:
             parts = self._parts.get(table.name, ())
-            if parts:
+            if self._remote is not None and table.name not in self._remote.wanted:
+                self.connection.execute(_unfetched_view(table))
+            elif parts:
                 self._register_table(table, parts)
             else:
                 self.connection.execute(_empty_view(table))
@@ -228,8 +275,7 @@ class Logdir:
             if not column.nullable:
                 raise BrokenPartError(
                     f"{Path(parts[0]).parent} holds parts without the column {column.name!r}, which every part of the "
-                    f"table {table.name} has; restore them, or remove them and their lines in "
-                    f"{self.path / 'manifest'} to read the rest."
+                    f"table {table.name} has; {self._cure('them', 'their lines')}."
                 )
         extra = "".join(f', CAST(NULL AS {column.type.value}) AS "{column.name}"' for column in missing)
         self.connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT *{extra} FROM {source}')
@@ -248,24 +294,33 @@ class Logdir:
             reason = _why_unreadable(part)
             if reason is not None:
                 return BrokenPartError(
-                    f"{part} cannot be read as Parquet ({reason}); restore that file, or remove it and its line in "
-                    f"{self.path / 'manifest'} to read the rest."
+                    f"{part} cannot be read as Parquet ({reason}); {self._cure('that file', 'its line')}."
                 )
         return QueryError(text)
 
+    def _cure(self, what: str, its_line: str) -> str:
+        """Returns what to do about parts that cannot be read."""
+        if self._remote is not None:
+            return f"remove {what} here to fetch what {self.path} holds again"
+        other = "it" if what == "that file" else what
+        return f"restore {what}, or remove {other} and {its_line} in {self.path}/manifest to read the rest"
 
-def open_logdir(path: str | Path) -> Logdir:
+
+def open_logdir(path: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> Logdir:
     """Opens a logdir for reading.
 
     Args:
-        path: The directory that a recording wrote.
+        path: The directory that a recording wrote, or the URL, as `s3://bucket/path`. What is asked of a logdir at a
+            URL is fetched into a cache directory: `tfdbg_arrow` in the user's own, or TFDBG_ARROW_CACHE_DIR.
+        storage_options: fsspec's arguments for a URL; None: what its configuration and the store's client find.
 
     Raises:
-        LogdirError: The path does not exist, is a file, is empty, or is not a logdir.
+        LogdirError: The path does not exist, is a file, is empty, or is not a logdir, or the URL cannot be read.
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
         BrokenPartError: A part cannot be opened; the message names it.
+        MissingDependencyError: What opens the URL is not installed.
     """
-    return Logdir(Path(path))
+    return Logdir(parse_location(path), storage_options=storage_options)
 
 
 @contextlib.contextmanager
@@ -284,6 +339,16 @@ def _empty_view(table: Table) -> str:
     """Returns the statement that makes the view of a table without parts."""
     nothing = ", ".join(f'CAST(NULL AS {column.type.value}) AS "{column.name}"' for column in table.columns)
     return f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT {nothing} WHERE false'
+
+
+def _unfetched_view(table: Table) -> str:
+    """Returns the statement that makes the view of a table that was not fetched: any row of it is an error.
+
+    No expression in it can be folded, so that no filter makes an empty answer of it.
+    """
+    message = _literal(f"the table {table.name} was not fetched: ask by Logdir.sql(), or call Logdir.fetch() first")
+    columns = ", ".join(f'CAST(error({message}) AS {column.type.value}) AS "{column.name}"' for column in table.columns)
+    return f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT {columns} FROM range(1) WHERE error({message}) IS NULL'
 
 
 def _literal(text: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
@@ -65,6 +65,16 @@ def check_run_id(text: str, *, where: str) -> str:
             "a letter among them and a letter or digit first; the logdir is damaged or not tfdbg_arrow's."
         )
     return text
+
+
+def is_run_id(text: str) -> bool:
+    """Whether a text can be a run id."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
+def is_part_name(name: str) -> bool:
+    """Whether a file of that name is a part."""
+    return _PART_NAME.fullmatch(name) is not None
 
 
 def part_directory(table_name: str, *, run_id: str) -> str:
@@ -198,6 +208,21 @@ class ManifestEntry:
         return entry
 
 
+@dataclass(frozen=True, kw_only=True)
+class ManifestChange:
+    """One line of a manifest.
+
+    Attributes:
+        removed: Paths of the parts that hold from now on no more.
+        added: The parts that hold from now on.
+        where: File and line, for messages.
+    """
+
+    removed: tuple[str, ...]
+    added: tuple[ManifestEntry, ...]
+    where: str
+
+
 def add_line(entry: ManifestEntry) -> str:
     """Returns the manifest line, with its newline, for a part that was sealed."""
     return json.dumps({"op": "add", **entry.to_json()}) + "\n"
@@ -230,6 +255,19 @@ def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[Manifes
         LogdirError: A line is not one that a manifest of this run can hold.
     """
     live: dict[str, ManifestEntry] = {}
+    for change in manifest_changes(text, run_id=run_id, path=path):
+        for removed in change.removed:
+            if live.pop(removed, None) is None:
+                raise _damaged(change.where, f"removes {_shown(removed)}, expected the path of a part added before")
+        for entry in change.added:
+            if entry.path in live:
+                raise _damaged(change.where, f"adds {entry.path} a second time")
+            live[entry.path] = entry
+    return tuple(live.values())
+
+
+def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterator[ManifestChange]:
+    """Yields what the lines of a manifest say, in order; the arguments and errors are those of `live_parts`."""
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -239,10 +277,9 @@ def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[Manifes
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
             if index == len(lines) - 1:
-                break
+                return
             raise _damaged(where, f"is not JSON ({error})") from None
-        _apply(value, live, run_id=run_id, where=where)
-    return tuple(live.values())
+        yield _change(value, run_id=run_id, where=where)
 
 
 def read_live_parts(logdir: Path, *, run_id: str) -> tuple[ManifestEntry, ...]:
@@ -290,26 +327,23 @@ def resolve_part(logdir: Path, entry: ManifestEntry) -> Path:
     return resolved
 
 
-def _apply(value: object, live: dict[str, ManifestEntry], *, run_id: str, where: str) -> None:
-    """Changes the live parts as one line of a manifest says."""
+def _change(value: object, *, run_id: str, where: str) -> ManifestChange:
     fields = _object(value, where=where)
     op = fields.get("op")
-    removed: list[object] = []
+    removed: list[str] = []
     added: list[object] = []
     if op == "add":
         added = [fields]
     elif op == "replace":
-        removed, added = _list(fields, "removed", where=where), _list(fields, "added", where=where)
+        for path in _list(fields, "removed", where=where):
+            if not isinstance(path, str):
+                raise _damaged(where, f"removes {_shown(path)}, expected the path of a part added before")
+            removed.append(path)
+        added = _list(fields, "added", where=where)
     else:
         raise _damaged(where, f"has the op {_shown(op)}, expected 'add' or 'replace'")
-    for path in removed:
-        if not isinstance(path, str) or live.pop(path, None) is None:
-            raise _damaged(where, f"removes {_shown(path)}, expected the path of a part added before")
-    for item in added:
-        entry = ManifestEntry.from_json(item, run_id=run_id, where=where)
-        if entry.path in live:
-            raise _damaged(where, f"adds {entry.path} a second time")
-        live[entry.path] = entry
+    entries = tuple(ManifestEntry.from_json(item, run_id=run_id, where=where) for item in added)
+    return ManifestChange(removed=tuple(removed), added=entries, where=where)
 
 
 def _check_part_path(path: str, *, table_name: str, run_id: str, where: str) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -53,6 +53,7 @@ class PartWriter:
         target_rows: Rows at which a merged part is closed.
         target_bytes: Bytes at which a merged part is closed.
         merge_parts: More small parts than this of one table are merged by `merge_small`.
+        on_change: Told of each line of the manifest, once it is on disk: (paths removed, parts added).
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class PartWriter:
         target_rows: int = TARGET_ROWS,
         target_bytes: int = TARGET_BYTES,
         merge_parts: int = MERGE_PARTS,
+        on_change: Callable[[Sequence[str], Sequence[ManifestEntry]], None] | None = None,
     ) -> None:
         self._logdir, self._run_id = logdir, run_id
         self._target_rows, self._target_bytes, self._merge_parts = target_rows, target_bytes, merge_parts
+        self._on_change = on_change
         self._manifest = logdir / manifest_path(run_id)
         self._manifest_size = 0
         self._parts: dict[str, list[_Part]] = {}
@@ -93,7 +96,7 @@ class PartWriter:
             OSError: The part or its manifest line cannot be written; then neither exists.
         """
         entry = self._seal(table, [data])
-        self._publish([entry], add_line(entry))
+        self._publish([], [entry], add_line(entry))
         self._parts.setdefault(table, []).append(_Part(entry=entry, level=0))
         return entry
 
@@ -116,6 +119,28 @@ class PartWriter:
             raise
         self._swap(list(removed), made)
         return tuple(part.entry for part in made)
+
+    def settled(self) -> frozenset[str]:
+        """Returns the paths of the parts that are never merged again."""
+        return frozenset(part.entry.path for parts in self._parts.values() for part in parts if part.level == _LARGE)
+
+    def release(self, paths: Collection[str]) -> None:
+        """Removes the files of parts that are kept elsewhere; the parts still hold, and are never merged again."""
+        for table, parts in self._parts.items():
+            self._parts[table] = [replace(part, level=_LARGE) if part.entry.path in paths else part for part in parts]
+        self._unlink(paths)
+
+    def drop(self, removed: Sequence[str], restored: Sequence[ManifestEntry]) -> None:
+        """Gives up parts and their rows.
+
+        Args:
+            removed: Paths of parts that hold now.
+            restored: Parts that these had replaced, kept elsewhere, which hold again.
+
+        Raises:
+            OSError: The manifest cannot be written; then the parts still hold.
+        """
+        self._swap(removed, [_Part(entry=entry, level=_LARGE) for entry in restored])
 
     def merge_small(self, table: str) -> bool:
         """Merges small parts of a table if there are too many; returns whether it did.
@@ -189,7 +214,7 @@ class PartWriter:
     def _swap(self, removed: Sequence[str], made: Sequence[_Part]) -> None:
         """Tells the manifest, then unlinks: a process killed in between leaves files, never a hole."""
         entries = [part.entry for part in made]
-        self._publish(entries, replace_line(removed, added=entries))
+        self._publish(removed, entries, replace_line(removed, added=entries))
         gone = set(removed)
         for table in {path.split("/", 1)[0] for path in removed} | {entry.table for entry in entries}:
             parts = self._parts.get(table, [])
@@ -236,12 +261,14 @@ class PartWriter:
             max_event_index=events.last,
         )
 
-    def _publish(self, entries: Sequence[ManifestEntry], line: str) -> None:
+    def _publish(self, removed: Sequence[str], entries: Sequence[ManifestEntry], line: str) -> None:
         try:
             self._append_line(line.encode())
         except BaseException:
             self._discard(entries)
             raise
+        if self._on_change is not None:
+            self._on_change(removed, entries)
 
     def _append_line(self, line: bytes) -> None:
         with open(self._manifest, "r+b") as file:

@@ -7,12 +7,14 @@ import itertools
 import json
 import os
 import platform
+import shlex
+import shutil
 import socket
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +23,15 @@ from typing import Any
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.errors import LogdirError, MissingDependencyError, RecordingError, SettingError, TfdbgArrowError
 from tfdbg_arrow.schema import FORMAT_VERSION
+from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import make_run_id, spool_path, value_spool_path
 from tfdbg_arrow.writer.backend import Handlers, choose_backend
 from tfdbg_arrow.writer.graphs import GraphRegistry, Row, now_columns, to_json, wall_time_columns
+from tfdbg_arrow.writer.remote_settings import DEFAULT_MAX_LOCAL_BYTES, DEFAULT_UPLOAD_TIMEOUT_S
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
 from tfdbg_arrow.writer.sink import Sink
 from tfdbg_arrow.writer.stacks import StackTable, as_utf8
+from tfdbg_arrow.writer.upload import Uploader
 
 _lock = threading.RLock()
 _active: Recording | None = None
@@ -39,11 +44,11 @@ class Capture:
     """A recording, as `capture()` gives it.
 
     Attributes:
-        logdir: Where it goes; None where TFDBG_ARROW=0 turned it off.
+        logdir: Where it goes, a URL as text; None where TFDBG_ARROW=0 turned it off.
         run_id: Its run's id; None likewise.
     """
 
-    logdir: Path | None
+    logdir: Path | str | None
     run_id: str | None
 
 
@@ -62,6 +67,11 @@ class Recording:
         self._start_ns = time.time_ns()
         self.run_id = make_run_id(self._start_ns, host_name=socket.gethostname(), pid=os.getpid())
         self._failures: set[str] = set()
+        self._uploader = (
+            Uploader(settings.remote, local=settings.logdir, run_id=self.run_id, on_trouble=self._note_upload_trouble)
+            if settings.remote is not None
+            else None
+        )
         self._backend = choose_backend(
             settings,
             spool_path=settings.logdir / spool_path(self.run_id),
@@ -77,6 +87,7 @@ class Recording:
             call_graph=self.registry,
             circular_buffer_size=settings.circular_buffer_size,
             on_failure=self._warn_once,
+            uploader=self._uploader,
         )
         self._backend.stack_table = StackTable(self._sink.append, original_location=hooks.original_location)
         self._instrumenter = GraphInstrumenter(
@@ -100,11 +111,15 @@ class Recording:
     def start(self) -> None:
         """Begins to record."""
         try:
+            if self._uploader is not None:
+                self._uploader.start()
             self._sink.append("run", [self._run_row(is_clean_end=False)])
             self._sink.start()
         except Exception:
             self._backend.stop()
             self._backend.remove_files()
+            if self._uploader is not None:
+                self._uploader.discard()
             raise
         handlers = Handlers(
             on_graph_op=self._instrumenter.note_creation,
@@ -120,15 +135,42 @@ class Recording:
         self._backend.stop()
         self._sink.close(run_row=self._run_row(is_clean_end=True))
         self._backend.remove_files()
+        if self._uploader is not None:
+            self._close_uploader(self._uploader)
 
     def abandon(self) -> None:
         """Forgets the recording in a fork's child, which must not write into its parent's run."""
         self._hooks.remove()
         self._backend.abandon()
+        if self._uploader is not None:
+            self._uploader.unlock()
 
     def flush(self) -> None:
         """Writes everything recorded so far."""
         self._sink.flush()
+        if self._uploader is not None:
+            self._uploader.hurry()
+
+    # A logdir at a URL.
+
+    def _note_upload_trouble(self, reason: str) -> None:
+        text = f"{self.settings.shown_logdir} cannot be reached ({reason}); parts wait in {self.settings.logdir}"
+        self._add_stat("failed", "upload", text, num_events=None)
+        self._warn_once(f"{text}, and are sent when it can be reached again", key="upload")
+
+    def _say_waiting(self, num_parts: int, timeout_s: float) -> None:
+        shown = self.settings.shown_logdir
+        sys.stderr.write(f"tfdbg_arrow: sending the last {num_parts} parts to {shown}, {timeout_s:.0f} s at most\n")
+
+    def _close_uploader(self, uploader: Uploader) -> None:
+        shown = self.settings.shown_logdir
+        unsent = uploader.close(on_wait=self._say_waiting)
+        if unsent is not None:
+            self._warn_once(
+                f"{unsent.num_parts} parts ({unsent.size_bytes:,} bytes) of the run {self.run_id} were not sent to "
+                f"{shown}; they are kept in {unsent.directory}. When this process has ended, send them by: "
+                f"tfdbg-arrow upload --remove {shlex.quote(str(unsent.directory))} {shlex.quote(shown)}"
+            )
 
     # What the hooks call.
 
@@ -266,6 +308,10 @@ def enable(
     health_backend: str = "auto",
     spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES,
     xla: str = "observe",
+    storage_options: Mapping[str, Any] | None = None,
+    local_dir: str | os.PathLike[str] | None = None,
+    upload_timeout_s: float = DEFAULT_UPLOAD_TIMEOUT_S,
+    max_local_bytes: int = DEFAULT_MAX_LOCAL_BYTES,
 ) -> str | None:
     """Records this process into a logdir until disable() or its end.
 
@@ -273,7 +319,8 @@ def enable(
     Functions traced earlier are traced again at their next call.
 
     Args:
-        logdir: Directory to write to; made if missing. It may hold other runs.
+        logdir: Directory to write to, or a URL that fsspec opens, as `s3://bucket/path`; made if missing. It may hold
+            other runs. To a URL, parts are sent in the background while they are made.
         tensor_debug_mode: How much of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH,
             FULL_NUMERICS, SHAPE or FULL_TENSOR (spec/README.md says which columns each fills).
         circular_buffer_size: Keep only so many last executions and graph tensors, and what lies around the first
@@ -286,6 +333,15 @@ def enable(
         spool_size_bytes: Size of the file through which events pass.
         xla: `observe`: functions with jit_compile=True run without XLA, and are recorded; `keep`: they stay compiled,
             and what runs inside them is not recorded: `Logdir.coverage()` lists it.
+        storage_options: fsspec's arguments for the URL, as `{"endpoint_url": …}`; None: what its configuration and
+            the store's client find.
+        local_dir: Directory for the local files of a recording to a URL, of which each gets a directory of its own
+            there; None: that of the environment variable TFDBG_ARROW_LOCAL_DIR, else that for temporary files.
+        upload_timeout_s: Seconds that the end of a recording to a URL waits for the last uploads; what is not sent by
+            then is kept in the local directory, and a warning says how to send it.
+        max_local_bytes: Bytes of parts that a recording to a URL keeps locally. Beyond them the oldest events that
+            could not be sent are dropped, and counted in `capture_stat`. The spool, and a part that is being merged,
+            come on top.
 
     Returns:
         The run's id; None where the environment variable TFDBG_ARROW=0 turned recording off.
@@ -294,7 +350,7 @@ def enable(
         SettingError: A setting cannot be used.
         LogdirError: The logdir cannot be written.
         RecordingError: A recording is in force already, or cannot start.
-        MissingDependencyError: TensorFlow is not installed.
+        MissingDependencyError: TensorFlow, or what opens the URL, is not installed.
     """
     return start(
         Request(
@@ -306,6 +362,10 @@ def enable(
             health_backend=health_backend,
             spool_size_bytes=spool_size_bytes,
             xla=xla,
+            storage_options=storage_options,
+            local_dir=local_dir,
+            upload_timeout_s=upload_timeout_s,
+            max_local_bytes=max_local_bytes,
         )
     )
 
@@ -324,15 +384,17 @@ def start(request: Request) -> str | None:
     with _lock:
         if _active is not None:
             raise RecordingError(
-                f"a recording to {_active.settings.logdir} is in force; call tfdbg_arrow.disable() before another"
+                f"a recording to {_active.settings.shown_logdir} is in force; call tfdbg_arrow.disable() before another"
             )
         settings = request.check(tf.as_dtype)
         try:
             recording = Recording(settings)
             recording.start()
-        except TfdbgArrowError:
-            raise
-        except OSError as error:
+        except Exception as error:
+            if settings.remote is not None:
+                shutil.rmtree(settings.logdir, ignore_errors=True)
+            if not isinstance(error, OSError) or isinstance(error, TfdbgArrowError):
+                raise
             raise LogdirError(
                 f"the logdir {settings.logdir} cannot be written: {error}; free space or choose another path"
             ) from error
@@ -365,7 +427,7 @@ def capture(logdir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Iterat
     """Records the body of a `with` statement; takes the arguments of enable() and raises its errors."""
     run_id = enable(logdir, *args, **kwargs)
     try:
-        yield Capture(logdir=Path(logdir) if run_id is not None else None, run_id=run_id)
+        yield Capture(logdir=_shown_location(logdir) if run_id is not None else None, run_id=run_id)
     finally:
         if run_id is not None:
             disable()
@@ -403,6 +465,11 @@ def _as_step(step: Any) -> int:
     if not is_whole or not -(2**63) < number < 2**63:
         raise SettingError(f"the step of mark() is {step!r}; expected an integer within 64 bits")
     return number
+
+
+def _shown_location(logdir: str | os.PathLike[str]) -> Path | str:
+    location = parse_location(logdir)
+    return location if isinstance(location, Path) else location.url
 
 
 def _register_at_exit() -> None:

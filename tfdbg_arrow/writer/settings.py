@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,15 @@ from typing import Any
 
 from tfdbg_arrow.errors import LogdirError, SettingError
 from tfdbg_arrow.schema.dtypes import DTYPES
+from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
+from tfdbg_arrow.writer.remote_settings import (
+    DEFAULT_MAX_LOCAL_BYTES,
+    DEFAULT_UPLOAD_TIMEOUT_S,
+    RemoteSettings,
+    check_remote,
+    local_logdir,
+)
 
 HEALTH_BACKENDS = ("auto", "native", "tensorflow")
 XLA_CHOICES = ("observe", "keep")
@@ -61,6 +69,7 @@ class Settings:
         health_backend: `auto`, `native` or `tensorflow`.
         spool_size_bytes: Size of the event spool on disk.
         xla: `observe`: functions that ask for XLA run without it; `keep`: they are compiled, and not recorded.
+        remote: Where the parts are copied to from `logdir`, which is then a directory of the run's own; None: nowhere.
     """
 
     logdir: Path
@@ -72,6 +81,12 @@ class Settings:
     health_backend: str
     spool_size_bytes: int
     xla: str = "observe"
+    remote: RemoteSettings | None = None
+
+    @property
+    def shown_logdir(self) -> str:
+        """Where the recording goes, as it can be shown."""
+        return str(self.logdir if self.remote is None else self.remote.directory)
 
     @property
     def dtype_mask(self) -> int:
@@ -105,9 +120,13 @@ class Request:
     health_backend: str = "auto"
     spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES
     xla: str = "observe"
+    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    local_dir: str | os.PathLike[str] | None = None
+    upload_timeout_s: float = DEFAULT_UPLOAD_TIMEOUT_S
+    max_local_bytes: int = DEFAULT_MAX_LOCAL_BYTES
 
     def check(self, as_dtype: Callable[[Any], Any] | None = None) -> Settings:
-        """Returns it as settings, and makes the logdir.
+        """Returns it as settings, and makes the logdir unless it is remote.
 
         Args:
             as_dtype: `tf.as_dtype`; without it, dtypes may only be given by name.
@@ -115,6 +134,7 @@ class Request:
         Raises:
             SettingError: A value cannot be used.
             LogdirError: The logdir cannot be written, or something else is there.
+            MissingDependencyError: The logdir is a URL, and what opens it is not installed.
         """
         if self.tensor_debug_mode not in TensorDebugMode.__members__:
             modes = ", ".join(sorted(TensorDebugMode.__members__))
@@ -137,8 +157,17 @@ class Request:
             raise SettingError(f"op_regex is {self.op_regex!r}, no regular expression: {error}") from error
         mode = TensorDebugMode[self.tensor_debug_mode]
         dtypes, text = _choose_dtypes(self.tensor_dtypes, mode, as_dtype or _named_dtype)
+        location = parse_location(self.logdir)
+        remote = check_remote(
+            location,
+            storage_options=self.storage_options,
+            local_dir=self.local_dir,
+            upload_timeout_s=self.upload_timeout_s,
+            max_local_bytes=self.max_local_bytes,
+        )
         return Settings(
-            logdir=_check_logdir(Path(self.logdir)),
+            logdir=_check_logdir(location) if isinstance(location, Path) else local_logdir(self.local_dir),
+            remote=remote,
             mode=mode,
             circular_buffer_size=self.circular_buffer_size,
             op_regex=pattern,

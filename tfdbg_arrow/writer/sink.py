@@ -38,6 +38,7 @@ from tfdbg_arrow.writer.parts import PartWriter
 from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.records import Kind
 from tfdbg_arrow.writer.ring import Ring
+from tfdbg_arrow.writer.upload import Uploader
 from tfdbg_arrow.writer.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
 
 MAX_BACKLOG_BYTES = 64 * 2**20
@@ -73,6 +74,7 @@ class Sink:
         flush_interval_s: Seconds after which waiting events are written.
         flush_rows: Records after which they are written sooner.
         on_failure: Told of each kind of failure once, with a sentence.
+        uploader: Copies the parts to a URL; None: the logdir is the one that is asked for.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class Sink:
         flush_interval_s: float = 1.0,
         flush_rows: int = 65536,
         on_failure: Callable[[str], None],
+        uploader: Uploader | None = None,
     ) -> None:
+        self._uploader = uploader
         self._logdir, self._run_id, self._recorder = Path(logdir), run_id, recorder
         self._flush_interval_s, self._flush_rows = flush_interval_s, max(1, flush_rows)
         self._failures = Failures(on_failure)
@@ -95,7 +99,7 @@ class Sink:
         self._converter = Converter(run_id, names=self._names)
         self._call_join = CallJoin(call_graph)
         self._values = ValueReader(recorder)
-        self._parts = PartWriter(self._logdir, run_id)
+        self._parts = PartWriter(self._logdir, run_id, on_change=uploader.note_change if uploader is not None else None)
         self._ring = Ring(circular_buffer_size) if circular_buffer_size > 0 else None
         self._ring_paths: list[str] = []
         self._ring_changed = False
@@ -166,6 +170,7 @@ class Sink:
                 self._write_ring(last=True)
             self._failures.note_repeats()
             self._note_evicted()
+            self._bound_parts(last=True)
             self._write()
             with self._failures.caught("merge"):
                 self._parts.compact()
@@ -328,6 +333,8 @@ class Sink:
             with self._failures.caught("merge"):
                 self._parts.merge_small(table)
         self._bound_backlog()
+        if not self._stop.is_set():
+            self._bound_parts()
         if tables and self._evicted and not self._backlog:
             self._note_evicted()
             self._write()
@@ -344,6 +351,17 @@ class Sink:
                 size -= item.data.nbytes
                 self._num_lost += item.data.num_rows
                 self._evicted[item.table] = self._evicted.get(item.table, 0) + item.data.num_rows
+
+    def _bound_parts(self, *, last: bool = False) -> None:
+        """Keeps the parts that wait for their upload within their bound, and notes what was dropped for it."""
+        if self._uploader is None:
+            return
+        with self._failures.caught("local parts"):
+            self._uploader.make_room(self._parts, may_drop=self._ring is None)
+        for table, count in self._uploader.take_dropped(last=last).items():
+            self._num_lost += count
+            reason = "The logdir's store could not be reached, and no more parts could wait for it."
+            self._failures.note("dropped", f"table {table}", reason, count)
 
     def _note_evicted(self) -> None:
         """Tells of dropped rows; not before parts can be written again, lest the telling fill the backlog."""

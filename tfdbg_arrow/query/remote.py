@@ -1,0 +1,326 @@
+"""A logdir at a URL: the live parts that a query needs are fetched into a cache directory, and read from there.
+
+Why not through DuckDB's `register_filesystem`: a part read so is fetched again for each query, a piece at a time, its
+SHA-256 is never checked, and a part that is replaced meanwhile is an error in the middle of a query. A fetched part
+is whole and is what the manifest says, and all else works as on a local logdir.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfdbg_arrow.errors import BrokenPartError, LogdirError
+from tfdbg_arrow.query.public_views import public_views
+from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.schema.location import RemoteLocation, described
+from tfdbg_arrow.schema.logdir_layout import (
+    MANIFEST_DIRECTORY,
+    MARKER_NAME,
+    check_run_id,
+    is_part_name,
+    is_run_id,
+    live_parts,
+    parse_marker,
+)
+
+CACHE_VARIABLE = "TFDBG_ARROW_CACHE_DIR"
+MAX_CACHE_BYTES = 8 << 30
+"""Beyond it the copies of other logdirs are removed, those not opened for the longest time first."""
+_NUM_CONNECTIONS = 8
+_ATTEMPTS = 10
+_RETRY_S = 0.3
+_TEMPORARY_AGE_S = 24 * 3600.0
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemotePart:
+    """A live part.
+
+    Attributes:
+        table: Its table.
+        path: Where it lies in the logdir.
+        token: Its SHA-256, or where no manifest gives one, what the file system knows the file's content by.
+        rows: Its rows; None where no manifest tells.
+        bytes: Its size; None likewise.
+        is_hashed: Whether the token is a SHA-256.
+    """
+
+    table: str
+    path: str
+    token: str
+    rows: int | None
+    bytes: int | None
+    is_hashed: bool
+
+    def cached_in(self, cache: Path) -> Path:
+        """Returns where its copy lies."""
+        directory, _, name = self.path.rpartition("/")
+        token = self.token if self.is_hashed else hashlib.sha256(self.token.encode()).hexdigest()
+        return cache / directory / f"{name.removesuffix('.parquet')}-{token[:32]}.parquet"
+
+
+class _ReplacedError(Exception):
+    """A file was replaced since it was listed."""
+
+
+class RemoteSource:
+    """The parts of a logdir at a URL, as files here.
+
+    Args:
+        location: The URL.
+        storage_options: fsspec's arguments for it.
+    """
+
+    def __init__(self, location: RemoteLocation, storage_options: Mapping[str, Any] | None) -> None:
+        self._location = location
+        self._directory = location.open(storage_options)
+        self._parts: dict[str, tuple[RemotePart, ...]] = {}
+        self._wanted: set[str] = set()
+        self._cache = _cache_root() / hashlib.sha256(location.url.encode()).hexdigest()[:32]
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The tables that are fetched."""
+        return frozenset(self._wanted)
+
+    def extent(self, table_name: str) -> tuple[RemotePart, ...]:
+        """Returns the live parts of a table, fetched or not."""
+        return self._parts.get(table_name, ())
+
+    def refresh(self) -> dict[str, tuple[str, ...]]:
+        """Reads the manifests again and fetches what is new of the tables that are wanted.
+
+        Returns:
+            Paths here, by table; those of a table that is not wanted are left out.
+
+        Raises:
+            LogdirError: The URL cannot be read, or is not a logdir.
+            FormatVersionError: It is one of another MAJOR version.
+            BrokenPartError: A part is not what the manifest says.
+        """
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                time.sleep(_RETRY_S)
+            try:
+                self._check()
+                self._parts = self._list()
+                found = self._fetch(self._wanted)
+            except _ReplacedError:
+                continue
+            self._prune()
+            return found
+        raise LogdirError(
+            f"{self._location} changed {_ATTEMPTS} times while it was read; try again when less is recorded to it."
+        )
+
+    def want(self, tables: Collection[str]) -> dict[str, tuple[str, ...]]:
+        """Fetches more tables, as they were when the manifests were read; returns and raises what `refresh` does."""
+        self._wanted.update(tables)
+        try:
+            return self._fetch(self._wanted)
+        except _ReplacedError:
+            return self.refresh()
+
+    def _check(self) -> None:
+        """Refuses a URL that is not a logdir of a format that can be read."""
+        try:
+            marker = self._read(MARKER_NAME)
+        except _ReplacedError:
+            with described(f"{self._location} cannot be read"):
+                names = self._directory.names()
+            if not names:
+                raise LogdirError(
+                    f"{self._location} does not exist or is empty; give the URL that a recording wrote to."
+                ) from None
+            raise LogdirError(
+                f"{self._location} is not a logdir of tfdbg_arrow: it has no {MARKER_NAME}; give the URL that a "
+                "recording wrote to."
+            ) from None
+        parse_marker(marker.decode("utf-8", errors="replace"), path=f"{self._location}/{MARKER_NAME}")
+
+    def _list(self) -> dict[str, tuple[RemotePart, ...]]:
+        with described(f"{self._location} cannot be read"):
+            names = self._directory.names(MANIFEST_DIRECTORY)
+        run_ids = [name.removesuffix(".jsonl") for name in names if name.endswith(".jsonl")]
+        paths = {run_id: f"{MANIFEST_DIRECTORY}/{run_id}.jsonl" for run_id in run_ids if is_run_id(run_id)}
+        if not paths:
+            return self._found()
+        parts: dict[str, list[RemotePart]] = {}
+        contents = self._each(self._read, list(paths.values()))
+        for (run_id, path), content in zip(paths.items(), contents, strict=True):
+            text = content.decode("utf-8", errors="replace")
+            for entry in live_parts(text, run_id=run_id, path=f"{self._location}/{path}"):
+                parts.setdefault(entry.table, []).append(
+                    RemotePart(
+                        table=entry.table,
+                        path=entry.path,
+                        token=entry.sha256,
+                        rows=entry.rows,
+                        bytes=entry.bytes,
+                        is_hashed=True,
+                    )
+                )
+        return {table: tuple(found) for table, found in parts.items()}
+
+    def _found(self) -> dict[str, tuple[RemotePart, ...]]:
+        """Returns every part that lies there: without any manifest, all hold."""
+        parts: dict[str, list[RemotePart]] = {}
+        with described(f"{self._location} cannot be read"):
+            for table in TABLES:
+                for run in self._directory.names(table.name):
+                    if not run.startswith("run_id="):
+                        continue
+                    directory = f"{table.name}/{run}"
+                    check_run_id(run.removeprefix("run_id="), where=f"{self._location}/{directory}")
+                    for name in filter(is_part_name, self._directory.names(directory)):
+                        path = f"{directory}/{name}"
+                        token = self._directory.version(path)
+                        parts.setdefault(table.name, []).append(
+                            RemotePart(table=table.name, path=path, token=token, rows=None, bytes=None, is_hashed=False)
+                        )
+        return {table: tuple(found) for table, found in parts.items()}
+
+    def _fetch(self, tables: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        wanted = {table: self._parts[table] for table in tables if table in self._parts}
+        missing = [part for parts in wanted.values() for part in parts if not self._is_cached(part)]
+        if missing:
+            with _cache_errors(self._cache):
+                for directory in {part.cached_in(self._cache).parent for part in missing}:
+                    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._each(self._fetch_part, missing)
+        return {table: tuple(str(part.cached_in(self._cache)) for part in parts) for table, parts in wanted.items()}
+
+    def _is_cached(self, part: RemotePart) -> bool:
+        with contextlib.suppress(OSError):
+            size = part.cached_in(self._cache).stat().st_size
+            return part.bytes is None or size == part.bytes
+        return False
+
+    def _fetch_part(self, part: RemotePart) -> None:
+        """Fetches a part; one that was damaged on its way is fetched once more."""
+        target = part.cached_in(self._cache)
+        temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
+        try:
+            for attempt in (1, 2):
+                self._asked(part.path, lambda: self._directory.download(part.path, temporary))
+                with _cache_errors(self._cache), open(temporary, "rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                if not part.is_hashed or found == part.token:
+                    with _cache_errors(self._cache):
+                        os.replace(temporary, target)
+                    return
+                if attempt == 2:
+                    raise BrokenPartError(
+                        f"{self._location}/{part.path} has the SHA-256 {found}, expected {part.token} as in the "
+                        "manifest: it was changed since it was written; restore it."
+                    )
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _read(self, name: str) -> bytes:
+        return self._asked(name, lambda: self._directory.read_bytes(name))
+
+    def _asked(self, name: str, action: Callable[[], _T]) -> _T:
+        """Returns what the store answers.
+
+        Raises:
+            _ReplacedError: The file is not there.
+            LogdirError: The store cannot be asked.
+        """
+        with described(f"{self._location} cannot be read"):
+            try:
+                return action()
+            except FileNotFoundError as error:
+                if _is_bucket_missing(error):
+                    raise
+        raise _ReplacedError(name)
+
+    def _each(self, action: Callable[[Any], _T], items: Sequence[Any]) -> list[_T]:
+        """Returns what an action gives for each item, several at a time where the file system allows it."""
+        if not self._directory.is_concurrent or len(items) < 2:
+            return [action(item) for item in items]
+        pool = ThreadPoolExecutor(_NUM_CONNECTIONS, thread_name_prefix="tfdbg_arrow-fetch")
+        try:
+            return list(pool.map(action, items))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _prune(self) -> None:
+        """Removes copies of parts that hold no more, and of other logdirs where there are too many."""
+        with contextlib.suppress(OSError):  # another process may prune as well
+            live = {part.cached_in(self._cache) for parts in self._parts.values() for part in parts}
+            for path in self._cache.glob("*/run_id=*/*"):
+                is_old = time.time() - path.stat().st_mtime > _TEMPORARY_AGE_S
+                if path not in live and (is_old or path.suffix != ".tmp"):
+                    path.unlink(missing_ok=True)
+            if self._cache.is_dir():
+                os.utime(self._cache)
+            _bound_cache(self._cache)
+
+
+def mentioned_tables(query: str) -> frozenset[str]:
+    """Returns the tables that a SQL text names, itself or by a public view."""
+    text = query.lower()
+    texts = [text]
+    rest = list(public_views())
+    while True:
+        named = [view for view in rest if any(_names(text, view.name) for text in texts)]
+        if not named:
+            break
+        rest = [view for view in rest if view not in named]
+        texts += [view.select.lower() for view in named]
+    return frozenset(table.name for table in TABLES if any(_names(text, table.name) for text in texts))
+
+
+def _names(text: str, name: str) -> bool:
+    return re.search(rf"\b{name}\b", text) is not None
+
+
+def _is_bucket_missing(error: FileNotFoundError) -> bool:
+    return "bucket" in str(error).lower()
+
+
+def _cache_root() -> Path:
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser().absolute() / "tfdbg_arrow"
+
+
+@contextlib.contextmanager
+def _cache_errors(cache: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LogdirError(
+            f"{cache}, where parts of logdirs at URLs are kept, cannot be written ({error.strerror or error}); free "
+            f"space, or choose another directory by the environment variable {CACHE_VARIABLE}."
+        ) from error
+
+
+def _bound_cache(used: Path) -> None:
+    sizes = {
+        directory: sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+        for directory in used.parent.iterdir()
+        if directory.is_dir()
+    }
+    excess = sum(sizes.values()) - MAX_CACHE_BYTES
+    for directory in sorted(sizes, key=lambda directory: directory.stat().st_mtime):
+        if excess <= 0:
+            return
+        if directory != used:
+            shutil.rmtree(directory, ignore_errors=True)
+            excess -= sizes[directory]
