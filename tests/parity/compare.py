@@ -26,7 +26,7 @@ class Difference:
     Attributes:
         kind: What it is about: `graph`, `outer_graph`, `op`, `op_type`, `op_name`, `op_num_outputs`, `op_inputs`,
             `op_stack`, `execution`, `execution_graph`, `execution_stack`, `execution_value`, `tensor_ids`, `trace`,
-            `trace_value`, `source_file`.
+            `trace_count`, `trace_value`, `source_file`.
         program: The program of the corpus; None where no stack tells.
         subject: The op's or the function's type, the graph's name, the file.
         theirs: What Debugger V2 has; None where nothing.
@@ -178,7 +178,7 @@ class _Comparer:
             for other in self._ours.ops
             if other.op_name == op.op_name
             and other.op_type == op.op_type
-            and self._our_programs[other.graph_id] in (program, None)
+            and self._our_programs.get(other.graph_id) in (program, None)
         ]
 
     # Executions.
@@ -266,7 +266,7 @@ class _Comparer:
                 elsewhere = [our_values.get((other.graph_id, other.op_name, slot)) for other in others]
                 self._differ("trace", program, subject, values, None, elsewhere=elsewhere)
                 continue
-            self._check("trace", program, subject, values.total(), found.total())
+            self._check("trace_count", program, subject, values.total(), found.total())
             self._check("trace_value", program, subject, values, found)
         self._result.only_ours["trace"] += sum(values.total() for values in our_values.values())
 
@@ -340,7 +340,7 @@ def _pair_ops(
 
 
 def _plain_op(op: GraphOp) -> tuple[str, str]:
-    name = re.sub(r"_\d+\b", "", op.op_name.replace("Stateless", ""))
+    name = re.sub(r"_\d+\b", "", re.sub("Stateful|Stateless", "", op.op_name))
     return op.op_type.removeprefix("Stateless"), re.sub(r"\d+", "#", name)
 
 

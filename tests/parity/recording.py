@@ -13,7 +13,7 @@ Frame = tuple[str, int, str]
 Stack = tuple[Frame, ...]
 """Outermost frame first."""
 Value = tuple[Any, ...] | None
-"""A summary vector without its tensor id; in FULL_TENSOR dtype, shape and digest of the elements; None: not measured."""
+"""A summary without its tensor id; in FULL_TENSOR dtype, shape and digest of the elements; None: not measured."""
 
 UNREADABLE: Value = ("unreadable",)
 """Of a tensor of strings with no elements TensorFlow's own reader raises an error."""
