@@ -11,6 +11,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.dataset as ds
+
+from tfdbg_arrow.schema import TABLES
+
 from .compare import Comparison, Difference, compare
 from .differences import EXPLANATIONS, explanation_of
 from .logdir import read_logdir
@@ -30,6 +34,7 @@ class Outcome:
         explained: By name of the explanation: how many differences.
         unexplained: The others.
         unused: Names of explanations that should hold in this mode and hold of nothing.
+        unresolved: Our references that lead to no row, as `table.column`, and how many.
     """
 
     comparison: Comparison
@@ -37,6 +42,7 @@ class Outcome:
     explained: Counter[str]
     unexplained: list[Difference]
     unused: list[str]
+    unresolved: Counter[str]
 
 
 def record(mode: str, directory: Path, programs: tuple[str, ...] = ()) -> None:
@@ -93,7 +99,31 @@ def outcome(mode: str, directory: Path) -> Outcome:
         explained=explained,
         unexplained=unexplained,
         unused=[entry.name for entry in EXPLANATIONS if mode in entry.modes and not explained[entry.name]],
+        unresolved=unresolved_references(directory / "tfdbg_arrow" / "logdir"),
     )
+
+
+def unresolved_references(logdir: Path) -> Counter[str]:
+    """Returns the references of a logdir that lead nowhere, by column."""
+    found: Counter[str] = Counter()
+    for table in TABLES:
+        for column in table.columns:
+            if column.references is None:
+                continue
+            target, name = column.references.split(".")
+            # An op's name is one only together with its graph.
+            own, others = [column.name], [name]
+            if name == "op_name":
+                own, others = ["graph_id", column.name], ["graph_id", name]
+            known = set(map(tuple, _columns(logdir, target, others)))
+            rows = _columns(logdir, table.name, own)
+            found[f"{table.name}.{column.name}"] += sum(row[-1] is not None and tuple(row) not in known for row in rows)
+    return +found
+
+
+def _columns(logdir: Path, table: str, names: list[str]) -> list[list[object]]:
+    rows = ds.dataset(logdir / table).to_table(columns=names)
+    return [list(row) for row in zip(*(rows[name].to_pylist() for name in names), strict=True)]
 
 
 def run(mode: str, directory: Path) -> Outcome:

@@ -28,6 +28,7 @@ def test_all_that_debugger_v2_records_we_record(mode: str, tmp_path: Path) -> No
     assert outcome.failed == {"debugger_v2": {}, "tfdbg_arrow": {}}
     assert outcome.unexplained == [], report
     assert outcome.unused == [], report
+    assert outcome.unresolved == {}
     # Something was compared, and the facts that differ are few.
     assert all(equal[kind] > 100 for kind in COMPARED + (COMPARED_VALUES if mode != "NO_TENSOR" else ())), report
     of_ops = sum(difference.kind.startswith("op") for difference in outcome.comparison.differences)
