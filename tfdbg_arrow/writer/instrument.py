@@ -52,6 +52,11 @@ class TensorBatch:
     nodes: tuple[int, ...]
 
 
+def is_function_graph(graph: Any) -> bool:
+    """Whether a graph is a FuncGraph, which TensorFlow can make a function of."""
+    return hasattr(graph, "control_outputs")
+
+
 def runs_inline(op_type: str) -> bool:
     """Whether functions that ops of this type name run within the op's own step.
 
@@ -98,13 +103,18 @@ class GraphInstrumenter:
         self._on_unknown_callee = on_unknown_callee
         self._on_session_graph: Callable[[], None] | None = on_session_graph
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
+        self._undescribed: dict[int, Row] = {}
+        """Rows of graphs that others were traced in and that no function was made of, so far."""
         self._lock = threading.RLock()
 
     def note_creation(
         self, op_type: str, op_name: str | None, outputs: Sequence[Any], graph: Any, stack_id: int, wall_time_ns: int
     ) -> None:
         """Notes where and when an op of a graph is created; TensorFlow's op callback tells."""
-        if not hasattr(graph, "control_outputs"):
+        if outputs:
+            # Not always the graph that is told of: the gradient of a loop puts some ops into the forward graph.
+            graph = outputs[0].graph
+        if not is_function_graph(graph):
             tell, self._on_session_graph = self._on_session_graph, None
             if tell is not None:
                 tell()
@@ -138,6 +148,13 @@ class GraphInstrumenter:
             self._make_run(graph, must_run)
             state.num_described = len(graph.get_operations())
 
+    def close(self) -> None:
+        """Describes the graphs that no function was ever made of, but that others name as their outer graph."""
+        with self._lock:
+            rows, self._undescribed = list(self._undescribed.values()), {}
+            if rows:
+                self._append("graph", rows)
+
     def note_names(self, graph: Any, function_def: Callable[[], Any]) -> None:
         """Notes which calling ops a runtime function renamed, to keep clear of its arguments and results."""
         with self._lock:
@@ -160,21 +177,23 @@ class GraphInstrumenter:
             return state
 
     def _describe_graph(self, graph: Any, state: GraphState) -> None:
-        outer = getattr(graph, "outer_graph", None)
-        outer_state = self._states.get(outer) if outer is not None else None
         stack_id = self._intern_stack()
-        self._append(
-            "graph",
-            [
-                {
-                    "graph_id": state.graph_id,
-                    "graph_name": graph.name,
-                    "outer_graph_id": outer_state.graph_id if outer_state is not None else None,
-                    "stack_trace_id": stack_id if stack_id >= 0 else None,
-                    **now_columns(),
-                }
-            ],
-        )
+        row = self._graph_row(graph, state)
+        self._undescribed.pop(state.graph_id, None)
+        self._append("graph", [row | {"stack_trace_id": stack_id if stack_id >= 0 else None}])
+
+    def _graph_row(self, graph: Any, state: GraphState) -> Row:
+        outer = getattr(graph, "outer_graph", None)
+        outer_state = self._state(outer) if is_function_graph(outer) else None
+        if outer_state is not None and not outer_state.is_described and outer_state.graph_id not in self._undescribed:
+            self._undescribed[outer_state.graph_id] = self._graph_row(outer, outer_state)
+        return {
+            "graph_id": state.graph_id,
+            "graph_name": graph.name,
+            "outer_graph_id": outer_state.graph_id if outer_state is not None else None,
+            "stack_trace_id": None,
+            **now_columns(),
+        }
 
     def _describe_ops(self, graph: Any, state: GraphState, unobserved_for: str | None) -> list[TensorBatch]:
         ops: list[Row] = []

@@ -133,6 +133,7 @@ class Recording:
         """Ends recording and writes what is left."""
         self._hooks.remove()
         self._backend.stop()
+        self._instrumenter.close()
         self._sink.close(run_row=self._run_row(is_clean_end=True))
         self._backend.remove_files()
         if self._uploader is not None:

@@ -1,0 +1,354 @@
+"""Compares what Debugger V2 wrote with what we wrote: all it has, we must have."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .recording import Execution, Graph, GraphOp, Recording, Stack
+
+_PROGRAM_FILES = re.compile(r"/tests/(parity|writer)/(programs|features)\.py$")
+_LIBRARY_FILES = re.compile(
+    "^("
+    + "|".join(re.escape(sysconfig.get_path(name) + "/") for name in ("stdlib", "platstdlib"))
+    + ")|/site-packages/"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Something that Debugger V2 has and we have not, or otherwise.
+
+    Attributes:
+        kind: What it is about: `graph`, `outer_graph`, `op`, `op_type`, `op_name`, `op_num_outputs`, `op_inputs`,
+            `op_stack`, `execution`, `execution_graph`, `execution_stack`, `execution_value`, `tensor_ids`, `trace`,
+            `trace_count`, `trace_value`, `source_file`.
+        program: The program of the corpus; None where no stack tells.
+        subject: The op's or the function's type, the graph's name, the file.
+        theirs: What Debugger V2 has; None where nothing.
+        ours: What we have; None where nothing.
+        elsewhere: Where nothing of ours was found in the graph that Debugger V2 names: what there is of the same
+            name in another graph of the program or of an imported function.
+        stack: Debugger V2's stack of an op.
+    """
+
+    kind: str
+    program: str | None
+    subject: str
+    theirs: Any
+    ours: Any
+    elsewhere: Any = None
+    stack: Stack = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.subject} in {self.program}: {_short(self.theirs)} against {_short(self.ours)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The outcome for one mode.
+
+    Attributes:
+        mode: The tensor debug mode.
+        differences: All there are.
+        equal: By kind: how many facts of Debugger V2 we have with equal values.
+        only_ours: By kind: how many we have that Debugger V2 has not.
+    """
+
+    mode: str
+    differences: list[Difference] = field(default_factory=list)
+    equal: Counter[str] = field(default_factory=Counter)
+    only_ours: Counter[str] = field(default_factory=Counter)
+
+
+def compare(theirs: Recording, ours: Recording) -> Comparison:
+    """Compares two recordings of the same programs in the same mode."""
+    assert theirs.mode == ours.mode
+    return _Comparer(theirs, ours).run()
+
+
+def user_frames(stack: Stack) -> Stack:
+    """The user's frames, from the program's own on: no library's and not those that run the corpus."""
+    frames = [(path, line, func) for path, line, func in stack if not _LIBRARY_FILES.search(path)]
+    start = next((i for i, frame in enumerate(frames) if _PROGRAM_FILES.search(frame[0])), len(frames))
+    return tuple(frames[start:])
+
+
+class _Comparer:
+    def __init__(self, theirs: Recording, ours: Recording) -> None:
+        self._theirs = theirs
+        self._ours = ours
+        self._result = Comparison(mode=theirs.mode)
+        self._our_graph: dict[str, str] = {}
+        self._our_op: dict[tuple[str, str], GraphOp] = {}
+        """By graph and op name of Debugger V2."""
+        self._programs: dict[str, str | None] = {}
+        self._our_programs: dict[str, str | None] = {}
+        self._their_ops, self._our_ops = _ops_by_graph(theirs), _ops_by_graph(ours)
+
+    def run(self) -> Comparison:
+        self._match_graphs()
+        self._compare_ops()
+        self._compare_executions()
+        self._compare_traces()
+        self._compare_source_files()
+        return self._result
+
+    def _differ(self, kind: str, program: str | None, subject: str, theirs: Any, ours: Any, **more: Any) -> None:
+        self._result.differences.append(
+            Difference(kind=kind, program=program, subject=subject, theirs=theirs, ours=ours, **more)
+        )
+
+    def _check(self, kind: str, program: str | None, subject: str, theirs: Any, ours: Any) -> None:
+        if theirs == ours:
+            self._result.equal[kind] += 1
+        else:
+            self._differ(kind, program, subject, theirs, ours)
+
+    # Graphs.
+
+    def _match_graphs(self) -> None:
+        """Graphs with the same program and name belong together in their order: names come again, ids do not."""
+        waiting: dict[Any, list[Graph]] = defaultdict(list)
+        unplaced: list[Graph] = []
+        outer_of: dict[str, str | None] = {}
+        for graph in self._ours.graphs:
+            program = self._our_programs[graph.graph_id] = _program_of(self._our_ops[graph.graph_id])
+            waiting[program, _plain_name(graph.name)].append(graph)
+            outer_of[graph.graph_id] = graph.outer_graph_id
+        for graph in self._theirs.graphs:
+            ops = self._their_ops[graph.graph_id]
+            program = self._programs[graph.graph_id] = _program_of(ops)
+            same = waiting[program, _plain_name(graph.name)]
+            if same:
+                self._our_graph[graph.graph_id] = same.pop(0).graph_id
+                self._result.equal["graph"] += 1
+            elif not ops and graph.name is not None:
+                unplaced.append(graph)
+            else:
+                types = tuple(op.op_type for op in ops)
+                self._differ("graph", program, str(graph.name), types, None)
+        for graph in unplaced:
+            # Of graphs without ops, traced in other threads or imported, Debugger V2 knows the name only.
+            names = [key for key, graphs in waiting.items() if graphs and key[1] == _plain_name(graph.name)]
+            if names:
+                self._our_graph[graph.graph_id] = waiting[names[0]].pop(0).graph_id
+                self._result.equal["graph"] += 1
+            else:
+                self._differ("graph", None, str(graph.name), (), None)
+        for graph in self._theirs.graphs:
+            if graph.graph_id in self._our_graph:
+                ours = outer_of[self._our_graph[graph.graph_id]]
+                theirs = self._our_graph.get(graph.outer_graph_id or "")
+                self._check("outer_graph", self._programs[graph.graph_id], str(graph.name), theirs, ours)
+        self._result.only_ours["graph"] += sum(map(len, waiting.values()))
+
+    # Ops.
+
+    def _compare_ops(self) -> None:
+        is_by_name = self._theirs.mode != "NO_TENSOR"
+        for graph_id, our_graph_id in self._our_graph.items():
+            program = self._programs[graph_id]
+            pairs, rest = _pair_ops(self._their_ops[graph_id], self._our_ops[our_graph_id], is_by_name=is_by_name)
+            self._result.only_ours["op"] += rest
+            names = {their_op.op_name: our_op.op_name for their_op, our_op in pairs if our_op is not None}
+            for theirs, ours in pairs:
+                kind = theirs.op_type
+                if ours is None:
+                    elsewhere = [op.op_name for op in self._elsewhere(program, theirs)]
+                    self._differ("op", program, kind, theirs.op_name, None, elsewhere=elsewhere, stack=theirs.stack)
+                    continue
+                self._our_op[graph_id, theirs.op_name] = ours
+                self._result.equal["op"] += 1
+                self._check("op_type", program, kind, theirs.op_type, ours.op_type)
+                self._check("op_name", program, kind, theirs.op_name, ours.op_name)
+                self._check("op_num_outputs", program, kind, theirs.num_outputs, ours.num_outputs)
+                inputs = tuple(_renamed(name, names) for name in theirs.input_names)
+                self._check("op_inputs", program, kind, inputs, ours.input_names)
+                self._compare_stacks("op_stack", program, kind, theirs.stack, ours.stack)
+
+    def _elsewhere(self, program: str | None, op: GraphOp) -> list[GraphOp]:
+        """Our ops of the same name and type in any graph of the program, or in graphs that no program traced."""
+        return [
+            other
+            for other in self._ours.ops
+            if other.op_name == op.op_name
+            and other.op_type == op.op_type
+            and self._our_programs.get(other.graph_id) in (program, None)
+        ]
+
+    # Executions.
+
+    def _compare_executions(self) -> None:
+        left = list(self._ours.executions)
+        position = 0
+        id_of: dict[int, int] = {}
+        used: dict[int, int] = {}
+        for execution in self._theirs.executions:
+            program = _program_of([execution])
+            name = _plain_name(execution.op_type)
+            found = position
+            while found < len(left) and (_plain_name(left[found].op_type) != name or _is_skipped(left[found])):
+                found += 1
+            if found == len(left):
+                self._differ("execution", program, name, name, None)
+                continue
+            skipped = left[position:found]
+            self._result.only_ours["execution"] += sum(_is_skipped(item) for item in skipped)
+            for item in skipped:
+                if not _is_skipped(item):
+                    self._differ("execution", program, item.op_type, None, item.op_type)
+            position = found + 1
+            self._compare_execution(execution, left[found], program, id_of, used)
+        self._result.only_ours["execution"] += len(left) - position
+        self._result.only_ours["execution of another thread"] += self._ours.num_elsewhere
+
+    def _compare_execution(
+        self, theirs: Execution, ours: Execution, program: str | None, id_of: dict[int, int], used: dict[int, int]
+    ) -> None:
+        name = _plain_name(theirs.op_type)
+        their_num, our_num = (
+            (len(theirs.input_ids), len(theirs.output_ids)),
+            (len(ours.input_ids), len(ours.output_ids)),
+        )
+        self._check("execution", program, name, (name, *their_num), (_plain_name(ours.op_type), *our_num))
+        if theirs.graph_id is None:
+            self._result.only_ours["execution_graph"] += ours.graph_id is not None
+        else:
+            self._check("execution_graph", program, name, self._our_graph.get(theirs.graph_id), ours.graph_id)
+        for their_id, our_id in zip(
+            theirs.input_ids + theirs.output_ids, ours.input_ids + ours.output_ids, strict=False
+        ):
+            known = id_of.setdefault(their_id, our_id), used.setdefault(our_id, their_id)
+            self._check("tensor_ids", program, name, (known[0], their_id), (our_id, known[1]))
+        self._compare_stacks("execution_stack", program, name, theirs.stack, ours.stack)
+        self._compare_execution_values(theirs, ours, program, name)
+
+    def _compare_execution_values(self, theirs: Execution, ours: Execution, program: str | None, name: str) -> None:
+        """Debugger V2 has no slots: its values are those of the outputs that numpy can hold, one after the other."""
+        waiting = list(theirs.values)
+        for dtype, value in ours.values:
+            their_value = waiting.pop(0) if dtype not in ("resource", "variant") and waiting else None
+            if their_value is None:
+                self._result.only_ours["execution_value"] += value is not None
+            else:
+                self._check("execution_value", program, f"{name} {dtype}", their_value, value)
+        for value in waiting:
+            if value is not None:
+                self._differ("execution_value", program, name, value, None)
+
+    # Traces.
+
+    def _compare_traces(self) -> None:
+        """Of each tensor of a graph: how often it was computed, and with which values. Loops may overlap: no order."""
+        their_values: dict[tuple[str, str, int], Counter[Any]] = defaultdict(Counter)
+        our_values: dict[tuple[str, str, int], Counter[Any]] = defaultdict(Counter)
+        types: dict[tuple[str, str, int], str] = {}
+        for trace in self._ours.traces:
+            our_values[trace.graph_id, trace.op_name, trace.output_slot][trace.device_name, trace.value] += 1
+        for trace in self._theirs.traces:
+            key = trace.graph_id, trace.op_name, trace.output_slot
+            types[key] = trace.op_type
+            their_values[key][trace.device_name, trace.value] += 1
+        for key, values in their_values.items():
+            graph_id, op_name, slot = key
+            program = self._programs[graph_id]
+            op = self._our_op.get((graph_id, op_name))
+            found = our_values.pop((op.graph_id, op.op_name, slot), None) if op is not None else None
+            subject = f"{types[key]}:{slot}"
+            if found is None:
+                theirs = next(op for op in self._their_ops[graph_id] if op.op_name == op_name)
+                others = self._elsewhere(program, theirs)
+                elsewhere = [our_values.get((other.graph_id, other.op_name, slot)) for other in others]
+                self._differ("trace", program, subject, values, None, elsewhere=elsewhere)
+                continue
+            self._check("trace_count", program, subject, values.total(), found.total())
+            self._check("trace_value", program, subject, values, found)
+        self._result.only_ours["trace"] += sum(values.total() for values in our_values.values())
+
+    # Stacks and source files.
+
+    def _compare_stacks(self, kind: str, program: str | None, subject: str, theirs: Stack, ours: Stack) -> None:
+        # Ours has the qualified name of a function, Debugger V2 the last part of it.
+        plain = tuple((path, line, func.rpartition(".")[2]) for path, line, func in user_frames(ours))
+        self._check(kind, program, subject, user_frames(theirs), plain)
+
+    def _compare_source_files(self) -> None:
+        for path, text in self._theirs.source_files.items():
+            self._check("source_file", None, path, text, self._ours.source_files.get(path))
+        self._result.only_ours["source_file"] += len(self._ours.source_files.keys() - self._theirs.source_files.keys())
+
+
+_SKIPPED = frozenset(
+    (
+        *("Enter", "Exit", "Identity", "If", "LoopCond", "Merge", "NextIteration", "StatelessIf", "Switch", "While"),
+        *("StatefulPartitionedCall", "RemoteCall", "DestroyResourceOp"),
+    )
+)
+"""Source: OP_CALLBACK_SKIP_OPS in tensorflow/python/debug/lib/op_callbacks_common.py."""
+
+
+def _is_skipped(execution: Execution) -> bool:
+    return execution.op_type in _SKIPPED
+
+
+def _plain_name(name: str | None) -> str | None:
+    """A name without the numbers that TensorFlow counts up in a process."""
+    return None if name is None else re.sub(r"_\d+", "", name)
+
+
+def _ops_by_graph(recording: Recording) -> dict[str, list[GraphOp]]:
+    found: dict[str, list[GraphOp]] = defaultdict(list)
+    for op in recording.ops:
+        found[op.graph_id].append(op)
+    return found
+
+
+def _program_of(items: Sequence[GraphOp | Execution]) -> str | None:
+    """The program whose function is the outermost of the corpus in the first stack that has one."""
+    for item in items:
+        for file_path, _, func in item.stack:
+            if _PROGRAM_FILES.search(file_path) and func not in ("<module>", "program", "feature"):
+                return func.partition(".")[0]
+    return None
+
+
+def _pair_ops(
+    theirs: Sequence[GraphOp], ours: Sequence[GraphOp], *, is_by_name: bool
+) -> tuple[list[tuple[GraphOp, GraphOp | None]], int]:
+    """Pairs the ops of a graph, and counts ours that are left.
+
+    The same are those with one name; else those whose names are equal but for numbers, in order of creation. Without
+    `is_by_name` the second rule alone holds for constants: Debugger V2's own take names away from the program's.
+    """
+    by_name = {op.op_name: op for op in ours}
+    found = {}
+    for op in theirs:
+        if op.op_name in by_name and (is_by_name or op.op_type != "Const"):
+            found[op.op_name] = by_name.pop(op.op_name)
+    waiting: dict[tuple[str, str], list[GraphOp]] = defaultdict(list)
+    for op in by_name.values():
+        waiting[_plain_op(op)].append(op)
+    for op in theirs:
+        if op.op_name not in found and waiting[_plain_op(op)]:
+            found[op.op_name] = waiting[_plain_op(op)].pop(0)
+    return [(op, found.get(op.op_name)) for op in theirs], sum(map(len, waiting.values()))
+
+
+def _plain_op(op: GraphOp) -> tuple[str, str]:
+    name = re.sub(r"_\d+\b", "", re.sub("Stateful|Stateless", "", op.op_name))
+    return op.op_type.removeprefix("Stateless"), re.sub(r"\d+", "#", name)
+
+
+def _renamed(tensor_name: str, names: dict[str, str]) -> str:
+    op_name, _, slot = tensor_name.rpartition(":")
+    return f"{names.get(op_name, op_name)}:{slot}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 300 else text[:297] + "..."

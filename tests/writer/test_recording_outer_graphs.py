@@ -1,0 +1,81 @@
+"""Which graph a graph was traced in, and who made an op, where TensorFlow's callbacks do not tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import tensorflow as tf
+
+import tfdbg_arrow
+
+
+def rows(logdir: Path, table: str) -> list[dict[str, Any]]:
+    return ds.dataset(logdir / table).to_table().to_pylist()
+
+
+def outer_names(logdir: Path) -> dict[str, str | None]:
+    """By a graph's name: that of the graph around it."""
+    graphs = rows(logdir, "graph")
+    names = {row["graph_id"]: row["graph_name"] for row in graphs}
+    assert len(names) == len(graphs)
+    return {
+        row["graph_name"]: names[row["outer_graph_id"]] if row["outer_graph_id"] is not None else None for row in graphs
+    }
+
+
+def test_a_graph_that_has_no_op_yet_is_the_outer_graph_of_one_traced_in_it(tmp_path: Path) -> None:
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return x * 2.0
+
+    @tf.function
+    def outer() -> tf.Tensor:
+        return inner(2.0)
+
+    with tfdbg_arrow.capture(tmp_path):
+        outer()
+
+    assert outer_names(tmp_path) == {"inner": "outer", "outer": None}
+
+
+def test_a_graph_that_is_never_made_a_function_has_a_row_if_others_were_traced_in_it(tmp_path: Path) -> None:
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return x * 2.0
+
+    with tfdbg_arrow.capture(tmp_path):
+        around = tf.__internal__.FuncGraph("around")
+        with around.as_default():
+            scratch = tf.__internal__.FuncGraph("scratch")
+            with scratch.as_default():
+                inner(tf.constant(1.0))
+        inner(tf.constant(1.0))
+
+    assert outer_names(tmp_path) == {"inner": "scratch", "scratch": "around", "around": None}
+    stacks = {row["graph_name"]: row["stack_trace_id"] for row in rows(tmp_path, "graph")}
+    assert stacks["inner"] is not None
+    assert (stacks["scratch"], stacks["around"]) == (None, None)
+
+
+def test_an_op_that_a_gradient_puts_into_the_loop_has_its_stack(tmp_path: Path) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.map_fn(lambda row: tf.reduce_sum(row * row), x)
+        return tape.gradient(y, x)
+
+    with tfdbg_arrow.capture(tmp_path):
+        f(tf.ones([3, 2]))
+
+    moved = [row for row in rows(tmp_path, "graph_op") if row["op_type"] == "TensorListElementShape"]
+    frames = {row["stack_frame_id"]: row["func"] for row in rows(tmp_path, "stack_frame")}
+    functions = {
+        frames[row["stack_frame_id"]]
+        for row in rows(tmp_path, "stack_trace")
+        if row["stack_trace_id"] in {op["stack_trace_id"] for op in moved}
+    }
+    assert len(moved) == 1
+    assert {"f", "_WhileGrad"} <= functions
