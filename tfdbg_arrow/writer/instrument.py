@@ -21,6 +21,10 @@ OWN_OP_PREFIX = "TfdbgArrow"
 """Begins the type of every op that only we have."""
 OWN_NAME_PREFIX = "tfdbg_arrow_"
 """Begins the name of every op that we add to a graph."""
+SessionReasons = Callable[[Any, str, Any], str | None]
+"""`(op, op_type, tensor)`: why an output of an op of a session's graph is not recorded; None for one that is.
+Told of every output once, in order of creation."""
+_SESSION_GRAPH_NAME = "tf.Graph"
 
 
 class Coverage(Protocol):
@@ -72,7 +76,6 @@ class GraphInstrumenter:
         own_result: Returns the user's tensor for a graph's result that `make_run` put in its place.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
-        on_session_graph: Told of the first op that is created in a graph that is no function's.
     """
 
     def __init__(
@@ -86,7 +89,6 @@ class GraphInstrumenter:
         own_result: Callable[[Any], Any],
         intern_stack: Callable[[], int],
         on_unknown_callee: Callable[[str], None],
-        on_session_graph: Callable[[], None],
     ) -> None:
         self._registry = registry
         self._append = append
@@ -96,7 +98,6 @@ class GraphInstrumenter:
         self._own_result = own_result
         self._intern_stack = intern_stack
         self._on_unknown_callee = on_unknown_callee
-        self._on_session_graph: Callable[[], None] | None = on_session_graph
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
 
@@ -104,11 +105,6 @@ class GraphInstrumenter:
         self, op_type: str, op_name: str | None, outputs: Sequence[Any], graph: Any, stack_id: int, wall_time_ns: int
     ) -> None:
         """Notes where and when an op of a graph is created; TensorFlow's op callback tells."""
-        if not hasattr(graph, "control_outputs"):
-            tell, self._on_session_graph = self._on_session_graph, None
-            if tell is not None:
-                tell()
-            return
         name = outputs[0].op.name if outputs else op_name
         if name is not None and not op_type.startswith(OWN_OP_PREFIX):
             self._state(graph).creations[name] = (stack_id, wall_time_ns)
@@ -128,6 +124,26 @@ class GraphInstrumenter:
             must_run += [graph.get_operation_by_name(name) for name in sorted({key[0] for key in state.callees})]
             self._make_run(graph, must_run)
             state.num_described = len(graph.get_operations())
+
+    def prepare_session_graph(self, graph: Any, reasons: SessionReasons) -> tuple[int, list[TensorBatch]]:
+        """Describes what is new in a graph that a session runs.
+
+        Args:
+            graph: The graph.
+            reasons: Why tensors of it are not recorded.
+
+        Returns:
+            The graph's id, and the new tensors to record.
+        """
+        with self._lock:
+            state = self._state(graph)
+            if not state.is_described:
+                state.is_described = True
+                self._describe_graph(graph, state)
+            ops = graph.get_operations()
+            batches = self._describe_ops(graph, state, reasons=reasons) if len(ops) > state.num_described else []
+            state.num_described = len(ops)
+            return state.graph_id, batches
 
     def note_names(self, graph: Any, function_def: Callable[[], Any]) -> None:
         """Notes which calling ops a runtime function renamed, to keep clear of its arguments and results."""
@@ -154,12 +170,13 @@ class GraphInstrumenter:
         outer = getattr(graph, "outer_graph", None)
         outer_state = self._states.get(outer) if outer is not None else None
         stack_id = self._intern_stack()
+        name = graph.name if hasattr(graph, "name") else _SESSION_GRAPH_NAME
         self._append(
             "graph",
             [
                 {
                     "graph_id": state.graph_id,
-                    "graph_name": graph.name,
+                    "graph_name": name,
                     "outer_graph_id": outer_state.graph_id if outer_state is not None else None,
                     "stack_trace_id": stack_id if stack_id >= 0 else None,
                     **now_columns(),
@@ -167,19 +184,21 @@ class GraphInstrumenter:
             ],
         )
 
-    def _describe_ops(self, graph: Any, state: GraphState) -> list[TensorBatch]:
+    def _describe_ops(
+        self, graph: Any, state: GraphState, *, reasons: SessionReasons | None = None
+    ) -> list[TensorBatch]:
         ops: list[Row] = []
         inputs: list[Row] = []
         outputs: list[Row] = []
         calls: list[Row] = []
         batches: list[TensorBatch] = []
+        all_ops = graph.get_operations()  # before the node_defs: another thread may add ops meanwhile
         node_defs = {node.name: node for node in graph.as_graph_def().node}
-        all_ops = graph.get_operations()
         for op_index, op in enumerate(all_ops):
             name = op.name
-            node_def = node_defs[name]
-            if node_def.op.startswith(OWN_OP_PREFIX):
+            if op.type.startswith(OWN_OP_PREFIX) or name.startswith(OWN_NAME_PREFIX):
                 continue
+            node_def = node_defs[name]
             # A gradient may give a loop or call that was described another callee, and more inputs and outputs.
             calls += self._describe_calls(node_def, state)
             num_inputs, num_outputs = state.edges.get(name, (0, 0))
@@ -189,7 +208,9 @@ class GraphInstrumenter:
             op_outputs = op.outputs
             inputs += _input_rows(node_def, state.graph_id, first=None if is_new else num_inputs)
             if len(op_outputs) > num_outputs:
-                rows, batch = self._describe_outputs(op, node_def.op, op_outputs, state.graph_id, first=num_outputs)
+                rows, batch = self._describe_outputs(
+                    op, node_def.op, op_outputs, state.graph_id, first=num_outputs, reasons=reasons
+                )
                 outputs += rows
                 if batch is not None:
                     batches.append(batch)
@@ -223,7 +244,14 @@ class GraphInstrumenter:
         return batches
 
     def _describe_outputs(
-        self, op: Any, op_type: str, op_outputs: Sequence[Any], graph_id: int, *, first: int
+        self,
+        op: Any,
+        op_type: str,
+        op_outputs: Sequence[Any],
+        graph_id: int,
+        *,
+        first: int,
+        reasons: SessionReasons | None,
     ) -> tuple[list[Row], TensorBatch | None]:
         """The rows of an op's outputs from slot `first` on, and those of them to record."""
         op_name = op.name
@@ -235,7 +263,10 @@ class GraphInstrumenter:
         for slot, tensor in enumerate(op_outputs[first:], start=first):
             dtype = tensor.dtype.base_dtype
             reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum)
-            if reason is None and in_v1_control_flow:
+            if reasons is not None:
+                session_reason = reasons(op, op_type, tensor)
+                reason = reason or session_reason
+            elif reason is None and in_v1_control_flow:
                 reason = "control_flow"
             if reason is None:
                 tensors.append(tensor)
