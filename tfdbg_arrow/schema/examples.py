@@ -71,7 +71,13 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "stack_trace_id": 8,
         **_time(800_000_000),
     },
-    "graph_function": {"run_id": _RUN_ID, "function_name": "__inference_loss_42", "graph_id": 2},
+    "graph_function": {
+        "run_id": _RUN_ID,
+        "function_name": "__inference_loss_42",
+        "graph_id": 2,
+        "session_index": None,
+        "session_targets": None,
+    },
     "graph_function_input": {
         "run_id": _RUN_ID,
         "function_name": "__inference_loss_42",
@@ -79,6 +85,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "input_index": 0,
         "op_name": "probs",
         "is_capture": False,
+        "output_slot": None,
     },
     "graph_function_output": {
         "run_id": _RUN_ID,

@@ -354,7 +354,8 @@ GRAPH_OP_OUTPUT = Table(
             nullable=True,
             doc=(
                 "Why not: `mode`, `dtype`, `op_regex`, `tensor_dtypes`, `op_type`, `control_flow`, `xla` (compiled, as "
-                "the setting asks), `remote` (on a device of another process); NULL where recorded."
+                "the setting asks), `remote` (on a device of another process), `reference` (to a variable's memory, "
+                "which may change meanwhile); NULL where recorded."
             ),
         ),
     ),
@@ -373,6 +374,23 @@ GRAPH_FUNCTION = Table(
             doc="Name in TensorFlow's runtime, as `__inference_step_42`: the op type of the executions that call it.",
         ),
         Column(id=3, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="The graph it was made of."),
+        Column(
+            id=4,
+            name="session_index",
+            type=_T.INTEGER,
+            nullable=True,
+            doc=(
+                "Where it stands for the runs of a session with the same feeds (its arguments) and fetches (its "
+                "results): which session, from 0; NULL for a function."
+            ),
+        ),
+        Column(
+            id=5,
+            name="session_targets",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="JSON array of the ops that such a run was asked to run without a result; NULL for a function.",
+        ),
     ),
 )
 
@@ -398,6 +416,16 @@ GRAPH_FUNCTION_INPUT = Table(
             name="is_capture",
             type=_T.BOOLEAN,
             doc="Whether it is a captured tensor, not an argument of the Python function.",
+        ),
+        Column(
+            id=7,
+            name="output_slot",
+            type=_T.INTEGER,
+            nullable=True,
+            doc=(
+                "Of a session's run: which output of the op is fed, from 0; the op may be any, and does not run for "
+                "it. NULL for a function."
+            ),
         ),
     ),
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.instrument import RecordOps
 from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.settings import Settings
@@ -34,6 +35,16 @@ class Handlers:
     on_error: Callable[[str, object], None]
 
 
+class SessionRecordOps(Protocol):
+    """Adds ops that record a single tensor of a session's graph, in the way of the health backend."""
+
+    def add_record(self, graph: Any, tensor: Any, node: int) -> Any:
+        """Adds the op that records a tensor; returns it."""
+
+    def add_token(self, graph: Any, node: int) -> tuple[Any, Any] | None:
+        """Adds a Placeholder for the index of an execution and the op that takes it; None where none can."""
+
+
 class Backend(Recorder, Protocol):
     """Records; the sink drains it."""
 
@@ -43,6 +54,10 @@ class Backend(Recorder, Protocol):
     """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`."""
     record_ops: RecordOps
     """Makes graphs record."""
+    session_record_ops: SessionRecordOps
+    """Makes the graphs of sessions record."""
+    events: EventWriter
+    """Takes records that Python made."""
     stack_table: StackTable
     """Takes the stacks that events refer to; set before start()."""
 

@@ -1,4 +1,4 @@
-"""The only module that touches TensorFlow's private API.
+"""The only module that touches TensorFlow's private API, with `hooks_session.py` for sessions.
 
 Each hook replaces one attribute of a TensorFlow module while a recording runs and puts the original back
 afterwards, unless somebody else replaced it meanwhile: then ours stays and passes every call on.
@@ -82,13 +82,16 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True)
-class _Patch:
+class Patch:
+    """One replaced attribute."""
+
     owner: Any
     name: str
     original: Any
     replacement: Any
 
     def remove(self) -> None:
+        """Puts the original back, unless somebody else replaced ours."""
         if getattr(self.owner, self.name) is self.replacement:
             setattr(self.owner, self.name, self.original)
 
@@ -103,7 +106,7 @@ class Hooks:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._active = False
-        self._patches: list[_Patch] = []
+        self._patches: list[Patch] = []
         self._callback_lists: list[list[Any]] = []
         self._lock = threading.Lock()
 
@@ -142,7 +145,7 @@ class Hooks:
         original = getattr(owner, name)
         replacement = make(original)
         setattr(owner, name, replacement)
-        self._patches.append(_Patch(owner=owner, name=name, original=original, replacement=replacement))
+        self._patches.append(Patch(owner=owner, name=name, original=original, replacement=replacement))
 
     def _observe_thread(self) -> None:
         """Gives the calling thread our op callback: TensorFlow keeps a list of them for each thread."""
@@ -500,6 +503,11 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
+def is_unobserved() -> bool:
+    """Returns whether the calling thread is within unobserved()."""
+    return _thread.is_unobserved
+
+
 @contextmanager
 def unobserved() -> Iterator[None]:
     """Runs or creates ops and functions of ours: no op callback is told of them, no gradient tape keeps them."""
@@ -584,9 +592,9 @@ def strip_record_ops(meta_graph_def: Any) -> None:
     stripped = meta_graph_def.meta_info_def.stripped_op_list.op
     _delete(stripped, lambda op: op.name.startswith(OWN_OP_PREFIX))
     graph_def = meta_graph_def.graph_def
-    _strip_nodes(graph_def.node)
+    strip_own_nodes(graph_def.node)
     for function in graph_def.library.function:
-        names = _strip_nodes(function.node_def)
+        names = strip_own_nodes(function.node_def)
         for key in [key for key, node in function.control_ret.items() if node in names]:
             del function.control_ret[key]
             function.signature.control_output.remove(key)
@@ -596,7 +604,8 @@ def _is_own(node: Any) -> bool:
     return bool(node.op.startswith(OWN_OP_PREFIX) or node.name.startswith(OWN_NAME_PREFIX))
 
 
-def _strip_nodes(nodes: Any) -> set[str]:
+def strip_own_nodes(nodes: Any) -> set[str]:
+    """Removes every op of ours, and every mention of one, from a list of NodeDefs; returns their names."""
     names = {node.name for node in nodes if _is_own(node)}
     if names:
         _delete(nodes, lambda node: node.name in names)

@@ -21,6 +21,10 @@ OWN_OP_PREFIX = "TfdbgArrow"
 """Begins the type of every op that only we have."""
 OWN_NAME_PREFIX = "tfdbg_arrow_"
 """Begins the name of every op that we add to a graph."""
+Reasons = Callable[[Any, str, Any], str | None]
+"""`(op, op_type, tensor)`: why an output cannot be recorded; None for one that can. Told of every output once, in order
+of creation."""
+_SESSION_GRAPH_NAME = "tf.Graph"
 
 
 class Coverage(Protocol):
@@ -77,7 +81,6 @@ class GraphInstrumenter:
         own_result: Returns the user's tensor for a graph's result that `make_run` put in its place.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
-        on_session_graph: Told of the first op that is created in a graph that is no function's.
     """
 
     def __init__(
@@ -91,7 +94,6 @@ class GraphInstrumenter:
         own_result: Callable[[Any], Any],
         intern_stack: Callable[[], int],
         on_unknown_callee: Callable[[str], None],
-        on_session_graph: Callable[[], None],
     ) -> None:
         self._registry = registry
         self._append = append
@@ -101,7 +103,6 @@ class GraphInstrumenter:
         self._own_result = own_result
         self._intern_stack = intern_stack
         self._on_unknown_callee = on_unknown_callee
-        self._on_session_graph: Callable[[], None] | None = on_session_graph
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._undescribed: dict[int, Row] = {}
         """Rows of graphs that others were traced in and that no function was made of, so far."""
@@ -114,11 +115,6 @@ class GraphInstrumenter:
         if outputs:
             # Not always the graph that is told of: the gradient of a loop puts some ops into the forward graph.
             graph = outputs[0].graph
-        if not is_function_graph(graph):
-            tell, self._on_session_graph = self._on_session_graph, None
-            if tell is not None:
-                tell()
-            return
         name = outputs[0].op.name if outputs else op_name
         if name is not None and not op_type.startswith(OWN_OP_PREFIX):
             self._state(graph).creations[name] = (stack_id, wall_time_ns)
@@ -137,7 +133,7 @@ class GraphInstrumenter:
             if not state.is_described:
                 state.is_described = True
                 self._describe_graph(graph, state)
-            batches = self._describe_ops(graph, state, unobserved_for)
+            batches = self._describe_ops(graph, state, reasons=_function_reasons(unobserved_for))
             self._describe_signature(function_name, graph, state)
             if unobserved_for is not None:
                 state.num_described = len(graph.get_operations())
@@ -154,6 +150,26 @@ class GraphInstrumenter:
             rows, self._undescribed = list(self._undescribed.values()), {}
             if rows:
                 self._append("graph", rows)
+
+    def prepare_session_graph(self, graph: Any, reasons: Reasons) -> tuple[int, list[TensorBatch]]:
+        """Describes what is new in a graph that a session runs.
+
+        Args:
+            graph: The graph.
+            reasons: Why tensors of it are not recorded.
+
+        Returns:
+            The graph's id, and the new tensors to record.
+        """
+        with self._lock:
+            state = self._state(graph)
+            if not state.is_described:
+                state.is_described = True
+                self._describe_graph(graph, state)
+            ops = graph.get_operations()
+            batches = self._describe_ops(graph, state, reasons=reasons) if len(ops) > state.num_described else []
+            state.num_described = len(ops)
+            return state.graph_id, batches
 
     def note_names(self, graph: Any, function_def: Callable[[], Any]) -> None:
         """Notes which calling ops a runtime function renamed, to keep clear of its arguments and results."""
@@ -189,25 +205,25 @@ class GraphInstrumenter:
             self._undescribed[outer_state.graph_id] = self._graph_row(outer, outer_state)
         return {
             "graph_id": state.graph_id,
-            "graph_name": graph.name,
+            "graph_name": graph.name if hasattr(graph, "name") else _SESSION_GRAPH_NAME,
             "outer_graph_id": outer_state.graph_id if outer_state is not None else None,
             "stack_trace_id": None,
             **now_columns(),
         }
 
-    def _describe_ops(self, graph: Any, state: GraphState, unobserved_for: str | None) -> list[TensorBatch]:
+    def _describe_ops(self, graph: Any, state: GraphState, *, reasons: Reasons) -> list[TensorBatch]:
         ops: list[Row] = []
         inputs: list[Row] = []
         outputs: list[Row] = []
         calls: list[Row] = []
         batches: list[TensorBatch] = []
+        all_ops = graph.get_operations()  # before the node_defs: another thread may add ops meanwhile
         node_defs = {node.name: node for node in graph.as_graph_def().node}
-        all_ops = graph.get_operations()
         for op_index, op in enumerate(all_ops):
             name = op.name
-            node_def = node_defs[name]
-            if node_def.op.startswith(OWN_OP_PREFIX):
+            if op.type.startswith(OWN_OP_PREFIX) or name.startswith(OWN_NAME_PREFIX):
                 continue
+            node_def = node_defs[name]
             # A gradient may give a loop or call that was described another callee, and more inputs and outputs.
             calls += self._describe_calls(node_def, state)
             num_inputs, num_outputs = state.edges.get(name, (0, 0))
@@ -218,7 +234,7 @@ class GraphInstrumenter:
             inputs += _input_rows(node_def, state.graph_id, first=None if is_new else num_inputs)
             if len(op_outputs) > num_outputs:
                 rows, batch = self._describe_outputs(
-                    op, node_def.op, op_outputs, state.graph_id, first=num_outputs, unobserved_for=unobserved_for
+                    op, node_def.op, op_outputs, state.graph_id, first=num_outputs, reasons=reasons
                 )
                 outputs += rows
                 if batch is not None:
@@ -260,22 +276,17 @@ class GraphInstrumenter:
         graph_id: int,
         *,
         first: int,
-        unobserved_for: str | None,
+        reasons: Reasons,
     ) -> tuple[list[Row], TensorBatch | None]:
         """The rows of an op's outputs from slot `first` on, and those of them to record."""
         op_name = op.name
         rows: list[Row] = []
         tensors: list[Any] = []
         nodes: list[int] = []
-        # An op inside a V1 loop or branch runs under conditions that an op from outside cannot share.
-        in_v1_control_flow = _is_in_v1_control_flow(op._get_control_flow_context())
         for slot, tensor in enumerate(op_outputs[first:], start=first):
             dtype = tensor.dtype.base_dtype
-            reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum)
-            if reason is None and in_v1_control_flow:
-                reason = "control_flow"
-            if reason is None:
-                reason = unobserved_for
+            hindrance = reasons(op, op_type, tensor)
+            reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum) or hindrance
             if reason is None:
                 tensors.append(tensor)
                 nodes.append(self._registry.add_node((graph_id, op_name, op_type, slot)))
@@ -335,6 +346,16 @@ class GraphInstrumenter:
             self._append("graph_function_input", inputs)
         if outputs:
             self._append("graph_function_output", outputs)
+
+
+def _function_reasons(unobserved_for: str | None) -> Reasons:
+    """The reasons of a function's graph, which has one for all its tensors, or none."""
+
+    def reason(op: Any, op_type: str, tensor: Any) -> str | None:
+        # An op inside a V1 loop or branch runs under conditions that an op from outside cannot share.
+        return "control_flow" if _is_in_v1_control_flow(op._get_control_flow_context()) else unobserved_for
+
+    return reason
 
 
 def _is_in_v1_control_flow(context: Any) -> bool:

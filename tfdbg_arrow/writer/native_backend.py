@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer import hooks
-from tfdbg_arrow.writer.backend import Handlers
+from tfdbg_arrow.writer import hooks, hooks_session
+from tfdbg_arrow.writer.backend import Handlers, SessionRecordOps
+from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.instrument import RecordOps
 from tfdbg_arrow.writer.records import RECORD_DTYPE, RECORD_SIZE
 from tfdbg_arrow.writer.settings import Settings
@@ -54,9 +56,35 @@ class NativeSpool:
             generation,
         )
         self._num_stacks = 0
+        self._append_lock = threading.Lock()
+        self._is_open = False
+
+    def open(self) -> None:
+        """From here on records are taken, also from the native ops."""
+        self.recording.start()
+        self._is_open = True
+
+    def append(self, records: npt.NDArray[np.void]) -> bool:
+        """Appends records that belong together; returns whether there was room."""
+        with self._append_lock:
+            return self._is_open and bool(self.recording.append(np.ascontiguousarray(records).view(np.uint8)))
+
+    def append_value(self, data: bytes) -> int:
+        """Keeps the bytes of a tensor; returns their offset, -1 if they could not be kept."""
+        return int(self.recording.append_value(np.frombuffer(data, np.uint8)))
+
+    def next_execution_index(self) -> int:
+        """Returns the next execution index."""
+        return int(self.recording.next_execution_index())
+
+    def intern_string(self, text: str) -> int:
+        """Returns the id of a string."""
+        return int(self.core.intern_string(text))
 
     def stop(self) -> None:
         """No event is recorded after it returns; what is in the spool stays."""
+        with self._append_lock:
+            self._is_open = False
         self.recording.stop()
         self.core.set_handlers(None, None, None)
 
@@ -120,11 +148,13 @@ class NativeBackend(NativeSpool):
         super().__init__(settings, core=core, spool_path=spool_path, value_path=value_path, generation=generation)
         self.op_callback: Callable[..., None] = core.op_callback
         self.record_ops: RecordOps = hooks.NativeRecordOps(generation=generation)
+        self.session_record_ops: SessionRecordOps = hooks_session.NativeSessionRecordOps(generation=generation)
+        self.events: EventWriter = self
 
     def start(self, handlers: Handlers) -> None:
         """From here on events are recorded."""
         self.core.set_handlers(handlers.on_graph_op, handlers.covers_op, handlers.on_error)
-        self.recording.start()
+        self.open()
 
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int) -> int:
         """Records that a call of a function begins; returns its execution index, -1 for none."""

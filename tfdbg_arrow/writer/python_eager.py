@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.writer.backend import Handlers
+from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.records import (
     NO_STEP,
     NO_VALUE,
@@ -34,25 +35,6 @@ Records = npt.NDArray[np.void]
 
 _RAW = np.dtype(f"V{RECORD_SIZE}")
 _MAX_YOUNG_IDS = 1 << 20
-
-
-class EventWriter(Protocol):
-    """Takes records: the native spool or the Python one."""
-
-    def append(self, records: Records) -> bool:
-        """Appends records that belong together; returns whether there was room."""
-
-    def append_value(self, data: bytes) -> int:
-        """Keeps the bytes of a tensor; returns their offset, -1 if they could not be kept."""
-
-    def next_execution_index(self) -> int:
-        """Returns the next execution index."""
-
-    def intern_string(self, text: str) -> int:
-        """Returns the id of a string."""
-
-    def intern_stack(self) -> int:
-        """Returns the id of the calling thread's Python stack, -1 for none."""
 
 
 class Measure(Protocol):

@@ -27,6 +27,7 @@ from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import make_run_id, spool_path, value_spool_path
 from tfdbg_arrow.writer.backend import Handlers, choose_backend
 from tfdbg_arrow.writer.graphs import GraphRegistry, Row, now_columns, to_json, wall_time_columns
+from tfdbg_arrow.writer.records import NO_STEP
 from tfdbg_arrow.writer.remote_settings import DEFAULT_MAX_LOCAL_BYTES, DEFAULT_UPLOAD_TIMEOUT_S
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
 from tfdbg_arrow.writer.sink import Sink
@@ -59,8 +60,9 @@ class Recording:
     """
 
     def __init__(self, settings: Settings) -> None:
-        from tfdbg_arrow.writer import hooks
+        from tfdbg_arrow.writer import hooks, hooks_session
         from tfdbg_arrow.writer.instrument import GraphInstrumenter
+        from tfdbg_arrow.writer.session_runs import SessionRuns
 
         self.settings = settings
         self.generation = next(_generations)
@@ -99,14 +101,25 @@ class Recording:
             own_result=hooks.own_result,
             intern_stack=self._backend.intern_stack,
             on_unknown_callee=self._note_unobserved,
-            on_session_graph=self._note_session_graph,
         )
         self._called: set[bytes] = set()
         self.keeps_xla = settings.xla == "keep"
         self.op_callback = self._backend.op_callback
         self.end_call = self._backend.end_call
         self._step: int | None = None
+        self._session_runs = SessionRuns(
+            settings,
+            registry=self.registry,
+            instrumenter=self._instrumenter,
+            append=self._sink.append,
+            record_ops=self._backend.session_record_ops,
+            events=self._backend.events,
+            step=lambda: NO_STEP if self._step is None else self._step,
+            note=self.note,
+            generation=self.generation,
+        )
         self._hooks = hooks.Hooks(self)
+        self._session_hooks = hooks_session.SessionHooks(self._session_runs)
 
     def start(self) -> None:
         """Begins to record."""
@@ -127,11 +140,15 @@ class Recording:
             on_error=self._note_failure,
         )
         self._backend.start(handlers)
+        self._session_runs.start(handlers)
         self._hooks.install()
+        self._session_hooks.install()
 
     def close(self) -> None:
         """Ends recording and writes what is left."""
+        self._session_hooks.remove()
         self._hooks.remove()
+        self._session_runs.stop()
         self._backend.stop()
         self._instrumenter.close()
         self._sink.close(run_row=self._run_row(is_clean_end=True))
@@ -141,6 +158,7 @@ class Recording:
 
     def abandon(self) -> None:
         """Forgets the recording in a fork's child, which must not write into its parent's run."""
+        self._session_hooks.remove()
         self._hooks.remove()
         self._backend.abandon()
         if self._uploader is not None:
@@ -219,11 +237,6 @@ class Recording:
             "recorded; call the tf.function itself, or trace it after enable()"
         )
         self.note("unobservable", function_name, reason)
-
-    def _note_session_graph(self) -> None:
-        # No warning: TensorFlow itself makes such graphs, to save models.
-        reason = "ops of a graph that is no function's would run in a Session, which is not recorded"
-        self._add_stat("unobservable", "tf.Graph", reason, num_events=None)
 
     def note(self, stat: str, subject: str, reason: str, *, num_events: int | None = None) -> None:
         """Adds a row to capture_stat, and warns the first time for each kind."""

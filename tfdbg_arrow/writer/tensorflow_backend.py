@@ -22,7 +22,6 @@ TensorFlow's own sources; where not, soft placement runs it on the host.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -34,13 +33,13 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer import hooks, summary
-from tfdbg_arrow.writer.backend import Handlers
+from tfdbg_arrow.writer import hooks, hooks_session, summary
+from tfdbg_arrow.writer.backend import Handlers, SessionRecordOps
+from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.instrument import RecordOps, TensorBatch
 from tfdbg_arrow.writer.native_backend import NativeSpool
 from tfdbg_arrow.writer.python_eager import (
     EagerRecorder,
-    EventWriter,
     Records,
     add_deep_shapes,
     blank_records,
@@ -69,38 +68,9 @@ class _Spool(Recorder, EventWriter, Protocol):
 class _NativeEvents(NativeSpool):
     """The native spool, which takes records from Python too; arguments and errors are those of NativeSpool."""
 
-    def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
-        super().__init__(settings, core=core, spool_path=spool_path, value_path=value_path, generation=generation)
-        self._lock = threading.Lock()
-        self._is_open = False
-
     def start(self) -> None:
         """From here on records are taken, also from the native ops."""
-        self.recording.start()
-        self._is_open = True
-
-    def stop(self) -> None:
-        """No record is taken after it returns; what is in the spool stays."""
-        with self._lock:
-            self._is_open = False
-        super().stop()
-
-    def append(self, records: Records) -> bool:
-        """Appends records that belong together; returns whether there was room."""
-        with self._lock:
-            return self._is_open and bool(self.recording.append(np.ascontiguousarray(records).view(np.uint8)))
-
-    def append_value(self, data: bytes) -> int:
-        """Keeps the bytes of a tensor; returns their offset, -1 if they could not be kept."""
-        return int(self.recording.append_value(np.frombuffer(data, np.uint8)))
-
-    def next_execution_index(self) -> int:
-        """Returns the next execution index."""
-        return int(self.recording.next_execution_index())
-
-    def intern_string(self, text: str) -> int:
-        """Returns the id of a string."""
-        return int(self.core.intern_string(text))
+        self.open()
 
 
 class TensorFlowBackend:
@@ -125,14 +95,18 @@ class TensorFlowBackend:
         devices = _Devices()
         self._spool: _Spool
         self.record_ops: RecordOps
+        self.session_record_ops: SessionRecordOps
         native = _make_native_events(settings, core, spool_path, value_path, generation)
         if native is not None:
             self._spool = native
             self.record_ops = _NativeSummaryOps(settings.mode, generation=generation, devices=devices)
+            self.session_record_ops = hooks_session.NativeSessionRecordOps(generation=generation)
         else:
             capacity = settings.spool_size_bytes // RECORD_SIZE
             self._spool = PythonSpool(spool_path=spool_path, value_path=value_path, capacity=capacity)
             self.record_ops = _PythonSummaryOps(settings.mode, gate=self._gate, devices=devices)
+            self.session_record_ops = _PythonSessionRecordOps(gate=self._gate, devices=devices)
+        self.events: EventWriter = self._spool
         self._eager = EagerRecorder(
             settings, events=self._spool, measure=_EagerMeasure(settings.mode, devices=devices), step=lambda: self._step
         )
@@ -456,3 +430,35 @@ class _PythonSummaryOps:
                 inputs += [tensors[i] for i in pack.whole]
                 inputs += [tf.shape(tensors[i], out_type=tf.int64) for i in pack.shaped]
             return tf.numpy_function(record_pack, inputs, [], stateful=True)
+
+
+class _PythonSessionRecordOps:
+    """Records tensors of sessions' graphs with a Python function, which is handed each of them."""
+
+    def __init__(self, *, gate: _Gate, devices: _Devices) -> None:
+        self._gate = gate
+        self._devices = devices
+
+    def add_record(self, graph: Any, tensor: Any, node: int) -> Any:
+        """Adds the op that records a tensor; returns it."""
+        pack = _Pack(
+            nodes=np.array([node], np.int32),
+            dtypes=np.array([_number(tensor)], np.int16),
+            device_name=self._devices.full_name(tensor.op.device),
+            in_matrix=[],
+            whole=[0],
+            shaped=[],
+        )
+        gate = self._gate
+
+        def record_tensor(array: npt.NDArray[Any]) -> list[Any]:
+            record = gate.record
+            if record is not None:
+                record(pack, [np.asarray(array)])
+            return []
+
+        return hooks_session.create_python_record(graph, tensor, record_tensor)
+
+    def add_token(self, graph: Any, node: int) -> None:
+        """Returns None: what a Python function records knows no step that could belong to an execution."""
+        return

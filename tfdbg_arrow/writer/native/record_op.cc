@@ -37,7 +37,12 @@ struct RecordKernel {
   bool has_call_site = false;
   std::atomic<int32_t> device{-1};  // interned when it first runs
   std::vector<HeldArgument> arguments;  // one for each tensor where these are arguments, else empty
+  bool is_call_token = false;  // its one tensor is the execution index of the call that the step belongs to
 };
+
+// Stands for "the tensor is a call's token" in the attribute `arguments`.
+constexpr int64_t kCallToken = -1;
+constexpr int kInt64 = 9;  // TF_INT64
 
 // Smaller arguments are measured again sooner than looked up.
 constexpr int64_t kMinHeldSize = 1 << 14;
@@ -113,6 +118,10 @@ void* create_kernel(TF_OpKernelConstruction* construction, bool with_dtypes) {
     return nullptr;
   }
   find_call_site(construction, own_name, kernel.get());
+  if (arguments.size() == 1 && arguments[0] == kCallToken) {
+    kernel->is_call_token = true;
+    return kernel.release();
+  }
   // Inside an inlined call an argument is an intermediate tensor, which must not be held.
   if (arguments.size() == kernel->nodes.size() && kernel->has_call_site && kernel->call_site == 0) {
     kernel->arguments = std::vector<HeldArgument>(arguments.size());
@@ -206,7 +215,17 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       continue;
     }
     int dtype = tf.TF_TensorType(tensor);
-    if (session->covers(dtype)) {
+    if (kernel->is_call_token) {
+      // Not covered: tells whose the step is, and becomes no row.
+      Record record = common;
+      record.node = static_cast<int32_t>(kernel->nodes[i]);
+      record.dtype = static_cast<int16_t>(dtype);
+      if (dtype == kInt64 && tf.TF_NumDims(tensor) == 0) {
+        std::memcpy(&record.execution_index, tf.TF_TensorData(tensor), sizeof(int64_t));
+      }
+      record.wall_time_ns = wall_time_ns();
+      append_tensor_waiting(*session, record, 0, nullptr);
+    } else if (session->covers(dtype)) {
       int rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
       int64_t dims[kMaxRank];
       for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);

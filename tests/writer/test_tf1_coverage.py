@@ -1,0 +1,127 @@
+"""What a session computed has one row each: compared with the runtime's own trace of an unrecorded run."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.dataset as ds
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+
+from . import tf1_programs
+from .tf1_programs import PROGRAMS
+
+Rows = list[dict[str, Any]]
+BACKENDS = ("native", "tensorflow")
+_LOWERED = frozenset({"If", "While"})
+"""The runtime puts other nodes in their place, named `<op>/<node>`."""
+_ONE_OF_TWO = frozenset({"Switch", "RefSwitch"})
+
+
+@lru_cache(maxsize=64)
+def rows(logdir: Path, table: str) -> Rows:
+    found: Rows = ds.dataset(logdir / table).to_table().to_pylist()
+    return found
+
+
+def num_runs_of_nodes(step_stats: Any) -> Counter[str]:
+    return Counter(node.node_name for device in step_stats.dev_stats for node in device.node_stats)
+
+
+def fed_and_used(logdir: Path, function_name: str) -> set[str]:
+    return {
+        f"{row['op_name']}:{row['output_slot']}"
+        for row in rows(logdir, "graph_function_input")
+        if row["function_name"] == function_name
+    }
+
+
+def expected_rows(logdir: Path, function_name: str, step_stats: Any) -> Counter[str]:
+    """How many rows each tensor of the session's graph has, from how often its op ran, but for those that are fed."""
+    runs = num_runs_of_nodes(step_stats)
+    types = {row["op_name"]: row["op_type"] for row in rows(logdir, "graph_op") if row["graph_id"] == 0}
+    fed = fed_and_used(logdir, function_name)
+    counts: Counter[str] = Counter()
+    for row in rows(logdir, "graph_op_output"):
+        name = f"{row['op_name']}:{row['output_slot']}"
+        if row["graph_id"] == 0 and row["is_recorded"] and name not in fed:
+            either = f"{row['op_name']}:either"
+            times = runs[row["op_name"]]
+            if types[row["op_name"]] in _LOWERED:
+                times = int(any(node.startswith(row["op_name"] + "/") for node in runs))
+            counts[either if types[row["op_name"]] in _ONE_OF_TWO else name] = times
+    return +counts
+
+
+def recorded_rows(logdir: Path, execution_index: int, fed: set[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for row in rows(logdir, "tensor_health"):
+        if row["graph_id"] == 0 and row["execution_index"] == execution_index:
+            name = f"{row['op_name']}:{row['output_slot']}"
+            if name not in fed:
+                counts[f"{row['op_name']}:either" if row["op_type"] in _ONE_OF_TWO else name] += 1
+    return counts
+
+
+def assert_functions_ran_as_often(logdir: Path, execution_index: int, step_stats: Any) -> None:
+    """Compares what ran in functions that the session's graph calls, where the runtime keeps an op's name."""
+    runs = num_runs_of_nodes(step_stats)
+    found: Counter[str] = Counter()
+    by_context: dict[tuple[Any, ...], set[tuple[str, int]]] = defaultdict(set)
+    for row in rows(logdir, "tensor_health"):
+        if row["graph_id"] and row["execution_index"] == execution_index:
+            found[f"{row['call_site']}/{row['op_name']}"] += row["output_slot"] == 0
+            context = (row["graph_id"], row["call_site"], row["frame_id"], row["iteration"])
+            by_context[context].add((row["op_name"], row["output_slot"]))
+    compared = {name: times for name, times in found.items() if name in runs}
+    assert len(compared) > len(found) / 4
+    assert compared == {name: runs[name] for name in compared}
+    wanted: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    for row in rows(logdir, "graph_op_output"):
+        if row["is_recorded"]:
+            wanted[row["graph_id"]].add((row["op_name"], row["output_slot"]))
+    for context, tensors in by_context.items():
+        assert tensors == wanted[context[0]], context
+
+
+def assert_equal_values(actual: Any, expected: Any) -> None:
+    for a, b in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.dtype == b.dtype
+        if a.dtype.hasobject:
+            assert a.tolist() == b.tolist()
+        else:
+            assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_tensor_that_ran_has_one_row(name: str, backend: str, tmp_path: Path) -> None:
+    program = PROGRAMS[name]
+    bare = tf1_programs.run(program, is_traced=True)
+    with tfdbg_arrow.capture(tmp_path, health_backend=backend):
+        recorded = tf1_programs.run(program)
+
+    assert_equal_values(recorded.values, bare.values)
+    assert rows(tmp_path, "capture_stat") == []
+    executions = sorted(rows(tmp_path, "execution"), key=lambda row: row["execution_index"])
+    sessions = [row for row in executions if row["op_type"].startswith("Session.run_")]
+    assert len(sessions) == len(bare.stats)
+    for execution, step_stats in zip(sessions, bare.stats, strict=True):
+        fed = fed_and_used(tmp_path, execution["op_type"])
+        expected = expected_rows(tmp_path, execution["op_type"], step_stats)
+        assert recorded_rows(tmp_path, execution["execution_index"], fed) == expected, execution
+        if program.is_v2:
+            assert_functions_ran_as_often(tmp_path, execution["execution_index"], step_stats)
+    steps = defaultdict(set)
+    for row in rows(tmp_path, "tensor_health"):
+        if row["scope"] == "graph":
+            steps[row["execution_index"]].add(row["step_id"])
+    assert all(len(ids) == 1 for ids in steps.values())
+    assert None not in steps

@@ -1,0 +1,29 @@
+"""Where Python puts records of events."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Records = npt.NDArray[np.void]
+
+
+class EventWriter(Protocol):
+    """Takes records: the native spool or the Python one."""
+
+    def append(self, records: Records) -> bool:
+        """Appends records that belong together; returns whether there was room."""
+
+    def append_value(self, data: bytes) -> int:
+        """Keeps the bytes of a tensor; returns their offset, -1 if they could not be kept."""
+
+    def next_execution_index(self) -> int:
+        """Returns the next execution index."""
+
+    def intern_string(self, text: str) -> int:
+        """Returns the id of a string."""
+
+    def intern_stack(self) -> int:
+        """Returns the id of the calling thread's Python stack, -1 for none."""
