@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +16,7 @@ from tfdbg_arrow.query.public_views import public_views
 from tfdbg_arrow.schema import TABLES, Table
 
 if TYPE_CHECKING:
+    from tfdbg_arrow.query.alerts import Alerts
     from tfdbg_arrow.query.chain import Provenance
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.nonfinite import NonFinite
@@ -62,6 +63,7 @@ class Logdir:
         self.connection.execute("SET enable_progress_bar = false")
         self.connection.execute("SET parquet_metadata_cache = true")
         self._parts: dict[str, tuple[str, ...]] = {}
+        self._has_public_views = False
         try:
             self.refresh()
         except BaseException:
@@ -176,6 +178,22 @@ class Logdir:
 
         return provenance(self, event_index, run_id=run_id, limit=limit)
 
+    def alerts(
+        self,
+        *,
+        kinds: Iterable[str] | None = None,
+        parameters: Mapping[str, Mapping[str, float]] | None = None,
+        rules_directory: str | Path | None = None,
+        run_id: str | None = None,
+        limit: int = 100,
+    ) -> Alerts:
+        """Returns what alert rules find; see `tfdbg_arrow.query.alerts`."""
+        from tfdbg_arrow.query.alerts import alerts
+
+        return alerts(
+            self, kinds=kinds, parameters=parameters, rules_directory=rules_directory, run_id=run_id, limit=limit
+        )
+
     def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:
         return self.connection.sql(query, params=parameters)
 
@@ -201,8 +219,10 @@ class Logdir:
                 self._register_table(table, parts)
             else:
                 self.connection.execute(_empty_view(table))
-        for view in public_views():
-            self.connection.execute(f'CREATE OR REPLACE VIEW "{view.name}" AS {view.text}')
+        if not self._has_public_views:  # they name their tables, and so follow them
+            for view in public_views():
+                self.connection.execute(f'CREATE OR REPLACE VIEW "{view.name}" AS {view.text}')
+            self._has_public_views = True
 
     def _register_table(self, table: Table, parts: Sequence[str]) -> None:
         """Makes the view of a table.
