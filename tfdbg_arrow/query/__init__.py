@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tfdbg_arrow.query.alert_rules import Parameter, Rule, builtin_rules
+from tfdbg_arrow.query.alerts import Alert, Alerts, alerts
 from tfdbg_arrow.query.chain import Hop, Provenance, provenance
 from tfdbg_arrow.query.coverage import CaptureStat, Coverage, UnobservedOp, UnobservedOps
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
@@ -19,6 +21,8 @@ from tfdbg_arrow.query.public_views import View, public_views, views_sql
 from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
 
 __all__ = [
+    "Alert",
+    "Alerts",
     "CaptureStat",
     "Coverage",
     "Frame",
@@ -27,8 +31,10 @@ __all__ = [
     "Logdir",
     "LogdirInfo",
     "NonFinite",
+    "Parameter",
     "Producer",
     "Provenance",
+    "Rule",
     "Run",
     "SourceLine",
     "TableInfo",
@@ -36,6 +42,8 @@ __all__ = [
     "UnobservedOp",
     "UnobservedOps",
     "View",
+    "alerts",
+    "builtin_rules",
     "first_nan",
     "first_nonfinite",
     "nonfinite",

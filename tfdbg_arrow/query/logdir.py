@@ -18,6 +18,7 @@ from tfdbg_arrow.schema import TABLES, Table
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 
 if TYPE_CHECKING:
+    from tfdbg_arrow.query.alerts import Alerts
     from tfdbg_arrow.query.chain import Provenance
     from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo, Run
@@ -70,6 +71,7 @@ class Logdir:
         self.connection.execute("SET enable_progress_bar = false")
         self.connection.execute("SET parquet_metadata_cache = true")
         self._parts: dict[str, tuple[str, ...]] = {}
+        self._has_public_views = False
         try:
             self.refresh()
         except BaseException:
@@ -220,6 +222,22 @@ class Logdir:
 
         return provenance(self, event_index, run_id=run_id, limit=limit)
 
+    def alerts(
+        self,
+        *,
+        kinds: Iterable[str] | None = None,
+        parameters: Mapping[str, Mapping[str, float]] | None = None,
+        rules_directory: str | Path | None = None,
+        run_id: str | None = None,
+        limit: int = 100,
+    ) -> Alerts:
+        """Returns what alert rules find; see `tfdbg_arrow.query.alerts`."""
+        from tfdbg_arrow.query.alerts import alerts
+
+        return alerts(
+            self, kinds=kinds, parameters=parameters, rules_directory=rules_directory, run_id=run_id, limit=limit
+        )
+
     def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:
         if self._remote is not None:
             self.fetch(*mentioned_tables(query) or {"run"})
@@ -255,8 +273,10 @@ class Logdir:
                 self._register_table(table, parts)
             else:
                 self.connection.execute(_empty_view(table))
-        for view in public_views():
-            self.connection.execute(f'CREATE OR REPLACE VIEW "{view.name}" AS {view.text}')
+        if not self._has_public_views:  # they name their tables, and so follow them
+            for view in public_views():
+                self.connection.execute(f'CREATE OR REPLACE VIEW "{view.name}" AS {view.text}')
+            self._has_public_views = True
 
     def _register_table(self, table: Table, parts: Sequence[str]) -> None:
         """Makes the view of a table.

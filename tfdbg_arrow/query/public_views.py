@@ -8,7 +8,17 @@ from functools import lru_cache
 from graphlib import TopologicalSorter
 from importlib import resources
 
+from tfdbg_arrow.query.alert_rules import alert_view, builtin_rules
 from tfdbg_arrow.schema import TABLES, Table
+
+_ALERT = """\
+-- One row is one finding of one built-in alert rule, with the rule's default parameters.
+--   kind           the rule
+--   severity       `error`, `warning` or `info`
+--   run_id, graph_id, op_name, op_type, output_slot  what it is about; NULL where it does not apply
+--   first_event_index, last_event_index, num_events  the tensors that it is about
+--   value          the measure that the rule looks at
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +54,7 @@ def public_views() -> tuple[View, ...]:
         for file in sorted(files.iterdir(), key=lambda file: file.name)
         if (name := file.name.removesuffix(".sql")) != file.name
     }
+    views["alert"] = View(name="alert", text=_ALERT + alert_view(builtin_rules()))
     reads = {
         name: [other for other in views if other != name and re.search(rf"\b(FROM|JOIN) {other}\b", view.select)]
         for name, view in views.items()

@@ -1,0 +1,296 @@
+"""Alert rules: each finds what it is for, and keeps silent where it is nearly so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query import alerts, builtin_rules, open_logdir
+
+from .builder import CLEAN, INF, NAN, GraphBuilder, RunBuilder, counts
+
+Build = Callable[[RunBuilder], None]
+
+
+def numbers(
+    *, mean: float = 0.0, stddev: float = 1.0, max_abs: float = 2.0, size: int = 100, zero: int = 0, subnormal: int = 0
+) -> dict[str, Any]:
+    """The columns of a tensor in FULL_NUMERICS."""
+    return {
+        **counts(zero=zero, pos=size - zero),
+        "min_finite": -max_abs,
+        "max_finite": max_abs,
+        "mean_finite": mean,
+        "stddev_finite": stddev,
+        "max_abs_finite": max_abs,
+        "num_subnormal": subnormal,
+    }
+
+
+def series(op_type: str, tensors: Iterable[Mapping[str, Any]], *, op_name: str = "x", graph: str = "model") -> Build:
+    """A program that computes one op again and again."""
+
+    def build(run: RunBuilder) -> None:
+        one = run.graph(graph).op(op_name, op_type)
+        for step, tensor in enumerate(tensors):
+            run.tensor(one, op_name, tensor, step=step)
+
+    return build
+
+
+def backward(tensors: Iterable[Mapping[str, Any]]) -> Build:
+    return series("MatMul", tensors, graph="__backward_model_12")
+
+
+def reads_of_variables(*, frozen: Iterable[float], trained: Iterable[float]) -> Build:
+    def build(run: RunBuilder) -> None:
+        graph = run.graph("model").op("frozen", "ReadVariableOp").op("trained", "ReadVariableOp")
+        for step, (a, b) in enumerate(zip(frozen, trained, strict=True)):
+            run.tensor(graph, "frozen", numbers(mean=a), step=step)
+            run.tensor(graph, "trained", numbers(mean=b), step=step)
+
+    return build
+
+
+def update(*, size: float, of: float) -> Build:
+    def build(run: RunBuilder) -> None:
+        graph = run.graph("train").op("variable", "Placeholder", dtypes=["resource"])
+        graph.op("read", "ReadVariableOp", inputs=["variable"]).op("scaled", "Mul")
+        graph.op("assign", "AssignSubVariableOp", inputs=["variable", "scaled"], dtypes=[])
+        run.tensor(graph, "read", numbers(mean=of, stddev=0.0))
+        run.tensor(graph, "scaled", numbers(mean=size, stddev=0.0))
+
+    return build
+
+
+def graphs(names: Iterable[str]) -> Build:
+    def build(run: RunBuilder) -> None:
+        for name in names:
+            run.tensor(run.graph(name).op("x", "Mul"), "x", CLEAN)
+
+    return build
+
+
+def edge(before: Mapping[str, Any], after: Mapping[str, Any], *, step_after: int = 1) -> Build:
+    def build(run: RunBuilder) -> None:
+        graph = run.graph("model").op("before", "Placeholder").op("x", "Log", inputs=["before"])
+        run.tensor(graph, "before", before)
+        run.tensor(graph, "x", after, step=step_after)
+
+    return build
+
+
+def shapes(lengths: Iterable[int]) -> Build:
+    return series("Mul", [counts(pos=length) for length in lengths])
+
+
+# (rule, a program that it is for, the value, a program that is nearly so)
+CASES: list[tuple[str, Build, float, Build]] = [
+    ("nonfinite_origin", edge(CLEAN, NAN), 1, edge(NAN, NAN)),
+    ("nonfinite_origin", edge(NAN, NAN, step_after=2), 1, series("Placeholder", [NAN])),
+    ("nonfinite", series("Log", [CLEAN, INF, NAN]), 2, series("Log", [CLEAN])),
+    ("overflow_near", series("Exp", [numbers(max_abs=1e38)]), 1e38, series("Exp", [numbers(max_abs=1e37)])),
+    (
+        "underflow",
+        series("Mul", [numbers()] * 4 + [numbers(subnormal=30)] * 4),
+        0.3,
+        series("Mul", [numbers(subnormal=30)] * 8),
+    ),
+    (
+        "growth_trend",
+        series("Mul", [numbers(max_abs=10.0**power) for power in range(8)]),
+        1e6,
+        series("Mul", [numbers(max_abs=10.0 ** (power % 4)) for power in range(8)]),
+    ),
+    ("exploding_gradient", backward([numbers(max_abs=5000)]), 5000, series("MatMul", [numbers(max_abs=5000)])),
+    (
+        "vanishing_gradient",
+        backward([numbers(max_abs=1e-9)] * 3),
+        1e-9,
+        backward([numbers(max_abs=1e-9)] * 3 + [numbers()]),
+    ),
+    (
+        "gradient_norm_spike",
+        backward([numbers(stddev=1)] * 10 + [numbers(stddev=50)]),
+        50,
+        backward([numbers(stddev=1)] * 9 + [numbers(stddev=50)]),
+    ),
+    (
+        "dead_relu",
+        series("Relu", [numbers()] * 3 + [numbers(zero=99)] * 5),
+        0.99,
+        series("Relu", [numbers(zero=99)] * 4 + [numbers(zero=98)]),
+    ),
+    (
+        "saturated_activation",
+        series("Tanh", [numbers(mean=0, stddev=0.99)] * 5),
+        1 - 0.99**2,
+        series("Tanh", [numbers(mean=0, stddev=0.9)] * 5),
+    ),
+    (
+        "saturated_activation",
+        series("Sigmoid", [numbers(mean=0.5, stddev=0.499)] * 5),
+        4 * (0.25 - 0.499**2),
+        series("Sigmoid", [numbers(mean=0.5, stddev=0.4)] * 5),
+    ),
+    (
+        "all_zero",
+        series("Mul", [numbers(zero=100)] * 3),
+        3,
+        series("Mul", [numbers(zero=100)] * 2 + [numbers(zero=99)]),
+    ),
+    (
+        "unchanged_variable",
+        reads_of_variables(frozen=[1.0] * 10, trained=range(10)),
+        10,
+        reads_of_variables(frozen=[1.0] * 10, trained=[1.0] * 10),
+    ),
+    ("weight_update_ratio", update(size=2, of=4), 0.5, update(size=0.01, of=4)),
+    ("poor_initialisation", series("MatMul", [numbers(stddev=1e4)]), 1e4, backward([numbers(stddev=1e4)])),
+    ("shape_change", shapes([1, 2, 3, 4]), 4, shapes([1, 2, 3, 3])),
+    ("retracing", graphs(["train"] * 6), 6, graphs(["train"] * 5)),
+]
+
+
+def write(build: Build, path: Path) -> Path:
+    run = RunBuilder("run-a")
+    build(run)
+    return run.write(path)
+
+
+@pytest.mark.parametrize(("kind", "build", "value", "nearly"), CASES, ids=[case[0] for case in CASES])
+def test_a_rule_finds_what_it_is_for_and_nothing_else(
+    kind: str, build: Build, value: float, nearly: Build, tmp_path: Path
+) -> None:
+    found = alerts(write(build, tmp_path / "bad"), kinds=[kind]).alerts
+    assert found != ()
+    assert found[-1].kind == kind
+    assert math.isclose(found[-1].value, value, rel_tol=1e-9)
+    assert found[-1].op_name in ("x", "frozen", "scaled", None)
+    assert alerts(write(nearly, tmp_path / "nearly"), kinds=[kind]).alerts == ()
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case[0] for case in CASES} == {rule.kind for rule in builtin_rules()}
+
+
+def test_an_alert_in_full(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    stack = run.stack(("/home/me/train.py", 3, "loss", "tf.math.log(x)", "user"))
+    graph = run.graph("loss").op("Log", stack=stack)
+    run.tensor(graph, "Log", CLEAN)
+    run.tensor(graph, "Log", NAN)
+    run.tensor(graph, "Log", INF)
+    found = alerts(run.write(tmp_path / "logdir"))
+    assert [(alert.severity, alert.kind) for alert in found.alerts] == [
+        ("error", "nonfinite_origin"),
+        ("warning", "nonfinite"),
+    ]
+    first = found.alerts[0]
+    assert (first.graph_name, first.op_name, first.op_type, first.output_slot) == ("loss", "Log", "Log", 0)
+    assert (first.first_event_index, first.last_event_index, first.num_events) == (1, 2, 2)
+    assert first.message.startswith("A bad value came up here: the first time in 1 elements.")
+    assert first.source is not None
+    assert (first.source.file_path, first.source.lineno) == ("/home/me/train.py", 3)
+
+
+def test_an_eager_op_is_an_origin_only_where_its_inputs_are_healthy(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    log = run.execution("Log", outputs={7: "float32"})
+    run.eager(log, NAN, tensor_id=7)
+    neg = run.execution("Neg", inputs=[7], outputs={8: "float32"})
+    run.eager(neg, NAN, tensor_id=8)
+    found = alerts(run.write(tmp_path / "logdir"), kinds=["nonfinite_origin"]).alerts
+    assert [alert.op_type for alert in found] == ["Log"]
+
+
+def many(run: RunBuilder) -> None:
+    graph: GraphBuilder = run.graph("model")
+    for index in range(7):
+        graph.op(f"op_{index}", "Log")
+        run.tensor(graph, f"op_{index}", NAN)
+
+
+def test_what_the_limit_leaves_out_is_counted(tmp_path: Path) -> None:
+    logdir = write(many, tmp_path / "logdir")
+    found = alerts(logdir, kinds=["nonfinite", "nonfinite_origin"], limit=3)
+    assert [alert.op_name for alert in found.alerts] == ["op_0", "op_1", "op_2"] * 2
+    assert (found.num_found, found.num_cut) == ({"nonfinite": 7, "nonfinite_origin": 7}, 8)
+    assert alerts(logdir, kinds=["nonfinite"], limit=0).num_cut == 7
+
+
+def test_parameters_move_the_bound(tmp_path: Path) -> None:
+    logdir = write(series("Exp", [numbers(max_abs=1e37)]), tmp_path / "logdir")
+    found = alerts(logdir, kinds=["overflow_near"], parameters={"overflow_near": {"bits": 6}}).alerts
+    assert [alert.message for alert in found] == [
+        "A finite element of magnitude 1e+37 is within 6 doublings of the largest number of its dtype."
+    ]
+
+
+def test_the_view_has_what_the_rules_find_with_their_defaults(tmp_path: Path) -> None:
+    logdir = write(many, tmp_path / "logdir")
+    with open_logdir(logdir) as opened:
+        rows = opened.rows("SELECT kind, op_name, value FROM alert ORDER BY ALL")
+        found = opened.alerts().alerts
+    assert rows == sorted((alert.kind, alert.op_name, alert.value) for alert in found)
+
+
+RULE = """\
+-- severity: warning
+-- message: {value:.0f} of more than {least:g}.
+-- parameter: least 2.0 More than so many.
+-- One row is one op.
+SELECT run_id, graph_id, op_name, op_type, output_slot, min(event_index) AS first_event_index,
+    max(event_index) AS last_event_index, count(*) AS num_events, CAST(count(*) AS DOUBLE) AS value
+FROM tensor_health GROUP BY run_id, graph_id, op_name, op_type, output_slot HAVING count(*) > {least};
+"""
+
+
+def test_rules_of_the_users_own(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "busy_op.sql").write_text(RULE)
+    logdir = write(series("Mul", [CLEAN] * 4), tmp_path / "logdir")
+    found = alerts(logdir, rules_directory=rules, kinds=["busy_op"])
+    assert [alert.message for alert in found.alerts] == ["4 of more than 2."]
+    assert "busy_op" in alerts(logdir, rules_directory=rules).num_found
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        (RULE.replace("-- severity: warning\n", ""), "has no line `-- severity: …`"),
+        (RULE.replace("warning", "fatal"), "expected error, warning, info"),
+        (RULE.replace("least 2.0", "least two"), "expected a name, a number, and what it is"),
+        (RULE.replace("> {least}", "> {most}"), "uses {most}, which is no parameter"),
+        (RULE.replace("{value:.0f}", "{count}"), "cannot be formatted"),
+        (RULE.replace("FROM tensor_health", "FROM nothing"), "the rule busy_op cannot be run"),
+        (RULE.replace(" AS value", " AS number"), "the rule busy_op cannot be run"),
+    ],
+)
+def test_a_wrong_rule_is_one_clear_error(text: str, error: str, tmp_path: Path) -> None:
+    (tmp_path / "busy_op.sql").write_text(text)
+    logdir = write(series("Mul", [CLEAN]), tmp_path / "logdir")
+    with pytest.raises(QueryError, match=error.replace("{", r"\{").replace("}", r"\}")):
+        alerts(logdir, rules_directory=tmp_path)
+
+
+def test_unknown_names_are_errors(tmp_path: Path) -> None:
+    logdir = write(series("Mul", [CLEAN]), tmp_path / "logdir")
+    with pytest.raises(QueryError, match="rule 'nope' is unknown; there are all_zero"):
+        alerts(logdir, kinds=["nope"])
+    with pytest.raises(QueryError, match="has no parameter 'nope'; it has bits"):
+        alerts(logdir, parameters={"overflow_near": {"nope": 1}})
+    with pytest.raises(QueryError, match="is nan; expected a number"):
+        alerts(logdir, parameters={"overflow_near": {"bits": math.nan}})
+    with pytest.raises(QueryError, match="not among the rules"):
+        alerts(logdir, kinds=["nonfinite"], parameters={"overflow_near": {"bits": 1}})
+    with pytest.raises(QueryError, match="run 'nope' is not in"):
+        alerts(logdir, run_id="nope")
+    with pytest.raises(QueryError, match="cannot be read"):
+        alerts(logdir, rules_directory=tmp_path / "missing")

@@ -1,0 +1,17 @@
+-- severity: warning
+-- message: A gradient has an element of magnitude {value:.4g}.
+-- parameter: limit 1000.0 Magnitude from which a gradient is too large.
+-- One row is one output of an op that TensorFlow made for a gradient, with too large an element. Needs the mode FULL_NUMERICS.
+SELECT
+    run_id,
+    graph_id,
+    op_name,
+    op_type,
+    output_slot,
+    min(event_index) AS first_event_index,
+    max(event_index) AS last_event_index,
+    count(*) AS num_events,
+    max(max_abs_finite) AS value
+FROM gradient_tensor
+WHERE max_abs_finite >= {limit}
+GROUP BY run_id, graph_id, op_name, op_type, output_slot

@@ -1,0 +1,33 @@
+-- severity: warning
+-- message: The norm of this gradient jumped to {value:,.4g} times the mean of those before it.
+-- parameter: growth 10.0 How many times the mean of the ten before.
+-- One row is one output of an op that TensorFlow made for a gradient, whose Euclidean norm jumps. Needs the mode FULL_NUMERICS.
+WITH norms AS (
+    SELECT
+        run_id, graph_id, op_name, op_type, output_slot, event_index,
+        sqrt(size * (mean_finite * mean_finite + stddev_finite * stddev_finite)) AS norm
+    FROM gradient_tensor
+    WHERE mean_finite IS NOT NULL AND NOT has_inf_or_nan
+),
+jumps AS (
+    SELECT
+        run_id, graph_id, op_name, op_type, output_slot, event_index, norm,
+        avg(norm) OVER (
+            PARTITION BY run_id, graph_id, op_name, output_slot ORDER BY event_index ROWS BETWEEN 10 PRECEDING AND 1 PRECEDING
+        ) AS before,
+        row_number() OVER (PARTITION BY run_id, graph_id, op_name, output_slot ORDER BY event_index) AS place
+    FROM norms
+)
+SELECT
+    run_id,
+    graph_id,
+    op_name,
+    op_type,
+    output_slot,
+    min(event_index) AS first_event_index,
+    max(event_index) AS last_event_index,
+    count(*) AS num_events,
+    max(norm / before) AS value
+FROM jumps
+WHERE place > 10 AND before > 0 AND norm >= before * {growth}
+GROUP BY run_id, graph_id, op_name, op_type, output_slot

@@ -1,0 +1,38 @@
+-- severity: warning
+-- message: Its largest magnitude grew {value:,.4g} times from the first quarter of its tensors to the last.
+-- parameter: growth 100.0 How many times.
+-- parameter: min_events 8.0 Least number of tensors.
+-- One row is one op output whose largest magnitude, as a geometric mean over a quarter of its tensors, grows without end.
+-- Needs the mode FULL_NUMERICS.
+WITH quarters AS (
+    SELECT
+        run_id, graph_id, op_name, op_type, output_slot, event_index, ln(max_abs_finite) AS magnitude,
+        ntile(4) OVER (PARTITION BY run_id, graph_id, op_name, output_slot ORDER BY event_index) AS quarter
+    FROM tensor_health
+    WHERE scope = 'graph' AND max_abs_finite > 0
+),
+means AS (
+    SELECT
+        run_id, graph_id, op_name, op_type, output_slot,
+        min(event_index) AS first_event_index,
+        max(event_index) AS last_event_index,
+        count(*) AS num_events,
+        avg(CASE WHEN quarter = 1 THEN magnitude END) AS q1,
+        avg(CASE WHEN quarter = 2 THEN magnitude END) AS q2,
+        avg(CASE WHEN quarter = 3 THEN magnitude END) AS q3,
+        avg(CASE WHEN quarter = 4 THEN magnitude END) AS q4
+    FROM quarters
+    GROUP BY run_id, graph_id, op_name, op_type, output_slot
+)
+SELECT
+    run_id,
+    graph_id,
+    op_name,
+    op_type,
+    output_slot,
+    first_event_index,
+    last_event_index,
+    num_events,
+    exp(q4 - q1) AS value
+FROM means
+WHERE num_events >= {min_events} AND q4 - q1 >= ln({growth}) AND q2 >= q1 AND q3 >= q2 AND q4 >= q3

@@ -1,0 +1,20 @@
+-- severity: warning
+-- message: No element of this gradient ever exceeded {value:.4g} in magnitude.
+-- parameter: limit 0.00000001 Magnitude up to which a gradient is too small.
+-- parameter: min_events 3.0 Least number of tensors.
+-- One row is one output of an op that TensorFlow made for a gradient, with elements that all but vanish. Gradients that are
+-- all zero are the rule all_zero's. Needs the mode FULL_NUMERICS.
+SELECT
+    run_id,
+    graph_id,
+    op_name,
+    op_type,
+    output_slot,
+    min(event_index) AS first_event_index,
+    max(event_index) AS last_event_index,
+    count(*) AS num_events,
+    max(max_abs_finite) AS value
+FROM gradient_tensor
+WHERE max_abs_finite IS NOT NULL
+GROUP BY run_id, graph_id, op_name, op_type, output_slot
+HAVING max(max_abs_finite) <= {limit} AND max(max_abs_finite) > 0 AND count(*) >= {min_events}
