@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tfdbg_arrow._version import __version__
-from tfdbg_arrow.cli import alerts, coverage, first_nonfinite, info, run, schema, sql, why
+from tfdbg_arrow.cli import alerts, coverage, first_nonfinite, info, run, schema, show, sql, why
 from tfdbg_arrow.cli.output import printable
 from tfdbg_arrow.errors import TfdbgArrowError
 
@@ -61,6 +61,7 @@ def _root(
 
 app.command("first-nonfinite")(first_nonfinite.first_nonfinite)
 app.command("why")(why.why)
+app.command("show")(show.show)
 app.command("alerts")(alerts.alerts)
 app.command("check")(alerts.check)
 app.command("sql")(sql.sql)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from tfdbg_arrow.cli.output import console, printable_line, styled
-from tfdbg_arrow.query import Frame, Hop, InputTensor, NonFinite, Producer, SourceLine, TensorHealth
+from tfdbg_arrow.query import Frame, HistoryRow, Hop, InputTensor, NonFinite, Producer, SourceLine, TensorHealth
 
 _COUNTS = (
     ("num_nan", "NaN"),
@@ -86,7 +86,7 @@ def graph_text(found: NonFinite) -> str | None:
     return found.graph_name + (f", iteration {found.iteration}" if found.iteration else "")
 
 
-def facts_text(health: NonFinite | TensorHealth | Hop) -> str:
+def facts_text(health: NonFinite | TensorHealth | Hop | HistoryRow) -> str:
     """Returns dtype, shape and the counts above zero, as `float32 [2, 3]: 2 zero, 4 positive of 6`."""
     text = health.dtype
     if health.shape is not None:

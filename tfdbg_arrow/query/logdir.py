@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.alerts import Alerts
     from tfdbg_arrow.query.chain import Provenance
     from tfdbg_arrow.query.coverage import Coverage
+    from tfdbg_arrow.query.history import HistoryRow
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.nonfinite import NonFinite
 
@@ -221,6 +222,21 @@ class Logdir:
         from tfdbg_arrow.query.chain import provenance
 
         return provenance(self, event_index, run_id=run_id, limit=limit)
+
+    def history(
+        self,
+        pattern: str,
+        *,
+        steps: tuple[int | None, int | None] = (None, None),
+        run_id: str | None = None,
+        after: int = -1,
+        limit: int = 1000,
+        num_values: int = 0,
+    ) -> list[HistoryRow]:
+        """Returns what chosen tensors held, over time; see `tfdbg_arrow.query.history`."""
+        from tfdbg_arrow.query.history import history
+
+        return history(self, pattern, steps=steps, run_id=run_id, after=after, limit=limit, num_values=num_values)
 
     def alerts(
         self,

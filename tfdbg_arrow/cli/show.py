@@ -1,0 +1,133 @@
+"""`tfdbg-arrow show`: the history of chosen tensors."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdbg_arrow.cli.first_nonfinite_text import facts_text
+from tfdbg_arrow.cli.output import JsonOption, console, print_json, progress, styled
+from tfdbg_arrow.errors import QueryError
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import HistoryRow, Logdir
+
+_POLL_S = 0.5
+
+
+def show(
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATTERN",
+            help="A regular expression for the whole of an op's name, `name:slot` or type, as 'Relu.*'.",
+        ),
+    ],
+    step: Annotated[
+        str | None,
+        typer.Option("--step", metavar="A:B", help="Training steps from A up to, not including, B; or one step."),
+    ] = None,
+    values: Annotated[
+        int, typer.Option("--values", metavar="N", help="The first N elements, where values were kept.")
+    ] = 0,
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="At most so many tensors.")] = 1000,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on while the program records, until it ends or Ctrl-C.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Shows what chosen tensors held, one line for each time that they were computed.
+
+    Exit codes: 0, 2 an error.
+    """
+    from tfdbg_arrow.query import open_logdir
+
+    steps = _parse_steps(step)
+    with open_logdir(logdir) as opened:
+        if follow:
+            if json:
+                raise QueryError("--follow prints lines for ever, and --json one object; give only one of them.")
+            _follow(opened, pattern, steps=steps, run_id=run_id, num_values=values)
+            return
+        with progress("Reading …"):
+            rows = opened.history(pattern, steps=steps, run_id=run_id, limit=limit + 1, num_values=values)
+    is_cut = len(rows) > limit
+    rows = rows[:limit]
+    if json:
+        print_json({"logdir": logdir, "pattern": pattern, "tensors": rows, "is_cut": is_cut})
+        return
+    for row in rows:
+        _print_row(row)
+    if not rows:
+        typer.echo(f"No recorded tensor is called {pattern}.")
+    if is_cut:
+        typer.echo(f"There are more than {limit:,}; --limit raises that.")
+
+
+def _follow(
+    logdir: Logdir, pattern: str, *, steps: tuple[int | None, int | None], run_id: str | None, num_values: int
+) -> None:
+    """Prints what comes until no run is still being recorded."""
+    after: dict[str, int] = {}
+    while True:
+        runs = [run for run in logdir.runs() if run_id in (None, run.run_id)]
+        is_over = all(run.is_clean_end for run in runs)
+        for run in runs:
+            while rows := logdir.history(
+                pattern, steps=steps, run_id=run.run_id, after=after.get(run.run_id, -1), num_values=num_values
+            ):
+                for row in rows:
+                    _print_row(row)
+                after[run.run_id] = rows[-1].event_index
+        if is_over:
+            return
+        try:
+            time.sleep(_POLL_S)
+        except KeyboardInterrupt:
+            return
+        logdir.refresh()
+
+
+def _parse_steps(text: str | None) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    first, colon, end = text.partition(":")
+    try:
+        if not colon:
+            return int(first), int(first) + 1
+        return (int(first) if first else None), (int(end) if end else None)
+    except ValueError:
+        raise QueryError(
+            f"--step is {text!r}; expected a step, or A:B with numbers, either of which may be left out."
+        ) from None
+
+
+def _print_row(row: HistoryRow) -> None:
+    slot = "" if row.output_slot is None else f":{row.output_slot}"
+    name = f"{row.op_name}{slot}" if row.op_name is not None else f"{row.op_type}{slot}"
+    where = [
+        None if row.step is None else f"step {row.step}",
+        f"iteration {row.iteration}" if row.iteration else None,
+        None if row.graph_name is None else f"in {row.graph_name}",
+    ]
+    head = " ".join([name, *(fact for fact in where if fact)])
+    line: list[str | tuple[str, str]] = [
+        (f"{row.event_index:>8}  ", "dim"),
+        (head, "bold red" if row.has_inf_or_nan else "bold"),
+        f"  {facts_text(row)}",
+    ]
+    if row.min_finite is not None and row.max_finite is not None and row.mean_finite is not None:
+        line.append(f"  from {row.min_finite:.4g} to {row.max_finite:.4g}, mean {row.mean_finite:.4g}")
+    out = console()
+    out.print(styled(*line))
+    if row.values is not None:
+        more = ", …" if row.size is not None and row.size > len(row.values) else ""
+        out.print(styled((f"          {', '.join(map(_number, row.values))}{more}", "dim")))
+
+
+def _number(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, (float, complex)) else str(value)

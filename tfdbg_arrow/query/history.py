@@ -1,0 +1,202 @@
+"""history: what chosen tensors held, over time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.schema.dtypes import DTYPES
+
+_NUMPY_DTYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()  # noqa: SIM905
+)
+_ITEMSIZES = {dtype.name: dtype.itemsize for dtype in DTYPES}
+_COLUMNS = (
+    "run_id",
+    "event_index",
+    "wall_time_ns",
+    "step",
+    "execution_index",
+    "iteration",
+    "graph_id",
+    "op_name",
+    "op_type",
+    "output_slot",
+    "dtype",
+    "shape",
+    "size",
+    "has_inf_or_nan",
+    "num_neg_inf",
+    "num_pos_inf",
+    "num_nan",
+    "num_neg_finite",
+    "num_zero",
+    "num_pos_finite",
+    "num_subnormal",
+    "min_finite",
+    "max_finite",
+    "mean_finite",
+    "stddev_finite",
+    "max_abs_finite",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryRow:
+    """One tensor, once computed; None is "not measured in this mode", unknown, or does not apply.
+
+    Attributes:
+        run_id: The run.
+        event_index: Its row in tensor_health.
+        wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
+        step: The training step, as marked.
+        execution_index: The execution, or the call in which its op ran.
+        iteration: Iteration of the loop, from 0.
+        graph_name: Its graph; None for an eager op.
+        op_name: The op in it.
+        op_type: Type of the op.
+        output_slot: Which output of the op.
+        dtype: Dtype by TensorFlow's name.
+        shape: Dimensions.
+        size: Number of elements.
+        has_inf_or_nan: Whether any element is infinite or NaN.
+        num_neg_inf: Elements that are -infinity.
+        num_pos_inf: Elements that are +infinity.
+        num_nan: Elements that are NaN.
+        num_neg_finite: Finite elements below zero.
+        num_zero: Elements that are zero.
+        num_pos_finite: Finite elements above zero.
+        num_subnormal: Subnormal elements.
+        min_finite: Least finite element.
+        max_finite: Greatest finite element.
+        mean_finite: Mean of the finite elements.
+        stddev_finite: Standard deviation of the finite elements.
+        max_abs_finite: Greatest magnitude of a finite element.
+        values: The first elements in row-major order, as many as were asked for; None where they were not kept, or the
+            dtype is none of NumPy's.
+    """
+
+    run_id: str
+    event_index: int
+    wall_time_ns: int
+    step: int | None
+    execution_index: int | None
+    iteration: int | None
+    graph_name: str | None
+    op_name: str | None
+    op_type: str | None
+    output_slot: int | None
+    dtype: str
+    shape: tuple[int, ...] | None
+    size: int | None
+    has_inf_or_nan: bool | None
+    num_neg_inf: int | None
+    num_pos_inf: int | None
+    num_nan: int | None
+    num_neg_finite: int | None
+    num_zero: int | None
+    num_pos_finite: int | None
+    num_subnormal: int | None
+    min_finite: float | None
+    max_finite: float | None
+    mean_finite: float | None
+    stddev_finite: float | None
+    max_abs_finite: float | None
+    values: tuple[object, ...] | None
+
+
+def history(
+    logdir: Logdir | str | Path,
+    pattern: str,
+    *,
+    steps: tuple[int | None, int | None] = (None, None),
+    run_id: str | None = None,
+    after: int = -1,
+    limit: int = 1000,
+    num_values: int = 0,
+) -> list[HistoryRow]:
+    """Returns what chosen tensors held, by run and event_index.
+
+    Args:
+        logdir: A logdir, or its path.
+        pattern: A regular expression; it must match the whole of `op_name`, `op_name:slot` or the op type.
+        steps: First training step, and the one after the last; None: from the start, to the end.
+        run_id: Only this run; None: all.
+        after: Only events after this one.
+        limit: At most so many rows.
+        num_values: How many elements of each tensor to give, where its values were kept.
+
+    Raises:
+        LogdirError: The path is not a logdir that can be read.
+        QueryError: The pattern is no regular expression, or a number is below 0.
+        BrokenPartError: A part cannot be read.
+    """
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise QueryError(f"the pattern {pattern!r} is no regular expression: {error}.") from error
+    if limit < 0 or num_values < 0:
+        raise QueryError(f"limit is {limit} and num_values {num_values}; expected numbers from 0 on.")
+    with opened(logdir) as open_:
+        columns = ", ".join(f"h.{column}" for column in _COLUMNS)
+        rows = open_.rows(
+            f"SELECT {columns}, g.graph_name FROM tensor_health AS h "
+            "LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id "
+            "WHERE (regexp_full_match(h.op_name, $pattern) OR regexp_full_match(h.op_type, $pattern) "
+            "OR regexp_full_match(h.op_name || ':' || h.output_slot, $pattern)) "
+            "AND (h.run_id = $run_id OR $run_id IS NULL) AND h.event_index > $after "
+            "AND (h.step >= $first OR $first IS NULL) AND (h.step < $end OR $end IS NULL) "
+            "ORDER BY h.run_id, h.event_index LIMIT $limit",
+            {
+                "pattern": pattern,
+                "run_id": run_id,
+                "after": after,
+                "first": steps[0],
+                "end": steps[1],
+                "limit": limit,
+            },
+        )
+        kept = _read_values(open_, rows, num_values) if num_values and rows else {}
+    found = []
+    for row in rows:
+        facts = dict(zip(_COLUMNS, row, strict=False))
+        del facts["graph_id"]
+        facts["shape"] = None if facts["shape"] is None else tuple(facts["shape"])
+        values = kept.get((facts["run_id"], facts["event_index"]))
+        found.append(HistoryRow(graph_name=row[-1], values=values, **facts))
+    return found
+
+
+def _read_values(
+    logdir: Logdir, rows: Iterable[tuple[object, ...]], num_values: int
+) -> dict[tuple[str, int], tuple[object, ...] | None]:
+    events = [row[1] for row in rows]
+    itemsize = max(size for size in _ITEMSIZES.values() if size is not None)
+    found = logdir.rows(
+        "SELECT run_id, event_index, dtype, value[1:$num_bytes] FROM tensor_value "
+        "WHERE event_index IN (SELECT unnest($events))",
+        {"events": events, "num_bytes": num_values * itemsize},
+    )
+    return {
+        (run_id, event_index): elements(value, dtype)[:num_values] if dtype in _NUMPY_DTYPES else None
+        for run_id, event_index, dtype, value in found
+    }
+
+
+def elements(value: bytes, dtype: str) -> tuple[object, ...]:
+    """Returns the elements that a prefix of a tensor's bytes holds.
+
+    Args:
+        value: Bytes in row-major order, little-endian; the last element may be cut.
+        dtype: One of NumPy's dtypes.
+    """
+    kind = np.dtype(dtype).newbyteorder("<")
+    array: npt.NDArray[np.generic] = np.frombuffer(value[: len(value) // kind.itemsize * kind.itemsize], kind)
+    return tuple(array.tolist())
