@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import site
 import sysconfig
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,8 @@ _PACKAGE_DIRECTORY = str(Path(__file__).resolve().parent.parent) + os.sep
 _CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks.py")
 """TensorFlow's frame between an op and our callback: it tells nothing of the program."""
 _FRAMEWORK_PACKAGES = ("tensorflow", "keras", "tf_keras", "tensorflow_core")
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
+"""Where packages are installed, also for an interpreter or an environment that this one builds on."""
 
 
 def _library_directories() -> tuple[str, ...]:
@@ -52,6 +55,10 @@ class FrameOwners:
         """Returns `user`, `framework` or `library` for a file path as in a code object."""
         if file_path.startswith(self._frameworks):
             return "framework"
+        installed = _INSTALLED.match(file_path)
+        if installed is not None:
+            package = file_path[installed.end() :].partition("/")[0]
+            return "framework" if package in _FRAMEWORK_PACKAGES else "library"
         if file_path.startswith((*self._libraries, "<frozen ")):
             return "library"
         return "user"
