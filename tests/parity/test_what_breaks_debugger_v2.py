@@ -25,7 +25,7 @@ import tfdbg_arrow
 from . import breaking
 from .breaking import TfdbgArrow
 
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 240
 
 
 @pytest.fixture(autouse=True)
