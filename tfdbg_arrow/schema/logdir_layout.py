@@ -24,6 +24,8 @@ MARKER_NAME = "tfdbg_arrow.json"
 """The file that marks a directory as a logdir."""
 MANIFEST_DIRECTORY = "manifest"
 SPOOL_DIRECTORY = "spool"
+TEMPORARY_SUFFIX = ".tmp"
+"""Suffix of a file that is still being written."""
 
 _INT64_LIMIT = 2**63
 _RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -80,7 +82,7 @@ def temporary_path(table_name: str, *, run_id: str, number: int) -> str:
 
     Readers that open a table by its path alone take every file in there for a part, whatever its name.
     """
-    return f"{SPOOL_DIRECTORY}/{run_id}.{table_name}.{number:06d}.tmp"
+    return f"{SPOOL_DIRECTORY}/{run_id}.{table_name}.{number:06d}{TEMPORARY_SUFFIX}"
 
 
 def manifest_path(run_id: str) -> str:
