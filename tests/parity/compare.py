@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .recording import Execution, Graph, GraphOp, Recording, Stack
+from .recording import Execution, Frame, Graph, GraphOp, Recording, Stack
 
 _PROGRAM_FILES = re.compile(r"/tests/(parity|writer)/(programs|features)\.py$")
 _LIBRARY_FILES = re.compile(
@@ -73,9 +73,31 @@ def compare(theirs: Recording, ours: Recording) -> Comparison:
 
 def user_frames(stack: Stack) -> Stack:
     """The user's frames, from the program's own on: no library's and not those that run the corpus."""
-    frames = [(path, line, func) for path, line, func in stack if not _LIBRARY_FILES.search(path)]
-    start = next((i for i, frame in enumerate(frames) if _PROGRAM_FILES.search(frame[0])), len(frames))
-    return tuple(frames[start:])
+    return tuple(frame for frame in _from_program(stack) if not _LIBRARY_FILES.search(frame[0]))
+
+
+def library_frames(stack: Stack) -> frozenset[Frame]:
+    """The distinct frames of libraries below the program's own, without those that call a debugger."""
+    return frozenset(
+        (path, line, func)
+        for path, line, func in _from_program(stack)
+        if _LIBRARY_FILES.search(path)
+        and not any(path.endswith(suffix) and func in functions for suffix, functions in _DEBUGGER_FRAMES.items())
+    )
+
+
+_DEBUGGER_FRAMES = {
+    "/tensorflow/python/debug/lib/dumping_callback.py": ("_process_stack_frames", "callback", "_dump_eager_tensors"),
+    "/tensorflow/python/framework/op_callbacks.py": ("invoke_op_callbacks",),
+    "/tensorflow/python/eager/context.py": ("call_function",),
+    "/tensorflow/python/eager/execute.py": ("execute_with_callbacks",),
+}
+"""What Debugger V2 leaves at the end of each stack: itself, and how TensorFlow came to call it."""
+
+
+def _from_program(stack: Stack) -> Stack:
+    start = next((i for i, frame in enumerate(stack) if _PROGRAM_FILES.search(frame[0])), len(stack))
+    return stack[start:]
 
 
 class _Comparer:
@@ -276,6 +298,10 @@ class _Comparer:
         # Ours has the qualified name of a function, Debugger V2 the last part of it.
         plain = tuple((path, line, func.rpartition(".")[2]) for path, line, func in user_frames(ours))
         self._check(kind, program, subject, user_frames(theirs), plain)
+        ours_in_libraries = {(path, line, func.rpartition(".")[2]) for path, line, func in library_frames(ours)}
+        missing = sorted((path, line, func or "<lambda>") for path, line, func in library_frames(theirs))
+        missing = [frame for frame in missing if frame not in ours_in_libraries]
+        self._check("library_frames", program, subject, tuple(missing), ())
 
     def _compare_source_files(self) -> None:
         for path, text in self._theirs.source_files.items():

@@ -287,6 +287,20 @@ def unmapped_thread(difference: Difference) -> bool:
     return difference.theirs == () and difference.program == "mirrored_strategy" and difference.ours != ()
 
 
+@explain(
+    "library_frames",
+    what="TensorFlow's Python function that makes a While, If or Case",
+    why="Another makes the stateless one: see stateful_by_debug_ops.",
+)
+def made_as_stateful(difference: Difference) -> bool:
+    ((path, _, func),) = difference.theirs[:1]
+    return (
+        len(difference.theirs) == 1
+        and path.endswith("/tensorflow/python/ops/gen_functional_ops.py")
+        and func in ("_while", "_if", "case")
+    )
+
+
 # Traces.
 
 

@@ -21,7 +21,7 @@ from .logdir import read_logdir
 from .recording import Recording
 
 RECORDERS = ("debugger_v2", "tfdbg_arrow")
-_TIMEOUT_SECONDS = 300
+_TIMEOUT_SECONDS = 600
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,11 @@ from .compare import compare
 from .differences import MODES, explanation_of
 from .recording import Execution, Graph, GraphOp, Recording, Trace
 
-_STACK = (("/home/ada/tests/parity/programs.py", 10, "program"), ("/home/ada/tests/parity/programs.py", 20, "f"))
+_STACK = (
+    ("/home/ada/tests/parity/programs.py", 10, "program"),
+    ("/usr/lib/site-packages/tensorflow/wrapper.py", 5, "wrapper"),
+    ("/home/ada/tests/parity/programs.py", 20, "f"),
+)
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
@@ -68,7 +72,7 @@ def _with(field: str, index: int, **changes: Any) -> Callable[[Recording], Recor
     return change
 
 
-_OTHER_LINE = (_STACK[0], (_STACK[1][0], 21, "f"))
+_OTHER_LINE = (*_STACK[:2], (_STACK[2][0], 21, "f"))
 
 LOSSES: dict[str, tuple[str, Callable[[Recording], Recording]]] = {
     "graph": ("graph", _without("graphs", 1)),
@@ -80,6 +84,7 @@ LOSSES: dict[str, tuple[str, Callable[[Recording], Recording]]] = {
     "edge left out": ("op_inputs", _with("ops", 3, input_names=())),
     "line of an op": ("op_stack", _with("ops", 2, stack=_OTHER_LINE)),
     "frame of an op": ("op_stack", _with("ops", 2, stack=_STACK[:1])),
+    "frame of a library": ("library_frames", _with("executions", 0, stack=(_STACK[0], _STACK[2]))),
     "call": ("execution", _without("executions", 0)),
     "execution": ("execution", _without("executions", 2)),
     "number of inputs": ("execution", _with("executions", 1, input_ids=(4,))),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -69,6 +70,24 @@ def test_a_table_without_event_index_has_no_range(writer: PartWriter) -> None:
     row = {"run_id": "r", "execution_index": 1, "input_index": 0, "tensor_id": 2}
     entry = writer.write("execution_input", pa.Table.from_pylist([row], schema=schema))
     assert (entry.rows, entry.min_event_index, entry.max_event_index) == (1, None, None)
+
+
+def test_a_table_holds_only_whole_parts_at_any_moment(
+    writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers that know no manifest open every file in it, whatever its name."""
+    rename, seen = os.rename, []
+
+    def look_and_rename(source: Path, target: Path) -> None:
+        seen.append(ds.dataset(tmp_path / "mark").to_table()["event_index"].to_pylist())
+        rename(source, target)
+
+    writer.write("mark", marks())
+    monkeypatch.setattr(os, "rename", look_and_rename)
+    for event in (1, 2, 3):
+        writer.write("mark", marks(event))
+    assert seen == [[], [1], [1, 2]]
+    assert list((tmp_path / "spool").iterdir()) == []
 
 
 def test_a_run_cannot_be_written_twice(writer: PartWriter, tmp_path: Path) -> None:

@@ -79,3 +79,26 @@ def test_an_op_that_a_gradient_puts_into_the_loop_has_its_stack(tmp_path: Path) 
     }
     assert len(moved) == 1
     assert {"f", "_WhileGrad"} <= functions
+
+
+def test_the_result_of_a_loop_condition_is_the_programs_op_also_where_a_gradient_remade_the_loop(
+    tmp_path: Path,
+) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tf.range(3):
+                y = tf.sin(y)
+        return tape.gradient(y, x)
+
+    with tfdbg_arrow.capture(tmp_path):
+        f(tf.constant(1.0))
+
+    ops = {(row["graph_id"], row["op_name"]) for row in rows(tmp_path, "graph_op")}
+    results = {
+        row["function_name"]: (row["graph_id"], row["op_name"]) for row in rows(tmp_path, "graph_function_output")
+    }
+    assert any("cond" in name and "rewritten" in name for name in results)
+    assert set(results.values()) <= ops

@@ -312,6 +312,10 @@ class TestOwners:
         [
             (keras.__file__, "framework"),
             (tf.__file__, "framework"),
+            ("/opt/other/lib/python3.11/site-packages/tensorflow/python/framework/ops.py", "framework"),
+            ("/usr/lib/python3/dist-packages/keras/src/layers/layer.py", "framework"),
+            ("/usr/lib/python3/dist-packages/numpy/linalg.py", "library"),
+            ("/home/ada/tensorflow/train.py", "user"),
             (pytest.__file__, "library"),
             (os.__file__, "library"),
             ("<frozen importlib._bootstrap>", "library"),

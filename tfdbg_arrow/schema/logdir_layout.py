@@ -25,7 +25,7 @@ MARKER_NAME = "tfdbg_arrow.json"
 MANIFEST_DIRECTORY = "manifest"
 SPOOL_DIRECTORY = "spool"
 TEMPORARY_SUFFIX = ".tmp"
-"""Suffix of a part that is still being written: no reader opens it."""
+"""Suffix of a file that is still being written."""
 
 _INT64_LIMIT = 2**63
 _RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -85,6 +85,14 @@ def part_directory(table_name: str, *, run_id: str) -> str:
 def part_path(table_name: str, *, run_id: str, number: int) -> str:
     """Returns the path of a part; numbers count from 0 in each table of a run."""
     return f"{part_directory(table_name, run_id=run_id)}/part-{number:06d}.parquet"
+
+
+def temporary_path(table_name: str, *, run_id: str, number: int) -> str:
+    """Returns the path of a part that is still being written: outside of the table's directory.
+
+    Readers that open a table by its path alone take every file in there for a part, whatever its name.
+    """
+    return f"{SPOOL_DIRECTORY}/{run_id}.{table_name}.{number:06d}{TEMPORARY_SUFFIX}"
 
 
 def manifest_path(run_id: str) -> str:

@@ -363,7 +363,7 @@ def make_run(graph: Any, ops: Sequence[Any]) -> None:
     if not new or not isinstance(graph, WhileCondFuncGraph):
         return
     result = graph.outputs[0]
-    if not result.op.name.startswith(_HELD_CONDITION):
+    if not _is_held(result):
         attrs = {"T": _AttrValue(type=result.dtype.as_datatype_enum)}
         with graph.as_default():
             held = graph._create_op_internal(
@@ -376,7 +376,12 @@ def make_run(graph: Any, ops: Sequence[Any]) -> None:
 
 def own_result(tensor: Any) -> Any:
     """Returns the user's tensor for a graph's result that make_run() has put in its place."""
-    return tensor.op.inputs[0] if tensor.op.name.startswith(_HELD_CONDITION) else tensor
+    return tensor.op.inputs[0] if _is_held(tensor) else tensor
+
+
+def _is_held(tensor: Any) -> bool:
+    # The name may have a scope before it and a number behind it.
+    return str(tensor.op.name).rpartition("/")[2].startswith(_HELD_CONDITION)
 
 
 def create_summary_op(

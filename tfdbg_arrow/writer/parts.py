@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
 from tfdbg_arrow.schema.logdir_layout import (
-    TEMPORARY_SUFFIX,
     ManifestEntry,
     add_line,
     manifest_path,
     part_path,
     replace_line,
+    temporary_path,
 )
 
 TARGET_ROWS = 5_000_000
@@ -230,8 +230,9 @@ class PartWriter:
         self._next_number[table] = number + 1
         name = part_path(table, run_id=self._run_id, number=number)
         path = self._logdir / name
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        temporary = self._logdir / temporary_path(table, run_id=self._run_id, number=number)
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.parent.mkdir(exist_ok=True)
         rows = 0
         events = _EventRange()
         try:

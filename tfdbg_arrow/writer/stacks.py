@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -28,6 +29,8 @@ _CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks
 """TensorFlow's frame between an op and our callback: it tells nothing of the program."""
 _PACKAGE_DIRECTORY_NAMES = ("site-packages", "dist-packages")
 _FRAMEWORK_PACKAGES = ("tensorflow", "keras", "tf_keras", "tensorflow_core")
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
+"""Where packages are installed, also for an interpreter or an environment that this one builds on."""
 
 
 def _library_directories() -> tuple[str, ...]:
@@ -63,6 +66,10 @@ class FrameOwners:
         """Returns `user`, `framework` or `library` for a file path as in a code object."""
         if file_path.startswith(self._frameworks):
             return "framework"
+        installed = _INSTALLED.match(file_path)
+        if installed is not None:
+            package = file_path[installed.end() :].partition("/")[0]
+            return "framework" if package in _FRAMEWORK_PACKAGES else "library"
         if file_path.startswith((*self._libraries, "<frozen ")):
             return "library"
         return "user"
