@@ -293,7 +293,7 @@ def _names(text: str, name: str) -> bool:
 
 
 def _is_bucket_missing(error: FileNotFoundError) -> bool:
-    return "bucket" in str(error).lower()
+    return "bucket does not exist" in str(error).lower()
 
 
 def _cache_root() -> Path:
