@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import fsspec
 import pyarrow.parquet as pq
@@ -182,6 +183,7 @@ class S3Server:
         self._server.start()
         _, self.port = self._server.get_host_and_port()
         self.storage_options = {"endpoint_url": self.url, "key": "key", "secret": "secret"}
+        urlopen(Request(f"{self.url}/moto-api/reset", method="POST"), timeout=30).close()
         self.client().create_bucket(Bucket="bucket")
 
     @property
