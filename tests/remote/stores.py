@@ -23,6 +23,8 @@ class Store:
     """A store in memory. Each request is counted, and may fail or hang.
 
     Attributes:
+        files: What it holds, by path.
+        rename_replaces: Whether a rename replaces a file.
         num_requests: Requests so far.
         fault: Called with the number and the name of each request, before it is done; it may raise or wait. What it
             returns is called after it is done.
@@ -33,6 +35,7 @@ class Store:
         self.num_requests = 0
         self.fault: Callable[[int, str], Callable[[], None] | None] = lambda number, name: None
         self.after: Callable[[], None] = lambda: None
+        self.rename_replaces = True
         self._lock = threading.Lock()
 
     @contextmanager
@@ -95,9 +98,16 @@ class StoreFileSystem(fsspec.AbstractFileSystem):
                 raise FileNotFoundError(path)
             del store.files[name]
 
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        store, name = self._at(path)
+        with store.request("exists"):
+            return name in store.files
+
     def mv(self, path1: str, path2: str, **kwargs: Any) -> None:
         (store, source), (_, target) = self._at(path1), self._at(path2)
         with store.request("mv"):
+            if target in store.files and not store.rename_replaces:
+                raise OSError(f"{path2} exists")
             if source not in store.files:
                 raise FileNotFoundError(path1)
             store.files[target] = store.files.pop(source)

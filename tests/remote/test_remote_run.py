@@ -13,6 +13,7 @@ import pytest
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_layout import read_live_parts
+from tfdbg_arrow.writer import remote_run
 from tfdbg_arrow.writer.parts import PartWriter
 from tfdbg_arrow.writer.remote_run import RemoteRun
 from tfdbg_arrow.writer.upload import Transfer, mark_remote
@@ -45,7 +46,7 @@ class Copying:
         self.remote = location.open()
         self.transfer = Transfer(self.run, run_id="r", local=logdir, remote=self.remote)
         self.seen: set[int] = set()
-        self.num_written = self.num_failures = 0
+        self.num_written = self.num_failures = self.num_lost = 0
         self.is_marked = False
         store.after = self.check
 
@@ -59,6 +60,17 @@ class Copying:
         self.parts.write("mark", marks(self.num_written, self.num_written + 1))
         self.num_written += 2
         self.parts.merge_small("mark")
+
+    def drop(self) -> None:
+        """Gives up the oldest rows that were not sent."""
+        drop = self.run.oldest_drop()
+        if drop is not None:
+            self.num_lost += sum(drop.lost_rows.values())
+            self.parts.drop([entry.path for entry in drop.removed], drop.restored)
+
+    def release(self) -> None:
+        """Removes local files of parts that lie there."""
+        self.parts.release(frozenset(list(self.run.published)[:2]))
 
     def step(self) -> bool:
         try:
@@ -82,7 +94,9 @@ class Copying:
         assert set(live_in(self.store.files, "r")) == set(live)
         names = {f"log/{entry.path}" for entry in live} | {"log/tfdbg_arrow.json", "log/manifest/r.jsonl"}
         assert set(self.store.files) == names, "something is left over"
-        assert events_in(self.store.files, "r") == list(range(self.num_written))
+        events = events_in(self.store.files, "r")
+        assert set(events) <= set(range(self.num_written))
+        assert len(events) == self.num_written - self.num_lost
 
 
 def story(copying: Copying, moments: random.Random) -> None:
@@ -139,6 +153,25 @@ def test_a_request_that_fails_costs_nothing_whichever_it_is(
         story(copying, random.Random(0))
         assert copying.num_failures == 1, number
     remote_store.fault = lambda request, name: None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_rows_are_given_up_and_files_here_removed_while_requests_fail(
+    tmp_path: Path, remote_store: Store, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(remote_run, "EVENT_TABLES", frozenset({"mark"}))
+    chance = random.Random(seed)
+    remote_store.fault = lambda request, name: before(request)(request, name) if chance.random() < 0.3 else None
+    copying = Copying(tmp_path, remote_store, PROTOCOLS[seed % 2])
+    for _ in range(25):
+        action = chance.choice(
+            (copying.write, copying.write, copying.step, copying.step, copying.drop, copying.release)
+        )
+        action()
+    copying.parts.compact()
+    if seed % 3 == 0:
+        copying.drop()
+    copying.finish()
 
 
 @pytest.mark.parametrize("seed", range(12))

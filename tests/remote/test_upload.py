@@ -50,8 +50,16 @@ def directory(url: str = "oss://place/log") -> RemoteDirectory:
 class RemoteRecording(Recording):
     """A recording to a store."""
 
-    def __init__(self, local: Path, *, max_local_bytes: int = 1 << 30, timeout_s: float = 20.0, **options: Any) -> None:
-        settings = RemoteSettings(directory=directory(), upload_timeout_s=timeout_s, max_local_bytes=max_local_bytes)
+    def __init__(
+        self,
+        local: Path,
+        *,
+        url: str = "oss://place/log",
+        max_local_bytes: int = 1 << 30,
+        timeout_s: float = 20.0,
+        **options: Any,
+    ) -> None:
+        settings = RemoteSettings(directory=directory(url), upload_timeout_s=timeout_s, max_local_bytes=max_local_bytes)
         self.troubles: list[str] = []
         self.uploader = Uploader(settings, local=local, run_id=RUN_ID, on_trouble=self.troubles.append)
         super().__init__(local, uploader=self.uploader, flush_interval_s=0.01, **options)
@@ -278,6 +286,18 @@ def test_a_local_part_that_someone_removed_holds_up_no_other(tmp_path: Path, pla
     unsent = recording.uploader.close()
     assert unsent is not None
     assert unsent.num_parts >= 1
+
+
+def test_a_store_whose_rename_does_not_replace(tmp_path: Path, place: Store) -> None:
+    place.rename_replaces = False
+    recording = RemoteRecording(tmp_path / "work", url="renaming://place/log").start()
+    for first in range(0, 30, 10):
+        recording.events(first, 10)
+        eventually(lambda upto=first: len(executions(place.files)) == upto + 10)
+    recording.close()
+    assert recording.uploader.close() is None
+    assert recording.troubles == []
+    assert len(place.files) == len(live_in(place.files, RUN_ID)) + 2
 
 
 class TestUploadOfALogdir:

@@ -268,7 +268,7 @@ class RemoteSource:
 def _map_in_threads(action: Callable[[Any], _T], items: Sequence[Any], *, num_threads: int) -> list[_T]:
     """Returns what an action gives for each item; the first error ends it.
 
-    Not by a ThreadPoolExecutor, which refuses to work while the interpreter exits: what a program recorded is read then.
+    Not by a ThreadPoolExecutor, which refuses to work while the interpreter exits: `tfdbg-arrow run` reads then.
     """
     results: dict[int, _T] = {}
     errors: list[BaseException] = []

@@ -179,8 +179,10 @@ class RemoteDirectory:
         put(temporary)
         try:
             self._fs.mv(temporary, path)
-        except FileExistsError:  # a rename that does not replace
-            self._fs.rm_file(path)
+        except OSError:
+            if not (self._fs.exists(temporary) and self._fs.exists(path)):
+                raise
+            self._fs.rm_file(path)  # the rename does not replace
             self._fs.mv(temporary, path)
 
 
