@@ -30,6 +30,7 @@ from .stores import Store, events_in, live_in, store
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_module, "_GATHER_S", 0.005)
+    monkeypatch.setattr(upload_module, "_PUBLISH_S", 0.05)
     monkeypatch.setattr(upload_module, "_BACKOFF_S", (0.005, 0.02))
     monkeypatch.setattr(upload_module, "START_TIMEOUT_S", 0.2)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)

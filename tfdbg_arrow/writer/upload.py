@@ -387,10 +387,12 @@ def lock_directory(directory: Path) -> int:
         The descriptor.
 
     Raises:
-        LogdirError: Another process has it.
-        OSError: It cannot be opened.
+        LogdirError: Another process has it, or it cannot be opened.
     """
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise LogdirError(f"{directory} cannot be opened ({error.strerror}); check its permissions.") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
