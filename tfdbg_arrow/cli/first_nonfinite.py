@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def first_nonfinite(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
     kinds: Annotated[str, typer.Option(help="What counts as bad: nan, inf or both, with a comma.")] = "nan,inf",
     run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
     json: JsonOption = False,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def info(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
     json: JsonOption = False,
 ) -> None:
     """Lists the runs of a logdir, its tables, their rows and bytes, and how many tensors are bad."""

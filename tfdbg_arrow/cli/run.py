@@ -55,7 +55,7 @@ class Summary:
     """What `run` says in the end; with `--json` as one object.
 
     Attributes:
-        logdir: The logdir, as an absolute path.
+        logdir: The logdir, as an absolute path, or its URL.
         run_ids: The runs that were recorded; empty where nothing was.
         program_exit_code: The program's own exit code.
         num_tensors: Recorded tensors of these runs.
@@ -82,7 +82,12 @@ def run(
         str | None,
         typer.Option("-m", metavar="MODULE", help="The module to run instead of a script, as after `python -m`."),
     ] = None,
-    logdir: Annotated[str, typer.Option("--logdir", "-o", metavar="DIR", help="Where to write.")] = "tfdbg_logdir",
+    logdir: Annotated[
+        str,
+        typer.Option(
+            "--logdir", "-o", metavar="DIR", help="Where to write: a directory, or a URL as s3://bucket/path."
+        ),
+    ] = "tfdbg_logdir",
     mode: Annotated[
         str,
         typer.Option(
@@ -126,11 +131,13 @@ def run(
 
     Exit codes: the program's own if it fails (1 for an exception); else 0 nothing is bad, 1 something is, 2 an error.
     """
+    from tfdbg_arrow.schema.location import parse_location
     from tfdbg_arrow.writer.launch import record_program
     from tfdbg_arrow.writer.settings import Request
 
+    location = parse_location(logdir)
     request = Request(
-        logdir=Path(logdir).expanduser().absolute(),
+        logdir=location.expanduser().absolute() if isinstance(location, Path) else location.url,
         tensor_debug_mode=mode,
         circular_buffer_size=circular_buffer_size,
         op_regex=op_regex,
@@ -142,7 +149,9 @@ def run(
         outcome = record_program(_program(module, program or []), request)
         if outcome.is_child:
             raise typer.Exit(outcome.exit_code)
-        summary = Summary(logdir=str(request.logdir), run_ids=outcome.run_ids, program_exit_code=outcome.exit_code)
+        summary = Summary(
+            logdir=os.fspath(request.logdir), run_ids=outcome.run_ids, program_exit_code=outcome.exit_code
+        )
         raise typer.Exit(_finish(summary, shown_logdir=logdir, json=json))
     except KeyboardInterrupt:
         raise typer.Exit(_EXIT_INTERRUPTED) from None

@@ -23,7 +23,7 @@ class Format(StrEnum):
 
 
 def sql(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
     query: Annotated[str, typer.Argument(metavar="SQL", help="A statement in DuckDB's SQL.")],
     format_: Annotated[Format, typer.Option("--format", help="How to print the result.")] = Format.TABLE,
     json: JsonOption = False,

@@ -13,9 +13,9 @@ import os
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -251,11 +251,7 @@ class RemoteSource:
         """Returns what an action gives for each item, several at a time where the file system allows it."""
         if not self._directory.is_concurrent or len(items) < 2:
             return [action(item) for item in items]
-        pool = ThreadPoolExecutor(_NUM_CONNECTIONS, thread_name_prefix="tfdbg_arrow-fetch")
-        try:
-            return list(pool.map(action, items))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        return _map_in_threads(action, items, num_threads=min(_NUM_CONNECTIONS, len(items)))
 
     def _prune(self) -> None:
         """Removes copies of parts that hold no more, and of other logdirs where there are too many."""
@@ -268,6 +264,37 @@ class RemoteSource:
             if self._cache.is_dir():
                 os.utime(self._cache)
             _bound_cache(self._cache)
+
+
+def _map_in_threads(action: Callable[[Any], _T], items: Sequence[Any], *, num_threads: int) -> list[_T]:
+    """Returns what an action gives for each item; the first error ends it.
+
+    Not by a ThreadPoolExecutor, which refuses to work while the interpreter exits: `tfdbg-arrow run` reads then.
+    """
+    results: dict[int, _T] = {}
+    errors: list[BaseException] = []
+    rest = iter(enumerate(items))
+    lock = threading.Lock()
+
+    def work() -> None:
+        while not errors:
+            with lock:
+                index, item = next(rest, (-1, None))
+            if index < 0:
+                return
+            try:
+                results[index] = action(item)
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=work, name="tfdbg_arrow-fetch", daemon=True) for _ in range(num_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [results[index] for index in range(len(items))]
 
 
 def mentioned_tables(query: str) -> frozenset[str]:
@@ -289,7 +316,7 @@ def _names(text: str, name: str) -> bool:
 
 
 def _is_bucket_missing(error: FileNotFoundError) -> bool:
-    return "bucket" in str(error).lower()
+    return "bucket does not exist" in str(error).lower()
 
 
 def _cache_root() -> Path:

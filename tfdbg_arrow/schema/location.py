@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import LogdirError, MissingDependencyError, TfdbgArrowError
+from tfdbg_arrow.schema.logdir_layout import TEMPORARY_SUFFIX
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.:_-]*)://(.*)", re.DOTALL)
 _URL_THAT_WAS_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
@@ -143,9 +144,11 @@ class RemoteDirectory:
         self._fs.get_file(self._path(name), str(target))
 
     def remove(self, name: str) -> None:
-        """Removes a file, if it is there."""
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.rm_file(self._path(name))
+        """Removes a file, if it is there, and what an interrupted `upload` of it left."""
+        path = self._path(name)
+        for each in (path,) if self._replaces_whole else (f"{path}{TEMPORARY_SUFFIX}", path):
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(each)
 
     def names(self, directory: str = "") -> tuple[str, ...]:
         """Returns the names of what lies in a directory, sorted; none if it is not there."""
@@ -171,13 +174,15 @@ class RemoteDirectory:
         if self._replaces_whole:
             put(path)
             return
-        temporary = f"{path}.tmp"
+        temporary = f"{path}{TEMPORARY_SUFFIX}"
         self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
         put(temporary)
         try:
             self._fs.mv(temporary, path)
-        except FileExistsError:  # a rename that does not replace
-            self._fs.rm_file(path)
+        except OSError:
+            if not (self._fs.exists(temporary) and self._fs.exists(path)):
+                raise
+            self._fs.rm_file(path)  # the rename does not replace
             self._fs.mv(temporary, path)
 
 

@@ -22,13 +22,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfdbg_arrow.errors import MissingDependencyError, RecordingError, SettingError, TfdbgArrowError
+from tfdbg_arrow.errors import LogdirError, MissingDependencyError, RecordingError, SettingError, TfdbgArrowError
 from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import manifest_path, part_directory, read_live_parts
 from tfdbg_arrow.writer import session
 from tfdbg_arrow.writer.backend import native_core
 from tfdbg_arrow.writer.program import Program, ProgramAborted, check_program, run_program
 from tfdbg_arrow.writer.settings import Request
+from tfdbg_arrow.writer.upload_logdir import remove_run_if_empty
 
 _TENSORFLOW = "tensorflow"
 
@@ -61,10 +63,11 @@ def record_program(program: Program, request: Request) -> Outcome:
         LogdirError: The logdir cannot be written.
         MissingDependencyError: TensorFlow is not installed.
     """
-    logdir = Path(request.logdir).expanduser().absolute()
-    request = replace(request, logdir=logdir)
+    location = parse_location(request.logdir)
+    logdir = location.expanduser().absolute() if isinstance(location, Path) else None
+    request = replace(request, logdir=request.logdir if logdir is None else logdir)
     check_program(program)
-    is_new = not logdir.exists()
+    is_new = logdir is not None and not logdir.exists()
     request.check()
     if importlib.util.find_spec(_TENSORFLOW) is None:
         raise MissingDependencyError(
@@ -89,7 +92,7 @@ def record_program(program: Program, request: Request) -> Outcome:
             sys.meta_path.remove(finder)
         if os.getpid() == pid:
             session.disable()
-            if is_new and not launch.run_ids:
+            if logdir is not None and is_new and not launch.run_ids:
                 with contextlib.suppress(OSError):  # it holds something after all
                     logdir.rmdir()
     if launch.failure is not None:
@@ -165,8 +168,16 @@ class _Launch:
 
     def _discard_if_empty(self) -> None:
         """Removes the last run if nothing happened in it: the program asked for its own settings at once."""
-        logdir = Path(self._request.logdir)
-        if self.run_ids and _is_empty(logdir, run_id=self.run_ids[-1]):
+        logdir = parse_location(self._request.logdir)
+        if not self.run_ids:
+            return
+        if not isinstance(logdir, Path):
+            # One that is left is complete, and empty: no reason to stop the program.
+            with contextlib.suppress(LogdirError):
+                if remove_run_if_empty(logdir.open(self._request.storage_options), run_id=self.run_ids[-1]):
+                    self.run_ids.pop()
+            return
+        if _is_empty(logdir, run_id=self.run_ids[-1]):
             run_id = self.run_ids.pop()
             (logdir / manifest_path(run_id)).unlink(missing_ok=True)
             for table in TABLES:

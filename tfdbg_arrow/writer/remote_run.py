@@ -103,6 +103,10 @@ class RemoteRun:
         else:  # replaced while it was on its way
             self._condemn(entry.path)
 
+    def postpone(self, entry: ManifestEntry) -> None:
+        """Has a part that cannot be sent wait until all others were."""
+        self._pending.sort(key=lambda change: entry.path in change.adds)
+
     def holds(self, entry: ManifestEntry) -> bool:
         """Whether a part still waits to be sent."""
         return any(entry.path in change.adds for change in self._pending)

@@ -15,6 +15,9 @@ from tfdbg_arrow.errors import LogdirError, SettingError
 from tfdbg_arrow.schema.location import RemoteDirectory, RemoteLocation
 
 LOCAL_DIR_VARIABLE = "TFDBG_ARROW_LOCAL_DIR"
+LOCAL_FLUSH_INTERVAL_S = 1.0
+REMOTE_FLUSH_INTERVAL_S = 5.0
+"""Longer than in a logdir here: stores charge for each request, and a part is at least one."""
 DEFAULT_UPLOAD_TIMEOUT_S = 60.0
 DEFAULT_MAX_LOCAL_BYTES = 1 << 30
 

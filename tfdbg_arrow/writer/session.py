@@ -28,7 +28,12 @@ from tfdbg_arrow.schema.logdir_layout import make_run_id, spool_path, value_spoo
 from tfdbg_arrow.writer.backend import Handlers, choose_backend
 from tfdbg_arrow.writer.graphs import GraphRegistry, Row, now_columns, to_json, wall_time_columns
 from tfdbg_arrow.writer.records import NO_STEP
-from tfdbg_arrow.writer.remote_settings import DEFAULT_MAX_LOCAL_BYTES, DEFAULT_UPLOAD_TIMEOUT_S
+from tfdbg_arrow.writer.remote_settings import (
+    DEFAULT_MAX_LOCAL_BYTES,
+    DEFAULT_UPLOAD_TIMEOUT_S,
+    LOCAL_FLUSH_INTERVAL_S,
+    REMOTE_FLUSH_INTERVAL_S,
+)
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
 from tfdbg_arrow.writer.sink import Sink
 from tfdbg_arrow.writer.stacks import StackTable, as_utf8
@@ -88,6 +93,7 @@ class Recording:
             nodes=self.registry,
             call_graph=self.registry,
             circular_buffer_size=settings.circular_buffer_size,
+            flush_interval_s=LOCAL_FLUSH_INTERVAL_S if self._uploader is None else REMOTE_FLUSH_INTERVAL_S,
             on_failure=self._warn_once,
             uploader=self._uploader,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import random
 import shutil
@@ -35,6 +36,8 @@ _PUBLISH_S = 5.0
 """While there are always more parts to send, a manifest is written after so long."""
 _BACKOFF_S = (0.5, 30.0)
 _CLOSING_BACKOFF_S = 1.0
+_TELL_AGAIN_S = 60.0
+"""A connection that comes and goes is told of no more often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +116,7 @@ class Transfer:
                 raise
             with self._lock:
                 if self._run.holds(entry):
+                    self._run.postpone(entry)
                     raise BrokenPartError(
                         f"{self._local / entry.path} is gone before it was sent to {self._remote}; restore it."
                     ) from None
@@ -156,7 +160,7 @@ class Uploader:
         settings: Where to, and within which bounds.
         local: The logdir here, which is the uploader's own: it makes it, and removes it when all was sent.
         run_id: The run.
-        on_trouble: Told when the store cannot be reached, once until it can be again.
+        on_trouble: Told when the store cannot be reached; once until it can be again, and once a minute at most.
     """
 
     def __init__(
@@ -313,7 +317,7 @@ class Uploader:
 
     def _work(self) -> None:
         """The thread."""
-        num_failures = 0
+        num_failures, told_s = 0, -math.inf
         while True:
             try:
                 if self._is_stopped:
@@ -329,7 +333,9 @@ class Uploader:
                 is_refusal = not self._first_answer.is_set() and _is_refusal(error)  # `start` raises it
                 self._error = error
                 self._first_answer.set()
-                if num_failures == 1 and not is_refusal:
+                is_new = num_failures == 1 and time.monotonic() - told_s > _TELL_AGAIN_S
+                if is_new and not is_refusal:
+                    told_s = time.monotonic()
                     with contextlib.suppress(Exception):
                         self._on_trouble(reason_of(error))
                 self._back_off(num_failures)
@@ -381,10 +387,12 @@ def lock_directory(directory: Path) -> int:
         The descriptor.
 
     Raises:
-        LogdirError: Another process has it.
-        OSError: It cannot be opened.
+        LogdirError: Another process has it, or it cannot be opened.
     """
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise LogdirError(f"{directory} cannot be opened ({error.strerror}); check its permissions.") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

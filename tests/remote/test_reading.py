@@ -1,0 +1,276 @@
+"""Reading a logdir at a URL: what is fetched, checked and kept, and what happens when it changes meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
+from tfdbg_arrow.query import first_nonfinite, open_logdir
+from tfdbg_arrow.query import remote as remote_module
+from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.schema.logdir_layout import manifest_path, replace_line
+
+from ..query.builder import CLEAN, NAN, RunBuilder
+from .stores import Store, live_in, store
+
+URL = "oss://place/log"
+
+
+def history(run_id: str = "run-a", *, rows: int = 4) -> RunBuilder:
+    run = RunBuilder(run_id)
+    graph = run.graph("f").op("x", "Log")
+    for index in range(rows):
+        run.tensor(graph, "x", NAN if index == 2 else CLEAN, step=index)
+    return run
+
+
+def put(place: Store, logdir: Path) -> None:
+    for path in logdir.rglob("*"):
+        if path.is_file():
+            place.files[f"log/{path.relative_to(logdir)}"] = path.read_bytes()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TFDBG_ARROW_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote_module, "_RETRY_S", 0.0)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def place(tmp_path: Path, cache: Path) -> Iterator[Store]:
+    with store("place") as made:
+        history().write(tmp_path / "here")
+        put(made, tmp_path / "here")
+        yield made
+
+
+def requests(place: Store) -> list[str]:
+    """Returns the names of the requests from now on."""
+    found: list[str] = []
+    place.fault = lambda number, name: found.append(name)
+    return found
+
+
+def test_the_answers_are_those_of_the_same_logdir_here(tmp_path: Path, place: Store) -> None:
+    with open_logdir(tmp_path / "here") as here, open_logdir(URL) as there:
+        assert first_nonfinite(there) == first_nonfinite(here) is not None
+        for table in TABLES:
+            query = f'SELECT * FROM "{table.name}" ORDER BY ALL'
+            assert there.table(query) == here.table(query), table.name
+        assert there.runs() == here.runs()
+        assert there.info().tables == here.info().tables
+        assert (there.info().path, repr(there)) == (URL, f"Logdir({URL!r})")
+
+
+def test_only_the_tables_that_a_query_names_are_fetched_and_each_once(place: Store) -> None:
+    found = requests(place)
+    with open_logdir(URL) as logdir:
+        assert "get_file" not in found
+        logdir.rows("SELECT count(*) FROM tensor_health AS h WHERE h.num_nan > 0")
+        assert found.count("get_file") == 1
+        logdir.rows("SELECT max(num_nan) FROM TENSOR_HEALTH")
+        assert found.count("get_file") == 1
+        logdir.rows("SELECT * FROM nonfinite_tensor")  # a view of other tables
+        assert found.count("get_file") > 1
+        found.clear()
+        # What a manifest tells is not fetched.
+        assert logdir.extent("tensor_value")[1] == len(
+            [part for part in live_in(place.files, "run-a") if part.table == "tensor_value"]
+        )
+        assert found == []
+    found.clear()
+    with open_logdir(URL) as logdir:
+        logdir.rows("SELECT count(*) FROM tensor_health")
+    assert "get_file" not in found
+
+
+def test_a_table_that_was_not_fetched_is_an_error_and_never_empty(place: Store) -> None:
+    with open_logdir(URL) as logdir:
+        for query in (
+            "SELECT * FROM graph_op",
+            "SELECT count(*) FROM graph_op",
+            "SELECT 1 FROM graph_op WHERE op_name = 'none'",
+            "SELECT 1 FROM graph_op WHERE graph_id > 1 AND op_name IS NULL",
+            "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM graph_op WHERE op_name = 'x')",
+        ):
+            with pytest.raises(duckdb.Error, match="the table graph_op was not fetched"):
+                logdir.connection.sql(query).fetchall()
+        logdir.fetch("graph_op")
+        assert logdir.connection.sql("SELECT op_name FROM graph_op").fetchall() == [("x",)]
+
+
+def test_refresh_shows_what_came_since(tmp_path: Path, place: Store) -> None:
+    with open_logdir(URL) as logdir:
+        assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
+        history("run-b", rows=3).write(tmp_path / "more")
+        put(place, tmp_path / "more")
+        assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
+        logdir.refresh()
+        assert logdir.rows("SELECT count(*) FROM tensor_health") == [(7,)]
+        assert [run.run_id for run in logdir.runs()] == ["run-a", "run-b"]
+
+
+def replaced(place: Store, table: str) -> None:
+    """Puts other parts with the same rows in the place of a table's, as merging does."""
+    old = [entry for entry in live_in(place.files, "run-a") if entry.table == table]
+    import dataclasses
+
+    made = []
+    for entry in old:
+        path = entry.path.replace("part-0", "part-1")
+        place.files[f"log/{path}"] = place.files[f"log/{entry.path}"]
+        made.append(dataclasses.replace(entry, path=path))
+    place.files[f"log/{manifest_path('run-a')}"] += replace_line([e.path for e in old], added=made).encode()
+    for entry in old:
+        del place.files[f"log/{entry.path}"]
+
+
+def test_a_part_that_is_replaced_while_it_is_fetched_is_read_in_its_new_place(place: Store) -> None:
+    with open_logdir(URL) as logdir:
+
+        def fault(number: int, name: str) -> None:
+            if name == "get_file":
+                place.fault = lambda number, name: None
+                replaced(place, "tensor_health")
+
+        place.fault = fault
+        assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
+
+
+def test_copies_of_replaced_parts_do_not_stay(place: Store, cache: Path) -> None:
+    with open_logdir(URL) as logdir:
+        logdir.rows("SELECT count(*) FROM tensor_health")
+        (before,) = cache.rglob("*.parquet")
+        replaced(place, "tensor_health")
+        logdir.refresh()
+        (after,) = cache.rglob("*.parquet")
+        assert before != after
+        assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
+
+
+def test_copies_that_another_process_removes_are_fetched_again(place: Store, cache: Path) -> None:
+    with open_logdir(URL) as logdir:
+        logdir.rows("SELECT count(*) FROM tensor_health")
+        for path in cache.rglob("*.parquet"):
+            path.unlink()
+        assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
+
+
+def test_a_part_damaged_on_its_way_is_fetched_again(place: Store) -> None:
+    name = next(name for name in place.files if name.startswith("log/tensor_health/"))
+    whole = place.files[name]
+
+    def fault(number: int, request: str) -> None:
+        if request == "get_file":
+            place.files[name] = whole[:-1] if place.files[name] == whole else whole
+
+    place.fault = fault
+    with open_logdir(URL) as logdir:
+        assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
+
+
+def test_a_changed_part_is_refused_and_not_kept(place: Store, cache: Path) -> None:
+    name = next(name for name in place.files if name.startswith("log/tensor_health/"))
+    place.files[name] = place.files[name].replace(b"PAR1", b"PAR2")
+    with open_logdir(URL) as logdir, pytest.raises(BrokenPartError, match="has the SHA-256") as caught:
+        logdir.rows("SELECT count(*) FROM tensor_health")
+    assert str(caught.value).startswith(f"oss://place/{name} has the SHA-256 ")
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+
+
+def test_a_copy_cut_short_is_fetched_again(place: Store, cache: Path) -> None:
+    with open_logdir(URL) as logdir:
+        logdir.rows("SELECT count(*) FROM tensor_health")
+    (copy,) = cache.rglob("*.parquet")
+    copy.write_bytes(copy.read_bytes()[:-10])
+    with open_logdir(URL) as logdir:
+        assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
+
+
+def test_without_any_manifest_every_part_holds(place: Store) -> None:
+    del place.files[f"log/{manifest_path('run-a')}"]
+    with open_logdir(URL) as logdir:
+        assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
+        assert logdir.info().num_nonfinite == 1
+
+
+def test_a_path_in_a_manifest_that_leads_elsewhere_is_refused(place: Store) -> None:
+    name = f"log/{manifest_path('run-a')}"
+    place.files[name] = place.files[name].replace(b"mark/run_id=run-a/part-0", b"mark/run_id=../../part-0")
+    with pytest.raises(LogdirError, match="the manifest is damaged"):
+        open_logdir(URL)
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "said"),
+    [
+        ({}, LogdirError, "oss://place/log does not exist or is empty"),
+        ({"log/notes.txt": b"mine"}, LogdirError, "oss://place/log is not a logdir of tfdbg_arrow: it has no tfdbg"),
+        ({"log/tfdbg_arrow.json": b"{}"}, LogdirError, "oss://place/log/tfdbg_arrow.json holds {}"),
+        (
+            {"log/tfdbg_arrow.json": b'{"format": "tfdbg_arrow", "format_version": "9.0"}'},
+            FormatVersionError,
+            "oss://place/log/tfdbg_arrow.json",
+        ),
+    ],
+)
+def test_what_is_no_logdir_is_refused(
+    place: Store, files: dict[str, bytes], error: type[LogdirError], said: str
+) -> None:
+    place.files = files
+    with pytest.raises(error) as caught:
+        open_logdir(URL)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_store_out_of_reach_is_an_error_that_says_so(place: Store) -> None:
+    def fault(number: int, name: str) -> None:
+        raise ConnectionError("no route to the store")
+
+    place.fault = fault
+    with pytest.raises(LogdirError) as caught:
+        open_logdir(URL)
+    assert str(caught.value) == (
+        "oss://place/log cannot be read (ConnectionError: no route to the store); "
+        "check the URL, the network and the store's settings."
+    )
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, place: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setenv("TFDBG_ARROW_CACHE_DIR", str(tmp_path / "file"))
+    with open_logdir(URL) as logdir, pytest.raises(LogdirError, match="TFDBG_ARROW_CACHE_DIR"):
+        logdir.rows("SELECT count(*) FROM tensor_health")
+
+
+def test_the_cache_stays_within_its_bound(place: Store, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = cache / "other-logdir"
+    other.mkdir(parents=True)
+    (other / "part").write_bytes(b"x" * 1000)
+    monkeypatch.setattr(remote_module, "MAX_CACHE_BYTES", 999)
+    with open_logdir(URL) as logdir:
+        logdir.rows("SELECT count(*) FROM tensor_health")
+        logdir.refresh()
+        assert not other.exists()
+        assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
+
+
+def test_reading_a_local_logdir_needs_no_fsspec(tmp_path: Path) -> None:
+    history().write(tmp_path / "here")
+    text = (
+        "import sys\nsys.modules['fsspec'] = None\nimport tfdbg_arrow\n"
+        f"assert tfdbg_arrow.first_nonfinite({str(tmp_path / 'here')!r}) is not None\n"
+        "try:\n    tfdbg_arrow.open_logdir('s3://bucket/x')\nexcept ImportError as error:\n    print(error)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert found.stdout == (
+        "s3://bucket/x needs fsspec, which is not installed; run: pip install 'tfdbg-arrow[remote]' s3fs\n"
+    )

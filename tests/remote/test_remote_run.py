@@ -1,0 +1,186 @@
+"""A copy at a URL is at every moment a logdir that can be read, whatever fails, and in the end the same as the run."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.schema.location import RemoteLocation, parse_location
+from tfdbg_arrow.schema.logdir_layout import read_live_parts
+from tfdbg_arrow.writer import remote_run
+from tfdbg_arrow.writer.parts import PartWriter
+from tfdbg_arrow.writer.remote_run import RemoteRun
+from tfdbg_arrow.writer.upload import Transfer, mark_remote
+
+from ..writer.test_parts import marks
+from .stores import PROTOCOLS, Store, events_in, live_in, store
+
+
+class StoreFailedError(Exception):
+    pass
+
+
+@pytest.fixture
+def remote_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    with store("place") as made:
+        yield made
+
+
+class Copying:
+    """A run that is written and copied in turns; after each request, what a reader would find is checked."""
+
+    def __init__(self, logdir: Path, store: Store, protocol: str) -> None:
+        self.logdir, self.store = logdir, store
+        self.run = RemoteRun()
+        self.parts = PartWriter(logdir, "r", merge_parts=3, on_change=self.run.change)
+        self.parts.start()
+        location = parse_location(f"{protocol}://place/log")
+        assert isinstance(location, RemoteLocation)
+        self.remote = location.open()
+        self.transfer = Transfer(self.run, run_id="r", local=logdir, remote=self.remote)
+        self.seen: set[int] = set()
+        self.num_written = self.num_failures = self.num_lost = 0
+        self.is_marked = False
+        store.after = self.check
+
+    def check(self) -> None:
+        events = events_in(self.store.files, "r")
+        assert len(set(events)) == len(events), "a row is there twice"
+        assert self.seen.issubset(events), "a row that was there is gone"
+        self.seen.update(events)
+
+    def write(self) -> None:
+        self.parts.write("mark", marks(self.num_written, self.num_written + 1))
+        self.num_written += 2
+        self.parts.merge_small("mark")
+
+    def drop(self) -> None:
+        """Gives up the oldest rows that were not sent."""
+        drop = self.run.oldest_drop()
+        if drop is not None:
+            self.num_lost += sum(drop.lost_rows.values())
+            self.parts.drop([entry.path for entry in drop.removed], drop.restored)
+
+    def release(self) -> None:
+        """Removes local files of parts that lie there."""
+        self.parts.release(frozenset(list(self.run.published)[:2]))
+
+    def step(self) -> bool:
+        try:
+            if not self.is_marked:
+                mark_remote(self.remote)
+                self.is_marked = True
+            return self.transfer.step()
+        except StoreFailedError:
+            self.num_failures += 1
+            self.check()
+            return True
+
+    def finish(self) -> None:
+        for _ in range(1000):
+            if not self.step():
+                break
+        else:
+            pytest.fail("it never ends")
+        assert self.run.is_complete
+        live = read_live_parts(self.logdir, run_id="r")
+        assert set(live_in(self.store.files, "r")) == set(live)
+        names = {f"log/{entry.path}" for entry in live} | {"log/tfdbg_arrow.json", "log/manifest/r.jsonl"}
+        assert set(self.store.files) == names, "something is left over"
+        events = events_in(self.store.files, "r")
+        assert set(events) <= set(range(self.num_written))
+        assert len(events) == self.num_written - self.num_lost
+
+
+def story(copying: Copying, moments: random.Random) -> None:
+    """Writes, merges, replaces and compacts, while the copy falls behind and catches up."""
+    for _ in range(10):
+        copying.write()
+        for _ in range(moments.choice((0, 0, 1, 3, 9))):
+            copying.step()
+    copying.parts.write("run", run_table())
+    for _ in range(moments.choice((0, 2))):
+        copying.step()
+    copying.parts.compact()
+    copying.finish()
+
+
+def run_table() -> pa.Table:
+
+    return arrow_schema("run").empty_table()
+
+
+def before(number: int) -> Callable[[int, str], None]:
+    def fault(request: int, name: str) -> None:
+        if request == number:
+            raise StoreFailedError(f"request {number}, {name}")
+
+    return fault
+
+
+def after(number: int) -> Callable[[int, str], Callable[[], None] | None]:
+    """The request is done, and its answer lost."""
+
+    def fault(request: int, name: str) -> Callable[[], None] | None:
+        def lost() -> None:
+            raise StoreFailedError(f"the answer to request {number}, {name}")
+
+        return lost if request == number else None
+
+    return fault
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("fault", [before, after])
+def test_a_request_that_fails_costs_nothing_whichever_it_is(
+    tmp_path: Path, remote_store: Store, protocol: str, fault: Callable[[int], Callable[[int, str], None]]
+) -> None:
+    story(Copying(tmp_path / "whole", remote_store, protocol), random.Random(0))
+    num_requests = remote_store.num_requests
+    assert num_requests > 20
+    for number in range(num_requests):
+        remote_store.files.clear()
+        remote_store.num_requests = 0
+        remote_store.fault = fault(number)
+        copying = Copying(tmp_path / str(number), remote_store, protocol)
+        story(copying, random.Random(0))
+        assert copying.num_failures == 1, number
+    remote_store.fault = lambda request, name: None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_rows_are_given_up_and_files_here_removed_while_requests_fail(
+    tmp_path: Path, remote_store: Store, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(remote_run, "EVENT_TABLES", frozenset({"mark"}))
+    chance = random.Random(seed)
+    remote_store.fault = lambda request, name: before(request)(request, name) if chance.random() < 0.3 else None
+    copying = Copying(tmp_path, remote_store, PROTOCOLS[seed % 2])
+    for _ in range(25):
+        action = chance.choice(
+            (copying.write, copying.write, copying.step, copying.step, copying.drop, copying.release)
+        )
+        action()
+    copying.parts.compact()
+    if seed % 3 == 0:
+        copying.drop()
+    copying.finish()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_many_requests_fail_in_any_order_of_things(tmp_path: Path, remote_store: Store, seed: int) -> None:
+    chance = random.Random(seed)
+    faults = (before, after)
+
+    def fault(request: int, name: str) -> Callable[[], None] | None:
+        return chance.choice(faults)(request)(request, name) if chance.random() < 0.4 else None
+
+    remote_store.fault = fault
+    story(Copying(tmp_path, remote_store, PROTOCOLS[seed % 2]), random.Random(seed))

@@ -1,0 +1,42 @@
+"""`tfdbg-arrow upload`: sends a logdir to a URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tfdbg_arrow.cli.output import JsonOption, print_json, printable, progress
+from tfdbg_arrow.errors import LogdirError
+
+
+def upload(
+    local: Annotated[str, typer.Argument(metavar="LOCAL", help="The directory that a recording wrote or left.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where to send it, as s3://bucket/path.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the runs here once they lie there.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Sends the runs of a logdir to a URL; what lies there already is not sent again.
+
+    A recording to a URL that could not send everything in time leaves such a directory, and says so.
+    """
+    from tfdbg_arrow.schema.location import RemoteLocation, parse_location
+    from tfdbg_arrow.writer.upload_logdir import upload_logdir
+
+    source, target = parse_location(local), parse_location(url)
+    if not isinstance(source, Path):
+        raise LogdirError(f"LOCAL is the URL {source}, expected a directory here.")
+    if not isinstance(target, RemoteLocation):
+        raise LogdirError(f"URL is the path {target}, expected a URL as s3://bucket/path.")
+    with progress(f"Sending to {target} …"):
+        runs = upload_logdir(source, target.open(), remove=remove)
+    if json:
+        print_json({"local": str(source), "url": str(target), "runs": runs})
+        return
+    for run in runs:
+        typer.echo(
+            printable(
+                f"{run.run_id}: sent {run.num_parts:,} parts ({run.size_bytes:,} bytes); all of it is at {target}"
+            )
+        )
