@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tfdbg_arrow._version import __version__
-from tfdbg_arrow.cli import first_nonfinite, info, run, sql
+from tfdbg_arrow.cli import first_nonfinite, import_dump, info, run, sql
 from tfdbg_arrow.cli.output import printable
 from tfdbg_arrow.errors import TfdbgArrowError
 
@@ -62,6 +62,7 @@ def _root(
 app.command("first-nonfinite")(first_nonfinite.first_nonfinite)
 app.command("sql")(sql.sql)
 app.command("info")(info.info)
+app.command("import")(import_dump.import_dump)
 # Everything from the script's name on belongs to the script.
 app.command("run", cls=run.RunCommand, context_settings={"allow_interspersed_args": False})(run.run)
 
