@@ -4,6 +4,7 @@
 #   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first
 #   make test      linters, types, layers, the specification's freshness, and the tests
 #   make format    format the code
+#   make protos    compile the messages of Debugger V2 dumps
 #   make clean     remove what was built; `make distclean` also removes the virtual environment
 
 PYTHON ?= python3
@@ -24,7 +25,7 @@ BUILD_SOURCES := pyproject.toml CMakeLists.txt tfdbg_arrow/_version.py \
 DEMO_REQUIREMENTS := requirements/build.txt requirements/demo.txt
 TEST_REQUIREMENTS := $(DEMO_REQUIREMENTS) requirements/test.txt
 
-.PHONY: demo test lint format clean distclean
+.PHONY: demo test lint format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -45,6 +46,12 @@ lint: $(STAMPS)/test $(STAMPS)/package
 format: $(STAMPS)/test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# protoc 25.1: what newer ones make does not load with the protobuf of older TensorFlow versions.
+protos:
+	$(PYTHON) -m venv build/protoc
+	build/protoc/bin/python -m pip --disable-pip-version-check install --quiet 'grpcio-tools==1.62.3' 'setuptools<81'
+	build/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. tfdbg_arrow/writer/debugger_v2/protos/*.proto
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis $(STAMPS)/package

@@ -1,0 +1,80 @@
+"""TFRecord frames: written as TensorFlow does, read up to the first damage."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader, frame, masked_crc, write_record
+
+
+def _read(content: bytes) -> tuple[list[bytes], RecordReader]:
+    reader = RecordReader(io.BytesIO(content))
+    return list(reader), reader
+
+
+def test_a_frame_is_the_one_that_tensorflow_writes() -> None:
+    # tf.io.TFRecordWriter, one record b"tfdbg".
+    expected = "0500000000000000ea b2 04 3e 74 66 64 62 67".replace(" ", "")
+    assert frame(b"tfdbg").hex()[:34] == expected
+    assert masked_crc(b"") == 0xA282EAD8
+
+
+@given(st.lists(st.binary(max_size=300)))
+def test_records_come_back_in_order(records: list[bytes]) -> None:
+    file = io.BytesIO()
+    for record in records:
+        write_record(file, record)
+    found, reader = _read(file.getvalue())
+    assert found == records
+    assert reader.damage is None
+    assert reader.offset == len(file.getvalue())
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1), st.data())
+def test_a_file_cut_anywhere_gives_the_records_before_the_cut(records: list[bytes], data: st.DataObject) -> None:
+    frames = [frame(record) for record in records]
+    content = b"".join(frames)
+    cut = data.draw(st.integers(0, len(content)))
+    found, reader = _read(content[:cut])
+    ends = [sum(map(len, frames[: i + 1])) for i in range(len(frames))]
+    whole = sum(end <= cut for end in ends)
+    assert found == records[:whole]
+    if cut == ([0, *ends][whole]):
+        assert reader.damage is None
+    else:
+        assert reader.damage is not None
+        assert reader.damage.is_torn
+        assert reader.damage.offset + (reader.damage.num_bytes or 0) == cut
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1), st.data())
+def test_a_changed_byte_is_found(records: list[bytes], data: st.DataObject) -> None:
+    content = bytearray(b"".join(frame(record) for record in records))
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    found, reader = _read(bytes(content))
+    assert reader.damage is not None
+    assert not reader.damage.is_torn
+    assert found == records[: len(found)]
+    assert reader.damage.offset == sum(len(frame(record)) for record in found)
+
+
+def test_a_length_that_no_message_can_have_is_damage() -> None:
+    length = (2**40).to_bytes(8, "little")
+    found, reader = _read(frame(b"a") + length + masked_crc(length).to_bytes(4, "little"))
+    assert found == [b"a"]
+    assert reader.damage is not None
+    assert reader.damage.reason == f"a frame claims {2**40} bytes, more than a message can have"
+
+
+@pytest.mark.parametrize("offset", [0, 17])
+def test_offsets_are_those_of_the_file(offset: int) -> None:
+    file = io.BytesIO(b"x" * offset + frame(b"abc"))
+    file.seek(offset)
+    reader = RecordReader(file, offset=offset)
+    assert list(reader) == [b"abc"]
+    assert reader.offset == offset + 19

@@ -1,0 +1,1 @@
+"""Messages of Debugger V2 dumps; README.md says how they are compiled."""
