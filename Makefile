@@ -51,7 +51,7 @@ format: $(STAMPS)/test
 protos:
 	$(PYTHON) -m venv build/protoc
 	build/protoc/bin/python -m pip --disable-pip-version-check install --quiet 'grpcio-tools==1.62.3' 'setuptools<81'
-	build/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. tfdbg_arrow/writer/debugger_v2/protos/*.proto
+	build/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. tfdbg_arrow/writer/debugger_v2/protos/*.proto
 
 clean:
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis $(STAMPS)/package

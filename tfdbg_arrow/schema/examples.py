@@ -184,6 +184,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "max_abs_finite": 87.25,
         "num_subnormal": 0,
         "step": _STEP,
+        "is_call_inferred": None,
     },
     "tensor_value": {
         "run_id": _RUN_ID,
@@ -208,6 +209,21 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "subject": "Normalize",
         "reason": "The op runs inside a function that was compiled for XLA, where nothing can be recorded.",
         "num_events": None,
+    },
+    "debugger_v2_message": {
+        "run_id": _RUN_ID,
+        "message_id": 5,
+        "is_whole": False,
+        "stack_trace_id": 9,
+        "message": b"J\x0a\x0a\x03Add\x10\x010\x04",
+    },
+    "debugger_v2_record": {
+        "run_id": _RUN_ID,
+        "file": "execution",
+        "record_index": 81,
+        "message_id": 5,
+        "wall_time_s": 1795192212.345678,
+        "row_id": 81,
     },
 }
 """Table name to a row: column name to value. The value of `tensor_value` is [1.0, -inf]."""

@@ -90,12 +90,34 @@ RUN = Table(
             nullable=True,
             doc="`keras.__version__`; NULL if Keras was not imported when recording started.",
         ),
-        Column(id=10, name="python_version", type=_T.VARCHAR, doc="Version of the interpreter."),
         Column(
-            id=11, name="platform", type=_T.VARCHAR, doc="Operating system and machine, as platform.platform() says."
+            id=10,
+            name="python_version",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Version of the interpreter; NULL where an import does not know it.",
         ),
-        Column(id=12, name="host_name", type=_T.VARCHAR, doc="Name of the host."),
-        Column(id=13, name="pid", type=_T.BIGINT, doc="Process id on that host."),
+        Column(
+            id=11,
+            name="platform",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Operating system and machine, as platform.platform() says; NULL where not known.",
+        ),
+        Column(
+            id=12,
+            name="host_name",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Name of the host; NULL where an import does not know it.",
+        ),
+        Column(
+            id=13,
+            name="pid",
+            type=_T.BIGINT,
+            nullable=True,
+            doc="Process id on that host; NULL where an import does not know it.",
+        ),
         Column(
             id=14,
             name="worker",
@@ -103,19 +125,36 @@ RUN = Table(
             nullable=True,
             doc="Task type and index in a cluster, as `worker:1`; NULL outside one.",
         ),
-        Column(id=15, name="command_line", type=_T.VARCHAR, doc="`sys.orig_argv` as a JSON array."),
-        Column(id=16, name="working_directory", type=_T.VARCHAR, doc="Working directory when recording started."),
+        Column(
+            id=15,
+            name="command_line",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="`sys.orig_argv` as a JSON array; NULL where an import does not know it.",
+        ),
+        Column(
+            id=16,
+            name="working_directory",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Working directory when recording started; NULL where an import does not know it.",
+        ),
         Column(
             id=17,
             name="tensor_debug_mode",
             type=_T.VARCHAR,
-            doc="NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS, SHAPE or FULL_TENSOR.",
+            nullable=True,
+            doc=(
+                "NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS, SHAPE or FULL_TENSOR; NULL where "
+                "an imported dump has no event."
+            ),
         ),
         Column(
             id=18,
             name="circular_buffer_size",
             type=_T.BIGINT,
-            doc="How many last executions and graph tensors are kept; 0 or less: all.",
+            nullable=True,
+            doc="How many last executions and graph tensors are kept; 0 or less: all; NULL where not known.",
         ),
         Column(
             id=19,
@@ -135,7 +174,10 @@ RUN = Table(
             ),
         ),
         Column(
-            id=21, name="health_backend", type=_T.VARCHAR, doc="`native` or `tensorflow`: what measured the tensors."
+            id=21,
+            name="health_backend",
+            type=_T.VARCHAR,
+            doc="What measured the tensors: `native`, `tensorflow`, or `debugger_v2` for an imported dump.",
         ),
         Column(id=22, name="settings", type=_T.VARCHAR, doc="Every other setting of the recording, as a JSON object."),
     ),
@@ -273,9 +315,10 @@ GRAPH_OP = Table(
             id=8,
             name="attributes",
             type=_T.VARCHAR,
+            nullable=True,
             doc=(
                 "The op's attributes as a JSON object: name to value; a tensor is given by dtype and shape, a function "
-                "by name."
+                "by name; NULL in an imported run."
             ),
         ),
         Column(
@@ -333,7 +376,13 @@ GRAPH_OP_OUTPUT = Table(
         Column(id=2, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="The graph."),
         Column(id=3, name="op_name", type=_T.VARCHAR, references="graph_op.op_name", doc="The op."),
         Column(id=4, name="output_slot", type=_T.INTEGER, doc="Which output, from 0."),
-        Column(id=5, name="dtype", type=_T.VARCHAR, doc="Dtype, by TensorFlow's name, as `float32`, `resource`."),
+        Column(
+            id=5,
+            name="dtype",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Dtype, by TensorFlow's name, as `float32`, `resource`; NULL where an import does not know it.",
+        ),
         Column(
             id=6,
             name="static_shape",
@@ -345,7 +394,8 @@ GRAPH_OP_OUTPUT = Table(
             id=7,
             name="is_recorded",
             type=_T.BOOLEAN,
-            doc="Whether each computation of it is recorded in tensor_health.",
+            nullable=True,
+            doc="Whether each computation of it is recorded in tensor_health; NULL where not known.",
         ),
         Column(
             id=8,
@@ -506,7 +556,13 @@ EXECUTION = Table(
             references="stack_trace.stack_trace_id",
             doc="The Python stack that executed it; NULL where unknown.",
         ),
-        Column(id=11, name="thread_id", type=_T.BIGINT, doc="The Python thread, as threading.get_ident() gives it."),
+        Column(
+            id=11,
+            name="thread_id",
+            type=_T.BIGINT,
+            nullable=True,
+            doc="The Python thread, as threading.get_ident() gives it; NULL in an imported run.",
+        ),
         _step(12),
     ),
 )
@@ -541,7 +597,13 @@ EXECUTION_OUTPUT = Table(
         ),
         Column(id=3, name="output_slot", type=_T.INTEGER, doc="Which output, from 0."),
         Column(id=4, name="tensor_id", type=_T.BIGINT, doc="Identifies the eager tensor within the process."),
-        Column(id=5, name="dtype", type=_T.VARCHAR, doc="Dtype, by TensorFlow's name."),
+        Column(
+            id=5,
+            name="dtype",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Dtype, by TensorFlow's name; NULL where an import does not know it.",
+        ),
     ),
 )
 
@@ -660,7 +722,13 @@ TENSOR_HEALTH = Table(
             references="device.device_id",
             doc="The device on which it was computed; NULL where unknown.",
         ),
-        Column(id=17, name="dtype", type=_T.VARCHAR, doc="Dtype, by TensorFlow's name."),
+        Column(
+            id=17,
+            name="dtype",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Dtype, by TensorFlow's name; NULL where an import does not know it.",
+        ),
         Column(
             id=18, name="rank", type=_T.INTEGER, nullable=True, doc="Number of dimensions; NULL where not measured."
         ),
@@ -771,6 +839,16 @@ TENSOR_HEALTH = Table(
             doc="Subnormal elements; NULL where not measured.",
         ),
         _step(34),
+        Column(
+            id=35,
+            name="is_call_inferred",
+            type=_T.BOOLEAN,
+            nullable=True,
+            doc=(
+                "Graph: whether execution_index was inferred from times and names, in an imported run; NULL where it "
+                "was observed or is not known."
+            ),
+        ),
     ),
 )
 
@@ -849,6 +927,73 @@ CAPTURE_STAT = Table(
     ),
 )
 
+DEBUGGER_V2_MESSAGE = Table(
+    name="debugger_v2_message",
+    row=(
+        "What records of an imported Debugger V2 dump hold that no other column does; records that differ only in what "
+        "other columns hold share a row."
+    ),
+    key=("run_id", "message_id"),
+    columns=(
+        _RUN_ID,
+        Column(id=2, name="message_id", type=_T.BIGINT, doc="Identifies the message within the run."),
+        Column(
+            id=3,
+            name="is_whole",
+            type=_T.BOOLEAN,
+            doc="True: the message is the record, byte for byte. False: parts of it stand in other columns.",
+        ),
+        Column(
+            id=4,
+            name="stack_trace_id",
+            type=_T.BIGINT,
+            nullable=True,
+            references="stack_trace.stack_trace_id",
+            doc="The stack whose frame ids were taken out of the code location; NULL where none were.",
+        ),
+        Column(id=5, name="message", type=_T.BLOB, doc="A DebugEvent, serialised."),
+    ),
+)
+
+DEBUGGER_V2_RECORD = Table(
+    name="debugger_v2_record",
+    row="One record of a file of an imported Debugger V2 dump.",
+    key=("run_id", "file", "record_index"),
+    columns=(
+        _RUN_ID,
+        Column(
+            id=2,
+            name="file",
+            type=_T.VARCHAR,
+            doc=(
+                "Suffix of the file: `metadata`, `source_files`, `stack_frames`, `graphs`, `execution` or "
+                "`graph_execution_traces`."
+            ),
+        ),
+        Column(id=3, name="record_index", type=_T.BIGINT, doc="Which record of the file, from 0."),
+        Column(
+            id=4,
+            name="message_id",
+            type=_T.BIGINT,
+            references="debugger_v2_message.message_id",
+            doc="What the record holds besides what follows.",
+        ),
+        Column(
+            id=5, name="wall_time_s", type=_T.DOUBLE, unit="s", doc="DebugEvent.wall_time, in seconds since 1970-01-01."
+        ),
+        Column(
+            id=6,
+            name="row_id",
+            type=_T.BIGINT,
+            nullable=True,
+            doc=(
+                "The row made of it: source_file_id, stack_frame_id, graph_id, device_id, execution_index, or a "
+                "trace's event_index; NULL for others."
+            ),
+        ),
+    ),
+)
+
 TABLES: tuple[Table, ...] = (
     RUN,
     DEVICE,
@@ -870,6 +1015,8 @@ TABLES: tuple[Table, ...] = (
     TENSOR_VALUE,
     MARK,
     CAPTURE_STAT,
+    DEBUGGER_V2_MESSAGE,
+    DEBUGGER_V2_RECORD,
 )
 """All tables of a logdir, in the order of the specification."""
 

@@ -109,17 +109,21 @@ class RecordReader:
         start = self._start
         length, length_crc = _HEADER.unpack_from(self._buffer, start)
         if masked_crc(self._buffer[start : start + 8]) != length_crc:
-            return self._damage("the checksum of a frame's length does not match")
+            self._damage("the checksum of a frame's length does not match")
+            return None
         if length > MAX_RECORD_BYTES:
-            return self._damage(f"a frame claims {length} bytes, more than a message can have")
+            self._damage(f"a frame claims {length} bytes, more than a message can have")
+            return None
         size = HEADER_BYTES + length + FOOTER_BYTES
         if not self._fill(size):
-            return self._damage("the file ends inside a record", left=len(self._buffer) - self._start, is_torn=True)
+            self._damage("the file ends inside a record", left=len(self._buffer) - self._start, is_torn=True)
+            return None
         start = self._start
         record = self._buffer[start + HEADER_BYTES : start + HEADER_BYTES + length]
         (crc,) = _CRC.unpack_from(self._buffer, start + HEADER_BYTES + length)
         if masked_crc(record) != crc:
-            return self._damage("the checksum of a record does not match")
+            self._damage("the checksum of a record does not match")
+            return None
         self._start += size
         self.offset += size
         return record

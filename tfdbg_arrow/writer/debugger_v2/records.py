@@ -1,0 +1,90 @@
+r"""How each record of a dump is kept, and how an export gets it back, equal as a message and in its place.
+
+Import makes one row of `debugger_v2_record` for each record of each of the six files, in the order of
+`record_index`, and points it to a row of `debugger_v2_message`. To get the record back:
+
+1. Where `is_whole` is true, `message` is the record byte for byte: write it as it is. This holds for what could not
+   be parsed, and for what the tables could not give back exactly.
+2. Otherwise parse `message` as a DebugEvent, and put back what was taken out of it:
+
+   * `wall_time` is `debugger_v2_record.wall_time_s`.
+   * Where `stack_trace_id` is not NULL: the `stack_frame_ids` of the CodeLocation (of a `graph_op_creation` or an
+     `execution`) are those of the rows of `stack_trace` with that id, by falling `depth` (a dump lists the outermost
+     frame first). The text of a frame's id is `stack_frame_with_id.id` in the message of the record of
+     `stack_frames` whose `row_id` is that `stack_frame_id`. The host's name stayed in the message.
+   * `source_file.lines`: `source_text.split("\n")` of the row of `source_file` with `source_file_id` = `row_id`;
+     none where `source_text` is NULL.
+   * `execution.input_tensor_ids` and `execution.output_tensor_ids`: `tensor_id` of the rows of `execution_input` by
+     `input_index`, of `execution_output` by `output_slot`, with `execution_index` = `row_id`.
+   * The `tensor_content` of each TensorProto that `is_measured()` tells to be one: the n-th of an execution's belongs
+     to its n-th row of `tensor_health` by `event_index` (`scope` = 'execution', `execution_index` = `row_id`); a
+     trace's to the row with `event_index` = `row_id`. In health and shape modes a part of the content stayed in the
+     message: append `summary_tail()` of the row's columns to it. In FULL_TENSOR the content is
+     `tensor_value.value` of the row with that `event_index`; where there is no such row the content stayed.
+
+Records of the file `graphs` keep all but their stack in the message, since names are short and differ in each.
+A file of a file set exists (perhaps without records) where `run.settings` lists it: see `importer.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import TensorDebugMode
+from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import DataType, TensorProto
+
+FILES = ("metadata", "source_files", "stack_frames", "graphs", "execution", "graph_execution_traces")
+"""Suffixes of the files of a dump."""
+
+NUM_KEPT = {
+    TensorDebugMode.CURT_HEALTH: 1,
+    TensorDebugMode.CONCISE_HEALTH: 1,
+    TensorDebugMode.FULL_HEALTH: 3,
+    TensorDebugMode.SHAPE: 2,
+}
+"""How many of a summary's leading numbers stay in the message: tensor id, and device id and dtype where it has them."""
+NUM_SUMMARY = {
+    TensorDebugMode.CURT_HEALTH: 2,
+    TensorDebugMode.CONCISE_HEALTH: 5,
+    TensorDebugMode.FULL_HEALTH: 11,
+    TensorDebugMode.SHAPE: 10,
+}
+"""How many numbers a summary has."""
+NUM_SHAPE_DIMS = 6
+"""Dimensions in a summary of mode SHAPE."""
+TAIL_COLUMNS = {
+    TensorDebugMode.CURT_HEALTH: ("has_inf_or_nan",),
+    TensorDebugMode.CONCISE_HEALTH: ("size", "num_neg_inf", "num_pos_inf", "num_nan"),
+    TensorDebugMode.FULL_HEALTH: (
+        "rank", "size", "num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite",
+    ),
+    TensorDebugMode.SHAPE: ("rank", "size"),
+}  # fmt: skip
+"""Columns of tensor_health that hold the rest of a summary, in its order; SHAPE has the dimensions behind them."""
+
+
+def is_measured(tensor: TensorProto, mode: int) -> bool:
+    """Returns whether a TensorProto of a dump tells of a tensor: whether it has a row in tensor_health.
+
+    An execution's message has an empty TensorProto for each output that its mode does not cover.
+    """
+    if mode in NUM_SUMMARY:
+        dims = tensor.tensor_shape.dim
+        return bool(tensor.dtype == DataType.DT_DOUBLE and len(dims) == 1 and dims[0].size == NUM_SUMMARY[mode])
+    return bool(mode == TensorDebugMode.FULL_TENSOR and tensor.dtype != DataType.DT_INVALID)
+
+
+def summary_tail(mode: int, values: Sequence[float], shape: Sequence[int] | None) -> bytes:
+    """Returns the bytes of a summary behind those that stayed in the message.
+
+    Args:
+        mode: A key of TAIL_COLUMNS.
+        values: Those columns of the row.
+        shape: The row's shape; only SHAPE needs it.
+    """
+    numbers = [float(value) for value in values]
+    if mode == TensorDebugMode.SHAPE:
+        dims = list(shape or ())
+        numbers += [float(dim) for dim in dims] + [0.0] * (NUM_SHAPE_DIMS - len(dims))
+    return struct.pack(f"<{len(numbers)}d", *numbers)
