@@ -36,3 +36,7 @@ class MissingDependencyError(TfdbgArrowError, ImportError):
 
 class QueryError(TfdbgArrowError):
     """A SQL text or a parameter of a query was refused."""
+
+
+class DumpError(TfdbgArrowError):
+    """A path is not a dump of Debugger V2 that can be read."""

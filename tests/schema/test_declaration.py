@@ -9,12 +9,13 @@ import pytest
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, Column, Table, Type, table
 from tfdbg_arrow.schema.document import declaration_digest
 
-DIGESTS = {"1.0": "d9410222bc061afc81c5f80bb9f26bf58d311fc6bb73ee1f4a7217dff68306fa"}
+DIGESTS = {"1.0": "e23bca91a28cb42a56dbe34453f71a3660fc6d932a4be776b2d576f469cab5d0"}
 """Of every format version that was released, and of the next one."""
 
 COLUMNS = [
     pytest.param(table_, column, id=f"{table_.name}.{column.name}") for table_ in TABLES for column in table_.columns
 ]
+BLOBS = {("tensor_value", "value"), ("dump_message", "message")}
 EVERY_TABLE = pytest.mark.parametrize("table_", TABLES, ids=lambda table_: table_.name)
 EVERY_COLUMN = pytest.mark.parametrize(("table_", "column"), COLUMNS)
 
@@ -81,7 +82,7 @@ def test_every_column_is_documented_on_one_line(table_: Table, column: Column) -
 def test_types_are_those_that_travel(table_: Table, column: Column) -> None:
     assert column.type in set(Type)
     assert (column.type is Type.BIGINT_LIST) == (column.name in {"shape", "static_shape"})
-    assert (column.type is Type.BLOB) == (column.name == "value" and table_.name == "tensor_value")
+    assert (column.type is Type.BLOB) == ((table_.name, column.name) in BLOBS)
 
 
 @EVERY_COLUMN
@@ -106,8 +107,11 @@ def test_units_stand_in_names(table_: Table, column: Column) -> None:
     assert column.name.endswith("_ns") == (column.unit == "ns")
     assert column.name.endswith("_bytes") == (column.unit == "bytes")
     assert (column.type is Type.TIMESTAMP) == (column.unit == "us")
-    assert column.unit in {None, "ns", "us", "bytes", "elements", "events"}
-    if column.unit is not None and column.unit != "us":
+    assert column.name.endswith("_s") == (column.unit == "s")
+    assert column.unit in {None, "ns", "us", "s", "bytes", "elements", "events"}
+    if column.unit == "s":
+        assert column.type is Type.DOUBLE
+    elif column.unit is not None and column.unit != "us":
         assert column.type is Type.BIGINT
 
 

@@ -210,14 +210,14 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "reason": "The op runs inside a function that was compiled for XLA, where nothing can be recorded.",
         "num_events": None,
     },
-    "debugger_v2_message": {
+    "dump_message": {
         "run_id": _RUN_ID,
         "message_id": 5,
         "is_whole": False,
         "stack_trace_id": 9,
         "message": b"J\x0a\x0a\x03Add\x10\x010\x04",
     },
-    "debugger_v2_record": {
+    "dump_record": {
         "run_id": _RUN_ID,
         "file": "execution",
         "record_index": 81,

@@ -927,8 +927,8 @@ CAPTURE_STAT = Table(
     ),
 )
 
-DEBUGGER_V2_MESSAGE = Table(
-    name="debugger_v2_message",
+DUMP_MESSAGE = Table(
+    name="dump_message",
     row=(
         "What records of an imported Debugger V2 dump hold that no other column does; records that differ only in what "
         "other columns hold share a row."
@@ -955,8 +955,8 @@ DEBUGGER_V2_MESSAGE = Table(
     ),
 )
 
-DEBUGGER_V2_RECORD = Table(
-    name="debugger_v2_record",
+DUMP_RECORD = Table(
+    name="dump_record",
     row="One record of a file of an imported Debugger V2 dump.",
     key=("run_id", "file", "record_index"),
     columns=(
@@ -975,7 +975,7 @@ DEBUGGER_V2_RECORD = Table(
             id=4,
             name="message_id",
             type=_T.BIGINT,
-            references="debugger_v2_message.message_id",
+            references="dump_message.message_id",
             doc="What the record holds besides what follows.",
         ),
         Column(
@@ -1015,8 +1015,8 @@ TABLES: tuple[Table, ...] = (
     TENSOR_VALUE,
     MARK,
     CAPTURE_STAT,
-    DEBUGGER_V2_MESSAGE,
-    DEBUGGER_V2_RECORD,
+    DUMP_MESSAGE,
+    DUMP_RECORD,
 )
 """All tables of a logdir, in the order of the specification."""
 

@@ -1,13 +1,13 @@
 r"""How each record of a dump is kept, and how an export gets it back, equal as a message and in its place.
 
-Import makes one row of `debugger_v2_record` for each record of each of the six files, in the order of
-`record_index`, and points it to a row of `debugger_v2_message`. To get the record back:
+Import makes one row of `dump_record` for each record of each of the six files, in the order of
+`record_index`, and points it to a row of `dump_message`. To get the record back:
 
 1. Where `is_whole` is true, `message` is the record byte for byte: write it as it is. This holds for what could not
    be parsed, and for what the tables could not give back exactly.
 2. Otherwise parse `message` as a DebugEvent, and put back what was taken out of it:
 
-   * `wall_time` is `debugger_v2_record.wall_time_s`.
+   * `wall_time` is `dump_record.wall_time_s`.
    * Where `stack_trace_id` is not NULL: the `stack_frame_ids` of the CodeLocation (of a `graph_op_creation` or an
      `execution`) are those of the rows of `stack_trace` with that id, by falling `depth` (a dump lists the outermost
      frame first). The text of a frame's id is `stack_frame_with_id.id` in the message of the record of
@@ -37,14 +37,14 @@ from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import DataType, TensorPro
 FILES = ("metadata", "source_files", "stack_frames", "graphs", "execution", "graph_execution_traces")
 """Suffixes of the files of a dump."""
 
-NUM_KEPT = {
+NUM_KEPT: dict[int, int] = {
     TensorDebugMode.CURT_HEALTH: 1,
     TensorDebugMode.CONCISE_HEALTH: 1,
     TensorDebugMode.FULL_HEALTH: 3,
     TensorDebugMode.SHAPE: 2,
 }
 """How many of a summary's leading numbers stay in the message: tensor id, and device id and dtype where it has them."""
-NUM_SUMMARY = {
+NUM_SUMMARY: dict[int, int] = {
     TensorDebugMode.CURT_HEALTH: 2,
     TensorDebugMode.CONCISE_HEALTH: 5,
     TensorDebugMode.FULL_HEALTH: 11,
@@ -53,7 +53,7 @@ NUM_SUMMARY = {
 """How many numbers a summary has."""
 NUM_SHAPE_DIMS = 6
 """Dimensions in a summary of mode SHAPE."""
-TAIL_COLUMNS = {
+TAIL_COLUMNS: dict[int, tuple[str, ...]] = {
     TensorDebugMode.CURT_HEALTH: ("has_inf_or_nan",),
     TensorDebugMode.CONCISE_HEALTH: ("size", "num_neg_inf", "num_pos_inf", "num_nan"),
     TensorDebugMode.FULL_HEALTH: (

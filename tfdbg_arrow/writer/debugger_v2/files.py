@@ -1,0 +1,90 @@
+"""Finds the file sets of Debugger V2 in a directory."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdbg_arrow.errors import DumpError
+from tfdbg_arrow.schema.logdir_layout import MARKER_NAME
+from tfdbg_arrow.writer.debugger_v2.records import FILES
+
+_NAME = re.compile(rf"(?P<prefix>.+)\.(?P<suffix>{'|'.join(FILES)})", re.DOTALL)
+_PREFIX = re.compile(r".*?\.(?P<seconds>\d{1,12})\.(?P<host>.+)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSet:
+    """The files that one process wrote in one recording.
+
+    Attributes:
+        prefix: What their names have in common, without the directory: `tfdbg_events.<seconds>.<host>`.
+        paths: By suffix, those that exist.
+        sizes: In bytes, by suffix.
+    """
+
+    prefix: str
+    paths: Mapping[str, Path]
+    sizes: Mapping[str, int]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(self.sizes.values())
+
+    @property
+    def seconds(self) -> int:
+        """When the recording began by its name, in seconds since 1970-01-01T00:00:00Z; 0 where it does not say."""
+        found = _PREFIX.fullmatch(self.prefix)
+        return 0 if found is None else int(found["seconds"])
+
+    @property
+    def host_name(self) -> str | None:
+        """The host by its name; None where it does not say."""
+        found = _PREFIX.fullmatch(self.prefix)
+        return None if found is None else found["host"]
+
+
+def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
+    """Returns the file sets in a directory, by prefix.
+
+    Raises:
+        DumpError: The path is no directory that can be read, or holds no file of a dump.
+    """
+    directory = Path(dump)
+    if not directory.exists():
+        raise DumpError(f"the dump {directory} does not exist; give the dump_root that Debugger V2 wrote to")
+    if not directory.is_dir():
+        raise DumpError(f"the dump {directory} is a file; give the directory that Debugger V2 wrote to")
+    if (directory / MARKER_NAME).exists():
+        raise DumpError(
+            f"{directory} is a logdir of tfdbg_arrow, no dump of Debugger V2; it can be read as it is, without import"
+        )
+    found: dict[str, dict[str, Path]] = {}
+    sizes: dict[str, dict[str, int]] = {}
+    try:
+        for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+            match = _NAME.fullmatch(entry.name)
+            if match is not None and entry.is_file():
+                found.setdefault(match["prefix"], {})[match["suffix"]] = Path(entry.path)
+                sizes.setdefault(match["prefix"], {})[match["suffix"]] = entry.stat().st_size
+    except OSError as error:
+        raise DumpError(
+            f"the dump {directory} cannot be read ({error.strerror or error}); check its permissions"
+        ) from error
+    if not found:
+        raise DumpError(
+            f"{directory} holds no dump of Debugger V2, expected files as tfdbg_events.<seconds>.<host>.metadata; "
+            "give the dump_root that was recorded to"
+        )
+    return tuple(
+        FileSet(
+            prefix=prefix,
+            paths={suffix: paths[suffix] for suffix in FILES if suffix in paths},
+            sizes={suffix: sizes[prefix][suffix] for suffix in FILES if suffix in paths},
+        )
+        for prefix, paths in sorted(found.items())
+    )

@@ -1,0 +1,99 @@
+"""Rows on their way into the parts of an imported run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from tfdbg_arrow.schema import TABLES, arrow_schema
+from tfdbg_arrow.writer.convert import metadata_table
+from tfdbg_arrow.writer.parts import PartWriter
+
+MAX_ROWS = 262_144
+"""Rows of one table that wait, at most; a part has as many."""
+MAX_BYTES = 32 * 2**20
+"""Arrow bytes of one table that wait, at most."""
+_MAX_LOOSE = 4096
+_MAX_LOOSE_BYTES = 4 * 2**20
+
+
+class RowBuffer:
+    """Collects rows and writes them as parts of a good size.
+
+    Args:
+        parts: The run's parts, started.
+        run_id: The run.
+    """
+
+    def __init__(self, parts: PartWriter, run_id: str) -> None:
+        self._parts = parts
+        self._run_id = run_id
+        self._waiting: dict[str, list[pa.Table]] = {table.name: [] for table in TABLES}
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self._loose: dict[str, list[Mapping[str, object]]] = {}
+        self._loose_bytes: dict[str, int] = {}
+        self.num_rows: dict[str, int] = dict.fromkeys((table.name for table in TABLES), 0)
+
+    def add_row(self, table: str, row: Mapping[str, object], *, num_bytes: int = 0) -> None:
+        """Takes one row, without `run_id` and `wall_time`.
+
+        Args:
+            table: Name of the table.
+            row: Column name to value.
+            num_bytes: How many bytes of text or content it has, where these are many.
+        """
+        rows = self._loose.setdefault(table, [])
+        rows.append(row)
+        size = self._loose_bytes[table] = self._loose_bytes.get(table, 0) + num_bytes
+        if len(rows) >= _MAX_LOOSE or size >= _MAX_LOOSE_BYTES:
+            self._pack(table)
+
+    def add(self, table: str, columns: Mapping[str, pa.Array], *, num_rows: int) -> None:
+        """Takes rows as columns; a missing column is NULL, `run_id` and `wall_time` are made here."""
+        if num_rows == 0:
+            return
+        arrays = []
+        for field in arrow_schema(table):
+            if field.name == "run_id":
+                array = pa.repeat(pa.scalar(self._run_id, pa.string()), num_rows)
+            elif field.name == "wall_time":
+                array = pa.array(columns["wall_time_ns"].to_numpy() // 1000).cast(field.type)
+            elif field.name in columns:
+                array = columns[field.name]
+            else:
+                array = pa.nulls(num_rows, field.type)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        self._take(table, pa.Table.from_arrays(arrays, schema=arrow_schema(table)))
+
+    def flush(self) -> None:
+        """Writes everything.
+
+        Raises:
+            OSError: A part cannot be written.
+        """
+        for table in list(self._loose):
+            self._pack(table)
+        for table in self._waiting:
+            self._write(table)
+
+    def _pack(self, table: str) -> None:
+        rows = self._loose.pop(table, [])
+        self._loose_bytes.pop(table, None)
+        if rows:
+            self._take(table, metadata_table(table, rows, run_id=self._run_id))
+
+    def _take(self, table: str, data: pa.Table) -> None:
+        rows, size = self._sizes.get(table, (0, 0))
+        self._waiting[table].append(data)
+        self._sizes[table] = (rows + data.num_rows, size + data.nbytes)
+        self.num_rows[table] += data.num_rows
+        if rows + data.num_rows >= MAX_ROWS or size + data.nbytes >= MAX_BYTES:
+            self._write(table)
+
+    def _write(self, table: str) -> None:
+        waiting, self._waiting[table] = self._waiting[table], []
+        self._sizes.pop(table, None)
+        if waiting:
+            self._parts.write(table, pa.concat_tables(waiting).combine_chunks())
+            self._parts.merge_small(table)
