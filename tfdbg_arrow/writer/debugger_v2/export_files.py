@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.errors import DumpError
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME
 from tfdbg_arrow.writer.debugger_v2.records import FILES
 from tfdbg_arrow.writer.debugger_v2.tfrecord import write_record
@@ -26,20 +26,20 @@ def check_dump(path: Path) -> None:
     """Refuses a path at which no dump can be written.
 
     Raises:
-        LogdirError: The path is a file or a logdir, or holds a dump already.
+        DumpError: The path is a file or a logdir, or holds a dump already.
     """
     try:
         if path.exists() and not path.is_dir():
-            raise LogdirError(f"{path} is a file; give a directory to write the dump to.")
+            raise DumpError(f"{path} is a file; give a directory to write the dump to.")
         if (path / MARKER_NAME).exists():
-            raise LogdirError(f"{path} is a logdir of tfdbg_arrow; give another directory to write the dump to.")
+            raise DumpError(f"{path} is a logdir of tfdbg_arrow; give another directory to write the dump to.")
         if any(path.glob(f"*.{METADATA}")):
-            raise LogdirError(
+            raise DumpError(
                 f"{path} holds a dump already (*.{METADATA} files), and Debugger V2 reads one dump a directory; give "
                 "another directory."
             )
     except OSError as error:
-        raise LogdirError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+        raise DumpError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
 
 
 def file_prefix(wall_time_ns: int, *, host_name: str) -> str:
@@ -90,7 +90,7 @@ class DumpFiles:
                 missing = missing.parent
             self._directory.mkdir(parents=True, exist_ok=True)
             for suffix, path in self._paths.items():
-                self._files[suffix] = open(_temporary(path), "wb", buffering=2**20)  # noqa: SIM115
+                self._files[suffix] = open(_temporary(path), "wb", buffering=2**20)
         except BaseException:
             self._discard()
             raise

@@ -104,19 +104,20 @@ class Graphs:
                 if not is_control and slot is not None:
                     sources[graph_id, op_name].append((index, f"{source}:{slot}"))
             for graph_id, _, op_name, *rest in sorted(to_rows(window), key=lambda row: row[:3]):
-                self._write_op(graph_id, op_name, *rest, [name for _, name in sorted(sources[graph_id, op_name])])
+                names = [name for _, name in sorted(sources[graph_id, op_name])]
+                self._write_op(graph_id, op_name, names, *rest)
             self._advance(window.num_rows)
 
     def _write_op(
         self,
         graph_id: int,
         op_name: str,
+        input_names: list[str],
         op_type: str,
         num_outputs: int,
         device_name: str | None,
         stack_trace_id: int | None,
         wall_time_ns: int,
-        input_names: list[str],
     ) -> None:
         if graph_id not in self._names:
             self._leave_out("graph_op", "The run has no row of the op's graph, without which no op can be read.")

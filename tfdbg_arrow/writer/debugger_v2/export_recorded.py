@@ -22,7 +22,7 @@ from tfdbg_arrow.writer.debugger_v2.export_summaries import (
     summary,
     whole_tensor,
 )
-from tfdbg_arrow.writer.debugger_v2.export_tables import RunTables, to_rows
+from tfdbg_arrow.writer.debugger_v2.export_tables import RunRow, RunTables, to_rows
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
 from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import TensorProto
 
@@ -39,19 +39,6 @@ _NO_PLACE = {
     "mark": "Debugger V2 has no labels.",
     "capture_stat": "Debugger V2 does not say what was not recorded.",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRow:
-    """What an export needs of a row of the table run; the names are its columns."""
-
-    run_id: str
-    wall_time_ns: int
-    tensorflow_version: str | None
-    host_name: str | None
-    tensor_debug_mode: str | None
-    health_backend: str
-    settings: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +82,7 @@ class RecordedRun:
         self._tables, self._run, self._files, self._advance = tables, run, files, advance
         self._mode = TensorDebugMode.Value(mode)
         self._start = run.wall_time_ns / 1_000_000_000
-        self._device_names = dict(tables.rows("device", ("device_id", "device_name")))
+        self._device_names: dict[int | None, str] = dict(sorted(tables.rows("device", ("device_id", "device_name"))))
         self._device_ids: dict[int | None, int] = {}
         self._has_values = mode == "FULL_TENSOR"
         self._values = tables.keyed("tensor_value", "event_index", ("dtype", "shape", "value"))
@@ -111,7 +98,7 @@ class RecordedRun:
         """
         self._write_metadata()
         stacks = Stacks(self._tables, self._files, host_name=self._run.host_name or "", wall_time=self._start)
-        for device_id in sorted(self._device_names):
+        for device_id in self._device_names:
             self._write_device(device_id)
         graphs = Graphs(self._tables, self._files, stacks=stacks, leave_out=self._leave_out, advance=self._advance)
         self._write_executions(graphs, stacks)
@@ -161,7 +148,8 @@ class RecordedRun:
                 execution.code_location.CopyFrom(stacks.location(stack_trace_id, needs_frame=True))
                 execution.input_tensor_ids.extend(tensor_id for _, tensor_id in sorted(tensors.inputs[index]))
                 outputs = [
-                    (tensor_id, tensors.measured.get((index, slot))) for slot, tensor_id in sorted(tensors.outputs[index])
+                    (tensor_id, tensors.measured.get((index, slot)))
+                    for slot, tensor_id in sorted(tensors.outputs[index])
                 ]
                 execution.num_outputs = len(outputs)
                 execution.output_tensor_ids.extend(tensor_id for tensor_id, _ in outputs)
@@ -181,8 +169,7 @@ class RecordedRun:
         if self._mode == TensorDebugMode.NO_TENSOR:
             return []
         protos = [
-            TensorProto() if measured is None else self._proto(measured, tensor_id=NO_TENSOR_ID)
-            for measured in outputs
+            TensorProto() if measured is None else self._proto(measured, tensor_id=NO_TENSOR_ID) for measured in outputs
         ]
         while self._has_values and protos and not protos[-1].dtype:
             protos.pop()  # Debugger V2 writes none for what has no value, as a resource

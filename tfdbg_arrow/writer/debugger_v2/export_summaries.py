@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import TensorDebugMode
-from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import TensorProto
+from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import DataType, TensorProto
 from tfdbg_arrow.writer.debugger_v2.records import NUM_SHAPE_DIMS
 
 COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
@@ -73,13 +73,13 @@ def summary(mode: int, health: Health, *, tensor_id: int) -> TensorProto:
         tensor_id: The graph tensor's id in the dump; NO_TENSOR_ID for an eager tensor.
     """
     if mode == TensorDebugMode.NO_TENSOR:
-        proto = TensorProto(dtype=_DTYPE_NUMBERS["float32"])
+        proto = TensorProto(dtype="DT_FLOAT")
         proto.tensor_shape.dim.add(size=0)
         return proto
     numbers = _numbers(mode, health, tensor_id)
     if any(number is None for number in numbers):
         return TensorProto()
-    proto = TensorProto(dtype=_DTYPE_NUMBERS["float64"])
+    proto = TensorProto(dtype="DT_DOUBLE")
     proto.tensor_shape.dim.add(size=len(numbers))
     proto.tensor_content = struct.pack(f"<{len(numbers)}d", *numbers)
     return proto
@@ -93,7 +93,7 @@ def whole_tensor(dtype: str, shape: Sequence[int], value: bytes) -> TensorProto:
         shape: Its dimensions.
         value: The elements in row-major order, little-endian.
     """
-    proto = TensorProto(dtype=dtype_number(dtype), tensor_content=value)
+    proto = TensorProto(dtype=DataType.Name(dtype_number(dtype)), tensor_content=value)
     proto.tensor_shape.SetInParent()
     for size in shape:
         proto.tensor_shape.dim.add(size=size)

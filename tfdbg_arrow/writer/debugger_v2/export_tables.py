@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,28 @@ Row = tuple[Any, ...]
 
 
 class PartGoneError(Exception):
-    """A part was replaced since the manifest was read: the manifest has to be read again."""
+    """A part does not exist: it was replaced since the manifest was read, or was lost.
+
+    Attributes:
+        path: The part.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self.path = path
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """What an export needs of a row of the table run; the names are its columns."""
+
+    run_id: str
+    wall_time_ns: int
+    tensorflow_version: str | None
+    host_name: str | None
+    tensor_debug_mode: str | None
+    health_backend: str
+    settings: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +66,7 @@ class _RowGroup:
                 known = set(file.schema_arrow.names)
                 found = file.read_row_group(self.index, columns=[name for name in columns if name in known])
         except FileNotFoundError:
-            raise PartGoneError from None
+            raise PartGoneError(self.path) from None
         except (OSError, pa.ArrowException) as error:
             raise _broken(self.path, error) from error
         rows = self.metadata.row_group(self.index).num_rows
@@ -88,17 +110,26 @@ class RunTables:
             try:
                 metadata = pq.read_metadata(path)
             except FileNotFoundError:
-                raise PartGoneError from None
+                raise PartGoneError(path) from None
             except (OSError, pa.ArrowException) as error:
                 raise _broken(path, error) from error
             groups = self._groups.setdefault(entry.table, [])
-            groups += [
-                _RowGroup(path=path, metadata=metadata, index=index) for index in range(metadata.num_row_groups)
-            ]
+            groups += [_RowGroup(path=path, metadata=metadata, index=index) for index in range(metadata.num_row_groups)]
 
     def num_rows(self, table: str) -> int:
         """Returns how many rows a table has."""
         return sum(group.metadata.row_group(group.index).num_rows for group in self._groups.get(table, ()))
+
+    def run(self) -> RunRow | None:
+        """Returns the run's own row; None where it has none yet.
+
+        Raises:
+            BrokenPartError: A part cannot be read.
+            PartGoneError: A part was replaced meanwhile.
+        """
+        names = [field.name for field in fields(RunRow)]
+        row = next(self.rows("run", names), None)
+        return None if row is None else RunRow(**dict(zip(names, row, strict=True)))
 
     def count(self, table: str, column: str, value: str) -> int:
         """Returns how many rows of a table have a value in a VARCHAR column.
@@ -124,9 +155,7 @@ class RunTables:
         for group in self._groups.get(table, ()):
             yield from to_rows(group.read(columns, schema))
 
-    def keyed(
-        self, table: str, key: str, columns: Sequence[str], *, where: tuple[str, str] | None = None
-    ) -> KeyedRows:
+    def keyed(self, table: str, key: str, columns: Sequence[str], *, where: tuple[str, str] | None = None) -> KeyedRows:
         """Returns a table to be read by the values of a BIGINT column.
 
         Args:
@@ -156,9 +185,7 @@ class KeyedRows:
         where: tuple[str, str] | None,
     ) -> None:
         ranges = [(group, group.range_of(key)) for group in groups]
-        found = sorted(
-            ((group, range_) for group, range_ in ranges if range_ is not None), key=lambda pair: pair[1]
-        )
+        found = sorted(((group, range_) for group, range_ in ranges if range_ is not None), key=lambda pair: pair[1])
         self._groups = [group for group, _ in found]
         self._firsts = np.array([range_[0] for _, range_ in found], np.int64)
         self._lasts = np.array([range_[1] for _, range_ in found], np.int64)
@@ -191,7 +218,7 @@ class KeyedRows:
         if len(pieces) == 1:
             return pieces[0]
         whole = pa.concat_tables(pieces) if pieces else _empty(self._schema, self._columns)
-        if any(left[-1] > right[0] for left, right in zip(keys, keys[1:], strict=False)):
+        if any(left[-1] > right[0] for left, right in pairwise(keys)):
             whole = whole.take(pa.array(np.argsort(np.concatenate(keys), kind="stable")))
         return whole
 
