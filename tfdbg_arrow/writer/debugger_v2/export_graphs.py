@@ -98,14 +98,19 @@ class Graphs:
             "graph_id",
             ("graph_id", "op_name", "input_index", "is_control", "source_op_name", "source_output_slot"),
         )
+        outputs = self._tables.keyed("graph_op_output", "graph_id", ("graph_id", "op_name", "output_slot"))
         for first, end, window in ops.windows(_GRAPH_WINDOW):
+            # TensorFlow may give a call further outputs when the gradient is made, after its creation.
+            slots: dict[tuple[int, str], int] = defaultdict(int)
+            for graph_id, op_name, slot in to_rows(outputs.between(first, end)):
+                slots[graph_id, op_name] = max(slots[graph_id, op_name], slot + 1)
             sources: dict[tuple[int, str], list[tuple[int, str]]] = defaultdict(list)
             for graph_id, op_name, index, is_control, source, slot in to_rows(inputs.between(first, end)):
                 if not is_control and slot is not None:
                     sources[graph_id, op_name].append((index, f"{source}:{slot}"))
             for graph_id, _, op_name, *rest in sorted(to_rows(window), key=lambda row: row[:3]):
                 names = [name for _, name in sorted(sources[graph_id, op_name])]
-                self._write_op(graph_id, op_name, names, *rest)
+                self._write_op(graph_id, op_name, names, slots[graph_id, op_name], *rest)
             self._advance(window.num_rows)
 
     def _write_op(
@@ -113,6 +118,7 @@ class Graphs:
         graph_id: int,
         op_name: str,
         input_names: list[str],
+        num_slots: int,
         op_type: str,
         num_outputs: int,
         device_name: str | None,
@@ -125,6 +131,7 @@ class Graphs:
         if (graph_id, op_name) in self._tensor_ids:
             self._leave_out("graph_op", "The graph has an op of that name already, and cannot be read with two.")
             return
+        num_outputs = max(num_outputs, num_slots)
         event = DebugEvent(wall_time=wall_time_ns / 1_000_000_000)
         op = event.graph_op_creation
         op.op_type, op.op_name = op_type, op_name
