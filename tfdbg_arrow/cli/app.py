@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tfdbg_arrow._version import __version__
-from tfdbg_arrow.cli import export, first_nonfinite, info, run, schema, sql, why
+from tfdbg_arrow.cli import export, first_nonfinite, import_dump, info, run, schema, sql, why
 from tfdbg_arrow.cli.output import printable
 from tfdbg_arrow.errors import TfdbgArrowError
 
@@ -65,6 +65,7 @@ app.command("sql")(sql.sql)
 app.command("schema")(schema.schema)
 app.command("info")(info.info)
 app.command("export")(export.export)
+app.command("import")(import_dump.import_dump)
 # Everything from the script's name on belongs to the script.
 app.command("run", cls=run.RunCommand, context_settings={"allow_interspersed_args": False})(run.run)
 

@@ -39,9 +39,12 @@ def _print_info(found: LogdirInfo) -> None:
     for run in found.runs:
         out.print()
         out.print(styled(("run ", "dim"), (run.run_id, "bold")))
-        out.print(styled(f"  {run.tensor_debug_mode}, measured by {run.health_backend}, {_ending(run)}"))
-        out.print(styled(f"  pid {run.pid} on {run.host_name}, TensorFlow {run.tensorflow_version or 'not imported'}"))
-        out.print(styled(f"  {run.command_line}"))
+        out.print(styled(f"  {run.tensor_debug_mode or 'no events'}, measured by {run.health_backend}, {_ending(run)}"))
+        pid = "" if run.pid is None else f"pid {run.pid} on "
+        version = run.tensorflow_version or ("not imported" if run.health_backend != "debugger_v2" else "not known")
+        out.print(styled(f"  {pid}{run.host_name or 'a host that is not known'}, TensorFlow {version}"))
+        if run.command_line is not None:
+            out.print(styled(f"  {run.command_line}"))
     out.print()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("table")
@@ -53,6 +56,8 @@ def _print_info(found: LogdirInfo) -> None:
 
 
 def _ending(run: Run) -> str:
+    if run.health_backend == "debugger_v2":
+        return f"from {_time(run.wall_time_ns)} UTC, imported" + ("" if run.is_clean_end else ", not whole")
     if run.end_wall_time_ns is None:
         return f"started {_time(run.wall_time_ns)} UTC, still recording or ended without closing"
     return f"{_time(run.wall_time_ns)} to {_time(run.end_wall_time_ns)} UTC" + (

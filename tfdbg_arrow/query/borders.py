@@ -14,6 +14,7 @@ PASSING_OPS = frozenset({
     "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefSwitch", "Snapshot", "StopGradient", "Switch",
 })  # fmt: skip
 """Op types whose output has the values of their first input (IdentityN: of the input of the same index)."""
+_PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault"})
 _FRAME_OPS = frozenset({"Enter", "Exit", "NextIteration", "RefEnter", "RefExit"})
 _BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 _EAGER_PASSING_OPS = PASSING_OPS - {"IdentityN"}
@@ -62,6 +63,8 @@ class Borders:
         # Nearly always a Placeholder; TensorFlow keeps a small captured tensor as a Const.
         if not op.inputs and self._graphs.argument(place.graph_id, place.op_name, function_name=None) is not None:
             return self._argument_crossing(place)
+        if op.op_type in _PLACEHOLDERS and not op.inputs:
+            return Crossing(None, "argument")  # of a function whose arguments were not recorded, as in an import
         calls = self._graphs.calls(place.graph_id, place.op_name)
         return self._result_crossing(place, calls) if calls else None
 

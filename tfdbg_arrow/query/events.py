@@ -40,7 +40,7 @@ class TensorEvent:
     output_slot: int | None
     tensor_id: int | None
     device_id: int | None
-    dtype: str
+    dtype: str | None
     shape: tuple[int, ...] | None
     size: int | None
     has_inf_or_nan: bool | None

@@ -20,16 +20,16 @@ class Run:
     is_clean_end: bool
     tfdbg_arrow_version: str
     tensorflow_version: str | None
-    host_name: str
-    pid: int
-    command_line: str
-    tensor_debug_mode: str
+    host_name: str | None
+    pid: int | None
+    command_line: str | None
+    tensor_debug_mode: str | None
     health_backend: str
 
     @property
     def measures_health(self) -> bool:
         """Whether the mode looks for infinities and NaN at all."""
-        return self.tensor_debug_mode not in _MODES_WITHOUT_HEALTH
+        return self.tensor_debug_mode is not None and self.tensor_debug_mode not in _MODES_WITHOUT_HEALTH
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class TensorHealth:
 
     Attributes:
         event_index: Its row in tensor_health.
-        dtype: Dtype by TensorFlow's name.
+        dtype: Dtype by TensorFlow's name; None where an imported dump does not say it.
         shape: Dimensions.
         size: Number of elements.
         has_inf_or_nan: Whether any element is infinite or NaN.
@@ -35,7 +35,7 @@ class TensorHealth:
     """
 
     event_index: int
-    dtype: str
+    dtype: str | None
     shape: tuple[int, ...] | None
     size: int | None
     has_inf_or_nan: bool | None
@@ -101,7 +101,7 @@ class NonFinite:
         iteration: Iteration of the loop, from 0; None outside graphs.
         output_slot: Which output of the op, from 0; None for a tensor from outside.
         device_name: Where it was computed.
-        dtype: Dtype by TensorFlow's name.
+        dtype: Dtype by TensorFlow's name; None where an imported dump does not say it.
         shape: Dimensions.
         size: Number of elements.
         num_neg_inf: Elements that are -infinity.
@@ -127,7 +127,7 @@ class NonFinite:
     iteration: int | None
     output_slot: int | None
     device_name: str | None
-    dtype: str
+    dtype: str | None
     shape: tuple[int, ...] | None
     size: int | None
     num_neg_inf: int | None

@@ -32,7 +32,7 @@ def check_logdir(path: Path) -> None:
     if any(name.startswith("tfdbg_events.") and name.endswith(".metadata") for name in names):
         raise LogdirError(
             f"{path} holds dumps of TensorFlow's Debugger V2 (tfdbg_events.* files), which are not a logdir of "
-            "tfdbg_arrow; record the program again with `tfdbg-arrow run`."
+            f"tfdbg_arrow; make one of them with `tfdbg-arrow import {path} LOGDIR`."
         )
     raise LogdirError(
         f"{path} is not a logdir of tfdbg_arrow: it has no {MARKER_NAME}; give the directory that a recording wrote."

@@ -129,7 +129,7 @@ class Sink:
             LogdirError: The logdir cannot be written, or is one of another format version.
         """
         try:
-            self._mark_logdir()
+            mark_logdir(self._logdir, self._run_id)
             self._parts.start()
             for table in TABLES:
                 self._parts.write(table.name, arrow_schema(table.name).empty_table())
@@ -393,15 +393,26 @@ class Sink:
             "num_events": num_events,
         }
 
-    def _mark_logdir(self) -> None:
-        self._logdir.mkdir(parents=True, exist_ok=True)
-        marker = self._logdir / MARKER_NAME
-        try:
-            parse_marker(marker.read_text(encoding="utf-8"), path=marker)
-        except FileNotFoundError:
-            temporary = marker.with_name(f".{MARKER_NAME}.{self._run_id}")
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(marker_text())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, marker)
+
+def mark_logdir(logdir: Path, run_id: str) -> None:
+    """Makes a directory a logdir, if it is none yet.
+
+    Args:
+        logdir: The directory; made if missing.
+        run_id: The run that is about to be written.
+
+    Raises:
+        LogdirError: It is a logdir of another format version, or its marker is damaged.
+        OSError: It cannot be written.
+    """
+    logdir.mkdir(parents=True, exist_ok=True)
+    marker = logdir / MARKER_NAME
+    try:
+        parse_marker(marker.read_text(encoding="utf-8"), path=marker)
+    except FileNotFoundError:
+        temporary = marker.with_name(f".{MARKER_NAME}.{run_id}")
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(marker_text())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, marker)

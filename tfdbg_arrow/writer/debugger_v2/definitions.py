@@ -39,7 +39,7 @@ class Definitions:
     """
 
     def __init__(self, rows: RowBuffer, keeper: Keeper, problems: Problems) -> None:
-        self._rows, self._keeper, self._problems = rows, keeper, problems
+        self._rows, self._keeper, self.problems = rows, keeper, problems
         self.metadata: Any = None
         self.graph_ids: dict[str, int] = {}
         self.graph_names: dict[int, str] = {}
@@ -79,7 +79,7 @@ class Definitions:
             try:
                 event = DebugEvent.FromString(record)
             except DecodeError:
-                self._problems.add("failed", f"{file} record", "is no DebugEvent; it is kept as it is")
+                self.problems.add("failed", f"{file} record", "is no DebugEvent; it is kept as it is")
                 self._keeper.keep_whole(file, record)
                 continue
             self.note_time(wall_time_ns(event.wall_time))
@@ -87,7 +87,7 @@ class Definitions:
             row_id = stack_trace_id = None
             is_whole = False
             if handler is None:
-                self._problems.add("failed", f"{file} record", "says nothing that is known; it is kept as it is")
+                self.problems.add("failed", f"{file} record", "says nothing that is known; it is kept as it is")
             else:
                 try:
                     row_id, stack_trace_id = handler(event)
@@ -121,9 +121,7 @@ class Definitions:
         is_known = -1 not in ids
         if not is_known:
             missing = ids.count(-1)
-            self._problems.add(
-                "failed", "stack frame", "is referred to, but not among the dump's stack_frames", missing
-            )
+            self.problems.add("failed", "stack frame", "is referred to, but not among the dump's stack_frames", missing)
             ids = tuple(frame_id for frame_id in ids if frame_id >= 0)
         known = self._stack_ids.get(ids)
         if known is None:
@@ -193,7 +191,7 @@ class Definitions:
         frame_id = self._num_frames
         self._num_frames += 1
         if frame.id in self._frame_ids:
-            self._problems.add("failed", "stack frame", "has the id of another; stacks are given the first one")
+            self.problems.add("failed", "stack frame", "has the id of another; stacks are given the first one")
         self._frame_ids.setdefault(frame.id, frame_id)
         path = self._file_path(place.file_index)
         lines = self._file_lines.get(place.file_index, [])
@@ -216,7 +214,7 @@ class Definitions:
         path = f"<source file {index} of the dump>"
         if index not in self._unknown_files:
             self._unknown_files.add(index)
-            self._problems.add("failed", "source file", "is referred to, but not among the dump's source_files")
+            self.problems.add("failed", "source file", "is referred to, but not among the dump's source_files")
             self._rows.add_row("source_file", {"source_file_id": index, "file_path": path, "source_text": None})
         return path
 
@@ -231,7 +229,7 @@ class Definitions:
     def _graph(self, event: Any) -> tuple[int | None, int | None]:
         graph = event.debugged_graph
         if graph.graph_id in self.graph_ids and self.graph_ids[graph.graph_id] in self.graph_names:
-            self._problems.add("failed", "graph", "has the id of another; it is kept as a record only")
+            self.problems.add("failed", "graph", "has the id of another; it is kept as a record only")
             return None, None
         graph_id = self._graph_number(graph.graph_id)
         self.graph_names[graph_id] = graph.graph_name
@@ -251,7 +249,7 @@ class Definitions:
     def _device(self, event: Any) -> tuple[int | None, int | None]:
         device = event.debugged_device
         if device.device_name in self.device_ids or device.device_id in self.device_ids.values():
-            self._problems.add("failed", "device", "is told of twice; the first one holds")
+            self.problems.add("failed", "device", "is told of twice; the first one holds")
             return None, None
         self.device_ids[device.device_name] = device.device_id
         self._rows.add_row("device", {"device_id": device.device_id, "device_name": device.device_name})
@@ -268,7 +266,7 @@ class Definitions:
         index = self._num_graph_ops.get(graph_id, 0)
         self._num_graph_ops[graph_id] = index + 1
         if (graph_id, op.op_name) in self.op_types:
-            self._problems.add("failed", "graph op", "has the name of another op of its graph; both have rows")
+            self.problems.add("failed", "graph op", "has the name of another op of its graph; both have rows")
         self.op_types[graph_id, op.op_name] = op.op_type
         common = {"graph_id": graph_id, "op_name": op.op_name}
         self._rows.add_row(
@@ -295,12 +293,12 @@ class Definitions:
         lost = {number: found for number, found in self._late_graphs.items() if number not in self.graph_names}
         for graph_id, (name, time_ns) in lost.items():
             self.graph_names[graph_id] = name
-            self._problems.add("failed", "graph", "is told of by its ops only")
+            self.problems.add("failed", "graph", "is told of by its ops only")
             self._add_graph(graph_id, name, time_ns, outer=None)
         for name, graph_id in self.graph_ids.items():
             if graph_id not in self.graph_names:
                 self.graph_names[graph_id] = name
-                self._problems.add("failed", "graph", "is told of by a graph in it only")
+                self.problems.add("failed", "graph", "is told of by a graph in it only")
                 self._add_graph(graph_id, name, self.wall_time_ns or 0, outer=None)
 
 

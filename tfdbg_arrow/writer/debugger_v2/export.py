@@ -15,8 +15,8 @@ from tfdbg_arrow.errors import BrokenPartError, DumpError, LogdirError, SettingE
 from tfdbg_arrow.schema.logdir_check import check_logdir
 from tfdbg_arrow.schema.logdir_layout import run_ids
 from tfdbg_arrow.writer.debugger_v2.export_files import DumpFiles, check_dump, file_prefix
-from tfdbg_arrow.writer.debugger_v2.export_imported import IMPORTED_BACKEND, ImportedRun, imported_files
-from tfdbg_arrow.writer.debugger_v2.export_recorded import PROGRESS_TABLES, LeftOut, RecordedRun
+from tfdbg_arrow.writer.debugger_v2.export_imported import IMPORTED_BACKEND, ImportedRunWriter, imported_files
+from tfdbg_arrow.writer.debugger_v2.export_recorded import PROGRESS_TABLES, LeftOut, RecordedRunWriter
 from tfdbg_arrow.writer.debugger_v2.export_summaries import EXPORTABLE, MODES
 from tfdbg_arrow.writer.debugger_v2.export_tables import PartGoneError, RunRow, RunTables
 
@@ -180,11 +180,11 @@ class _Export:
         left_out: tuple[LeftOut, ...] = ()
         if self._is_imported or self._mode is None:
             with imported_files(self._run, self._dump) as files:
-                ImportedRun(tables, files=files, advance=share.advance).write()
+                ImportedRunWriter(tables, files=files, advance=share.advance).write()
         else:
             prefix = file_prefix(self._run.wall_time_ns, host_name=self._run.host_name or "localhost")
             with DumpFiles(self._dump, prefix) as files:
-                recorded = RecordedRun(tables, self._run, mode=self._mode, files=files, advance=share.advance)
+                recorded = RecordedRunWriter(tables, self._run, mode=self._mode, files=files, advance=share.advance)
                 left_out = recorded.write()
         return ExportedRun(
             run_id=self._run_id,

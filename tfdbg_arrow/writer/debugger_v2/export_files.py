@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -56,7 +56,6 @@ class DumpFiles:
         directory: Where the dump goes; made where it does not exist.
         prefix: How the names start.
         suffixes: Which of the files there are, without a dot.
-        names: Full names of files where they are not prefix and suffix.
 
     Attributes:
         num_records: Of each file, how many records were written.
@@ -72,11 +71,9 @@ class DumpFiles:
         prefix: str,
         *,
         suffixes: Sequence[str] = FILES,
-        names: Mapping[str, str] | None = None,
     ) -> None:
         self._directory = directory
-        given = names or {}
-        self._paths = {suffix: directory / given.get(suffix, f"{prefix}.{suffix}") for suffix in suffixes}
+        self._paths = {suffix: directory / f"{prefix}.{suffix}" for suffix in suffixes}
         self._files: dict[str, BinaryIO] = {}
         self._made: list[Path] = []
         self.num_records = dict.fromkeys(suffixes, 0)

@@ -5,13 +5,14 @@ How the messages are kept is said in `records`.
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from tfdbg_arrow.errors import BrokenPartError
-from tfdbg_arrow.writer.debugger_v2.export_files import DumpFiles, file_prefix
+from tfdbg_arrow.errors import BrokenPartError, LogdirError
+from tfdbg_arrow.writer.debugger_v2.export_files import DumpFiles
 from tfdbg_arrow.writer.debugger_v2.export_tables import Row, RunRow, RunTables, to_rows
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
 from tfdbg_arrow.writer.debugger_v2.records import FILES, TAIL_COLUMNS, is_measured, summary_tail
@@ -24,12 +25,30 @@ _HEALTH_COLUMNS = tuple(dict.fromkeys(name for names in TAIL_COLUMNS.values() fo
 
 
 def imported_files(run: RunRow, dump: Path) -> DumpFiles:
-    """Returns the files that the imported dump had, by their names, to be written into a directory."""
-    prefix = file_prefix(run.wall_time_ns, host_name=run.host_name or "localhost")
-    return DumpFiles(dump, prefix)
+    """Returns the files that the imported dump had, by their names, to be written into a directory.
+
+    Raises:
+        LogdirError: The run does not say which they were, or its import was not finished.
+    """
+    try:
+        made_of = json.loads(run.settings)["debugger_v2"]
+        prefix, suffixes = made_of["prefix"], [name for name in FILES if name in made_of["files"]]
+        is_finished = bool(made_of["is_finished"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise LogdirError(
+            f"the settings of the imported run {run.run_id} do not say which files it was made of "
+            f"({type(error).__name__}: {error}); import the dump again."
+        ) from error
+    if not is_finished:
+        raise LogdirError(
+            f"the import of the run {run.run_id} was not finished; do `tfdbg-arrow import` again to finish it."
+        )
+    if not isinstance(prefix, str) or not prefix or PurePath(prefix).name != prefix:
+        raise LogdirError(f"the imported run {run.run_id} has the file prefix {prefix!r}, expected a plain file name.")
+    return DumpFiles(dump, prefix, suffixes=suffixes)
 
 
-class ImportedRun:
+class ImportedRunWriter:
     """Writes one imported run into the files of a dump.
 
     Args:

@@ -65,7 +65,7 @@ class _Measured:
     health: Health
 
 
-class RecordedRun:
+class RecordedRunWriter:
     """Writes one recorded run into the files of a dump.
 
     Args:

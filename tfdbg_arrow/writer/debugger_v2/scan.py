@@ -75,15 +75,15 @@ Intern = Callable[[DebugEvent], int]
 
 
 class EventScanner(Protocol):
-    """Reads a file of events; iterating gives its Scans.
+    """Reads a file of events; iterating gives its Scans."""
 
-    Attributes:
-        offset: How many bytes were read.
-        damage: Why reading ended before the end of the file, or None.
-    """
+    @property
+    def offset(self) -> int:
+        """How many bytes were read."""
 
-    offset: int
-    damage: Damage | None
+    @property
+    def damage(self) -> Damage | None:
+        """Why reading ended before the end of the file, or None."""
 
     def __iter__(self) -> Iterator[Scan]: ...
 
@@ -105,10 +105,12 @@ class PythonScanner:
 
     @property
     def offset(self) -> int:
+        """How many bytes were read."""
         return self._reader.offset
 
     @property
     def damage(self) -> Damage | None:
+        """Why reading ended before the end of the file, or None."""
         return self._reader.damage
 
     def __iter__(self) -> Iterator[Scan]:

@@ -1,0 +1,79 @@
+"""`tfdbg-arrow import`: takes a dump of TensorFlow's Debugger V2 into a logdir."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.debugger_v2.importer import Imported, ImportedRun
+
+
+def import_dump(
+    dump: Annotated[str, typer.Argument(metavar="DUMP", help="The dump_root that Debugger V2 wrote to.")],
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The logdir to write to; made if missing.")],
+    json: JsonOption = False,
+) -> None:
+    """Imports dumps of TensorFlow's Debugger V2, each file set as a run; TensorFlow is not needed.
+
+    What was imported before is left alone; an import that was interrupted is started over.
+    """
+    from tfdbg_arrow.writer.debugger_v2.importer import import_dump as run_import
+
+    with _bar() as progress:
+        found = run_import(dump, logdir, progress=progress)
+    if json:
+        print_json(_summary(found))
+    else:
+        _print(found)
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Callable[[int, int], None] | None]:
+    """Shows on stderr how far the import is, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (
+        TextColumn("Importing"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("import", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _summary(found: Imported) -> dict[str, object]:
+    return {
+        "dump": found.dump,
+        "logdir": found.logdir,
+        "seconds": found.seconds,
+        "num_events": found.num_events,
+        "runs": found.runs,
+    }
+
+
+def _print(found: Imported) -> None:
+    out = console()
+    for run in found.runs:
+        out.print(styled(("run ", "dim"), (run.run_id, "bold")))
+        if run.is_new:
+            out.print(styled(f"  {run.num_events:,} records: {_counts(run)}"))
+        else:
+            out.print(styled(f"  is in the logdir already, with {run.num_events:,} records; nothing was done"))
+        for stat in run.dropped:
+            count = "" if stat["num_events"] is None else f" ({stat['num_events']:,})"
+            out.print(styled((f"  {stat['stat']}: {stat['subject']}: {stat['reason']}{count}", "yellow")))
+    out.print(styled(f"{found.num_events:,} records in {found.seconds:.1f} s"))
+
+
+def _counts(run: ImportedRun) -> str:
+    names = ("execution", "tensor_health", "graph", "graph_op", "source_file")
+    return ", ".join(f"{run.rows.get(name, 0):,} {name}" for name in names)

@@ -1,0 +1,187 @@
+"""The measured columns of tensor_health, from the summaries and values of a dump."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import TensorDebugMode
+from tfdbg_arrow.writer.debugger_v2.records import NUM_KEPT, NUM_SHAPE_DIMS, NUM_SUMMARY, TAIL_COLUMNS
+from tfdbg_arrow.writer.debugger_v2.templates import TensorFacts
+from tfdbg_arrow.writer.native.reference import TENSORFLOW_DTYPES, summarize
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
+_COLUMNS = ("rank", "size", "has_inf_or_nan", *_COUNTS)
+_LARGEST = 2.0**53
+_MAX_RANK = 255
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tensors:
+    """The tensors that some records measured.
+
+    Attributes:
+        mode: Of each the TensorDebugMode; below 0 where nothing was measured.
+        facts: Of each the place in the templates' facts; below 0 where there are none.
+        start: Of each where its content begins in `buffer`.
+        length: Of each how many bytes of content it has.
+        buffer: Bytes that hold the contents.
+    """
+
+    mode: Ints
+    facts: Ints
+    start: Ints
+    length: Ints
+    buffer: bytes
+
+
+class Health:
+    """The measured columns of some tensors.
+
+    Attributes:
+        columns: Arrow arrays by column of tensor_health.
+        is_exact: For each tensor whether its columns and value give back its content.
+        values: Elements, dtype and shape by place, of the tensors that have them.
+    """
+
+    def __init__(self, tensors: Tensors, facts: list[TensorFacts]) -> None:
+        self._tensors = tensors
+        count = len(tensors.mode)
+        self._numbers: dict[str, Ints] = {name: np.zeros(count, dtype=np.int64) for name in _COLUMNS}
+        self._known: dict[str, Mask] = {name: np.zeros(count, dtype=np.bool_) for name in _COLUMNS}
+        self._dims = np.zeros((count, NUM_SHAPE_DIMS), dtype=np.int64)
+        self._has_dims = np.zeros(count, dtype=np.bool_)
+        self._shapes: dict[int, tuple[int, ...]] = {}
+        self.is_exact: Mask = tensors.length == 0
+        self.values: dict[int, tuple[bytes, TensorFacts]] = {}
+        for mode in np.unique(tensors.mode).tolist():
+            places = np.flatnonzero(tensors.mode == mode)
+            if mode in NUM_SUMMARY:
+                self._read_summaries(mode, places)
+            elif mode == TensorDebugMode.FULL_TENSOR:
+                for place in places.tolist():
+                    self._read_value(place, facts[int(tensors.facts[place])])
+        self.columns: Mapping[str, pa.Array] = self._to_arrow()
+
+    def _read_summaries(self, mode: int, places: Ints) -> None:
+        tensors = self._tensors
+        width = NUM_SUMMARY[mode] - NUM_KEPT[mode]
+        is_whole = tensors.length[places] == 8 * width
+        self.is_exact[places[~is_whole]] = False
+        places = places[is_whole]
+        if not len(places):
+            return
+        content = np.frombuffer(tensors.buffer, dtype=np.uint8)
+        numbers = content[tensors.start[places][:, None] + np.arange(8 * width)].view("<f8")
+        with np.errstate(invalid="ignore"):
+            # Anything else was not written by TensorFlow; -0.0 is not 0.0 to an exact export.
+            fine = (numbers >= 0) & (numbers <= _LARGEST) & (numbers == np.floor(numbers)) & ~np.signbit(numbers)
+        if mode == TensorDebugMode.CURT_HEALTH:
+            fine &= numbers <= 1
+        elif mode != TensorDebugMode.CONCISE_HEALTH:
+            fine[:, 0] &= numbers[:, 0] <= _MAX_RANK
+        is_fine = fine.all(axis=1)
+        self.is_exact[places] = is_fine
+        places, numbers = places[is_fine], numbers[is_fine].astype(np.int64)
+        for column, name in enumerate(TAIL_COLUMNS[mode]):
+            self._set(name, places, numbers[:, column])
+        if mode in (TensorDebugMode.CONCISE_HEALTH, TensorDebugMode.FULL_HEALTH):
+            bad = sum(self._numbers[name][places] for name in _COUNTS[:3])
+            self._set("has_inf_or_nan", places, np.asarray(bad > 0, dtype=np.int64))
+        if mode == TensorDebugMode.SHAPE:
+            self._read_dims(places, rank=numbers[:, 0], dims=numbers[:, 2:])
+
+    def _read_dims(self, places: Ints, *, rank: Ints, dims: Ints) -> None:
+        unused = np.arange(NUM_SHAPE_DIMS) >= rank[:, None]
+        # Of a higher rank the first dimensions are not there.
+        is_shape = (rank <= NUM_SHAPE_DIMS) & ~(unused & (dims != 0)).any(axis=1)
+        self.is_exact[places[~is_shape]] = False
+        self._has_dims[places[is_shape]] = True
+        self._dims[places] = dims
+
+    def _read_value(self, place: int, facts: TensorFacts) -> None:
+        tensors = self._tensors
+        start, length = int(tensors.start[place]), int(tensors.length[place])
+        value = facts.value
+        if not facts.has_elements and length == facts.value_bytes:
+            value = tensors.buffer[start : start + length]
+            self.is_exact[place] = True
+        shape = facts.shape
+        if shape is not None:
+            self._shapes[place] = shape
+            self._set("rank", place, len(shape))
+            self._set("size", place, int(np.prod(shape, dtype=np.int64)))
+        if value is None:
+            return
+        self.values[place] = (value, facts)
+        summary = _summary(value, facts.dtype)
+        if summary is not None:
+            for name, number in zip(_COUNTS, summary, strict=True):
+                self._set(name, place, number)
+            self._set("has_inf_or_nan", place, int(sum(summary[:3]) > 0))
+
+    def _set(self, name: str, places: Ints | int, numbers: Ints | int) -> None:
+        self._numbers[name][places] = numbers
+        self._known[name][places] = True
+
+    def _to_arrow(self) -> dict[str, pa.Array]:
+        made: dict[str, pa.Array] = {}
+        for name in _COLUMNS:
+            numbers: npt.NDArray[Any] = self._numbers[name]
+            if name == "has_inf_or_nan":
+                numbers = numbers != 0
+            elif name == "rank":
+                numbers = numbers.astype(np.int32)
+            known = self._known[name]
+            made[name] = pa.array(numbers) if known.all() else pa.array(numbers, mask=~known)
+        made["shape"] = self._shape_column()
+        return made
+
+    def _shape_column(self) -> pa.Array:
+        type_ = arrow_schema("tensor_health").field("shape").type
+        count = len(self._tensors.mode)
+        if self._shapes:
+            shapes: list[tuple[int, ...] | None] = [self._shapes.get(place) for place in range(count)]
+            for place in np.flatnonzero(self._has_dims).tolist():
+                shapes[place] = tuple(self._dims[place, : self._numbers["rank"][place]].tolist())
+            return pa.array(shapes, type=type_)
+        if not self._has_dims.any():
+            return pa.nulls(count, type_)
+        lengths = np.where(self._has_dims, self._numbers["rank"], 0)
+        offsets = np.zeros(count + 1, dtype=np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        flat = self._dims[np.arange(NUM_SHAPE_DIMS) < lengths[:, None]]
+        mask = None if self._has_dims.all() else pa.array(~self._has_dims)
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=type_, mask=mask)
+
+
+def _summary(value: bytes, dtype: str | None) -> tuple[int, int, int, int, int, int] | None:
+    """Returns the six counts of some elements; None where the dtype has none or NumPy does not know it here."""
+    if dtype is None or dtype not in TENSORFLOW_DTYPES:
+        return None
+    try:
+        numpy_dtype = np.dtype(dtype)
+    except TypeError:
+        try:
+            import ml_dtypes
+        except ImportError:
+            return None
+        numpy_dtype = np.dtype(getattr(ml_dtypes, dtype))
+    found = summarize(np.frombuffer(value, dtype=numpy_dtype))
+    return (
+        found.num_neg_inf,
+        found.num_pos_inf,
+        found.num_nan,
+        found.num_neg_finite,
+        found.num_zero,
+        found.num_pos_finite,
+    )
