@@ -10,7 +10,20 @@ import typer
 from typer.core import TyperGroup
 
 from tfdbg_arrow._version import __version__
-from tfdbg_arrow.cli import alerts, coverage, first_nonfinite, import_dump, info, run, schema, show, sql, upload, why
+from tfdbg_arrow.cli import (
+    alerts,
+    coverage,
+    export,
+    first_nonfinite,
+    import_dump,
+    info,
+    run,
+    schema,
+    show,
+    sql,
+    upload,
+    why,
+)
 from tfdbg_arrow.cli.output import printable
 from tfdbg_arrow.errors import TfdbgArrowError
 
@@ -69,6 +82,7 @@ app.command("schema")(schema.schema)
 app.command("coverage")(coverage.coverage)
 app.command("info")(info.info)
 app.command("upload")(upload.upload)
+app.command("export")(export.export)
 app.command("import")(import_dump.import_dump)
 # Everything from the script's name on belongs to the script.
 app.command("run", cls=run.RunCommand, context_settings={"allow_interspersed_args": False})(run.run)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import duckdb
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
-from tfdbg_arrow.query.opening import check_logdir, list_parts
+from tfdbg_arrow.query.opening import list_parts
 from tfdbg_arrow.query.public_views import public_views
 from tfdbg_arrow.query.remote import RemoteSource, mentioned_tables
 from tfdbg_arrow.schema import TABLES, Table
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
+from tfdbg_arrow.schema.logdir_check import check_logdir
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alerts import Alerts

@@ -1,0 +1,65 @@
+"""Reads dumps with TensorFlow's own reader, monitor and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+from tensorflow.core.protobuf import debug_event_pb2
+from tensorflow.python.debug.lib.debug_events_monitors import InfNanMonitor
+from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
+
+from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader
+
+MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_TENSOR")
+MONITORED = tuple(mode for mode in MODES if mode != "FULL_TENSOR")
+"""On FULL_TENSOR the monitor waits forever: it takes a lock that its reader holds."""
+
+Alert = tuple[Any, ...]
+Row = dict[str, Any]
+
+
+@contextmanager
+def opened(dump: Path) -> Iterator[DebugDataReader]:
+    with DebugDataReader(str(dump)) as reader:
+        reader.update()
+        yield reader
+
+
+def alerts(dump: Path) -> list[Alert]:
+    """Each alert's time, op type, slot, size, counts, and place among the executions and traces."""
+    with DebugDataReader(str(dump)) as reader:
+        monitor = InfNanMonitor(reader)
+        reader.update()
+        return [
+            (
+                alert.wall_time,
+                alert.op_type,
+                alert.output_slot,
+                alert.size,
+                alert.num_neg_inf,
+                alert.num_pos_inf,
+                alert.num_nan,
+                alert.execution_index,
+                alert.graph_execution_trace_index,
+            )
+            for alert in monitor.alerts()
+        ]
+
+
+def messages(dump: Path) -> dict[str, list[Any]]:
+    """By the name of each file, its records as TensorFlow's messages."""
+    found = {}
+    for path in sorted(dump.iterdir()):
+        with open(path, "rb") as file:
+            reader = RecordReader(file)
+            found[path.name] = [debug_event_pb2.DebugEvent.FromString(record) for record in reader]
+            assert reader.damage is None
+    return found
+
+
+def rows(logdir: Path, table: str) -> list[Row]:
+    return ds.dataset(logdir / table).to_table().to_pylist()

@@ -1,0 +1,352 @@
+"""Recordings of ours as dumps: what TensorFlow's reader and monitor find there is what our tables say."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.plugins.debugger_v2.debug_data_multiplexer import DebuggerV2EventMultiplexer
+from tensorflow.core.protobuf import debug_event_pb2
+
+import tfdbg_arrow
+from tfdbg_arrow.writer.debugger_v2.export import ExportedRun, export_logdir
+
+from .dumps import MODES, MONITORED, Alert, Row, alerts, opened, rows
+from .traced_program import run_program
+
+RECORDED = (*MODES, "FULL_NUMERICS")
+COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan")
+
+
+@pytest.fixture(scope="module")
+def logdirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A recording of the program in each mode."""
+    root = tmp_path_factory.mktemp("recorded")
+    for mode in RECORDED:
+        with tfdbg_arrow.capture(root / mode, tensor_debug_mode=mode):
+            tfdbg_arrow.mark(step=1)
+            run_program()
+    return {mode: root / mode for mode in RECORDED}
+
+
+@pytest.fixture(scope="module")
+def exported(logdirs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedRun]:
+    """Each recording as a dump."""
+    root = tmp_path_factory.mktemp("exported")
+    runs = {}
+    for mode, logdir in logdirs.items():
+        (runs[mode],) = export_logdir(logdir, root / mode)
+    return runs
+
+
+def written_mode(mode: str) -> str:
+    return "FULL_HEALTH" if mode == "FULL_NUMERICS" else mode
+
+
+def graph_rows(logdir: Path) -> list[Row]:
+    """The rows that become traces, in their order."""
+    found = [row for row in rows(logdir, "tensor_health") if row["scope"] == "graph"]
+    return sorted(found, key=lambda row: row["event_index"])
+
+
+def execution_rows(logdir: Path) -> list[Row]:
+    return sorted(rows(logdir, "execution"), key=lambda row: row["execution_index"])
+
+
+def expected_alerts(logdir: Path, mode: str) -> list[Alert]:
+    """What the monitor must find, by our tables alone: first in graphs, then of executions."""
+    found: list[Alert] = []
+
+    def add(row: Row, wall_time_ns: int, **places: int) -> None:
+        if row["has_inf_or_nan"]:
+            counts = [None] * 4 if mode == "CURT_HEALTH" else [row["size"], *(row[name] for name in COUNTS)]
+            places_ = (places.get("execution"), places.get("trace"))
+            found.append((wall_time_ns / 10**9, row["op_type"], row["output_slot"], *counts, *places_))
+
+    for index, row in enumerate(graph_rows(logdir)):
+        add(row, row["wall_time_ns"], trace=index)
+    by_execution: dict[int, list[Row]] = defaultdict(list)
+    for row in rows(logdir, "tensor_health"):
+        if row["scope"] == "execution":
+            by_execution[row["execution_index"]].append(row)
+    for index, execution in enumerate(execution_rows(logdir)):
+        for row in sorted(by_execution[execution["execution_index"]], key=lambda row: row["output_slot"]):
+            add(row, execution["wall_time_ns"], execution=index)
+    return found
+
+
+@pytest.mark.parametrize("mode", [*MONITORED, "FULL_NUMERICS"])
+def test_the_monitor_alerts_of_what_our_tables_call_bad(
+    mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]
+) -> None:
+    expected = expected_alerts(logdirs[mode], mode)
+    assert alerts(exported[mode].dump) == expected
+    kinds = {(alert[1], alert[7] is None) for alert in expected}
+    if mode in ("NO_TENSOR", "SHAPE"):
+        assert not expected
+    else:  # in graphs and eagerly, in a loop, in an outermost backward graph, of complex numbers and in a slot above 0
+        assert kinds >= {("Log", True), ("Log", False), ("While", True), ("MatMul", True), ("RealDiv", False)}
+        assert any(alert[2] > 0 for alert in expected)
+
+
+@pytest.mark.parametrize("mode", RECORDED)
+def test_each_execution_is_there_with_its_tensors_and_stack(
+    mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]
+) -> None:
+    logdir = logdirs[mode]
+    inputs, outputs = defaultdict(list), defaultdict(list)
+    for row in sorted(rows(logdir, "execution_input"), key=lambda row: row["input_index"]):
+        inputs[row["execution_index"]].append(row["tensor_id"])
+    for row in sorted(rows(logdir, "execution_output"), key=lambda row: row["output_slot"]):
+        outputs[row["execution_index"]].append(row["tensor_id"])
+    stacks = frames_of_stacks(logdir)
+    expected = [
+        (
+            row["wall_time_ns"] / 10**9,
+            row["op_type"],
+            tuple(inputs[row["execution_index"]]) or None,
+            tuple(outputs[row["execution_index"]]) or None,
+            None if row["graph_id"] is None else str(row["graph_id"]),
+            stacks[row["stack_trace_id"]],
+            written_mode(mode),
+        )
+        for row in execution_rows(logdir)
+    ]
+    with opened(exported[mode].dump) as reader:
+        found = [
+            (
+                execution.wall_time,
+                execution.op_type,
+                execution.input_tensor_ids,
+                execution.output_tensor_ids,
+                execution.graph_id or None,
+                reader.read_execution_stack_trace(execution)[1],
+                debug_event_pb2.TensorDebugMode.Name(execution.tensor_debug_mode),
+            )
+            for execution in reader.executions()
+        ]
+        assert {execution.host_name for execution in reader.executions()} == {rows(logdir, "run")[0]["host_name"]}
+    assert found == expected
+    assert any(user[0] == run_program.__code__.co_filename for *_, stack, _ in found for user in stack)
+
+
+def frames_of_stacks(logdir: Path) -> dict[int, list[tuple[str, int, str]]]:
+    """Each stack, outermost frame first."""
+    frames = {row["stack_frame_id"]: row for row in rows(logdir, "stack_frame")}
+    stacks = defaultdict(list)
+    for row in sorted(rows(logdir, "stack_trace"), key=lambda row: -row["depth"]):
+        frame = frames[row["stack_frame_id"]]
+        stacks[row["stack_trace_id"]].append((frame["file_path"], frame["lineno"], frame["func"]))
+    return stacks
+
+
+@pytest.mark.parametrize("mode", RECORDED)
+def test_each_graph_tensor_is_a_trace_with_its_summary(
+    mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]
+) -> None:
+    logdir = logdirs[mode]
+    devices = {row["device_id"]: row["device_name"] for row in rows(logdir, "device")}
+    outer = {row["graph_id"]: row["outer_graph_id"] for row in rows(logdir, "graph")}
+    dtypes = {dtype.name: dtype.as_datatype_enum for dtype in (tf.float32, tf.int32, tf.bool, tf.int64)}
+
+    def graph_ids(graph_id: int) -> tuple[str, ...]:
+        above = () if outer[graph_id] is None else graph_ids(outer[graph_id])
+        return (*above, str(graph_id))
+
+    def numbers(row: Row, tensor_id: int) -> tuple[float, ...] | None:
+        counts = tuple(row[name] for name in COUNTS)
+        signs = (row["num_neg_finite"], row["num_zero"], row["num_pos_finite"])
+        dims = tuple(row["shape"])
+        dtype = dtypes[row["dtype"]]
+        return {
+            "CURT_HEALTH": (tensor_id, row["has_inf_or_nan"]),
+            "CONCISE_HEALTH": (tensor_id, row["size"], *counts),
+            "FULL_HEALTH": (tensor_id, -1, dtype, row["rank"], row["size"], *counts, *signs),
+            "SHAPE": (tensor_id, dtype, row["rank"], row["size"], *dims, *[0] * (6 - len(dims))),
+            "FULL_TENSOR": None,
+        }[written_mode(mode)]
+
+    with opened(exported[mode].dump) as reader:
+        expected = [
+            (
+                row["wall_time_ns"] / 10**9,
+                row["op_type"],
+                row["op_name"],
+                row["output_slot"],
+                graph_ids(row["graph_id"]),
+                devices[row["device_id"]],
+                numbers(row, reader.symbolic_tensor_id(str(row["graph_id"]), row["op_name"], row["output_slot"])),
+            )
+            for row in graph_rows(logdir)
+        ]
+        found = [
+            (
+                trace.wall_time,
+                trace.op_type,
+                trace.op_name,
+                trace.output_slot,
+                trace.graph_ids,
+                trace.device_name,
+                trace.debug_tensor_value,
+            )
+            for trace in reader.graph_execution_traces()
+        ]
+    assert found == expected
+    assert exported[mode].num_records["graph_execution_traces"] == len(expected)
+    assert bool(expected) == (mode != "NO_TENSOR")
+
+
+@pytest.mark.parametrize("mode", ["FULL_HEALTH", "NO_TENSOR"])
+def test_graphs_ops_and_sources_are_those_of_our_tables(
+    mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]
+) -> None:
+    logdir = logdirs[mode]
+    graphs = {str(row["graph_id"]): row for row in rows(logdir, "graph")}
+    inputs: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for row in sorted(rows(logdir, "graph_op_input"), key=lambda row: row["input_index"]):
+        if not row["is_control"]:
+            inputs[row["graph_id"], row["op_name"]].append(f"{row['source_op_name']}:{row['source_output_slot']}")
+    outputs: dict[tuple[int, str], int] = defaultdict(int)
+    for row in rows(logdir, "graph_op_output"):
+        outputs[row["graph_id"], row["op_name"]] += 1
+    stacks = frames_of_stacks(logdir)
+    expected = [
+        (
+            row["wall_time_ns"] / 10**9,
+            str(row["graph_id"]),
+            row["op_name"],
+            row["op_type"],
+            tuple(inputs[row["graph_id"], row["op_name"]]) or None,
+            outputs[row["graph_id"], row["op_name"]],
+            stacks[row["stack_trace_id"]],
+        )
+        for row in sorted(rows(logdir, "graph_op"), key=lambda row: (row["graph_id"], row["op_index"]))
+    ]
+    with opened(exported[mode].dump) as reader:
+        found = [
+            (
+                op.wall_time,
+                op.graph_id,
+                op.op_name,
+                op.op_type,
+                op.input_names,
+                op.num_outputs,
+                reader.read_graph_op_creation_stack_trace(op)[1],
+            )
+            for op in reader.graph_op_digests()
+        ]
+        assert found == expected
+        tensor_ids = [number for op in reader.graph_op_digests() for number in op.output_tensor_ids or ()]
+        assert tensor_ids == list(range(1, len(tensor_ids) + 1))
+        for graph_id, row in graphs.items():
+            graph = reader.graph_by_id(graph_id)
+            outer = None if row["outer_graph_id"] is None else str(row["outer_graph_id"])
+            assert (graph.name, graph.outer_graph_id) == (row["graph_name"], outer)
+            assert set(graph.inner_graph_ids) == {
+                inner for inner, other in graphs.items() if str(other["outer_graph_id"]) == graph_id
+            }
+        host = rows(logdir, "run")[0]["host_name"]
+        sources = {row["file_path"]: row["source_text"] for row in rows(logdir, "source_file")}
+        assert set(reader.source_file_list()) == {(host, path) for path in sources}
+        for path, text in sources.items():
+            assert reader.source_lines(host, path) == ([] if text is None else text.split("\n"))
+        run = rows(logdir, "run")[0]
+        assert reader.tensorflow_version() == tf.__version__
+        assert reader.tfdbg_run_id() == run["run_id"]
+        assert reader.starting_wall_time() == run["wall_time_ns"] / 10**9
+
+
+def test_whole_tensors_are_read_with_their_values(logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
+    logdir = logdirs["FULL_TENSOR"]
+    health = {row["event_index"]: row for row in rows(logdir, "tensor_health")}
+    eager: dict[tuple[int, int], np.ndarray[Any, Any]] = {}
+    in_graphs: dict[int, np.ndarray[Any, Any]] = {}
+    for row in rows(logdir, "tensor_value"):
+        value = np.frombuffer(row["value"], tf.as_dtype(row["dtype"]).as_numpy_dtype).reshape(row["shape"])
+        made = health[row["event_index"]]
+        if made["scope"] == "execution":
+            eager[made["execution_index"], made["output_slot"]] = value
+        elif made["scope"] == "graph":
+            in_graphs[row["event_index"]] = value
+    with opened(exported["FULL_TENSOR"].dump) as reader:
+        traces = reader.graph_execution_traces()
+        for row, trace in zip(graph_rows(logdir), traces, strict=True):
+            same_tensor(reader.graph_execution_trace_to_tensor_value(trace), in_graphs[row["event_index"]])
+        seen = 0
+        for row, execution in zip(execution_rows(logdir), reader.executions(), strict=True):
+            for slot, found in enumerate(reader.execution_to_tensor_values(execution)):
+                expected = eager.get((row["execution_index"], slot))
+                assert (found is None) == (expected is None)
+                if found is not None:
+                    same_tensor(found, expected)
+                    seen += 1
+    assert seen == len(eager)
+    assert {value.dtype.name for value in eager.values()} >= {"float16", "bfloat16", "complex64", "bool", "float64"}
+
+
+def same_tensor(found: Any, expected: Any) -> None:
+    assert (found.dtype, found.shape, found.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
+
+
+@pytest.mark.parametrize("mode", MONITORED)
+def test_whole_tensors_can_be_exported_as_summaries(mode: str, logdirs: dict[str, Path], tmp_path: Path) -> None:
+    (run,) = export_logdir(logdirs["FULL_TENSOR"], tmp_path / "dump", tensor_debug_mode=mode)
+    assert run.tensor_debug_mode == mode
+    expected = expected_alerts(logdirs["FULL_TENSOR"], mode) if mode.endswith("HEALTH") else []
+    assert alerts(run.dump) == expected
+
+
+def test_tensorboards_plugin_shows_it(logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
+    dump = exported["FULL_HEALTH"].dump
+    found = plugin_data(dump)
+    assert found["alerts"] == [alert[1:] for alert in alerts(dump)]
+    assert found["op_types"] == [row["op_type"] for row in execution_rows(logdirs["FULL_HEALTH"])]
+    assert found["traces"] == [(row["op_name"], row["output_slot"]) for row in graph_rows(logdirs["FULL_HEALTH"])]
+    consumers = {
+        (str(row["graph_id"]), row["source_op_name"], row["source_output_slot"], row["op_name"], row["input_index"])
+        for row in rows(logdirs["FULL_HEALTH"], "graph_op_input")
+        if not row["is_control"]
+    }
+    assert found["consumers"] == consumers
+
+
+def plugin_data(dump: Path) -> dict[str, Any]:
+    """What TensorBoard's plugin gives its page."""
+    with opened(dump) as reader:
+        ops = [(op.graph_id, op.op_name) for op in reader.graph_op_digests()]
+    num_alerts = len(alerts(dump))
+    plugin = DebuggerV2EventMultiplexer(str(dump))
+    (run,) = plugin.Runs()
+    for _ in range(600):  # it reads in a thread of its own
+        if plugin.Alerts(run, 0, -1)["num_alerts"] == num_alerts:
+            break
+        time.sleep(0.05)
+    places = ("op_type", "output_slot", "size", *COUNTS, "execution_index", "graph_execution_trace_index")
+    return {
+        "alerts": [tuple(alert[name] for name in places) for alert in plugin.Alerts(run, 0, -1)["alerts"]],
+        "op_types": [row["op_type"] for row in plugin.ExecutionData(run, 0, -1)["executions"]],
+        "traces": [
+            (row["op_name"], row["output_slot"]) for row in plugin.GraphExecutionData(run, 0, -1)["graph_executions"]
+        ],
+        "consumers": {
+            (graph_id, op_name, slot, consumer["op_name"], consumer["input_slot"])
+            for graph_id, op_name in ops
+            for slot, found in enumerate(plugin.GraphOpInfo(run, graph_id, op_name)["consumers"])
+            for consumer in found
+        },
+    }
+
+
+def test_what_a_dump_has_no_place_for_is_said(logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
+    external = [row for row in rows(logdirs["FULL_HEALTH"], "tensor_health") if row["scope"] == "external"]
+    left_out = {item.table: item.num_rows for item in exported["FULL_HEALTH"].left_out}
+    assert left_out == {"mark": 1, "tensor_health": len(external)}
+    assert "no FULL_NUMERICS" in " ".join(exported["FULL_NUMERICS"].notes)
+    assert "wait forever" in " ".join(exported["FULL_TENSOR"].notes)
+    assert "no graph execution traces" in " ".join(exported["NO_TENSOR"].notes)
+    assert exported["FULL_HEALTH"].notes == ()

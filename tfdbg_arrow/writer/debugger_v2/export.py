@@ -1,0 +1,255 @@
+"""Export of a logdir as dumps that TensorFlow's Debugger V2 reads: its DebugDataReader, monitors and TensorBoard.
+
+One run is one dump, as its reader takes one in a directory. A run that we recorded is mapped (`export_recorded`); one
+that was imported from a dump gives back what was imported (`export_imported`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tfdbg_arrow.errors import BrokenPartError, DumpError, LogdirError, SettingError
+from tfdbg_arrow.schema.logdir_check import check_logdir
+from tfdbg_arrow.schema.logdir_layout import run_ids
+from tfdbg_arrow.writer.debugger_v2.export_files import DumpFiles, check_dump, file_prefix
+from tfdbg_arrow.writer.debugger_v2.export_imported import IMPORTED_BACKEND, ImportedRunWriter, imported_files
+from tfdbg_arrow.writer.debugger_v2.export_recorded import PROGRESS_TABLES, LeftOut, RecordedRunWriter
+from tfdbg_arrow.writer.debugger_v2.export_summaries import EXPORTABLE, MODES
+from tfdbg_arrow.writer.debugger_v2.export_tables import PartGoneError, RunRow, RunTables
+
+_ATTEMPTS = 5
+"""How often an export begins anew where the run is still recording and its parts are replaced meanwhile."""
+
+_FULL_TENSOR_NOTE = (
+    "TensorBoard and the InfNanMonitor wait forever on a dump in FULL_TENSOR; its DebugDataReader reads it. Export in "
+    "FULL_HEALTH for them."
+)
+_NO_TENSOR_NOTE = (
+    "A recording in NO_TENSOR has no rows of graph tensors, so that its dump has no graph execution traces."
+)
+
+Progress = Callable[[int, int], None]
+"""Told how much is done, and of how much."""
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedRun:
+    """One run as it was written.
+
+    Attributes:
+        run_id: The run.
+        dump: The directory that holds its dump.
+        tensor_debug_mode: The dump's; None for an imported one without events.
+        is_imported: Whether the dump is that which was imported, given back.
+        num_records: By file, how many records it has.
+        size_bytes: Of all its files.
+        left_out: What the dump has no place for.
+        notes: What else its user should know, as sentences.
+    """
+
+    run_id: str
+    dump: Path
+    tensor_debug_mode: str | None
+    is_imported: bool
+    num_records: dict[str, int]
+    size_bytes: int
+    left_out: tuple[LeftOut, ...]
+    notes: tuple[str, ...]
+
+
+def export_logdir(
+    logdir: Path,
+    dump: Path,
+    *,
+    run_id: str | None = None,
+    tensor_debug_mode: str | None = None,
+    progress: Progress = lambda done, total: None,
+) -> tuple[ExportedRun, ...]:
+    """Writes runs of a logdir as dumps of Debugger V2.
+
+    Args:
+        logdir: The logdir; a run in it may be recording still, and is exported as far as it is written.
+        dump: Where the dump goes: the directory itself for one run, `<dump>/<run_id>` for each of several.
+        run_id: The run to export; None: all.
+        tensor_debug_mode: What the dumps hold of each tensor, one of MODES that the recording's mode can give; None:
+            the recording's own, for FULL_NUMERICS FULL_HEALTH.
+        progress: Called now and then.
+
+    Returns:
+        The runs that were written, oldest first.
+
+    Raises:
+        LogdirError: The path is no logdir, holds no run, or not that run.
+        BrokenPartError: A part cannot be read.
+        DumpError: No dump can be written to the path.
+        SettingError: The mode is none that can be exported.
+    """
+    check_logdir(logdir)
+    if tensor_debug_mode is not None and tensor_debug_mode not in MODES:
+        raise SettingError(f"tensor_debug_mode is {tensor_debug_mode!r}, expected one of {', '.join(MODES)}.")
+    known = run_ids(logdir)
+    if run_id is not None and run_id not in known:
+        raise LogdirError(f"{logdir} has no run {run_id!r}; it has {', '.join(known) or 'none'}.")
+    chosen = known if run_id is None else (run_id,)
+    if not chosen:
+        raise LogdirError(f"{logdir} holds no run; record a program into it first.")
+    targets = [dump if len(chosen) == 1 else dump / name for name in chosen]
+    for target in (dump, *targets):
+        check_dump(target)
+    exports = [
+        _Export(logdir, name, target, tensor_debug_mode=tensor_debug_mode)
+        for name, target in zip(chosen, targets, strict=True)
+    ]
+    sizes = [export.size() for export in exports]
+    return tuple(
+        export.write(_Share(progress, before=sum(sizes[:number]), total=sum(sizes)))
+        for number, export in enumerate(exports)
+    )
+
+
+class _Share:
+    """What one run adds to the progress of all.
+
+    Args:
+        progress: Told of all.
+        before: How much the runs before had to do.
+        total: How much all have to do.
+    """
+
+    def __init__(self, progress: Progress, *, before: int, total: int) -> None:
+        self._progress, self._before, self._total = progress, before, total
+        self._done = 0
+
+    def begin(self) -> None:
+        """Takes back what was done so far."""
+        self._done = 0
+
+    def advance(self, num_rows: int) -> None:
+        """Tells that so many further rows are done."""
+        self._done += num_rows
+        self._progress(self._before + self._done, self._total)
+
+
+class _Export:
+    """The export of one run.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+        dump: The directory that its dump goes to.
+        tensor_debug_mode: The mode asked for.
+
+    Raises:
+        LogdirError: The run has no row.
+        SettingError: The run cannot be exported in that mode.
+    """
+
+    def __init__(self, logdir: Path, run_id: str, dump: Path, *, tensor_debug_mode: str | None) -> None:
+        self._logdir, self._run_id, self._dump = logdir, run_id, dump
+        self._run = self._steadily(self._read_run)
+        self._is_imported = self._run.health_backend == IMPORTED_BACKEND
+        self._mode = self._mode_to_write(tensor_debug_mode)
+
+    def size(self) -> int:
+        """Returns how many rows there are to do."""
+        return self._steadily(lambda tables: _total(tables, is_imported=self._is_imported))
+
+    def write(self, share: _Share) -> ExportedRun:
+        """Writes the dump.
+
+        Args:
+            share: Told how many rows are done.
+
+        Raises:
+            BrokenPartError: A part cannot be read.
+            DumpError: The dump cannot be written.
+        """
+        try:
+            return self._steadily(lambda tables: self._write(tables, share))
+        except OSError as error:
+            raise DumpError(
+                f"the dump {self._dump} cannot be written ({error.strerror or error}); nothing of it was left there."
+            ) from error
+
+    def _write(self, tables: RunTables, share: _Share) -> ExportedRun:
+        share.begin()
+        left_out: tuple[LeftOut, ...] = ()
+        if self._is_imported or self._mode is None:
+            with imported_files(self._run, self._dump) as files:
+                ImportedRunWriter(tables, files=files, advance=share.advance).write()
+        else:
+            prefix = file_prefix(self._run.wall_time_ns, host_name=self._run.host_name or "localhost")
+            with DumpFiles(self._dump, prefix) as files:
+                recorded = RecordedRunWriter(tables, self._run, mode=self._mode, files=files, advance=share.advance)
+                left_out = recorded.write()
+        return ExportedRun(
+            run_id=self._run_id,
+            dump=self._dump,
+            tensor_debug_mode=self._mode,
+            is_imported=self._is_imported,
+            num_records=files.num_records,
+            size_bytes=files.size_bytes,
+            left_out=left_out,
+            notes=() if self._is_imported else _notes(self._run.tensor_debug_mode, self._mode),
+        )
+
+    def _steadily(self, action: Callable[[RunTables], _Result]) -> _Result:
+        """Does something with the run's tables, anew where parts of them were replaced meanwhile."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return action(RunTables(self._logdir, self._run_id))
+            except PartGoneError as error:
+                if attempt == _ATTEMPTS:
+                    raise BrokenPartError(
+                        f"{error.path} does not exist, but the manifest names it; restore that file, or wait until the "
+                        "recording has ended."
+                    ) from error
+        raise AssertionError("unreachable")
+
+    def _read_run(self, tables: RunTables) -> RunRow:
+        run = tables.run()
+        if run is None:
+            raise LogdirError(
+                f"{self._logdir} has no row for the run {self._run_id}, which ended while it started; give the "
+                "--run-id of another."
+            )
+        return run
+
+    def _mode_to_write(self, asked: str | None) -> str | None:
+        recorded = self._run.tensor_debug_mode
+        if self._is_imported:
+            if asked not in (None, recorded):
+                raise SettingError(
+                    f"the run {self._run_id} was imported from a dump in {recorded}, and is exported as it was: "
+                    f"it cannot be exported in {asked}."
+                )
+            return recorded
+        can_give = EXPORTABLE.get(recorded or "", ())
+        if asked is None and can_give:
+            return recorded if recorded in can_give else "FULL_HEALTH"
+        if asked not in can_give:
+            raise SettingError(
+                f"the run {self._run_id} was recorded in {recorded}, which cannot be exported in {asked}, only in "
+                f"{', '.join(can_give) or 'a newer version of tfdbg-arrow'}."
+            )
+        return asked
+
+
+def _total(tables: RunTables, *, is_imported: bool) -> int:
+    names = ("dump_record",) if is_imported else PROGRESS_TABLES
+    return sum(tables.num_rows(name) for name in names)
+
+
+def _notes(recorded: str | None, written: str | None) -> tuple[str, ...]:
+    notes = []
+    if recorded == "FULL_NUMERICS" and written == "FULL_HEALTH":
+        notes.append("Debugger V2 has no FULL_NUMERICS: the dump is in FULL_HEALTH, without the magnitudes.")
+    if written == "FULL_TENSOR":
+        notes.append(_FULL_TENSOR_NOTE)
+    if recorded == "NO_TENSOR":
+        notes.append(_NO_TENSOR_NOTE)
+    return tuple(notes)
