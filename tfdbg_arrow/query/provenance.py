@@ -60,8 +60,8 @@ class DataFlow:
     def __init__(self, logdir: Logdir, *, run_id: str) -> None:
         self.graphs = GraphReader(logdir, run_id=run_id)
         self.events = EventReader(logdir, run_id=run_id)
-        self._borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
-        self._resources = Resources(self.graphs, self.events, self._borders)
+        self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
+        self._resources = Resources(self.graphs, self.events, self.borders)
         self._sources: dict[int, Sources] = {}
         settings = logdir.rows(
             "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 FROM run WHERE run_id = ?",
@@ -92,6 +92,15 @@ class DataFlow:
             self._sources[event.event_index] = self._find_sources(event)
         return self._sources[event.event_index]
 
+    def computed(self, event: TensorEvent) -> TensorEvent:
+        """Returns the row of the op that computed a tensor which only crossed borders to where it was recorded."""
+        place: Place | None = self._own_place(event) if event.scope == "graph" else None
+        if event.scope != "graph" and event.tensor_id is not None:
+            place = EagerValue(event.tensor_id)
+        if place is None:
+            return event
+        return self.trace(place, how="graph", near=event.event_index).event or event
+
     def trace(self, place: Place, *, how: str, near: int) -> Trace:
         """Follows a tensor back over borders to the op that computed it.
 
@@ -106,7 +115,7 @@ class DataFlow:
         is_lost = False
         seen = {place}
         while len(path) < _MAX_PATH:
-            crossing = self._borders.crossing(path[-1])
+            crossing = self.borders.crossing(path[-1])
             if crossing is None:
                 break
             if how in ("graph", "eager") and crossing.how != "graph":
@@ -174,7 +183,7 @@ class DataFlow:
         own = self._own_place(event)
         if own is None or self.graphs.op(own.graph_id, own.op_name) is None:
             return False
-        crossing = self._borders.crossing(own)
+        crossing = self.borders.crossing(own)
         return crossing is None or crossing.place is not None
 
     def _own_place(self, event: TensorEvent) -> GraphTensor | None:
@@ -197,7 +206,7 @@ class DataFlow:
 
     def _made_from(self, place: Place) -> Iterator[tuple[Place, str]]:
         """Yields the places that a place's tensor was made from."""
-        crossing = self._borders.crossing(place)
+        crossing = self.borders.crossing(place)
         if crossing is not None and crossing.place is not None:
             yield crossing.place, crossing.how
         elif isinstance(place, GraphTensor):
