@@ -40,7 +40,7 @@ class Step:
     def call(self, health: dict[str, object], *, is_applied: bool, step: int = 1) -> int:
         """A call of the step; returns the event of the gradient."""
         execution = self.run.execution("__step", inputs=[1, 2], graph=self.graph)
-            self.run.tensor(self.graph, "x", CLEAN, execution=execution, step=step)
+        self.run.tensor(self.graph, "x", CLEAN, execution=execution, step=step)
         event = self.run.tensor(self.graph, "gradient", health, execution=execution, step=step)
         branch, site = (self.apply, "cond/then/_1") if is_applied else (self.skip, "cond/else/_2")
         self.run.tensor(branch, "g", health, site=site, execution=execution, step=step)

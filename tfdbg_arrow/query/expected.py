@@ -13,8 +13,10 @@ it, in the same call and after it. The value is expected if
   smaller scale would mend.
 
 In a program that checks, an overflow that no op takes at all is expected too: a scaled loss is often needed only for
-its gradient. Where the recording does not tell (no call sites, an unrecorded function, a tensor that was traced too far), a
-value is not called expected.
+its gradient.
+
+Where the recording does not tell (no call sites, an unrecorded function, a tensor that goes too far), a value is
+not called expected.
 """
 
 from __future__ import annotations
