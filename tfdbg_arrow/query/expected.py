@@ -46,6 +46,7 @@ _MAX_STEPS = 20_000
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
 UNUSED = "an overflow that no op took: nothing was computed, assigned or returned from it"
+_UNCHECKED = "only a branch that did not run would have used it, and no check saw it"
 ONLY_CHECKED = "only a check for finiteness took it: nothing was computed or assigned from it"
 
 
@@ -127,12 +128,14 @@ class Expectation:
         beginnings = self._beginnings(event)
         if not all(self._overflowed(beginning) for beginning in beginnings):
             return None
-        if reason != UNUSED:
+        if reason not in (UNUSED, _UNCHECKED):
             return reason
         # It is what the tensor that it goes back to is; one that goes back to none, as a scaled loss, is just not used.
         others = [each for each in beginnings if each.event_index != event.event_index]
         reasons = [self.reason(each) for each in others]
-        return None if None in reasons else (*reasons, UNUSED)[0]
+        if not others:
+            return UNUSED if reason == UNUSED else None
+        return None if None in reasons else reasons[0]
 
     def _beginnings(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that a bad tensor goes back to and that took in nothing bad of any kind."""
@@ -201,7 +204,7 @@ class _Walk:
             if len(seen) > _MAX_STEPS:
                 raise _NotExpectedError
         if not self._is_checked:
-            return UNUSED
+            return _UNCHECKED if self._is_skipped else UNUSED
         if self._is_skipped and self._decides:
             return SKIPPED_STEP
         return ONLY_CHECKED if self._is_eager else None
