@@ -73,6 +73,7 @@ class GraphInstrumenter:
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
         on_session_graph: Told of the first op that is created in a graph that is no function's.
+        is_remote: Whether a device, by name, is another process's, where our ops have no kernels.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class GraphInstrumenter:
         intern_stack: Callable[[], int],
         on_unknown_callee: Callable[[str], None],
         on_session_graph: Callable[[], None],
+        is_remote: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._registry = registry
         self._append = append
@@ -96,6 +98,7 @@ class GraphInstrumenter:
         self._own_result = own_result
         self._intern_stack = intern_stack
         self._on_unknown_callee = on_unknown_callee
+        self._is_remote = is_remote
         self._on_session_graph: Callable[[], None] | None = on_session_graph
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
@@ -256,7 +259,7 @@ class GraphInstrumenter:
             if reason is None and in_v1_control_flow:
                 reason = "control_flow"
             if reason is None:
-                reason = unobserved_for
+                reason = unobserved_for or ("remote" if self._is_remote(op.device) else None)
             if reason is None:
                 tensors.append(tensor)
                 nodes.append(self._registry.add_node((graph_id, op_name, op_type, slot)))
