@@ -1,4 +1,4 @@
-"""Programs under a distribution strategy; run as scripts: `python -m writer.distributed PROGRAM LOGDIR ARGUMENTS`.
+"""Programs under a distribution strategy, each in a process of its own: `distributed.py PROGRAM ARGUMENTS`.
 
 Each runs its training without recording, then once under each backend, and fails unless all numbers are equal.
 """
@@ -11,7 +11,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -166,16 +165,18 @@ def schedule(strategy: Any) -> Any:
 
 
 if __name__ == "__main__":
-    tf.config.optimizer.set_experimental_options(
-        dict.fromkeys(
-            ("remapping", "layout_optimizer", "pin_to_host_optimization", "constant_folding", "arithmetic_optimization"),
-            False,
-        )
+    # Fused kernels round otherwise, and where a tensor is looked at TensorFlow does not fuse.
+    passes = (
+        "remapping",
+        "layout_optimizer",
+        "pin_to_host_optimization",
+        "constant_folding",
+        "arithmetic_optimization",
     )
+    tf.config.optimizer.set_experimental_options(dict.fromkeys(passes, False))
     {"mirrored": mirrored, "multi_worker": multi_worker, "coordinator": coordinator, "server": server}[sys.argv[1]](
         *sys.argv[2:]
     )
     sys.stdout.flush()
-    time.sleep(0)
     # The threads of a cluster may outlive the program.
     os._exit(0)

@@ -43,6 +43,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine]) -> None:
         ("graph", graph_text(found)),
         ("tensor", facts_text(found)),
         ("device", found.device_name),
+        ("worker", found.worker),
         ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
         ("origin", _origin_text(found)),
         ("expected", None if found.expected_reason is None else f" yes: {found.expected_reason}"),

@@ -15,6 +15,8 @@ from tfdbg_arrow.query.variables import Resources, Write
 
 _CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
 """How the types of ops begin whose variant output holds just the tensors that they take."""
+COLLECTIVES = ("Collective", "Nccl")
+"""How the types of ops begin whose output depends on what the same op of other replicas takes, maybe in other runs."""
 _MAX_PATH = 10_000
 """Borders that one tensor is followed over; more is taken for a circle."""
 _MAX_UNRECORDED = 500
@@ -138,6 +140,10 @@ class DataFlow:
         found: dict[int, TensorEvent] = {}
         is_complete = self._is_made_known(event)
         waiting = list(self._input_places(event))
+        if event.op_type is not None and event.op_type.startswith(COLLECTIVES):
+            # Nor is it recorded which replicas take part.
+            is_complete = False
+            waiting += self._other_replicas(event)
         seen: set[Place] = set()
         while waiting:
             place, how = waiting.pop()
@@ -165,6 +171,18 @@ class DataFlow:
             is_complete = is_complete and is_known
             waiting.extend(more)
         return Sources(tuple(found[index] for index in sorted(found)), is_complete)
+
+    def _other_replicas(self, event: TensorEvent) -> Iterator[tuple[Place, str]]:
+        """Yields what the ops of the same type in a graph take; replicas of one process are traced into one graph."""
+        own = self._own_place(event) if event.scope == "graph" else None
+        if own is None:
+            return
+        graph = self.graphs.graph(own.graph_id)
+        dtype = graph.dtypes.get((own.op_name, own.output_slot))
+        for op in graph.ops.values():
+            if op.op_type == event.op_type and op.inputs and graph.dtypes.get((op.op_name, own.output_slot)) == dtype:
+                source, slot = op.inputs[0]
+                yield GraphTensor(own.context, own.graph_id, source, slot, own.near), "graph"
 
     def _written(self, handle: Trace, reader: TensorEvent) -> tuple[list[tuple[Place, str]], bool, TensorEvent | None]:
         """Returns (the values last written to a resource, whether they decide its content, its old value)."""
