@@ -99,8 +99,10 @@ def test_a_clean_answer_says_what_was_not_looked_at(tmp_path: Path) -> None:
     history().write(tmp_path)
     assert command("first-nonfinite", tmp_path) == (
         0,
-        "Nothing is bad: no recorded tensor holds one of nan, inf.\n"
-        f"Not looked at: 3 op outputs (xla); see: tfdbg-arrow coverage {tmp_path}\n",
+        (
+            "Nothing is bad: no recorded tensor holds one of nan, inf.\n"
+            f"Not looked at: 3 op outputs (xla); see: tfdbg-arrow coverage {tmp_path}\n"
+        ),
     )
     assert "not looked at: 3 op outputs (xla); see coverage" in command("info", tmp_path)[1]
     code, text = command("coverage", tmp_path)

@@ -22,7 +22,10 @@ def first_nonfinite(
 ) -> None:
     """Names the op that made the first NaN or infinity, its inputs and the line of code.
 
-    Exit codes: 0 nothing is bad, 1 something is, 2 an error.
+    A value that the program itself looked for and threw away, as an optimizer with dynamic loss scaling does with
+    gradients that overflow, is expected: it is named where there is no other, and is no finding.
+
+    Exit codes: 0 nothing is bad but what is expected, 1 something is, 2 an error.
     """
     from tfdbg_arrow.cli.first_nonfinite_text import print_nonfinite
     from tfdbg_arrow.query import open_logdir, source_lines
@@ -56,7 +59,7 @@ def first_nonfinite(
         print_nonfinite(found, lines)
     if unmeasured and found is None:
         typer.echo(f"tfdbg-arrow: warning: {_nothing_measured(logdir, unmeasured)}", err=True)
-    raise typer.Exit(0 if found is None else 1)
+    raise typer.Exit(0 if found is None or found.is_expected else 1)
 
 
 def _nothing_measured(logdir: str, runs: Sequence[Run]) -> str:

@@ -36,13 +36,17 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine]) -> None:
         lines: The lines around its source.
     """
     out = console()
+    if found.is_expected:
+        out.print(styled("Nothing is bad but what the program itself looked for and threw away. The first such value:"))
     out.print(styled((bad_kinds_text(found), "bold red"), " in ", (tensor_text(found), "bold")))
     facts = [
         ("graph", graph_text(found)),
         ("tensor", facts_text(found)),
         ("device", found.device_name),
+        ("worker", found.worker),
         ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
         ("origin", _origin_text(found)),
+        ("expected", None if found.expected_reason is None else f" yes: {found.expected_reason}"),
     ]
     for name, value in facts:
         if value is not None:

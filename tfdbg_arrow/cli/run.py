@@ -129,7 +129,8 @@ def run(
     when it has ended. A program that calls tf.debugging.experimental.enable_dump_debug_info is recorded with the
     settings that it gives there, in place of TensorFlow's own dumping.
 
-    Exit codes: the program's own if it fails (1 for an exception); else 0 nothing is bad, 1 something is, 2 an error.
+    Exit codes: the program's own if it fails (1 for an exception); else 0 nothing is bad but what the program expects
+    (see first-nonfinite), 1 something is, 2 an error.
     """
     from tfdbg_arrow.schema.location import parse_location
     from tfdbg_arrow.writer.launch import record_program
@@ -181,7 +182,8 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
     else:
         for line in _summary_lines(summary, runs, shown_logdir):
             _say(line)
-    return summary.program_exit_code or (_EXIT_FINDINGS if summary.num_nonfinite else 0)
+    is_finding = summary.nonfinite is not None and not summary.nonfinite.is_expected
+    return summary.program_exit_code or (_EXIT_FINDINGS if is_finding else 0)
 
 
 def _read(summary: Summary) -> tuple[Summary, list[Run]]:
@@ -195,8 +197,8 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
             "SELECT count(*), count(*) FILTER (has_inf_or_nan) FROM tensor_health WHERE list_contains($runs, run_id)",
             {"runs": list(summary.run_ids)},
         )
-        found = (opened.first_nonfinite(run_id=run_id) for run_id in summary.run_ids)
-        nonfinite = next((each for each in found if each is not None), None)
+        found = [each for run_id in summary.run_ids if (each := opened.first_nonfinite(run_id=run_id)) is not None]
+        nonfinite = min(found, key=lambda each: each.is_expected, default=None)
         runs = [run for run in opened.runs() if run.run_id in summary.run_ids]
         unobserved = [opened.coverage(run_id=run.run_id).summary for run in runs if run.measures_health]
     return dataclasses.replace(
@@ -216,8 +218,12 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
     recorded = f"recorded {summary.num_tensors:,} tensors in {shown_logdir}"
     if summary.nonfinite is not None:
         command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run-id {summary.nonfinite.run_id}"
+        if summary.nonfinite.is_expected:
+            what = "of them bad, as the program expected and found out itself; the first"
+        else:
+            what = "of them bad; the first"
         return [
-            f"{recorded}, {summary.num_nonfinite:,} of them bad; the first: {_in_one_line(summary.nonfinite)}",
+            f"{recorded}, {summary.num_nonfinite:,} {what}: {_in_one_line(summary.nonfinite)}",
             f"for its inputs and stack: {command}",
         ]
     more = f"for more: tfdbg-arrow info {shlex.quote(shown_logdir)}"

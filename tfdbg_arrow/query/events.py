@@ -173,6 +173,8 @@ class EventReader:
         self.execution_inputs = lru_cache(maxsize=4096)(self._read_execution_inputs)
         self.execution = lru_cache(maxsize=4096)(self._read_execution)
         self.root_context = lru_cache(maxsize=256)(self._read_root_context)
+        self.consumers = lru_cache(maxsize=10_000)(self._read_consumers)
+        self.execution_outputs = lru_cache(maxsize=4096)(self._read_execution_outputs)
         self._nearest = lru_cache(maxsize=10_000)(self._read_nearest)
 
     def bad_events(
@@ -308,6 +310,26 @@ class EventReader:
         """Returns a row by its event_index, or None."""
         rows = self._events("event_index = ?", [event_index])
         return rows[0] if rows else None
+
+    def _read_consumers(self, tensor_id: int) -> tuple[tuple[Execution, int], ...]:
+        """Returns (execution, input index) of every use of an eager tensor by an execution."""
+        rows = self._logdir.rows(
+            "SELECT e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id, i.input_index "
+            "FROM execution_input AS i JOIN execution AS e "
+            "ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
+            "WHERE i.run_id = ? AND i.tensor_id = ? ORDER BY e.event_index, i.input_index",
+            [self._run_id, tensor_id],
+        )
+        return tuple((Execution(*row[:-1]), row[-1]) for row in rows)
+
+    def _read_execution_outputs(self, execution_index: int) -> dict[int, tuple[int, str]]:
+        """Returns (tensor id, dtype) of each output of an execution, by its slot."""
+        rows = self._logdir.rows(
+            "SELECT output_slot, tensor_id, dtype FROM execution_output WHERE run_id = ? AND execution_index = ? "
+            "ORDER BY output_slot",
+            [self._run_id, execution_index],
+        )
+        return {slot: (tensor_id, dtype) for slot, tensor_id, dtype in rows}
 
     def users(self, tensor_id: int) -> list[tuple[str, int | None, int]]:
         """Returns (op type, called graph, input index) of every way in which executions take an eager tensor."""

@@ -148,6 +148,14 @@ class GraphReader:
                 return found
         return None
 
+    def result_indexes(self, function_name: str, op_name: str, output_slot: int) -> list[int]:
+        """Returns which results of a function a tensor of its graph is; of one unknown as called, of its variants."""
+        for name in self._variants(self.function_graphs.get(function_name), function_name):
+            results = self._results.get(name)
+            if results is not None:
+                return [index for index, result in results.items() if result == (op_name, output_slot)]
+        return []
+
     def calls(self, graph_id: int, op_name: str) -> list[Call]:
         """Returns the functions that an op calls within the caller's step."""
         return [call for call in self._calls.get((graph_id, op_name), ()) if call.is_inline]

@@ -10,10 +10,11 @@ from typing import Any
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
+from tfdbg_arrow.query.expected import Expectation
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.places import EagerValue
-from tfdbg_arrow.query.provenance import DataFlow, Input
+from tfdbg_arrow.query.provenance import COLLECTIVES, DataFlow, Input
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
 
@@ -117,6 +118,11 @@ class NonFinite:
         stack: The Python stack that created the op (in a graph), executed it (eagerly) or first used the tensor
             (from outside), innermost frame first.
         source: The user's innermost frame, or None.
+        is_expected: Whether it is proven that the program, which looks for such values, threw it away, as an optimizer
+            with dynamic loss scaling does with a step whose gradients overflow: nothing was assigned or returned from
+            it, and it came up as an overflow, not as a NaN of its own nor out of a zero.
+        expected_reason: How that is known; None where it is not expected.
+        worker: The task of a cluster that the run was, as `worker:1`; None outside one.
     """
 
     run_id: str
@@ -141,6 +147,9 @@ class NonFinite:
     inputs: tuple[InputTensor, ...]
     stack: tuple[Frame, ...]
     source: Frame | None
+    is_expected: bool = False
+    expected_reason: str | None = None
+    worker: str | None = None
 
 
 def first_nonfinite(
@@ -154,7 +163,9 @@ def first_nonfinite(
         run_id: Only this run; None: the run in which a bad value was recorded first.
 
     Returns:
-        Among the origins that no origin is an ancestor of, the one with the least event_index. Where filters left no
+        Among the origins that no origin is an ancestor of, the one with the least event_index; one that `is_expected`
+        only where no run asked for has another. Of several workers that reduce together, the one where it came up,
+        not one that received it. Where filters left no
         proven origin, the bad tensor whose recorded inputs are not bad, with `is_origin` False. None where no recorded
         tensor holds one of the kinds. Where only has_inf_or_nan was measured (CURT_HEALTH), a bad
         tensor counts as holding every kind asked for.
@@ -166,9 +177,21 @@ def first_nonfinite(
     """
     wanted = _check_kinds(kinds)
     with opened(logdir) as open_:
+        readers = []
+        received: NonFinite | None = None
         for run in _bad_runs(open_, wanted, run_id=run_id):
             reader = _RunReader(open_, run_id=run, kinds=wanted)
-            event = reader.origins.first()
+            event = reader.first(is_expected=False)
+            if event is not None:
+                found = reader.describe(event)
+                if found.is_origin or not (found.op_type or "").startswith(COLLECTIVES):
+                    return found
+                received = received or found
+            readers.append(reader)
+        if received is not None:
+            return received
+        for reader in readers:
+            event = reader.first(is_expected=True)
             if event is not None:
                 return reader.describe(event)
     return None
@@ -222,11 +245,18 @@ class _RunReader:
         self._devices: dict[int, str] = dict(
             logdir.rows("SELECT device_id, device_name FROM device WHERE run_id = ?", [run_id])
         )
+        ((self._worker,),) = logdir.rows("SELECT max(worker) FROM run WHERE run_id = ?", [run_id])
         self.flow = DataFlow(logdir, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds)
+        self.expectation = Expectation(logdir, self.flow, run_id=run_id)
+
+    def first(self, *, is_expected: bool) -> TensorEvent | None:
+        """Returns the earliest origin that is expected, or that is not; None where there is none."""
+        return self.origins.first(lambda root: (self.expectation.reason(root) is not None) == is_expected)
 
     def describe(self, event: TensorEvent) -> NonFinite:
         stack = self._stacks.stack(self._stack_trace_id(event))
+        expected_reason = self.expectation.reason(event)
         return NonFinite(
             run_id=self._run_id,
             event_index=event.event_index,
@@ -250,6 +280,9 @@ class _RunReader:
             inputs=tuple(self._input(input_) for input_ in self.flow.inputs_of(event)),
             stack=stack,
             source=user_source(stack),
+            is_expected=expected_reason is not None,
+            expected_reason=expected_reason,
+            worker=self._worker,
         )
 
     def _input(self, input_: Input) -> InputTensor:

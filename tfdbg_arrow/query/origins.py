@@ -8,6 +8,7 @@ origin, and `is_origin` is False.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.events import TensorEvent
@@ -54,8 +55,11 @@ class Origins:
             return Verdict((), is_origin=sources.is_complete)
         return Verdict(tuple(causes), is_origin=False)
 
-    def first(self) -> TensorEvent | None:
+    def first(self, is_wanted: Callable[[TensorEvent], bool] = lambda _: True) -> TensorEvent | None:
         """Returns the earliest origin, or None where nothing is bad.
+
+        Args:
+            is_wanted: Origins for which it is false are passed over.
 
         Among the candidates that no other candidate is an ancestor of, it is the one with the least
         event_index. Arrival is not the order of data flow within a call: a tensor's health may be
@@ -72,7 +76,7 @@ class Origins:
                     return best
                 for root in self._roots_of(event):
                     root = self._uppermost(root)
-                    if best is None or root.event_index < best.event_index:
+                    if (best is None or root.event_index < best.event_index) and is_wanted(root):
                         best = root
             if len(batch) < _BATCH:
                 return best

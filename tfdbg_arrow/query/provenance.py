@@ -15,6 +15,8 @@ from tfdbg_arrow.query.variables import Resources, Write
 
 _CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
 """How the types of ops begin whose variant output holds just the tensors that they take."""
+COLLECTIVES = ("Collective", "Nccl")
+"""How the types of ops begin whose output depends on what the same op of other replicas takes, maybe in other runs."""
 _MAX_PATH = 10_000
 """Borders that one tensor is followed over; more is taken for a circle."""
 _MAX_UNRECORDED = 500
@@ -60,8 +62,8 @@ class DataFlow:
     def __init__(self, logdir: Logdir, *, run_id: str) -> None:
         self.graphs = GraphReader(logdir, run_id=run_id)
         self.events = EventReader(logdir, run_id=run_id)
-        self._borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
-        self._resources = Resources(self.graphs, self.events, self._borders)
+        self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
+        self._resources = Resources(self.graphs, self.events, self.borders)
         self._sources: dict[int, Sources] = {}
         settings = logdir.rows(
             "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 FROM run WHERE run_id = ?",
@@ -92,6 +94,15 @@ class DataFlow:
             self._sources[event.event_index] = self._find_sources(event)
         return self._sources[event.event_index]
 
+    def computed(self, event: TensorEvent) -> TensorEvent:
+        """Returns the row of the op that computed a tensor which only crossed borders to where it was recorded."""
+        place: Place | None = self._own_place(event) if event.scope == "graph" else None
+        if event.scope != "graph" and event.tensor_id is not None:
+            place = EagerValue(event.tensor_id)
+        if place is None:
+            return event
+        return self.trace(place, how="graph", near=event.event_index).event or event
+
     def trace(self, place: Place, *, how: str, near: int) -> Trace:
         """Follows a tensor back over borders to the op that computed it.
 
@@ -106,7 +117,7 @@ class DataFlow:
         is_lost = False
         seen = {place}
         while len(path) < _MAX_PATH:
-            crossing = self._borders.crossing(path[-1])
+            crossing = self.borders.crossing(path[-1])
             if crossing is None:
                 break
             if how in ("graph", "eager") and crossing.how != "graph":
@@ -129,6 +140,10 @@ class DataFlow:
         found: dict[int, TensorEvent] = {}
         is_complete = self._is_made_known(event)
         waiting = list(self._input_places(event))
+        if event.op_type is not None and event.op_type.startswith(COLLECTIVES):
+            # Nor is it recorded which replicas take part.
+            is_complete = False
+            waiting += self._other_replicas(event)
         seen: set[Place] = set()
         while waiting:
             place, how = waiting.pop()
@@ -157,6 +172,18 @@ class DataFlow:
             waiting.extend(more)
         return Sources(tuple(found[index] for index in sorted(found)), is_complete)
 
+    def _other_replicas(self, event: TensorEvent) -> Iterator[tuple[Place, str]]:
+        """Yields what the ops of the same type in a graph take; replicas of one process are traced into one graph."""
+        own = self._own_place(event) if event.scope == "graph" else None
+        if own is None:
+            return
+        graph = self.graphs.graph(own.graph_id)
+        dtype = graph.dtypes.get((own.op_name, own.output_slot))
+        for op in graph.ops.values():
+            if op.op_type == event.op_type and op.inputs and graph.dtypes.get((op.op_name, own.output_slot)) == dtype:
+                source, slot = op.inputs[0]
+                yield GraphTensor(own.context, own.graph_id, source, slot, own.near), "graph"
+
     def _written(self, handle: Trace, reader: TensorEvent) -> tuple[list[tuple[Place, str]], bool, TensorEvent | None]:
         """Returns (the values last written to a resource, whether they decide its content, its old value)."""
         write = self._resources.last_write(handle, reader=reader)
@@ -174,7 +201,7 @@ class DataFlow:
         own = self._own_place(event)
         if own is None or self.graphs.op(own.graph_id, own.op_name) is None:
             return False
-        crossing = self._borders.crossing(own)
+        crossing = self.borders.crossing(own)
         return crossing is None or crossing.place is not None
 
     def _own_place(self, event: TensorEvent) -> GraphTensor | None:
@@ -197,7 +224,7 @@ class DataFlow:
 
     def _made_from(self, place: Place) -> Iterator[tuple[Place, str]]:
         """Yields the places that a place's tensor was made from."""
-        crossing = self._borders.crossing(place)
+        crossing = self.borders.crossing(place)
         if crossing is not None and crossing.place is not None:
             yield crossing.place, crossing.how
         elif isinstance(place, GraphTensor):

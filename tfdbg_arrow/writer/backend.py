@@ -88,6 +88,9 @@ class Backend(Recorder, Protocol):
     def set_step(self, step: int) -> None:
         """Labels the events from here on."""
 
+    def set_local_task(self, task: str) -> None:
+        """Eager tensors of other processes than this one, as `/job:chief/replica:0/task:0`, are not fetched."""
+
 
 def native_core() -> Any:
     """Returns the compiled core, None if it was not built."""

@@ -14,11 +14,14 @@ afterwards, unless somebody else replaced it meanwhile: then ours stays and pass
 | `threading.Thread._bootstrap_inner`, `FuncRegistry.__call__` | threads that start, and TensorFlow's that run Python |
 | `save._build_meta_graph_impl` | a SavedModel never holds an op of ours; stays for good |
 | `atomic_function.from_func_graph` once more | XLA never gets an op of ours; stays for good |
+| `Context.call_function` once more, `Context.set_server_def` | nor does another process; stay for good |
+| `Closure.__init__`, `ClusterCoordinator.create_per_worker_dataset` | what is traced for others is known as such |
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import os
 import threading
@@ -32,6 +35,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_cache
 from tensorflow.python.autograph.impl import api as autograph_api
+from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute
 from tensorflow.python.eager import record as tape_record
@@ -80,6 +84,12 @@ class Observer(Protocol):
     def note_kept_xla(self, function_name: str) -> None:
         """A function that asked for XLA is compiled with it, and not recorded."""
 
+    def note_connected(self) -> None:
+        """The process is connected to others, whose devices it can use."""
+
+    def note_remote(self, function_name: str, device_name: str | None) -> None:
+        """A function is made for, or called on, a device of another process."""
+
 
 @dataclass(frozen=True)
 class Patch:
@@ -114,12 +124,18 @@ class Hooks:
         """Puts all hooks in place; the calling thread and every later one is observed."""
         _keep_saved_models_clean()
         _keep_functions_compilable()
+        _keep_remote_calls_clean()
         self._active = True
+        _on_connected.append(self._observer.note_connected)
+        if _local_task:
+            self._observer.note_connected()
         self._patch(eager_context.Context, "call_function", self._make_call_function)
         self._patch(atomic_function, "from_func_graph", self._make_from_func_graph)
         self._patch(function_context, "make_function_context", self._make_make_function_context)
+        self._patch(tracing_compilation, "_create_concrete_function", self._make_create_concrete_function)
+        self._patch(cluster_coordinator.Closure, "__init__", self._make_remote_entry)
+        self._patch(cluster_coordinator.ClusterCoordinator, "create_per_worker_dataset", self._make_remote_entry)
         if self._observer.keeps_xla:
-            self._patch(tracing_compilation, "_create_concrete_function", self._make_create_concrete_function)
             self._patch(concrete_function.ConcreteFunction, "_call_flat", self._make_call_flat)
         self._patch(threading.Thread, "_bootstrap_inner", self._make_observed_entry)
         self._patch(script_ops.FuncRegistry, "__call__", self._make_observed_entry)
@@ -129,6 +145,8 @@ class Hooks:
     def remove(self) -> None:
         """Takes the hooks away; functions made meanwhile run on."""
         self._active = False
+        if self._observer.note_connected in _on_connected:
+            _on_connected.remove(self._observer.note_connected)
         for patch in reversed(self._patches):
             patch.remove()
         self._patches.clear()
@@ -172,6 +190,10 @@ class Hooks:
             if not self._active or _thread.is_unobserved:
                 return original(ctx, name, tensor_inputs, num_outputs)
             self._observe_thread()
+            if is_remote(ctx.device_name or ""):
+                text = _clean_copy(ctx, name.decode() if isinstance(name, bytes) else name)
+                observer.note_remote(text, ctx.device_name)
+                name = text.encode()
             execution_index = observer.begin_call(name, tensor_inputs, num_outputs)
             outputs = None
             try:
@@ -198,7 +220,10 @@ class Hooks:
                     attrs = _without_xla(attrs)
                     _unobserved_graphs.pop(graph, None)
                     observer.note_without_xla(text)
-            observer.before_function(text, graph, _reason_unobserved(graph))
+            reason = _reason_unobserved(graph)
+            if reason == "remote":
+                observer.note_remote(text, None)
+            observer.before_function(text, graph, reason)
             function = original(name, graph, attrs, *args, **kwargs)
             observer.after_function(text, graph, lambda: function.cached_definition)
             return function
@@ -222,11 +247,24 @@ class Hooks:
 
     def _make_create_concrete_function(self, original: Any) -> Any:
         def create_concrete_function(function_type: Any, type_context: Any, func_graph: Any, options: Any) -> Any:
-            if self._active and not _thread.is_unobserved and (options.attributes or {}).get(_XLA_MUST_COMPILE):
-                _unobserved_graphs[func_graph] = "xla"
+            if self._active and not _thread.is_unobserved:
+                is_kept = self._observer.keeps_xla and (options.attributes or {}).get(_XLA_MUST_COMPILE)
+                reason = "xla" if is_kept else _reason_unobserved(framework_ops.get_default_graph())
+                if reason is not None:
+                    _unobserved_graphs[func_graph] = reason
             return original(function_type, type_context, func_graph, options)
 
         return create_concrete_function
+
+    def _make_remote_entry(self, original: Any) -> Any:
+        def run_for_others(*args: Any, **kwargs: Any) -> Any:
+            was, _thread.reason_unobserved = _thread.reason_unobserved, "remote" if self._active else None
+            try:
+                return original(*args, **kwargs)
+            finally:
+                _thread.reason_unobserved = was
+
+        return run_for_others
 
     def _make_call_flat(self, original: Any) -> Any:
         """Where a tape is on, a call makes gradient functions, in a graph that does not know what it will be for."""
@@ -266,12 +304,22 @@ def _reason_unobserved(graph: Any) -> str | None:
     """Returns why nothing may be recorded of a graph, None where it may."""
     if _thread.reason_unobserved is not None:
         return _thread.reason_unobserved
+    if _local_task and is_remote(eager_context.context().device_name or ""):
+        return "remote"
     while graph is not None:
         reason = _unobserved_graphs.get(graph)
+        if reason is None and _local_task and is_remote(_device_scope(graph)):
+            reason = "remote"
         if reason is not None:
             return reason
         graph = getattr(graph, "outer_graph", None)
     return None
+
+
+def _device_scope(graph: Any) -> str:
+    """Returns the device that the innermost tf.device() with a name asks for while a graph is traced."""
+    names = (spec.raw_string for spec in graph._device_function_stack.peek_objs())
+    return next((name for name in names if name), "")
 
 
 def _reaches_own_op(graph: Any) -> bool:
@@ -288,6 +336,91 @@ def _reaches_own_op(graph: Any) -> bool:
                     seen.add(name)
                     waiting.append(library[name])
     return False
+
+
+_local_task = ""
+"""Address of this process in a cluster that it is connected to, as `/job:chief/replica:0/task:0`; else empty."""
+
+
+def is_remote(device: str) -> bool:
+    """Returns whether a device, by name, is one of another process that this one is connected to."""
+    return bool(_local_task) and _is_elsewhere(device, _local_task)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_elsewhere(device: str, local_task: str) -> bool:
+    spec, local = tf.DeviceSpec.from_string(device), tf.DeviceSpec.from_string(local_task)
+    if spec.job in (None, "localhost"):
+        return False
+    return spec.job != local.job or spec.task not in (None, local.task)
+
+
+def local_task() -> str:
+    """Returns the address of this process in the cluster that it is connected to; empty where there is none."""
+    return _local_task
+
+
+_on_connected: list[Callable[[], None]] = []
+_remote_calls_are_kept_clean = False
+
+
+def _keep_remote_calls_clean() -> None:
+    """From now on no function of ours runs in another process, which has no kernels for it."""
+    global _remote_calls_are_kept_clean
+    if _remote_calls_are_kept_clean:
+        return
+    _remote_calls_are_kept_clean = True
+    call_original = eager_context.Context.call_function
+    connect_original = eager_context.Context.set_server_def
+
+    def call_function(ctx: Any, name: Any, tensor_inputs: Sequence[Any], num_outputs: int) -> Any:
+        if is_remote(ctx.device_name or ""):
+            name = _clean_copy(ctx, name.decode() if isinstance(name, bytes) else name).encode()
+        return call_original(ctx, name, tensor_inputs, num_outputs)
+
+    def set_server_def(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        result = connect_original(ctx, *args, **kwargs)
+        _find_local_task()
+        for tell in _on_connected:
+            tell()
+        return result
+
+    eager_context.Context.call_function = call_function
+    eager_context.Context.set_server_def = set_server_def
+    _find_local_task()
+
+
+def _find_local_task() -> None:
+    global _local_task
+    context = eager_context.context()
+    if getattr(context, "_server_def", None) is not None:
+        _local_task = context.host_address_space()
+
+
+_clean_copies: dict[str, str] = {}
+
+
+def _clean_copy(context: Any, name: str) -> str:
+    """Returns the name of a function that is another one without our ops; its own name where it holds none."""
+    known = _clean_copies.get(name)
+    if known is not None:
+        return known
+    original = context.get_function_def(name)
+    copy = type(original)()
+    copy.CopyFrom(original)
+    is_changed = strip_function(copy)
+    for node in copy.node_def:
+        for attribute, index, callee in functions_of(node):
+            clean = _clean_copy(context, callee) if context.has_function(callee) else callee
+            if clean != callee:
+                is_changed = True
+                value = node.attr[attribute]
+                (value.func if value.WhichOneof("value") == "func" else value.list.func[index]).name = clean
+    if is_changed:
+        copy.signature.name = f"{name}_unrecorded"
+        context.add_function_def(copy)
+    _clean_copies[name] = copy.signature.name
+    return str(copy.signature.name)
 
 
 _functions_are_kept_compilable = False
@@ -599,10 +732,16 @@ def strip_record_ops(meta_graph_def: Any) -> None:
     graph_def = meta_graph_def.graph_def
     strip_own_nodes(graph_def.node)
     for function in graph_def.library.function:
-        names = strip_own_nodes(function.node_def)
-        for key in [key for key, node in function.control_ret.items() if node in names]:
-            del function.control_ret[key]
-            function.signature.control_output.remove(key)
+        strip_function(function)
+
+
+def strip_function(function_def: Any) -> bool:
+    """Removes every op of ours, and every mention of one, from a FunctionDef; returns whether it held any."""
+    names = strip_own_nodes(function_def.node_def)
+    for key in [key for key, node in function_def.control_ret.items() if node in names]:
+        del function_def.control_ret[key]
+        function_def.signature.control_output.remove(key)
+    return bool(names)
 
 
 def _is_own(node: Any) -> bool:

@@ -81,6 +81,7 @@ class GraphInstrumenter:
         own_result: Returns the user's tensor for a graph's result that `make_run` put in its place.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
+        is_remote: Whether a device, by name, is another process's, where our ops have no kernels.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class GraphInstrumenter:
         own_result: Callable[[Any], Any],
         intern_stack: Callable[[], int],
         on_unknown_callee: Callable[[str], None],
+        is_remote: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._registry = registry
         self._append = append
@@ -103,6 +105,7 @@ class GraphInstrumenter:
         self._own_result = own_result
         self._intern_stack = intern_stack
         self._on_unknown_callee = on_unknown_callee
+        self._is_remote = is_remote
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._undescribed: dict[int, Row] = {}
         """Rows of graphs that others were traced in and that no function was made of, so far."""
@@ -133,7 +136,7 @@ class GraphInstrumenter:
             if not state.is_described:
                 state.is_described = True
                 self._describe_graph(graph, state)
-            batches = self._describe_ops(graph, state, reasons=_function_reasons(unobserved_for))
+            batches = self._describe_ops(graph, state, reasons=self._function_reasons(unobserved_for))
             self._describe_signature(function_name, graph, state)
             if unobserved_for is not None:
                 state.num_described = len(graph.get_operations())
@@ -191,6 +194,17 @@ class GraphInstrumenter:
             if state is None:
                 state = self._states[graph] = self._registry.new_graph()
             return state
+
+    def _function_reasons(self, unobserved_for: str | None) -> Reasons:
+        """The reasons of a function's graph; `unobserved_for` is that of all its tensors, None for no such."""
+
+        def reason(op: Any, op_type: str, tensor: Any) -> str | None:
+            # An op inside a V1 loop or branch runs under conditions that an op from outside cannot share.
+            if _is_in_v1_control_flow(op._get_control_flow_context()):
+                return "control_flow"
+            return unobserved_for or ("remote" if self._is_remote(op.device) else None)
+
+        return reason
 
     def _describe_graph(self, graph: Any, state: GraphState) -> None:
         stack_id = self._intern_stack()
@@ -346,16 +360,6 @@ class GraphInstrumenter:
             self._append("graph_function_input", inputs)
         if outputs:
             self._append("graph_function_output", outputs)
-
-
-def _function_reasons(unobserved_for: str | None) -> Reasons:
-    """The reasons of a function's graph, which has one for all its tensors, or none."""
-
-    def reason(op: Any, op_type: str, tensor: Any) -> str | None:
-        # An op inside a V1 loop or branch runs under conditions that an op from outside cannot share.
-        return "control_flow" if _is_in_v1_control_flow(op._get_control_flow_context()) else unobserved_for
-
-    return reason
 
 
 def _is_in_v1_control_flow(context: Any) -> bool:

@@ -134,6 +134,10 @@ class NativeSpool:
         """Labels the events from here on."""
         self.recording.set_step(step)
 
+    def set_local_task(self, task: str) -> None:
+        """Eager tensors of other processes than this one are not fetched."""
+        self.core.set_local_task(task)
+
     def intern_stack(self) -> int:
         """Returns the id of the calling thread's Python stack, -1 for none."""
         return int(self.core.intern_stack(0))

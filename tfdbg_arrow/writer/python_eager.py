@@ -135,6 +135,9 @@ class _Calls(threading.local):
 class EagerRecorder:
     """Records eager ops and function calls.
 
+    Attributes:
+        is_remote: Whether a device, by name, is another process's, whose tensors are not fetched; None: none is.
+
     Args:
         settings: What to record.
         events: Takes the records.
@@ -154,6 +157,7 @@ class EagerRecorder:
         self._covers: dict[str, bool] = {}
         self._calls = _Calls()
         self._handlers: Handlers | None = None
+        self.is_remote: Callable[[str], bool] | None = None
 
     def start(self, handlers: Handlers) -> None:
         """From here on events are recorded."""
@@ -309,6 +313,8 @@ class EagerRecorder:
         return known
 
     def _covers_dtype(self, tensor: Any) -> bool:
+        if self.is_remote is not None and self.is_remote(tensor.device):
+            return False
         number = tensor.dtype.as_datatype_enum
         return bool(0 <= number < 64 and (self._dtype_mask >> number) & 1)
 

@@ -107,8 +107,11 @@ class Recording:
             own_result=hooks.own_result,
             intern_stack=self._backend.intern_stack,
             on_unknown_callee=self._note_unobserved,
+            is_remote=hooks.is_remote,
         )
         self._called: set[bytes] = set()
+        self._remote: set[str] = set()
+        self._local_task = hooks.local_task
         self.keeps_xla = settings.xla == "keep"
         self.op_callback = self._backend.op_callback
         self.end_call = self._backend.end_call
@@ -231,6 +234,20 @@ class Recording:
         reason = "is compiled by XLA, as xla='keep' asks: the ops inside it are not recorded"
         self._add_stat("unobservable", function_name, reason, num_events=None)
 
+    def note_connected(self) -> None:
+        """The process is connected to others, whose devices it can use."""
+        self._backend.set_local_task(self._local_task())
+        reason = "tensors and ops on devices of other processes are not recorded; this process is " + self._local_task()
+        self._add_stat("unobservable", "other processes", reason, num_events=None)
+
+    def note_remote(self, function_name: str, device_name: str | None) -> None:
+        """A function is made for, or called on, a device of another process."""
+        if function_name not in self._remote:
+            self._remote.add(function_name)
+            self._called.add(function_name.encode())
+            reason = f"runs in another process{'' if device_name is None else f', on {device_name}'}: not recorded"
+            self._add_stat("unobservable", function_name, reason, num_events=None)
+
     # What was not recorded.
 
     def _note_unobserved(self, function_name: str) -> None:
@@ -297,7 +314,7 @@ class Recording:
             "platform": platform.platform(),
             "host_name": socket.gethostname(),
             "pid": os.getpid(),
-            "worker": _worker_of(os.environ.get("TF_CONFIG")),
+            "worker": _worker_of(os.environ.get("TF_CONFIG")) or _worker_at(self._local_task()),
             "command_line": as_utf8(to_json(sys.orig_argv)),
             "working_directory": _working_directory(),
             "tensor_debug_mode": settings.mode.name,
@@ -516,6 +533,12 @@ def _worker_of(tf_config: str | None) -> str | None:
         return f"{task['type']}:{task['index']}"
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _worker_at(task: str) -> str | None:
+    """Task type and index from an address, as `/job:chief/replica:0/task:0`."""
+    parts = dict(part.split(":", 1) for part in task.split("/") if ":" in part)
+    return f"{parts['job']}:{parts['task']}" if "job" in parts and "task" in parts else None
 
 
 def _working_directory() -> str:

@@ -146,6 +146,10 @@ class TensorFlowBackend:
         """Removes the spool's files: all of it is in the logdir."""
         self._spool.remove_files()
 
+    def set_local_task(self, task: str) -> None:
+        """Eager tensors of other processes than this one are not fetched."""
+        self._eager.is_remote = hooks.is_remote
+
     def intern_stack(self) -> int:
         """Returns the id of the calling thread's Python stack, -1 for none."""
         return self._spool.intern_stack()

@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <string>
 
 namespace tfdbg_arrow {
 
@@ -15,6 +16,10 @@ struct EagerHandlers {
   PyObject* on_error = nullptr;     // (what) -> None: an exception was swallowed; it is set in sys.exc_info
 };
 void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on_error);
+
+// Names this process among those that it is connected to, as `/job:chief/replica:0/task:0`: tensors on devices of
+// others are not fetched.
+void set_local_task(const std::string& task);
 
 // The op callback: (op_type, inputs, attrs, outputs, op_name=None, graph=None) -> None.
 PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names);

@@ -261,6 +261,7 @@ NB_MODULE(_core, m) {
   m.def("set_handlers", [](nb::handle on_graph_op, nb::handle covers_op, nb::handle on_error) {
     set_eager_handlers(on_graph_op.ptr(), covers_op.ptr(), on_error.ptr());
   }, nb::arg("on_graph_op").none(), nb::arg("covers_op").none(), nb::arg("on_error").none());
+  m.def("set_local_task", [](const std::string& task) { set_local_task(task); }, nb::arg("task"));
   m.def("begin_call", [](nb::handle name, nb::handle inputs, int64_t num_outputs) {
     return begin_call(name.ptr(), inputs.ptr(), num_outputs);
   });

@@ -1,0 +1,182 @@
+"""Mixed precision: recording changes no number, and gradients that overflow and are skipped are told from the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+from tfdbg_arrow.query import NonFinite
+
+from .test_recording_numbers import IN_ORDER, UNFUSED
+
+BACKENDS = ("native", "tensorflow")
+X = np.linspace(0.0, 1.0, 64, dtype=np.float32).reshape(16, 4)
+UNUSED = "an overflow that no op took: nothing was computed, assigned or returned from it"
+SKIPPED = "a check found it, and the branch that would have used it did not run"
+ONLY_CHECKED = "only a check for finiteness took it: nothing was computed or assigned from it"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unfused() -> Iterator[None]:
+    """Fused kernels round otherwise, and where a tensor is looked at TensorFlow does not fuse."""
+    before = tf.config.optimizer.get_experimental_options()
+    tf.config.optimizer.set_experimental_options({**UNFUSED, **IN_ORDER})
+    yield
+    tf.config.optimizer.set_experimental_options({**dict.fromkeys({**UNFUSED, **IN_ORDER}, True), **before})
+
+
+def numbers(value: Any) -> list[bytes]:
+    return [np.asarray(tensor).tobytes() for tensor in tf.nest.flatten(value)]
+
+
+def fit(
+    policy: str = "mixed_float16", *, x: Any = X, loss: Any = "mse", initial_scale: float = 2.0**20, **settings: Any
+) -> list[bytes]:
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.layers.Dense(8, activation="relu", dtype=policy),
+            keras.layers.Dense(1, dtype=policy),
+        ]
+    )
+    optimizer: Any = keras.optimizers.SGD(0.001)
+    if policy == "mixed_float16":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale, dynamic_growth_steps=3)
+    model.compile(optimizer=optimizer, loss=loss, jit_compile=False, **settings)
+    history = model.fit(x, X.sum(axis=1), epochs=2, batch_size=4, shuffle=False, verbose=0)
+    return numbers((model.get_weights(), history.history, [v.numpy() for v in optimizer.variables]))
+
+
+def record(logdir: Path, program: Callable[[], Any], **settings: Any) -> tuple[Any, list[NonFinite], NonFinite | None]:
+    """Returns the program's numbers, the bad tensors and the first of them."""
+    with tfdbg_arrow.capture(logdir, **settings):
+        result = program()
+    with tfdbg_arrow.open_logdir(logdir) as opened:
+        assert opened.rows("SELECT * FROM capture_stat") == []
+        return result, opened.nonfinite(limit=None), opened.first_nonfinite()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_skipped_step_is_expected_and_changes_no_number(backend: str, tmp_path: Path) -> None:
+    unrecorded = fit()
+    recorded, bad, first = record(tmp_path, fit, health_backend=backend)
+    assert recorded == unrecorded
+    assert len(bad) > 10
+    assert {(row.is_expected, row.expected_reason) for row in bad} == {(True, SKIPPED)}
+    assert first is not None
+    assert (first.is_expected, first.is_origin) == (True, True)
+    assert first.source is not None or first.stack
+
+
+def test_a_step_skipped_in_eager_code_is_expected_too(tmp_path: Path) -> None:
+    def run() -> Any:
+        return fit(run_eagerly=True, initial_scale=2.0**17)
+
+    _, bad, first = record(tmp_path, run)
+    assert {(row.is_expected, row.expected_reason) for row in bad} == {(True, ONLY_CHECKED)}
+    assert first is not None
+    assert first.is_expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bfloat16_needs_no_scale_and_nothing_is_bad(backend: str, tmp_path: Path) -> None:
+    unrecorded = fit("mixed_bfloat16")
+    recorded, bad, first = record(tmp_path, lambda: fit("mixed_bfloat16"), health_backend=backend)
+    assert (recorded, bad, first) == (unrecorded, [], None)
+    with tfdbg_arrow.open_logdir(tmp_path) as opened:
+        dtypes = {dtype for (dtype,) in opened.rows("SELECT DISTINCT dtype FROM tensor_health")}
+    assert dtypes == {"bfloat16", "float32"}
+
+
+def test_an_overflow_in_the_forward_pass_is_the_answer_though_expected_ones_came_before(tmp_path: Path) -> None:
+    x = X.copy()
+    x[12:] *= 60_000.0  # beyond float16 as soon as a layer adds it up; the steps before overflow only by their scale
+    _, bad, first = record(tmp_path, lambda: fit(x=x))
+    assert bad[0].is_expected
+    assert first is not None
+    assert not first.is_expected
+    assert first.event_index > bad[0].event_index
+    assert "gradient" not in (first.op_name or "")
+
+
+def test_a_nan_of_its_own_in_a_gradient_is_not_expected_though_its_step_is_skipped(tmp_path: Path) -> None:
+    def loss(_: Any, y: Any) -> Any:
+        return tf.sqrt(tf.cast(y, tf.float32) * 0.0)  # its gradient is 0 * (1 / 0)
+
+    _, _, first = record(tmp_path, lambda: fit(loss=loss, initial_scale=1.0))
+    assert first is not None
+    assert not first.is_expected
+    assert "Sqrt" in (first.op_name or "")
+
+
+def step_of(apply: Callable[[Any], Any]) -> tuple[tf.Variable, Any]:
+    weight = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def step(scale: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.cast(tf.cast(weight, tf.float16) * 2.0, tf.float32)) * scale
+        apply((tape.gradient(loss, weight), weight))
+
+    return weight, step
+
+
+def test_a_step_that_is_not_skipped_is_not_expected(tmp_path: Path) -> None:
+    weight, step = step_of(lambda pair: pair[1].assign_sub(pair[0]))
+    _, bad, _ = record(tmp_path, lambda: step(tf.constant(1e9)))
+    assert not np.isfinite(weight.numpy()).any()
+    assert {row.is_expected for row in bad} == {False}
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e9])
+def test_a_check_that_a_program_writes_itself_counts(scale: float, tmp_path: Path) -> None:
+    def apply(pair: Any) -> None:
+        gradient, weight = pair
+        if tf.reduce_all(tf.math.is_finite(gradient)):
+            weight.assign_sub(gradient * 0.1)
+
+    weight, step = step_of(apply)
+    _, bad, _ = record(tmp_path, lambda: step(tf.constant(scale)))
+    assert np.isfinite(weight.numpy()).all()
+    assert {row.expected_reason for row in bad} == ({SKIPPED} if scale > 1.0 else set())
+
+
+def test_a_check_that_only_tells_is_no_excuse(tmp_path: Path) -> None:
+    def apply(pair: Any) -> None:
+        gradient, weight = pair
+        if not tf.reduce_all(tf.math.is_finite(gradient)):
+            tf.print("not finite", output_stream="file:///dev/null")
+        weight.assign_sub(gradient)
+
+    _, step = step_of(apply)
+    _, bad, _ = record(tmp_path, lambda: step(tf.constant(1e9)))
+    assert {row.is_expected for row in bad} == {False}
+
+
+def test_the_optimizer_of_tf_keras_is_understood_as_well(tmp_path: Path) -> None:
+    import tf_keras
+
+    def run() -> Any:
+        tf_keras.utils.set_random_seed(3)
+        inner = tf_keras.optimizers.SGD(0.001)
+        optimizer = tf_keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=2.0**20, dynamic_growth_steps=3)
+        layers = [tf_keras.layers.Dense(units, dtype="mixed_float16") for units in (8, 1)]
+        model = tf_keras.Sequential(layers)
+        model.compile(optimizer=optimizer, loss="mse", jit_compile=False)
+        model.fit(X, X.sum(axis=1), epochs=2, batch_size=4, shuffle=False, verbose=0)
+        return numbers((model.get_weights(), optimizer.loss_scale))
+
+    unrecorded = run()
+    recorded, bad, _ = record(tmp_path, run)
+    assert recorded == unrecorded
+    assert len(bad) > 10
+    # The scaled loss, in float16, overflows for some steps more: of it, only the gradient is used.
+    assert {row.expected_reason for row in bad} == {SKIPPED, UNUSED}
+    assert {row.op_type for row in bad if row.expected_reason == UNUSED} == {"Mul"}
