@@ -53,7 +53,7 @@ def test_log_of_zero_in_a_loop(flow: str, tmp_path: Path) -> None:
     found = the_first(tmp_path)
     assert (found.op_type, found.op_name, found.iteration) == ("Log", "bad" if flow == "v2" else "while/bad", 1)
     assert (found.num_neg_inf, found.num_nan) == (2, 0)
-    assert "name=\"bad\"" in line_of(found)
+    assert 'name="bad"' in line_of(found)
     (given,) = found.inputs
     assert given.health is not None
     assert given.health.num_zero == 2
@@ -122,7 +122,7 @@ def test_a_variable_holds_what_an_earlier_run_wrote(has_references: bool, tmp_pa
     bad = tfdbg_arrow.nonfinite(tmp_path, limit=None)
     last_run = max(row.event_index for row in bad)
     assert last_run > found.event_index
-    assert [row.op_type for row in bad if row.is_origin][0] == "Log"
+    assert next(row.op_type for row in bad if row.is_origin) == "Log"
     # After the update the weights are bad, and that goes back to the gradient that was.
     products = [row for row in bad if row.op_type == "Mul" and row.op_name == "mul"]
     assert [row.is_origin for row in products] == [False]

@@ -227,9 +227,12 @@ class SessionRuns:
             self._num_sessions += 1
             self._note_what_is_unobservable(session)
         if request not in known.plans:
-            known.plans[request] = None  # where it fails, it fails once
-            if not _is_remote(session):
-                known.plans[request] = self._make_plan(session, request, known.session_index)
+            plan = None
+            try:
+                if not _is_remote(session):
+                    plan = self._make_plan(session, request, known.session_index)
+            finally:
+                known.plans[request] = plan  # where it fails, it fails once
         return known.plans[request]
 
     def _note_what_is_unobservable(self, session: Any) -> None:
