@@ -41,6 +41,7 @@ from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX, OWN_OP_PREFIX, Tensor
 from tfdbg_arrow.writer.stacks import Location
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
+_NO_INLINE = "_noinline"
 _AttrValue = tf.compat.v1.AttrValue
 
 
@@ -174,6 +175,9 @@ class Hooks:
                 # XLA has no kernel for a record op: the function would fail to compile.
                 attrs = {key: value for key, value in attrs.items() if key != _XLA_MUST_COMPILE}
                 observer.note_without_xla(text)
+            if has_low_level_control_flow(graph):
+                # A record op in a loop of graph mode cannot be waited for from outside: not by the caller either.
+                attrs = {**(attrs or {}), _NO_INLINE: _AttrValue(b=True)}
             observer.before_function(text, graph)
             function = original(name, graph, attrs, *args, **kwargs)
             observer.after_function(text, graph, lambda: function.cached_definition)
@@ -193,6 +197,14 @@ class Hooks:
             return function_cache.FunctionContext(key, context.scope_type)
 
         return make_function_context
+
+
+_LOW_LEVEL_CONTROL_FLOW = frozenset({"Enter", "Merge", "RefEnter", "RefMerge", "RefSwitch", "Switch"})
+
+
+def has_low_level_control_flow(graph: Any) -> bool:
+    """Returns whether a graph holds the loops and branches of graph mode."""
+    return any(op.type in _LOW_LEVEL_CONTROL_FLOW for op in graph.get_operations())
 
 
 def _is_true(attribute: Any) -> bool:

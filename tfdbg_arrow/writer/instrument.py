@@ -41,6 +41,16 @@ class RecordOps(Protocol):
         """Adds record ops for the tensors to the graph; returns those that must run."""
 
 
+class SingleRecordOps(Protocol):
+    """Adds ops that record a single tensor, in the way of the health backend."""
+
+    def add_record(self, graph: Any, tensor: Any, node: int) -> Any:
+        """Adds the op that records a tensor; returns it."""
+
+    def add_token(self, graph: Any, node: int) -> tuple[Any, Any] | None:
+        """Adds a Placeholder for the index of an execution and the op that takes it; None where none can."""
+
+
 @dataclass(frozen=True)
 class TensorBatch:
     """The tensors of one op that are to be recorded.
@@ -54,6 +64,19 @@ class TensorBatch:
     op: Any
     tensors: tuple[Any, ...]
     nodes: tuple[int, ...]
+
+
+def ops_needed_for(asked_for: Sequence[Any]) -> list[Any]:
+    """Returns the ops that run if some are asked for, in no order."""
+    waiting = list(asked_for)
+    reached: dict[str, Any] = {}
+    while waiting:
+        op = waiting.pop()
+        if op.name not in reached:
+            reached[op.name] = op
+            waiting += [tensor.op for tensor in op.inputs]
+            waiting += op.control_inputs
+    return list(reached.values())
 
 
 def runs_inline(op_type: str) -> bool:
@@ -72,6 +95,8 @@ class GraphInstrumenter:
         append: Takes rows for a table.
         coverage: What is to be recorded.
         record_ops: How it is recorded.
+        single_record_ops: How a tensor is recorded by an op of its own.
+        is_pruned: Whether only those ops of a function's graph run that its results need.
         make_run: `(graph, ops)`: makes TensorFlow run ops of a graph whose outputs nobody uses.
         own_result: Returns the user's tensor for a graph's result that `make_run` put in its place.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
@@ -85,6 +110,8 @@ class GraphInstrumenter:
         *,
         coverage: Coverage,
         record_ops: RecordOps,
+        single_record_ops: SingleRecordOps,
+        is_pruned: Callable[[Any], bool],
         make_run: Callable[[Any, Sequence[Any]], None],
         own_result: Callable[[Any], Any],
         intern_stack: Callable[[], int],
@@ -94,6 +121,8 @@ class GraphInstrumenter:
         self._append = append
         self._coverage = coverage
         self._record_ops = record_ops
+        self._single_record_ops = single_record_ops
+        self._is_pruned = is_pruned
         self._make_run = make_run
         self._own_result = own_result
         self._intern_stack = intern_stack
@@ -119,7 +148,10 @@ class GraphInstrumenter:
                 self._describe_graph(graph, state)
             batches = self._describe_ops(graph, state)
             self._describe_signature(function_name, graph, state)
-            must_run = self._record_ops.add(graph, batches) if batches else []
+            if self._is_pruned(graph):
+                must_run = self._add_where_reached(graph, batches, state)
+            else:
+                must_run = self._record_ops.add(graph, batches) if batches else []
             # TensorFlow keeps what a call holds only if the call itself must run.
             must_run += [graph.get_operation_by_name(name) for name in sorted({key[0] for key in state.callees})]
             self._make_run(graph, must_run)
@@ -158,6 +190,20 @@ class GraphInstrumenter:
             for op_name, node_def in zip(names, function_def().node_def, strict=True):
                 if op_name in calling and node_def.name != op_name:
                     self._registry.add_rename(state.graph_id, op_name, node_def.name)
+
+    def _add_where_reached(self, graph: Any, batches: Sequence[TensorBatch], state: GraphState) -> list[Any]:
+        """Adds record ops to a graph of which only what its results need runs: one for each tensor that does."""
+        for batch in batches:
+            for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
+                state.unreached[tensor.op.name, tensor.value_index] = node
+        asked_for = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
+        added = []
+        for op in ops_needed_for(asked_for):
+            for slot, tensor in enumerate(op.outputs):
+                if (op.name, slot) in state.unreached:
+                    node = state.unreached.pop((op.name, slot))
+                    added.append(self._single_record_ops.add_record(graph, tensor, node))
+        return added
 
     def _state(self, graph: Any) -> GraphState:
         with self._lock:
@@ -258,16 +304,12 @@ class GraphInstrumenter:
         rows: list[Row] = []
         tensors: list[Any] = []
         nodes: list[int] = []
-        # An op inside a V1 loop or branch runs under conditions that an op from outside cannot share.
-        in_v1_control_flow = op._get_control_flow_context() is not None
         for slot, tensor in enumerate(op_outputs[first:], start=first):
             dtype = tensor.dtype.base_dtype
             reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum)
             if reasons is not None:
                 session_reason = reasons(op, op_type, tensor)
                 reason = reason or session_reason
-            elif reason is None and in_v1_control_flow:
-                reason = "control_flow"
             if reason is None:
                 tensors.append(tensor)
                 nodes.append(self._registry.add_node((graph_id, op_name, op_type, slot)))

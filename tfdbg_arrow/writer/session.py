@@ -86,6 +86,8 @@ class Recording:
             self._sink.append,
             coverage=settings,
             record_ops=self._backend.record_ops,
+            single_record_ops=self._backend.session_record_ops,
+            is_pruned=hooks_session.is_pruned,
             make_run=hooks.make_run,
             own_result=hooks.own_result,
             intern_stack=self._backend.intern_stack,
