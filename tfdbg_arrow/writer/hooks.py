@@ -439,6 +439,13 @@ def has_accelerator() -> bool:
     return any(device.device_type != "CPU" for device in tf.config.list_physical_devices())
 
 
+def host_device_name() -> str:
+    """Returns the full name of this process's first CPU."""
+    # In eager mode, also where the program turned that off: its default graph must not get an op.
+    with unobserved(), eager_context.eager_mode(), tf.device("CPU:0"):
+        return str(tf.zeros([]).device)
+
+
 def library_paths() -> tuple[str, str, str]:
     """Returns the paths of TensorFlow's framework, runtime and Python binding libraries.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tfdbg_arrow.writer.graphs import GraphRegistry, GraphState, Row, now_columns, to_json, wall_time_columns
+from tfdbg_arrow.writer.stacks import Location
 
 Append = Callable[[str, Sequence[Row]], None]
 
@@ -100,6 +101,7 @@ class GraphInstrumenter:
         make_run: `(graph, ops)`: makes TensorFlow run ops of a graph whose outputs nobody uses.
         own_result: Returns the user's tensor for a graph's result that `make_run` put in its place.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
+        intern_traceback: Returns the id of a stack that TensorFlow kept, given innermost first.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
     """
 
@@ -115,6 +117,7 @@ class GraphInstrumenter:
         make_run: Callable[[Any, Sequence[Any]], None],
         own_result: Callable[[Any], Any],
         intern_stack: Callable[[], int],
+        intern_traceback: Callable[[Sequence[Location]], int],
         on_unknown_callee: Callable[[str], None],
     ) -> None:
         self._registry = registry
@@ -126,6 +129,7 @@ class GraphInstrumenter:
         self._make_run = make_run
         self._own_result = own_result
         self._intern_stack = intern_stack
+        self._intern_traceback = intern_traceback
         self._on_unknown_callee = on_unknown_callee
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
@@ -265,6 +269,8 @@ class GraphInstrumenter:
             if not is_new:
                 continue
             stack_id, wall_time_ns = state.creations.pop(name, (-1, 0))
+            if stack_id < 0 and reasons is not None:
+                stack_id = self._intern_traceback(_traceback_of(op))  # made before recording began
             times = wall_time_columns(wall_time_ns) if wall_time_ns else now_columns()
             ops.append(
                 {
@@ -369,6 +375,11 @@ class GraphInstrumenter:
             self._append("graph_function_input", inputs)
         if outputs:
             self._append("graph_function_output", outputs)
+
+
+def _traceback_of(op: Any) -> list[Location]:
+    """The stack that TensorFlow kept of an op's creation, innermost frame first."""
+    return [(frame.filename, max(frame.lineno, 1), frame.name) for frame in reversed(op.traceback or ())]
 
 
 def _input_rows(node_def: Any, graph_id: int, *, first: int | None) -> list[Row]:

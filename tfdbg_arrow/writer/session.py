@@ -91,6 +91,7 @@ class Recording:
             make_run=hooks.make_run,
             own_result=hooks.own_result,
             intern_stack=self._backend.intern_stack,
+            intern_traceback=self._backend.stack_table.add_traceback,
             on_unknown_callee=self._note_unobserved,
         )
         self._called: set[bytes] = set()
