@@ -66,6 +66,9 @@ class Observer(Protocol):
     def note_without_xla(self, function_name: str) -> None:
         """A function that asked for XLA is compiled without it."""
 
+    def note_not_inlined(self, function_name: str) -> None:
+        """A function with loops or branches of graph mode is kept as a call."""
+
 
 @dataclass(frozen=True)
 class Patch:
@@ -178,6 +181,7 @@ class Hooks:
             if has_low_level_control_flow(graph):
                 # A record op in a loop of graph mode cannot be waited for from outside: not by the caller either.
                 attrs = {**(attrs or {}), _NO_INLINE: _AttrValue(b=True)}
+                observer.note_not_inlined(text)
             observer.before_function(text, graph)
             function = original(name, graph, attrs, *args, **kwargs)
             observer.after_function(text, graph, lambda: function.cached_definition)

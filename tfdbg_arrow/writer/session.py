@@ -178,6 +178,14 @@ class Recording:
         """A function that asked for XLA is compiled without it."""
         self.note("changed", function_name, "runs without XLA while recording: compiled ops cannot be observed")
 
+    def note_not_inlined(self, function_name: str) -> None:
+        """A function with loops or branches of graph mode is kept as a call."""
+        reason = (
+            "holds loops or branches of graph mode and is not inlined while recording: where several calls of it run in "
+            "one step, call_site does not tell their rows apart"
+        )
+        self._add_stat("changed", function_name, reason, num_events=None)
+
     # What was not recorded.
 
     def _note_unobserved(self, function_name: str) -> None:
