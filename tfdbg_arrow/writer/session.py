@@ -181,8 +181,8 @@ class Recording:
     def note_not_inlined(self, function_name: str) -> None:
         """A function with loops or branches of graph mode is kept as a call."""
         reason = (
-            "holds loops or branches of graph mode and is not inlined while recording: where several calls of it run in "
-            "one step, call_site does not tell their rows apart"
+            "holds loops or branches of graph mode and is not inlined while recording: where several calls of it run "
+            "in one step, call_site does not tell their rows apart"
         )
         self._add_stat("changed", function_name, reason, num_events=None)
 

@@ -208,10 +208,6 @@ class SessionRuns:
             reason = "a run in pieces (partial_run) is not recorded; use Session.run, which computes the same tensors"
             self._note("unobservable", "Session.partial_run", reason)
 
-    def note_failure(self, what: str, error: Exception) -> None:
-        """A hook itself failed."""
-        self._note("failed", what, _sentence(error))
-
     def _array(self, value: Any, dtype: Any) -> _Array:
         array = np.asarray(value)
         # What is fed may be a handle to a tensor that the session holds, and of no number's type.
