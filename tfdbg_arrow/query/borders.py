@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.callsites import CallSites, Level, join_site
 from tfdbg_arrow.query.events import Context, EventReader, SiteVisit
-from tfdbg_arrow.query.graphs import Argument, Call, GraphReader
+from tfdbg_arrow.query.graphs import Argument, Call, GraphReader, Op
 from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place
+from tfdbg_arrow.query.sessions import REFERENCE_VARIABLES, Sessions
 
 PASSING_OPS = frozenset({
     "CheckNumerics", "EnsureShape", "Enter", "Exit", "Identity", "IdentityN", "LoopCond", "NextIteration",
@@ -16,6 +17,8 @@ PASSING_OPS = frozenset({
 """Op types whose output has the values of their first input (IdentityN: of the input of the same index)."""
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault"})
 _FRAME_OPS = frozenset({"Enter", "Exit", "NextIteration", "RefEnter", "RefExit"})
+_NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
+_MERGES = frozenset({"Merge", "RefMerge"})
 _BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 _EAGER_PASSING_OPS = PASSING_OPS - {"IdentityN"}
 
@@ -46,6 +49,7 @@ class Borders:
         self._graphs = graphs
         self._events = events
         self._sites = sites
+        self.sessions = Sessions(graphs, events)
 
     def crossing(self, place: Place) -> Crossing | None:
         """Returns the step back from a place, or None where an op computed the tensor there."""
@@ -54,19 +58,68 @@ class Borders:
         op = self._graphs.op(place.graph_id, place.op_name)
         if op is None:
             return None
+        is_in_session = self.sessions.is_session_graph(place.graph_id)
+        if is_in_session:
+            crossing = self._session_crossing(place, op)
+            if crossing is not None:
+                return crossing
         if op.op_type in PASSING_OPS and op.inputs:
             source, slot = op.inputs[place.output_slot if op.op_type == "IdentityN" else 0]
             context = place.context
-            if op.op_type in _FRAME_OPS:
+            if op.op_type in _NEXT_ITERATIONS and context.iteration:
+                context = replace(context, iteration=context.iteration - 1)
+            elif op.op_type in _FRAME_OPS:
                 context = replace(context, frame_id=None, iteration=None)
             return Crossing(replace(place, context=context, op_name=source, output_slot=slot), "graph")
+        if op.op_type in _MERGES and place.output_slot == 0:
+            return self._merge_crossing(place, op)
         # Nearly always a Placeholder; TensorFlow keeps a small captured tensor as a Const.
-        if not op.inputs and self._graphs.argument(place.graph_id, place.op_name, function_name=None) is not None:
+        if (
+            not is_in_session
+            and not op.inputs
+            and self._graphs.argument(place.graph_id, place.op_name, function_name=None) is not None
+        ):
             return self._argument_crossing(place)
         if op.op_type in _PLACEHOLDERS and not op.inputs:
             return Crossing(None, "argument")  # of a function whose arguments were not recorded, as in an import
         calls = self._graphs.calls(place.graph_id, place.op_name)
         return self._result_crossing(place, calls) if calls else None
+
+    def _merge_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
+        """Crosses to the one input that came: of a loop by the iteration, of branches the one that was computed."""
+        sources = [(self._graphs.op(place.graph_id, name), name, slot) for name, slot in op.inputs]
+        is_next = [source is not None and source.op_type in _NEXT_ITERATIONS for source, _, _ in sources]
+        if any(is_next):
+            if place.context.iteration is None:
+                return None
+            wanted = bool(place.context.iteration)
+            chosen = [source for source, next_ in zip(op.inputs, is_next, strict=True) if next_ == wanted]
+        else:
+            chosen = [
+                (name, slot)
+                for name, slot in op.inputs
+                if self._events.graph_tensor(
+                    place.context, graph_id=place.graph_id, op_name=name, output_slot=slot, near=place.near
+                )
+            ]
+        if len(chosen) != 1:
+            return None
+        name, slot = chosen[0]
+        return Crossing(replace(place, op_name=name, output_slot=slot), "graph")
+
+    def _session_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
+        """Crosses from what a run of a session was fed with, and from a reference to what was written to it."""
+        index = self.sessions.feed_index(place.context, place.op_name, place.output_slot)
+        if index is not None and place.context.execution_index is not None:
+            tensor_id = self._events.execution_inputs(place.context.execution_index).get(index)
+            return Crossing(None if tensor_id is None else EagerValue(tensor_id), "argument")
+        if op.op_type in REFERENCE_VARIABLES:
+            written = self.sessions.last_reference_writer(place.graph_id, place.op_name, place.context)
+            if written is None:
+                return Crossing(None, "variable")
+            writer, context = written
+            return Crossing(GraphTensor(context, place.graph_id, writer.op_name, 0, 2**63 - 1), "variable")
+        return None
 
     def levels(self, context: Context, graph_id: int) -> tuple[Level, ...] | None:
         """Returns the calls from the outermost graph to a graph in a context; None where unknown."""

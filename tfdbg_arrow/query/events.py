@@ -331,6 +331,17 @@ class EventReader:
         )
         return {slot: (tensor_id, dtype) for slot, tensor_id, dtype in rows}
 
+    def executions_of(self, op_types: Sequence[str]) -> list[Execution]:
+        """Returns the executions of these op types or functions, by event_index."""
+        if not op_types:
+            return []
+        rows = self._logdir.rows(
+            "SELECT execution_index, event_index, op_type, graph_id, stack_trace_id FROM execution "
+            f"WHERE run_id = ? AND op_type IN ({', '.join('?' * len(op_types))}) ORDER BY event_index",
+            [self._run_id, *op_types],
+        )
+        return [Execution(*row) for row in rows]
+
     def users(self, tensor_id: int) -> list[tuple[str, int | None, int]]:
         """Returns (op type, called graph, input index) of every way in which executions take an eager tensor."""
         rows = self._logdir.rows(

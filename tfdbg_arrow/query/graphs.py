@@ -86,14 +86,30 @@ class GraphReader:
         self._run_id = run_id
         self.graph = lru_cache(maxsize=1024)(self._read_graph)
         self.names: dict[int, str] = dict(self._rows("SELECT graph_id, graph_name FROM graph WHERE run_id = ?"))
-        self.function_graphs: dict[str, int] = dict(
-            self._rows("SELECT function_name, graph_id FROM graph_function WHERE run_id = ?")
-        )
-        self._arguments: dict[str, dict[str, Argument]] = {}
-        for function_name, index, op_name, is_capture in self._rows(
-            "SELECT function_name, input_index, op_name, is_capture FROM graph_function_input WHERE run_id = ? "
-            "ORDER BY function_name, input_index"
+        self.control_sources = lru_cache(maxsize=64)(self._read_control_sources)
+        self.function_graphs: dict[str, int] = {}
+        self.sessions: dict[str, int] = {}
+        """For each function that stands for runs of a session: which session."""
+        self.session_targets: dict[str, str] = {}
+        """For each of them: the targets, as JSON."""
+        for function_name, graph_id, session, targets in self._rows(
+            "SELECT function_name, graph_id, session_index, session_targets FROM graph_function WHERE run_id = ?"
         ):
+            self.function_graphs[function_name] = graph_id
+            if session is not None:
+                self.sessions[function_name] = session
+                self.session_targets[function_name] = targets or "[]"
+        self.session_graphs = frozenset(self.function_graphs[name] for name in self.sessions)
+        self.feeds: dict[str, dict[tuple[str, int], int]] = {}
+        """For each of them: the fed tensors and their input_index."""
+        self._arguments: dict[str, dict[str, Argument]] = {}
+        for function_name, index, op_name, is_capture, slot in self._rows(
+            "SELECT function_name, input_index, op_name, is_capture, output_slot FROM graph_function_input "
+            "WHERE run_id = ? ORDER BY function_name, input_index"
+        ):
+            if function_name in self.sessions:
+                self.feeds.setdefault(function_name, {})[op_name, slot or 0] = index
+                continue
             self._arguments.setdefault(function_name, {})[op_name] = Argument(index, op_name, is_capture)
         self._results: dict[str, dict[int, tuple[str, int]]] = {}
         for function_name, index, op_name, slot in self._rows(
@@ -156,6 +172,10 @@ class GraphReader:
                 return [index for index, result in results.items() if result == (op_name, output_slot)]
         return []
 
+    def results_of(self, function_name: str) -> list[tuple[str, int]]:
+        """Returns (op name, output slot) of all results of a function."""
+        return list(self._results.get(function_name, {}).values())
+
     def calls(self, graph_id: int, op_name: str) -> list[Call]:
         """Returns the functions that an op calls within the caller's step."""
         return [call for call in self._calls.get((graph_id, op_name), ()) if call.is_inline]
@@ -199,6 +219,15 @@ class GraphReader:
             )
         }
         return Graph(graph_id, ops, dtypes, {source: tuple(names) for source, names in users.items()})
+
+    def _read_control_sources(self, graph_id: int) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for op_name, source in self._rows(
+            "SELECT op_name, source_op_name FROM graph_op_input WHERE run_id = ? AND graph_id = ? AND is_control",
+            graph_id,
+        ):
+            found.setdefault(op_name, []).append(source)
+        return found
 
     def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._logdir.rows(query, [self._run_id, *parameters])

@@ -63,7 +63,7 @@ class HistoryRow:
         op_name: The op in it.
         op_type: Type of the op.
         output_slot: Which output of the op.
-        dtype: Dtype by TensorFlow's name.
+        dtype: Dtype by TensorFlow's name; None where the recording does not say.
         shape: Dimensions.
         size: Number of elements.
         has_inf_or_nan: Whether any element is infinite or NaN.
@@ -93,7 +93,7 @@ class HistoryRow:
     op_name: str | None
     op_type: str | None
     output_slot: int | None
-    dtype: str
+    dtype: str | None
     shape: tuple[int, ...] | None
     size: int | None
     has_inf_or_nan: bool | None

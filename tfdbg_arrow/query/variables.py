@@ -91,6 +91,8 @@ class Resources:
                 ),
                 None,
             )
+            if name is not None and self._borders.sessions.is_session_graph(graph_id):
+                return self._write_in_session(graph_id, name, context, user=user, near=reader.event_index)
             if name is not None:
                 write = self._write_in_graph(graph_id, name, context, user=user, near=reader.event_index)
                 if write is None and levels and levels[-1].call.attribute == "body" and context.iteration:
@@ -103,6 +105,24 @@ class Resources:
             context = self._borders.outer_context(context, levels)
             graph_id, user = levels[-1].call.graph_id, levels[-1].call.op_name
             levels = levels[:-1]
+
+    def _write_in_session(
+        self, graph_id: int, handle_name: str, context: Context, *, user: str, near: int
+    ) -> Write | None:
+        """Returns the last write before a read in a graph that sessions run, where creation orders nothing."""
+        writers = self._writing_ops(graph_id, handle_name)
+        written = self._borders.sessions.last_writer(graph_id, writers, context, reader=user)
+        if written is None:
+            return None
+        op, where = written
+        near = near if where == context else 2**63 - 1
+        if _WRITER.fullmatch(op.op_type):
+            return self._write(op, graph_id, handle_name, where, near=near)
+        for call in self._graphs.calls(graph_id, op.op_name):
+            write = self._write_in_callee(op, call, handle_name, where, near=near)
+            if write is not None:
+                return write
+        return None
 
     def _write_before(self, tensor_id: int, *, before: int) -> Write | None:
         writers: list[str] = []

@@ -32,7 +32,8 @@ def explain(event: TensorEvent, inputs: Inputs) -> str | None:
     if event.op_type is None:
         return _from_outside(event)
     if (
-        event.dtype.startswith("complex")
+        event.dtype is None
+        or event.dtype.startswith("complex")
         or event.num_nan is None
         or event.num_pos_inf is None
         or event.num_neg_inf is None
@@ -236,7 +237,7 @@ def _of(count: int | None, event: TensorEvent) -> str:
 
 
 def _largest(event: TensorEvent) -> str:
-    largest = _LARGEST.get(event.dtype)
+    largest = None if event.dtype is None else _LARGEST.get(event.dtype)
     return f"the largest {event.dtype}" + ("" if largest is None else f", {largest:.6g}")
 
 

@@ -413,7 +413,10 @@ GRAPH_OP_OUTPUT = Table(
 
 GRAPH_FUNCTION = Table(
     name="graph_function",
-    row="One runtime function made of a graph; a graph can have several (forward variants, gradients of loops).",
+    row=(
+        "One runtime function made of a graph (a graph can have several: forward variants, gradients of loops), or all "
+        "runs of a session of graph mode that ask for the same."
+    ),
     key=("run_id", "function_name"),
     columns=(
         _RUN_ID,
@@ -446,7 +449,7 @@ GRAPH_FUNCTION = Table(
 
 GRAPH_FUNCTION_INPUT = Table(
     name="graph_function_input",
-    row="One argument of a function: the Placeholder that stands for it in the graph.",
+    row="One argument of a function, the Placeholder that stands for it in the graph; or what a session's run is fed.",
     key=("run_id", "function_name", "input_index"),
     columns=(
         _RUN_ID,

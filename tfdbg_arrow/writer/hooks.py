@@ -56,6 +56,7 @@ from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX, OWN_OP_PREFIX, Tensor
 from tfdbg_arrow.writer.stacks import Location
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
+_NO_INLINE = "_noinline"
 _AttrValue = tf.compat.v1.AttrValue
 
 
@@ -89,6 +90,9 @@ class Observer(Protocol):
 
     def note_remote(self, function_name: str, device_name: str | None) -> None:
         """A function is made for, or called on, a device of another process."""
+
+    def note_not_inlined(self, function_name: str) -> None:
+        """A function with loops or branches of graph mode is kept as a call."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +227,10 @@ class Hooks:
             reason = _reason_unobserved(graph)
             if reason == "remote":
                 observer.note_remote(text, None)
+            elif reason is None and has_low_level_control_flow(graph):
+                # A record op in a loop of graph mode cannot be waited for from outside: not by the caller either.
+                attrs = {**(attrs or {}), _NO_INLINE: _AttrValue(b=True)}
+                observer.note_not_inlined(text)
             observer.before_function(text, graph, reason)
             function = original(name, graph, attrs, *args, **kwargs)
             observer.after_function(text, graph, lambda: function.cached_definition)
@@ -286,6 +294,14 @@ class Hooks:
                 _thread.reason_unobserved = was
 
         return call_flat
+
+
+_LOW_LEVEL_CONTROL_FLOW = frozenset({"Enter", "Merge", "RefEnter", "RefMerge", "RefSwitch", "Switch"})
+
+
+def has_low_level_control_flow(graph: Any) -> bool:
+    """Returns whether a graph holds the loops and branches of graph mode."""
+    return any(op.type in _LOW_LEVEL_CONTROL_FLOW for op in graph.get_operations())
 
 
 def _is_true(attribute: Any) -> bool:
@@ -681,6 +697,13 @@ def is_op_determinism_enabled() -> bool:
 def has_accelerator() -> bool:
     """Returns whether TensorFlow sees a device other than the CPU."""
     return any(device.device_type != "CPU" for device in tf.config.list_physical_devices())
+
+
+def host_device_name() -> str:
+    """Returns the full name of this process's first CPU."""
+    # In eager mode, also where the program turned that off: its default graph must not get an op.
+    with unobserved(), eager_context.eager_mode(), tf.device("CPU:0"):
+        return str(tf.zeros([]).device)
 
 
 def library_paths() -> tuple[str, str, str]:

@@ -5,6 +5,7 @@
 | `BaseSession._call_tf_sessionrun` | a run begins: record ops are added to what it is asked to run |
 | `BaseSession._make_callable_from_options` | the same for a run that is prepared once and called often |
 | `BaseSession.partial_run_setup` | is noted: a run in pieces is not recorded |
+| `WrappedFunction.__init__` | a graph of graph mode becomes a function, of which only what its results need runs |
 | `Graph._as_graph_def` | a GraphDef never holds an op of ours; stays for good |
 
 Nothing runs an op of a session's graph but a run that is asked for it, so record ops are handed to the runtime as
@@ -23,10 +24,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.client import session as tf_session
+from tensorflow.python.eager import wrap_function
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
 
-from tfdbg_arrow.writer.hooks import Patch, is_unobserved, own_name, strip_own_nodes
+from tfdbg_arrow.writer.hooks import Patch, has_low_level_control_flow, is_unobserved, own_name, strip_own_nodes
 
 _AttrValue = tf.compat.v1.AttrValue
 
@@ -105,9 +107,11 @@ class SessionHooks:
         """Puts the hooks in place."""
         _keep_graph_defs_clean()
         self._active = True
-        self._patch("_call_tf_sessionrun", self._make_run)
-        self._patch("_make_callable_from_options", self._make_callable)
-        self._patch("partial_run_setup", self._make_partial_run_setup)
+        session = tf_session.BaseSession
+        self._patch(session, "_call_tf_sessionrun", self._make_run)
+        self._patch(session, "_make_callable_from_options", self._make_callable)
+        self._patch(session, "partial_run_setup", self._make_partial_run_setup)
+        self._patch(wrap_function.WrappedFunction, "__init__", self._make_wrap)
 
     def remove(self) -> None:
         """Takes the hooks away; sessions run on without recording."""
@@ -116,8 +120,7 @@ class SessionHooks:
             patch.remove()
         self._patches.clear()
 
-    def _patch(self, name: str, make: Callable[[Any], Any]) -> None:
-        owner = tf_session.BaseSession
+    def _patch(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         original = getattr(owner, name)
         replacement = make(original)
         setattr(owner, name, replacement)
@@ -188,6 +191,24 @@ class SessionHooks:
             return original(session, fetches, feeds)
 
         return partial_run_setup
+
+    def _make_wrap(self, original: Any) -> Any:
+        def initialize(function: Any, fn_graph: Any, *args: Any, **kwargs: Any) -> None:
+            _wrapped_graphs.add(fn_graph)
+            original(function, fn_graph, *args, **kwargs)
+
+        return initialize
+
+
+_wrapped_graphs: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def is_pruned(graph: Any) -> bool:
+    """Returns whether only those ops of a function's graph run that its results need: it is one of graph mode.
+
+    It was wrapped as a whole, or holds the loops and branches of graph mode.
+    """
+    return graph in _wrapped_graphs or has_low_level_control_flow(graph)
 
 
 class _ObservedCallable:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tfdbg_arrow.writer.graphs import GraphRegistry, GraphState, Row, now_columns, to_json, wall_time_columns
+from tfdbg_arrow.writer.stacks import Location
 
 Append = Callable[[str, Sequence[Row]], None]
 
@@ -41,6 +42,16 @@ class RecordOps(Protocol):
         """Adds record ops for the tensors to the graph; returns those that must run."""
 
 
+class SingleRecordOps(Protocol):
+    """Adds ops that record a single tensor, in the way of the health backend."""
+
+    def add_record(self, graph: Any, tensor: Any, node: int) -> Any:
+        """Adds the op that records a tensor; returns it."""
+
+    def add_token(self, graph: Any, node: int) -> tuple[Any, Any] | None:
+        """Adds a Placeholder for the index of an execution and the op that takes it; None where none can."""
+
+
 @dataclass(frozen=True)
 class TensorBatch:
     """The tensors of one op that are to be recorded.
@@ -61,6 +72,19 @@ def is_function_graph(graph: Any) -> bool:
     return hasattr(graph, "control_outputs")
 
 
+def ops_needed_for(asked_for: Sequence[Any]) -> list[Any]:
+    """Returns the ops that run if some are asked for, in no order."""
+    waiting = list(asked_for)
+    reached: dict[str, Any] = {}
+    while waiting:
+        op = waiting.pop()
+        if op.name not in reached:
+            reached[op.name] = op
+            waiting += [tensor.op for tensor in op.inputs]
+            waiting += op.control_inputs
+    return list(reached.values())
+
+
 def runs_inline(op_type: str) -> bool:
     """Whether functions that ops of this type name run within the op's own step.
 
@@ -77,9 +101,12 @@ class GraphInstrumenter:
         append: Takes rows for a table.
         coverage: What is to be recorded.
         record_ops: How it is recorded.
+        single_record_ops: How a tensor is recorded by an op of its own.
+        is_pruned: Whether only those ops of a function's graph run that its results need.
         make_run: `(graph, ops)`: makes TensorFlow run ops of a graph whose outputs nobody uses.
         own_result: Returns the user's tensor for a graph's result that `make_run` put in its place.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
+        intern_traceback: Returns the id of a stack that TensorFlow kept, given innermost first.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
         is_remote: Whether a device, by name, is another process's, where our ops have no kernels.
     """
@@ -91,9 +118,12 @@ class GraphInstrumenter:
         *,
         coverage: Coverage,
         record_ops: RecordOps,
+        single_record_ops: SingleRecordOps,
+        is_pruned: Callable[[Any], bool],
         make_run: Callable[[Any, Sequence[Any]], None],
         own_result: Callable[[Any], Any],
         intern_stack: Callable[[], int],
+        intern_traceback: Callable[[Sequence[Location]], int],
         on_unknown_callee: Callable[[str], None],
         is_remote: Callable[[str], bool] = lambda _: False,
     ) -> None:
@@ -101,9 +131,12 @@ class GraphInstrumenter:
         self._append = append
         self._coverage = coverage
         self._record_ops = record_ops
+        self._single_record_ops = single_record_ops
+        self._is_pruned = is_pruned
         self._make_run = make_run
         self._own_result = own_result
         self._intern_stack = intern_stack
+        self._intern_traceback = intern_traceback
         self._on_unknown_callee = on_unknown_callee
         self._is_remote = is_remote
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
@@ -141,7 +174,10 @@ class GraphInstrumenter:
             if unobserved_for is not None:
                 state.num_described = len(graph.get_operations())
                 return
-            must_run = self._record_ops.add(graph, batches) if batches else []
+            if self._is_pruned(graph):
+                must_run = self._add_where_reached(graph, batches, state)
+            else:
+                must_run = self._record_ops.add(graph, batches) if batches else []
             # TensorFlow keeps what a call holds only if the call itself must run.
             must_run += [graph.get_operation_by_name(name) for name in sorted({key[0] for key in state.callees})]
             self._make_run(graph, must_run)
@@ -188,6 +224,20 @@ class GraphInstrumenter:
                 if op_name in calling and node_def.name != op_name:
                     self._registry.add_rename(state.graph_id, op_name, node_def.name)
 
+    def _add_where_reached(self, graph: Any, batches: Sequence[TensorBatch], state: GraphState) -> list[Any]:
+        """Adds record ops to a graph of which only what its results need runs: one for each tensor that does."""
+        for batch in batches:
+            for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
+                state.unreached[tensor.op.name, tensor.value_index] = node
+        asked_for = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
+        added = []
+        for op in ops_needed_for(asked_for):
+            for slot, tensor in enumerate(op.outputs):
+                if (op.name, slot) in state.unreached:
+                    node = state.unreached.pop((op.name, slot))
+                    added.append(self._single_record_ops.add_record(graph, tensor, node))
+        return added
+
     def _state(self, graph: Any) -> GraphState:
         with self._lock:
             state = self._states.get(graph)
@@ -199,9 +249,6 @@ class GraphInstrumenter:
         """The reasons of a function's graph; `unobserved_for` is that of all its tensors, None for no such."""
 
         def reason(op: Any, op_type: str, tensor: Any) -> str | None:
-            # An op inside a V1 loop or branch runs under conditions that an op from outside cannot share.
-            if _is_in_v1_control_flow(op._get_control_flow_context()):
-                return "control_flow"
             return unobserved_for or ("remote" if self._is_remote(op.device) else None)
 
         return reason
@@ -258,6 +305,8 @@ class GraphInstrumenter:
             if not is_new:
                 continue
             stack_id, wall_time_ns = state.creations.pop(name, (-1, 0))
+            if stack_id < 0 and reasons is not None:
+                stack_id = self._intern_traceback(_traceback_of(op))  # made before recording began
             times = wall_time_columns(wall_time_ns) if wall_time_ns else now_columns()
             ops.append(
                 {
@@ -362,13 +411,9 @@ class GraphInstrumenter:
             self._append("graph_function_output", outputs)
 
 
-def _is_in_v1_control_flow(context: Any) -> bool:
-    """Whether a control-flow context, or one around it, is a loop or a branch; XLA's only says who compiles."""
-    while context is not None:
-        if not context.IsXLAContext():
-            return True
-        context = context.outer_context
-    return False
+def _traceback_of(op: Any) -> list[Location]:
+    """The stack that TensorFlow kept of an op's creation, innermost frame first."""
+    return [(frame.filename, max(frame.lineno, 1), frame.name) for frame in reversed(op.traceback or ())]
 
 
 def _input_rows(node_def: Any, graph_id: int, *, first: int | None) -> list[Row]:

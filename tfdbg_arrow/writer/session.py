@@ -103,9 +103,12 @@ class Recording:
             self._sink.append,
             coverage=settings,
             record_ops=self._backend.record_ops,
+            single_record_ops=self._backend.session_record_ops,
+            is_pruned=hooks_session.is_pruned,
             make_run=hooks.make_run,
             own_result=hooks.own_result,
             intern_stack=self._backend.intern_stack,
+            intern_traceback=self._backend.stack_table.add_traceback,
             on_unknown_callee=self._note_unobserved,
             is_remote=hooks.is_remote,
         )
@@ -247,6 +250,14 @@ class Recording:
             self._called.add(function_name.encode())
             reason = f"runs in another process{'' if device_name is None else f', on {device_name}'}: not recorded"
             self._add_stat("unobservable", function_name, reason, num_events=None)
+
+    def note_not_inlined(self, function_name: str) -> None:
+        """A function with loops or branches of graph mode is kept as a call."""
+        reason = (
+            "holds loops or branches of graph mode and is not inlined while recording: where several calls of it run "
+            "in one step, call_site does not tell their rows apart"
+        )
+        self._add_stat("changed", function_name, reason, num_events=None)
 
     # What was not recorded.
 

@@ -208,10 +208,6 @@ class SessionRuns:
             reason = "a run in pieces (partial_run) is not recorded; use Session.run, which computes the same tensors"
             self._note("unobservable", "Session.partial_run", reason)
 
-    def note_failure(self, what: str, error: Exception) -> None:
-        """A hook itself failed."""
-        self._note("failed", what, _sentence(error))
-
     def _array(self, value: Any, dtype: Any) -> _Array:
         array = np.asarray(value)
         # What is fed may be a handle to a tensor that the session holds, and of no number's type.
@@ -227,9 +223,12 @@ class SessionRuns:
             self._num_sessions += 1
             self._note_what_is_unobservable(session)
         if request not in known.plans:
-            known.plans[request] = None  # where it fails, it fails once
-            if not _is_remote(session):
-                known.plans[request] = self._make_plan(session, request, known.session_index)
+            plan = None
+            try:
+                if not _is_remote(session):
+                    plan = self._make_plan(session, request, known.session_index)
+            finally:
+                known.plans[request] = plan  # where it fails, it fails once
         return known.plans[request]
 
     def _note_what_is_unobservable(self, session: Any) -> None:

@@ -12,6 +12,7 @@ import re
 import site
 import sys
 import sysconfig
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import CodeType
@@ -27,7 +28,8 @@ Location = tuple[str, int, str]
 _PACKAGE_DIRECTORY = str(Path(__file__).resolve().parent.parent) + os.sep
 _CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks.py")
 """TensorFlow's frame between an op and our callback: it tells nothing of the program."""
-_PACKAGE_DIRECTORY_NAMES = ("site-packages", "dist-packages")
+_FIRST_TRACEBACK_ID = 1 << 40
+"""Far above the ids that a recorder gives to the stacks that it saw itself."""
 _FRAMEWORK_PACKAGES = ("tensorflow", "keras", "tf_keras", "tensorflow_core")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 """Where packages are installed, also for an interpreter or an environment that this one builds on."""
@@ -36,8 +38,6 @@ _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 def _library_directories() -> tuple[str, ...]:
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths += [*site.getsitepackages(), site.getusersitepackages()]
-    # A path file or PYTHONPATH may bring in the packages of another environment.
-    paths += [path for path in sys.path if os.path.basename(os.path.normpath(path)) in _PACKAGE_DIRECTORY_NAMES]
     return tuple(sorted({os.path.join(path, "") for path in paths if path}))
 
 
@@ -100,16 +100,37 @@ class StackTable:
         """By (id of code, instruction), as hash() of a code object is slow; the code is held, so its id stays."""
         self._frame_ids: dict[Location, int] = {}
         self._file_ids: dict[str, int] = {}
+        self._traceback_ids: dict[tuple[Location, ...], int] = {}
+        self._lock = threading.Lock()
         self._lines: dict[str, list[str]] = {}
         """Each file's text as it was when first seen: a file may change while it runs."""
 
     def add(self, first_stack_id: int, stacks: Sequence[RawStack]) -> None:
         """Writes the rows of new stacks; their ids count up from `first_stack_id`."""
+        with self._lock:
+            self._write(
+                (stack_id, self._locations(stack)) for stack_id, stack in enumerate(stacks, start=first_stack_id)
+            )
+
+    def add_traceback(self, traceback: Iterable[Location]) -> int:
+        """Writes the rows of a stack that is only known by its locations, innermost first; returns its id."""
+        with self._lock:
+            kept = tuple(
+                self._original_location(path, lineno) or (path, lineno, func) for path, lineno, func in traceback
+            )
+            kept = tuple(location for location in kept if not location[0].startswith(_PACKAGE_DIRECTORY))
+            stack_id = self._traceback_ids.get(kept)
+            if stack_id is None:
+                stack_id = self._traceback_ids[kept] = _FIRST_TRACEBACK_ID + len(self._traceback_ids)
+                self._write([(stack_id, kept)])
+            return stack_id
+
+    def _write(self, stacks: Iterable[tuple[int, Sequence[Location]]]) -> None:
         files: list[Row] = []
         frames: list[Row] = []
         traces: list[Row] = []
-        for stack_id, stack in enumerate(stacks, start=first_stack_id):
-            for depth, location in enumerate(self._locations(stack)):
+        for stack_id, locations in stacks:
+            for depth, location in enumerate(locations):
                 frame_id = self._frame_id(location, files, frames)
                 traces.append({"stack_trace_id": stack_id, "depth": depth, "stack_frame_id": frame_id})
         for table, rows in (("source_file", files), ("stack_frame", frames), ("stack_trace", traces)):

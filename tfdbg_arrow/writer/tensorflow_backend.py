@@ -227,8 +227,7 @@ class _Devices:
     """Where to measure what."""
 
     def __init__(self) -> None:
-        with hooks.unobserved(), tf.device("CPU:0"):
-            self._host = tf.DeviceSpec.from_string(tf.zeros([]).device)
+        self._host = tf.DeviceSpec.from_string(hooks.host_device_name())
         self._has_accelerator = hooks.has_accelerator()
 
     def measuring(self, device: str) -> str:

@@ -1,0 +1,160 @@
+"""Which op of a graph-mode program made the first bad value: the op, its inputs, the line, the iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+from tfdbg_arrow.query import NonFinite, first_nonfinite
+
+from .tf1_programs import Program, behaviour, unoptimized
+
+tf1 = tf.compat.v1
+X = np.float32([4.0, 9.0])
+
+
+@pytest.fixture(params=["v1", "v2"])
+def flow(request: pytest.FixtureRequest) -> Iterator[str]:
+    with behaviour(Program(build=list, is_v2=request.param == "v2")):
+        yield request.param
+
+
+def the_first(logdir: Path) -> NonFinite:
+    found = first_nonfinite(logdir)
+    assert found is not None
+    assert found.is_origin
+    return found
+
+
+def line_of(found: NonFinite) -> str:
+    here = [frame for frame in found.stack if frame.file_path == __file__]
+    return here[0].code or ""
+
+
+def test_log_of_zero_in_a_loop(flow: str, tmp_path: Path) -> None:
+    def body(i: Any, a: Any) -> Any:
+        nested = tf1.cond(i > 0, lambda: a * 2.0, lambda: a * 1.0)
+        return i + 1, tf.math.log(nested, name="bad")
+
+    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default():
+        x = tf1.placeholder(tf.float32, [2], name="x")
+        _, result = tf1.while_loop(lambda i, _: i < 4, body, [tf.constant(0), x])
+        loss = tf.reduce_sum(result)
+        with tf1.Session(config=unoptimized()) as session:
+            session.run(loss, {x: X + 1000.0})
+            session.run(loss, {x: np.ones([2], np.float32)})
+
+    found = the_first(tmp_path)
+    assert (found.op_type, found.op_name, found.iteration) == ("Log", "bad" if flow == "v2" else "while/bad", 1)
+    assert (found.num_neg_inf, found.num_nan) == (2, 0)
+    assert 'name="bad"' in line_of(found)
+    (given,) = found.inputs
+    assert given.health is not None
+    assert given.health.num_zero == 2
+    assert given.producer is not None
+    assert given.producer.op_type == "Mul"
+    assert given.producer.execution_index == 1
+
+
+def test_a_bad_feed_is_from_outside(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default():
+        x = tf1.placeholder(tf.float32, [2], name="x")
+        result = tf.square(tf.sqrt(x)) + 1.0
+        with tf1.Session() as session:
+            session.run(result, {x: X})
+            session.run(result, {x: np.float32([1.0, np.nan])})
+
+    found = the_first(tmp_path)
+    assert (found.op_type, found.num_nan, found.size) == (None, 1, 2)
+    assert "np.nan" in line_of(found)
+
+
+def test_a_bad_value_fed_in_the_place_of_an_intermediate_tensor(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default():
+        x = tf1.placeholder(tf.float32, [2], name="x")
+        root = tf.sqrt(x, name="root")
+        result = tf.math.log(root, name="result")
+        with tf1.Session() as session:
+            session.run(result, {x: X})
+            session.run(result, {root: np.float32([0.0, 1.0])})
+
+    found = the_first(tmp_path)
+    (given,) = found.inputs
+    assert (found.op_name, found.num_neg_inf) == ("result", 1)
+    assert given.producer is not None
+    assert (given.producer.op_type, given.producer.how) == (None, "argument")
+    assert given.health is not None
+    assert given.health.num_zero == 1
+
+
+@pytest.mark.parametrize("has_references", [False, True])
+def test_a_variable_holds_what_an_earlier_run_wrote(has_references: bool, tmp_path: Path) -> None:
+    with (
+        behaviour(Program(build=list, has_references=has_references)),
+        tfdbg_arrow.capture(tmp_path),
+        tf.Graph().as_default(),
+    ):
+        x = tf1.placeholder(tf.float32, [2], name="x")
+        weights = tf1.get_variable("weights", initializer=X)
+        loss = tf.reduce_sum(tf.math.log(weights * x, name="logits"))
+        train = tf1.train.GradientDescentOptimizer(1.0).minimize(loss)
+        with tf1.Session(config=unoptimized()) as session:
+            session.run(tf1.global_variables_initializer())
+            session.run(loss, {x: X})
+            session.run(train, {x: X})  # weights -= 1 / weights
+            session.run(weights.assign([0.0, 1.0]))
+            session.run(loss, {x: X})
+            session.run(train, {x: X})
+            session.run(loss, {x: X})
+
+    found = the_first(tmp_path)
+    assert (found.op_type, found.op_name, found.num_neg_inf) == ("Log", "logits", 1)
+    (product,) = found.inputs
+    assert product.health is not None
+    assert product.health.num_zero == 1
+    assert product.producer is not None
+    bad = tfdbg_arrow.nonfinite(tmp_path, limit=None)
+    last_run = max(row.event_index for row in bad)
+    assert last_run > found.event_index
+    assert next(row.op_type for row in bad if row.is_origin) == "Log"
+    # After the update the weights are bad, and that goes back to the gradient that was.
+    products = [row for row in bad if row.op_type == "Mul" and row.op_name == "mul"]
+    assert [row.is_origin for row in products] == [False]
+    read = products[0].inputs[0]
+    assert read.producer is not None
+    assert read.producer.how in ("graph", "variable")
+    if has_references:
+        assert (read.producer.op_type, read.producer.how) == ("ApplyGradientDescent", "variable")
+        assert read.health is not None
+        assert read.health.num_neg_inf + read.health.num_nan > 0
+
+
+def test_two_sessions_have_variables_of_their_own(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default():
+        value = tf1.placeholder(tf.float32, [])
+        variable = tf1.get_variable("variable", [], use_resource=True)
+        assign = variable.assign(value, read_value=False)
+        result = variable * 2.0
+        one, two = tf1.Session(), tf1.Session()
+        one.run(assign, {value: 1.0})
+        two.run(assign, {value: np.inf})
+        assert one.run(result) == 2.0
+        assert two.run(result) == np.inf
+
+    bad = tfdbg_arrow.nonfinite(tmp_path, limit=None)
+    product = next(row for row in bad if row.op_type == "Mul")
+    read = next(row for row in bad if row.op_type == "ReadVariableOp")
+    (source,) = read.inputs
+    assert not product.is_origin
+    assert not read.is_origin
+    assert source.producer is not None
+    assert (source.producer.op_type, source.producer.how) == ("AssignVariableOp", "variable")
+    assert source.health is not None
+    assert source.health.num_pos_inf == 1
+    assert the_first(tmp_path).op_type is None
