@@ -88,7 +88,7 @@ class TestFirstNonfinite:
         result = run_cli("first-nonfinite", bad, "--json")
         assert result.exit_code == 1
         found = json.loads(result.stdout)
-        assert list(found) == ["logdir", "kinds", "nonfinite", "source_lines"]
+        assert list(found) == ["logdir", "kinds", "nonfinite", "source_lines", "left_out"]
         assert list(found["nonfinite"]) == [field.name for field in dataclasses.fields(NonFinite)]
         assert found["nonfinite"]["shape"] == [6]
         assert found["nonfinite"]["source"]["lineno"] == 3
@@ -128,6 +128,7 @@ class TestFirstNonfinite:
             "kinds": ["nan", "inf"],
             "nonfinite": None,
             "source_lines": [],
+            "left_out": {},
         }
 
     def test_kinds_and_run_are_options(self, bad: Path) -> None:

@@ -389,14 +389,18 @@ class TestDumpDebugInfo:
             "program.py",
             """
             import tensorflow.compat.v2 as tf
+            import tfdbg_arrow
             from tensorflow.python.debug.lib import dumping_callback
 
             writer = tf.debugging.experimental.enable_dump_debug_info(
                 "dump", tensor_debug_mode="CONCISE_HEALTH", circular_buffer_size=100, op_regex="Log",
                 tensor_dtypes=[tf.float32, "float64"])
-            tf.compat.v1.debugging.experimental.enable_dump_debug_info("dump", "CONCISE_HEALTH", 100)
-            dumping_callback.enable_dump_debug_info("elsewhere", "CONCISE_HEALTH", 100)
-            for settings in (("FULL_HEALTH", 100), ("CONCISE_HEALTH", -1), ("NO_SUCH", 100)):
+            same = "CONCISE_HEALTH", 100, "Log", ("float64", tf.float32)
+            tf.compat.v1.debugging.experimental.enable_dump_debug_info("dump", *same)
+            dumping_callback.enable_dump_debug_info("elsewhere", *same)
+            tfdbg_arrow.enable_dump_debug_info("elsewhere", *same)
+            for settings in (("FULL_HEALTH", *same[1:]), ("CONCISE_HEALTH", -1, *same[2:]), ("NO_SUCH", 100),
+                             (*same[:2], "Exp", same[3]), same[:3]):
                 try:
                     tf.debugging.experimental.enable_dump_debug_info("dump", *settings)
                 except ValueError as error:
@@ -413,6 +417,8 @@ class TestDumpDebugInfo:
             "refused tensor_debug_mode FULL_HEALTH",
             "refused circular_buffer_size -1",
             "refused tensor_debug_mode NO_SUCH",
+            "refused op_regex Exp",
+            "refused tensor_dtypes None",
         ]
         assert last == "[-inf   0.] True dump"
         assert not (here / "dump").exists()

@@ -43,6 +43,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine]) -> None:
         ("device", found.device_name),
         ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
         ("origin", _origin_text(found)),
+        *(("but", f"not all was recorded: {text}") for text in found.left_out),
     ]
     for name, value in facts:
         if value is not None:

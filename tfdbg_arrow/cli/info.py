@@ -42,6 +42,8 @@ def _print_info(found: LogdirInfo) -> None:
         out.print(styled(f"  {run.tensor_debug_mode}, measured by {run.health_backend}, {_ending(run)}"))
         out.print(styled(f"  pid {run.pid} on {run.host_name}, TensorFlow {run.tensorflow_version or 'not imported'}"))
         out.print(styled(f"  {run.command_line}"))
+        for text in run.left_out:
+            out.print(styled("  ", ("not all was recorded: ", "bold"), text))
     out.print()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("table")

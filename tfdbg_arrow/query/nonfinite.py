@@ -9,6 +9,7 @@ from typing import Any
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
+from tfdbg_arrow.query.gaps import read_left_out
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.places import EagerValue
@@ -116,6 +117,7 @@ class NonFinite:
         stack: The Python stack that created the op (in a graph), executed it (eagerly) or first used the tensor
             (from outside), innermost frame first.
         source: The user's innermost frame, or None.
+        left_out: What the run was told not to record, or lost: an earlier bad tensor may be in it.
     """
 
     run_id: str
@@ -140,6 +142,7 @@ class NonFinite:
     inputs: tuple[InputTensor, ...]
     stack: tuple[Frame, ...]
     source: Frame | None
+    left_out: tuple[str, ...] = ()
 
 
 def first_nonfinite(
@@ -221,6 +224,7 @@ class _RunReader:
         self._devices: dict[int, str] = dict(
             logdir.rows("SELECT device_id, device_name FROM device WHERE run_id = ?", [run_id])
         )
+        self._left_out = read_left_out(logdir).get(run_id, ())
         self.flow = DataFlow(logdir, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds)
 
@@ -249,6 +253,7 @@ class _RunReader:
             inputs=tuple(self._input(input_) for input_ in self.flow.inputs_of(event)),
             stack=stack,
             source=user_source(stack),
+            left_out=self._left_out,
         )
 
     def _input(self, input_: Input) -> InputTensor:

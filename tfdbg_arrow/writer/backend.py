@@ -25,12 +25,13 @@ class Handlers:
 
     Attributes:
         on_graph_op: `(op_type, op_name, outputs, graph, stack_id, wall_time_ns)`: an op is created in a graph.
-        covers_op: `(op_type)`: whether tensors of eager ops of that type are recorded; None: of all.
+        covers_op: `(op_type)`: what is recorded of the tensors of eager ops of that type: 0 nothing, 1 their facts,
+            2 their elements too, whatever their dtype; None: 1 for all.
         on_error: `(what, error)`: recording something failed.
     """
 
     on_graph_op: Callable[[str, str | None, Sequence[Any], Any, int, int], None]
-    covers_op: Callable[[str | bytes], bool] | None
+    covers_op: Callable[[str | bytes], int] | None
     on_error: Callable[[str, object], None]
 
 
@@ -72,6 +73,9 @@ class Backend(Recorder, Protocol):
 
     def set_step(self, step: int) -> None:
         """Labels the events from here on."""
+
+    def set_paused(self, paused: bool) -> None:
+        """Leaves out everything that runs from here on, at next to no cost, or records it again."""
 
 
 def native_core() -> Any:

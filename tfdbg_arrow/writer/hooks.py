@@ -31,6 +31,7 @@ from tensorflow.python.eager import execute
 from tensorflow.python.eager import record as tape_record
 from tensorflow.python.eager.polymorphic_function import atomic_function, function_context
 from tensorflow.python.framework import config as framework_config
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileCondFuncGraph
@@ -38,6 +39,7 @@ from tensorflow.python.saved_model import save as saved_model_save
 
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch
+from tfdbg_arrow.writer.plain_functions import SUFFIX as PLAIN_SUFFIX
 from tfdbg_arrow.writer.stacks import Location
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
@@ -64,6 +66,9 @@ class Observer(Protocol):
 
     def note_without_xla(self, function_name: str) -> None:
         """A function that asked for XLA is compiled without it."""
+
+    def function_to_run(self, function_name: bytes, /) -> bytes:
+        """Returns which function is to run where a function is called."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,10 @@ class Hooks:
             if not self._active or _thread.is_unobserved:
                 return original(ctx, name, tensor_inputs, num_outputs)
             self._observe_thread()
+            to_run = observer.function_to_run(name)
+            if to_run != name:
+                with _named_as_called():
+                    return original(ctx, to_run, tensor_inputs, num_outputs)
             execution_index = observer.begin_call(name, tensor_inputs, num_outputs)
             outputs = None
             try:
@@ -314,11 +323,14 @@ class NativeRecordOps:
                 types = [tensor.dtype.base_dtype.as_datatype_enum for tensor in tensors]
                 nodes = [node for batch in group for node in batch.nodes]
                 arguments = [places[id(tensor)] for tensor in tensors if id(tensor) in places]
+                is_chosen = [batch.is_chosen for batch in group for _ in batch.tensors]
+                keeps = [place for place, is_kept in enumerate(is_chosen) if is_kept]
                 attrs = {
                     "T": _AttrValue(list=_AttrValue.ListValue(type=types)),
                     "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
                     "generation": _AttrValue(i=self._generation),
                     "arguments": _AttrValue(list=_AttrValue.ListValue(i=arguments)),
+                    "keeps": _AttrValue(list=_AttrValue.ListValue(i=keeps)),
                 }
                 added.append(create_record_op(graph, "TfdbgArrowRecord", tensors, attrs=attrs, device=device))
         return added
@@ -442,6 +454,45 @@ def library_paths() -> tuple[str, str, str]:
     return found[0], found[1], found[2]
 
 
+@contextmanager
+def _named_as_called() -> Iterator[None]:
+    """Names in TensorFlow's errors the functions that the program called, by which it finds the user's lines."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        error._message = error._message.replace(PLAIN_SUFFIX, "")
+        raise
+
+
+class RuntimeFunctions:
+    """TensorFlow's runtime functions, as the eager context holds them."""
+
+    def function_def(self, name: str) -> Any:
+        """Returns a copy of a function's FunctionDef."""
+        return eager_context.context().get_function_def(name)
+
+    def add_function_def(self, function_def: Any) -> None:
+        """Adds a function."""
+        eager_context.context().add_function_def(function_def)
+
+    def remove_function(self, name: str) -> None:
+        """Removes a function."""
+        eager_context.context().remove_function(name)
+
+    def strip_function(self, function_def: Any) -> None:
+        """Removes every op of ours from a FunctionDef."""
+        _strip_function(function_def)
+
+    def keeps_state(self, op_type: str) -> bool:
+        """Returns whether ops of that type are stateful and take no resource that holds the state."""
+        op_def = op_def_registry.get(op_type)
+        if op_def is None:
+            return True
+        return bool(op_def.is_stateful) and not any(
+            arg.type == tf.resource.as_datatype_enum for arg in op_def.input_arg
+        )
+
+
 _saved_models_are_kept_clean = False
 
 
@@ -468,10 +519,14 @@ def strip_record_ops(meta_graph_def: Any) -> None:
     graph_def = meta_graph_def.graph_def
     _strip_nodes(graph_def.node)
     for function in graph_def.library.function:
-        names = _strip_nodes(function.node_def)
-        for key in [key for key, node in function.control_ret.items() if node in names]:
-            del function.control_ret[key]
-            function.signature.control_output.remove(key)
+        _strip_function(function)
+
+
+def _strip_function(function_def: Any) -> None:
+    names = _strip_nodes(function_def.node_def)
+    for key in [key for key, node in function_def.control_ret.items() if node in names]:
+        del function_def.control_ret[key]
+        function_def.signature.control_output.remove(key)
 
 
 def _is_own(node: Any) -> bool:

@@ -26,7 +26,10 @@ OWN_NAME_PREFIX = "tfdbg_arrow_"
 class Coverage(Protocol):
     """What the settings ask to be recorded."""
 
-    def reason_not_recorded(self, op_type: str, dtype_number: int) -> str | None:
+    def is_chosen(self, op_type: str, op_name: str | None) -> bool:
+        """Returns whether the elements of an op's tensors are kept by the user's choice."""
+
+    def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
         """Returns None for a tensor to record, else a `not_recorded_reason`."""
 
 
@@ -45,11 +48,13 @@ class TensorBatch:
         op: The producing `tf.Operation`.
         tensors: Its covered outputs, symbolic.
         nodes: Their keys in the registry, in the same order.
+        is_chosen: Whether their elements are kept by the user's choice.
     """
 
     op: Any
     tensors: tuple[Any, ...]
     nodes: tuple[int, ...]
+    is_chosen: bool = False
 
 
 def runs_inline(op_type: str) -> bool:
@@ -193,7 +198,7 @@ class GraphInstrumenter:
                 outputs += rows
                 if batch is not None:
                     batches.append(batch)
-            if _functions_of(node_def):
+            if functions_of(node_def):
                 state.edges[name] = (len(op.inputs), len(op_outputs))
             if not is_new:
                 continue
@@ -227,6 +232,7 @@ class GraphInstrumenter:
     ) -> tuple[list[Row], TensorBatch | None]:
         """The rows of an op's outputs from slot `first` on, and those of them to record."""
         op_name = op.name
+        is_chosen = self._coverage.is_chosen(op_type, op_name)
         rows: list[Row] = []
         tensors: list[Any] = []
         nodes: list[int] = []
@@ -234,7 +240,7 @@ class GraphInstrumenter:
         in_v1_control_flow = op._get_control_flow_context() is not None
         for slot, tensor in enumerate(op_outputs[first:], start=first):
             dtype = tensor.dtype.base_dtype
-            reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum)
+            reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum, is_chosen=is_chosen)
             if reason is None and in_v1_control_flow:
                 reason = "control_flow"
             if reason is None:
@@ -252,11 +258,13 @@ class GraphInstrumenter:
                     "not_recorded_reason": reason,
                 }
             )
-        return rows, TensorBatch(op=op, tensors=tuple(tensors), nodes=tuple(nodes)) if tensors else None
+        if not tensors:
+            return rows, None
+        return rows, TensorBatch(op=op, tensors=tuple(tensors), nodes=tuple(nodes), is_chosen=is_chosen)
 
     def _describe_calls(self, node_def: Any, state: GraphState) -> list[Row]:
         rows: list[Row] = []
-        for attribute, branch_index, function_name in _functions_of(node_def):
+        for attribute, branch_index, function_name in functions_of(node_def):
             callee = self._registry.graph_id_of_function(function_name)
             key = (node_def.name, attribute, branch_index)
             if key in state.callees and state.callees[key] == callee:
@@ -326,7 +334,7 @@ def _input_rows(node_def: Any, graph_id: int, *, first: int | None) -> list[Row]
     return rows
 
 
-def _functions_of(node_def: Any) -> list[tuple[str, int, str]]:
+def functions_of(node_def: Any) -> list[tuple[str, int, str]]:
     """The functions that a NodeDef names: (attribute, index in a list, function name)."""
     found: list[tuple[str, int, str]] = []
     for key in node_def.attr:

@@ -106,6 +106,10 @@ class NativeSpool:
         """Labels the events from here on."""
         self.recording.set_step(step)
 
+    def set_paused(self, paused: bool) -> None:
+        """Leaves out everything that runs from here on, or records it again."""
+        self.recording.set_paused(paused)
+
     def intern_stack(self) -> int:
         """Returns the id of the calling thread's Python stack, -1 for none."""
         return int(self.core.intern_stack(0))

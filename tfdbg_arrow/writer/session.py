@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import socket
 import sys
 import threading
@@ -23,7 +24,11 @@ from tfdbg_arrow.errors import LogdirError, MissingDependencyError, RecordingErr
 from tfdbg_arrow.schema import FORMAT_VERSION
 from tfdbg_arrow.schema.logdir_layout import make_run_id, spool_path, value_spool_path
 from tfdbg_arrow.writer.backend import Handlers, choose_backend
+from tfdbg_arrow.writer.chosen_values import Choice
 from tfdbg_arrow.writer.graphs import GraphRegistry, Row, now_columns, to_json, wall_time_columns
+from tfdbg_arrow.writer.plain_functions import PlainFunctions
+from tfdbg_arrow.writer.records import NO_VALUE
+from tfdbg_arrow.writer.schedule import StepGate
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
 from tfdbg_arrow.writer.sink import Sink
 from tfdbg_arrow.writer.stacks import StackTable, as_utf8
@@ -82,7 +87,7 @@ class Recording:
         self._instrumenter = GraphInstrumenter(
             self.registry,
             self._sink.append,
-            coverage=settings,
+            coverage=self,
             record_ops=self._backend.record_ops,
             make_run=hooks.make_run,
             own_result=hooks.own_result,
@@ -94,6 +99,8 @@ class Recording:
         self.op_callback = self._backend.op_callback
         self.end_call = self._backend.end_call
         self._step: int | None = None
+        self._gate = StepGate(settings.steps) if settings.steps is not None else None
+        self._plain = PlainFunctions(hooks.RuntimeFunctions(), on_error=self._note_failure)
         self._hooks = hooks.Hooks(self)
 
     def start(self) -> None:
@@ -107,7 +114,7 @@ class Recording:
             raise
         handlers = Handlers(
             on_graph_op=self._instrumenter.note_creation,
-            covers_op=self.settings.covers_op if self.settings.op_regex is not None else None,
+            covers_op=self._level_of_op if self.settings.has_op_filter else None,
             on_error=self._note_failure,
         )
         self._backend.start(handlers)
@@ -117,6 +124,8 @@ class Recording:
         """Ends recording and writes what is left."""
         self._hooks.remove()
         self._backend.stop()
+        if self._gate is not None and self._gate.num_skipped:
+            self._add_stat("disabled", "steps", self._gate.total, num_events=None)
         self._sink.close(run_row=self._run_row(is_clean_end=True))
         self._backend.remove_files()
 
@@ -133,10 +142,17 @@ class Recording:
 
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
         """A call of a function begins; returns its execution index, -1 for none."""
+        if self._gate is not None and not self._gate.is_open:
+            return NO_VALUE
         if function_name not in self._called and self.registry.graph_id_of_function(function_name.decode()) is None:
             self._note_unobserved(function_name.decode())
         self._called.add(function_name)
         return self._backend.begin_call(function_name, inputs, num_outputs)
+
+    def function_to_run(self, function_name: bytes, /) -> bytes:
+        """Which function is to run where a function is called: in a step that is left out, one without record ops."""
+        gate = self._gate
+        return function_name if gate is None or gate.is_open else self._plain.name_of(function_name)
 
     def before_function(self, function_name: str, graph: Any) -> None:
         """A runtime function is about to be made of a graph."""
@@ -156,6 +172,29 @@ class Recording:
     def note_without_xla(self, function_name: str) -> None:
         """A function that asked for XLA is compiled without it."""
         self.note("changed", function_name, "runs without XLA while recording: compiled ops cannot be observed")
+
+    # What is recorded of which op.
+
+    def is_chosen(self, op_type: str, op_name: str | None) -> bool:
+        """Returns whether the user chose an op's values."""
+        if self.settings.values is None:
+            return False
+        try:
+            return self.settings.values.chooses(op_type, op_name)
+        except Exception as error:  # the program's own callable
+            if "values" not in self._failures:
+                self._failures.add("values")
+                self.note("failed", "values", f"the callable {self.settings.values.text} raised {_sentence(error)}")
+            return False
+
+    def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
+        """Returns None for a tensor to record, else a `not_recorded_reason`."""
+        return self.settings.reason_not_recorded(op_type, dtype_number, is_chosen=is_chosen)
+
+    def _level_of_op(self, op_type: str | bytes) -> int:
+        """What is recorded of the tensors of eager ops of a type: 0 nothing, 1 their facts, 2 their elements too."""
+        text = op_type.decode() if isinstance(op_type, bytes) else op_type
+        return 2 if self.is_chosen(text, None) else int(self.settings.covers_op(text))
 
     # What was not recorded.
 
@@ -203,11 +242,27 @@ class Recording:
         event_index = self._backend.num_events()
         if step is not None:
             self._step = step
-            self._backend.set_step(step)
+            self._enter_step(step)
         values = {**({"step": step} if step is not None else {}), **labels}
         common = {"event_index": event_index, **now_columns(), "step": self._step}
         rows = [{**common, "label": as_utf8(name), "value": _label_text(value)} for name, value in values.items()]
         self._sink.append("mark", rows)
+
+    def _enter_step(self, step: int) -> None:
+        """Labels the events from here on, and leaves them out where the schedule does."""
+        gate = self._gate
+        if gate is None:
+            self._backend.set_step(step)
+            return
+        had_skipped = gate.num_skipped > 0
+        if gate.enter(step):
+            self._backend.set_step(step)
+            self._backend.set_paused(False)
+            return
+        self._backend.set_paused(True)
+        self._backend.set_step(step)
+        if not had_skipped:
+            self._add_stat("disabled", f"step {step}", gate.reason, num_events=None)
 
     def _run_row(self, *, is_clean_end: bool) -> Row:
         import numpy
@@ -241,6 +296,11 @@ class Recording:
                     "requested_health_backend": settings.health_backend,
                     "spool_size_bytes": settings.spool_size_bytes,
                     "dtypes": sorted(settings.dtypes),
+                    "values": settings.values.text if settings.values is not None else None,
+                    "steps": str(settings.steps) if settings.steps is not None else None,
+                    "max_bytes": settings.max_bytes,
+                    "dump_on": settings.dump_on,
+                    "dump_after": settings.dump_after if settings.dump_on is not None else None,
                     "numpy_version": numpy.__version__,
                     "num_cpus": os.cpu_count(),
                 }
@@ -257,6 +317,11 @@ def enable(
     *,
     health_backend: str = "auto",
     spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES,
+    values: str | re.Pattern[str] | Choice | None = None,
+    steps: object = None,
+    max_bytes: int | None = None,
+    dump_on: str | None = None,
+    dump_after: int | None = None,
 ) -> str | None:
     """Records this process into a logdir until disable() or its end.
 
@@ -275,6 +340,19 @@ def enable(
         health_backend: `native` (the compiled core), `tensorflow` (TensorFlow's own summary op, also
             on accelerators), or `auto`.
         spool_size_bytes: Size of the file through which events pass.
+        values: Keep the elements of the tensors of these ops, and only the health of the others: a regular expression
+            that the op's name or type matches (`re.match`), or a callable that takes (op_type, op_name). An eager op
+            has no name: None, and it is asked once for a type. No other filter leaves chosen ops out.
+        steps: Record only these training steps, as mark(step=...) or MarkCallback tell them: a number k for every
+            k-th, a range or slice, text such as "0:100,1000:,::10" (in which a number alone is that one step), or a
+            list of these. What runs before the first mark is recorded.
+        max_bytes: What the parts of executions and tensors may take on disk: beyond it the middle of the run is
+            dropped, the first half of these bytes and the last are kept, and so is what lies around the first
+            infinity and the first NaN. At least 1 MiB; None: no bound.
+        dump_on: `nonfinite`: hold the last `circular_buffer_size` executions and graph tensors in memory, and write
+            them only when a bad value comes up. Of a healthy run no execution and no tensor is written.
+        dump_after: With dump_on, write so many executions and graph tensors after the bad one; None: as many as
+            the buffer holds.
 
     Returns:
         The run's id; None where the environment variable TFDBG_ARROW=0 turned recording off.
@@ -294,27 +372,47 @@ def enable(
             tensor_dtypes=tensor_dtypes,
             health_backend=health_backend,
             spool_size_bytes=spool_size_bytes,
+            values=values,
+            steps=steps,
+            max_bytes=max_bytes,
+            dump_on=dump_on,
+            dump_after=dump_after,
         )
     )
 
 
-def start(request: Request) -> str | None:
-    """Starts a recording; returns and raises what enable() does."""
-    global _active
-    if os.environ.get("TFDBG_ARROW") == "0":
-        return None
+def is_turned_off() -> bool:
+    """Returns whether the environment variable TFDBG_ARROW=0 turned all recording off."""
+    return os.environ.get("TFDBG_ARROW") == "0"
+
+
+def check(request: Request) -> Settings:
+    """Returns a request as settings, and makes the logdir; raises what enable() does."""
+    return request.check(_tensorflow().as_dtype)
+
+
+def _tensorflow() -> Any:
     try:
         import tensorflow as tf
     except ImportError as error:
         raise MissingDependencyError(
             "recording needs TensorFlow, which is not installed; run: pip install 'tfdbg-arrow[tensorflow]'"
         ) from error
+    return tf
+
+
+def start(request: Request) -> str | None:
+    """Starts a recording; returns and raises what enable() does."""
+    global _active
+    if is_turned_off():
+        return None
+    _tensorflow()
     with _lock:
         if _active is not None:
             raise RecordingError(
                 f"a recording to {_active.settings.logdir} is in force; call tfdbg_arrow.disable() before another"
             )
-        settings = request.check(tf.as_dtype)
+        settings = check(request)
         try:
             recording = Recording(settings)
             recording.start()
@@ -380,6 +478,12 @@ def mark(step: int | None = None, **labels: object) -> None:
 def is_recording() -> bool:
     """Returns whether a recording is in force in this process."""
     return _active is not None
+
+
+def run_id() -> str | None:
+    """Returns the id of the run that is being recorded, None if there is none."""
+    recording = _active
+    return None if recording is None else recording.run_id
 
 
 def _as_step(step: Any) -> int:

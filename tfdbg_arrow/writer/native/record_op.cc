@@ -32,6 +32,7 @@ struct HeldArgument {
 struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
   std::vector<int64_t> dtypes;  // RecordSummary only: the tensors' own dtypes
+  std::vector<bool> keeps;      // Record only: whose elements are kept
   int64_t generation = 0;       // the recording it belongs to: node keys mean nothing in another
   int32_t call_site = 0;
   bool has_call_site = false;
@@ -104,15 +105,19 @@ void* create_kernel(TF_OpKernelConstruction* construction, bool with_dtypes) {
   Status status;
   std::string own_name;
   std::vector<int64_t> arguments;
+  std::vector<int64_t> keeps;
   if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_string(construction, "own_name", &own_name, &status) ||
       (with_dtypes && !read_list(construction, "dtypes", &kernel->dtypes, &status)) ||
-      (!with_dtypes && !read_list(construction, "arguments", &arguments, &status))) {
+      (!with_dtypes && (!read_list(construction, "arguments", &arguments, &status) ||
+                        !read_list(construction, "keeps", &keeps, &status)))) {
     tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
     return nullptr;
   }
   find_call_site(construction, own_name, kernel.get());
+  kernel->keeps.assign(kernel->nodes.size(), false);
+  for (int64_t place : keeps) kernel->keeps.at(static_cast<size_t>(place)) = true;
   // Inside an inlined call an argument is an intermediate tensor, which must not be held.
   if (arguments.size() == kernel->nodes.size() && kernel->has_call_site && kernel->call_site == 0) {
     kernel->arguments = std::vector<HeldArgument>(arguments.size());
@@ -135,14 +140,15 @@ void delete_kernel(void* opaque) {
 // As describe_tensor, but takes the facts of an argument that is known to be what it was.
 // Returns whether it keeps the tensor.
 bool describe_argument(Session& session, HeldArgument* argument, int dtype, int rank, const int64_t* dims,
-                       TF_Tensor* tensor, Record* record) {
+                       TF_Tensor* tensor, bool keep, Record* record) {
   const TensorFlowApi& tf = tf_api();
   const void* data = tf.TF_TensorData(tensor);
   int64_t size = 1;
   for (int d = 0; d < rank; ++d) size *= dims[d];
   std::unique_lock<std::mutex> lock(argument->mutex, std::try_to_lock);
-  if (size < kMinHeldSize || rank > kNumInlineDims || session.mode == Mode::kFullTensor || !lock.owns_lock()) {
-    describe_tensor(session, dtype, rank, dims, data, record);
+  keep = keep || session.mode == Mode::kFullTensor;
+  if (size < kMinHeldSize || rank > kNumInlineDims || keep || !lock.owns_lock()) {
+    describe_tensor(session, dtype, rank, dims, data, keep, record);
     return false;
   }
   const Record& last = argument->measured;
@@ -157,7 +163,7 @@ bool describe_argument(Session& session, HeldArgument* argument, int dtype, int 
   }
   if (argument->held != nullptr) tf.TF_DeleteTensor(argument->held);
   argument->held = nullptr;
-  describe_tensor(session, dtype, rank, dims, data, record);
+  describe_tensor(session, dtype, rank, dims, data, keep, record);
   bool came_again = argument->data == data;
   argument->data = data;
   if (!came_again) return false;
@@ -192,6 +198,7 @@ Record context_record(RecordKernel* kernel, TF_OpKernelContext* context, const S
 }
 
 void compute_record(void* opaque, TF_OpKernelContext* context) {
+  if (is_paused()) return;
   SessionGuard session;
   auto* kernel = static_cast<RecordKernel*>(opaque);
   if (!session || kernel == nullptr || kernel->generation != session->generation) return;
@@ -206,7 +213,8 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       continue;
     }
     int dtype = tf.TF_TensorType(tensor);
-    if (session->covers(dtype)) {
+    const bool keep = kernel->keeps[i];
+    if (session->covers(dtype, keep)) {
       int rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
       int64_t dims[kMaxRank];
       for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);
@@ -214,11 +222,11 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       record.node = static_cast<int32_t>(kernel->nodes[i]);
       bool is_kept = false;
       if (kernel->arguments.empty()) {
-        describe_tensor(*session, dtype, rank, dims, tf.TF_TensorData(tensor), &record);
+        describe_tensor(*session, dtype, rank, dims, tf.TF_TensorData(tensor), keep, &record);
       } else {
         HeldArgument* argument = &kernel->arguments[i];
         record.execution_index = session->calls.find(argument->index, tf.TF_TensorData(tensor));
-        is_kept = describe_argument(*session, argument, dtype, rank, dims, tensor, &record);
+        is_kept = describe_argument(*session, argument, dtype, rank, dims, tensor, keep, &record);
       }
       record.wall_time_ns = wall_time_ns();
       append_tensor_waiting(*session, record, rank, dims);
@@ -229,6 +237,7 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
 }
 
 void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
+  if (is_paused()) return;
   SessionGuard session;
   auto* kernel = static_cast<RecordKernel*>(opaque);
   if (!session || kernel == nullptr || kernel->generation != session->generation) return;
@@ -318,6 +327,7 @@ void register_record_ops() {
     tf.TF_OpDefinitionBuilderAddInput(builder, "tensors: T");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "arguments: list(int)");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "keeps: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "nodes: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "generation: int");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "own_name: string");
