@@ -81,6 +81,8 @@ class Recording:
             nodes=self.registry,
             call_graph=self.registry,
             circular_buffer_size=settings.circular_buffer_size,
+            dump_after=settings.dump_after if settings.dump_on is not None else None,
+            max_bytes=settings.max_bytes,
             on_failure=self._warn_once,
         )
         self._backend.stack_table = StackTable(self._sink.append, original_location=hooks.original_location)

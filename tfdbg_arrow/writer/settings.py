@@ -180,6 +180,11 @@ class Request:
                 f"max_bytes is {self.max_bytes!r}; expected at least {MIN_BUDGET_BYTES} (1 MiB), or None for no bound"
             )
         dump_after = self._check_dump(mode)
+        if self.max_bytes is not None and self.circular_buffer_size > 0 and self.dump_on is None:
+            raise SettingError(
+                f"max_bytes is {self.max_bytes} and circular_buffer_size {self.circular_buffer_size}: each bounds what "
+                "is kept in its own way; leave one of them out"
+            )
         return Settings(
             logdir=_check_logdir(Path(self.logdir)),
             mode=mode,
