@@ -16,6 +16,7 @@ import pyarrow as pa
 from tfdbg_arrow.schema.logdir_layout import ManifestEntry
 from tfdbg_arrow.writer.convert import Batch, pick
 from tfdbg_arrow.writer.parts import PartWriter
+from tfdbg_arrow.writer.records import Kind
 from tfdbg_arrow.writer.ring import bad_positions
 
 NUM_GRAINS = 16
@@ -113,7 +114,8 @@ class Budget:
         head, num_head = 0, 0
         for segment in self._segments:
             head += segment.size_bytes
-            if head > self.max_bytes // 2:
+            is_behind = bool(self._dropped) and segment.first_event > min(self._dropped)[0]
+            if is_behind or head > self.max_bytes // 2:
                 break
             num_head += 1
         middle = [*self._segments[num_head:-1], *reversed(self._segments[:num_head]), *self._segments[-1:]]
@@ -165,11 +167,17 @@ class Budget:
 
 
 def split_in_two(batch: Batch) -> list[Batch]:
-    """Returns the halves of a batch, groups of records whole; none for a batch of one group."""
+    """Returns the halves of a batch, groups of records whole; none for a batch of one group.
+
+    They part between executions where there are several.
+    """
     heads = np.flatnonzero(batch.heads == np.arange(len(batch)))
     if len(heads) < 2:
         return []
-    cut = int(heads[len(heads) // 2])
+    kinds = batch.kind[heads]
+    begins = np.isin(kinds[1:], (Kind.EXECUTION, Kind.EXTERNAL_TENSOR)) & (kinds[:-1] != Kind.EXTERNAL_TENSOR)
+    choices = heads[1:][begins] if begins.any() else heads[1:]
+    cut = int(choices[np.abs(choices - len(batch) // 2).argmin()])
     return [Batch(pick(batch.records, np.arange(cut))), Batch(pick(batch.records, np.arange(cut, len(batch))))]
 
 
