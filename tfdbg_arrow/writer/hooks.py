@@ -475,13 +475,9 @@ class RuntimeFunctions:
         """Adds a function."""
         eager_context.context().add_function_def(function_def)
 
-    def remove_function(self, name: str) -> None:
-        """Removes a function."""
-        eager_context.context().remove_function(name)
-
-    def strip_function(self, function_def: Any) -> None:
-        """Removes every op of ours from a FunctionDef."""
-        _strip_function(function_def)
+    def strip_function(self, function_def: Any) -> bool:
+        """Removes every op of ours from a FunctionDef; returns whether there was one."""
+        return _strip_function(function_def)
 
     def keeps_state(self, op_type: str) -> bool:
         """Returns whether ops of that type are stateful and take no resource that holds the state."""
@@ -522,11 +518,12 @@ def strip_record_ops(meta_graph_def: Any) -> None:
         _strip_function(function)
 
 
-def _strip_function(function_def: Any) -> None:
+def _strip_function(function_def: Any) -> bool:
     names = _strip_nodes(function_def.node_def)
     for key in [key for key, node in function_def.control_ret.items() if node in names]:
         del function_def.control_ret[key]
         function_def.signature.control_output.remove(key)
+    return bool(names)
 
 
 def _is_own(node: Any) -> bool:

@@ -6,6 +6,8 @@ from which the record ops are stripped. Nothing is traced for it, and the copy i
 
 A copy has kernels of its own. That would change the program where a kernel keeps a state, as TensorFlow's
 stateful random ops do: functions with such ops run as they are.
+
+The copies stay when recording ends: another thread may be about to call one.
 """
 
 from __future__ import annotations
@@ -48,11 +50,8 @@ class FunctionLibrary(Protocol):
     def add_function_def(self, function_def: Any) -> None:
         """Adds a function."""
 
-    def remove_function(self, name: str) -> None:
-        """Removes a function."""
-
-    def strip_function(self, function_def: Any) -> None:
-        """Removes every op of ours from a FunctionDef."""
+    def strip_function(self, function_def: Any) -> bool:
+        """Removes every op of ours from a FunctionDef; returns whether there was one."""
 
     def keeps_state(self, op_type: str) -> bool:
         """Returns whether ops of that type are stateful and take no resource that holds the state."""
@@ -83,14 +82,6 @@ class PlainFunctions:
                     known = self._plain[function_name] = self._copy(function_name.decode()).encode()
         return known
 
-    def remove(self) -> None:
-        """Removes the copies; nothing may call them any more."""
-        with self._lock:
-            self._plain.clear()
-            for name in self._made:
-                self._library.remove_function(name)
-            self._made.clear()
-
     def _copy(self, function_name: str) -> str:
         try:
             stripped = self._strip_all(function_name)
@@ -107,15 +98,19 @@ class PlainFunctions:
         return function_name + SUFFIX
 
     def _strip_all(self, function_name: str) -> dict[str, Any] | None:
-        """Returns a function and all that run inline in it, without ops of ours; None where one keeps a state."""
+        """Returns a function and all that run inline in it, without ops of ours.
+
+        None where one keeps a state, and where none has ops of ours.
+        """
         found: dict[str, Any] = {}
+        has_own = False
         waiting = [function_name]
         while waiting:
             name = waiting.pop()
             if name in found:
                 continue
             function_def = found[name] = self._library.function_def(name)
-            self._library.strip_function(function_def)
+            has_own |= self._library.strip_function(function_def)
             if "api_implements" in function_def.attr:  # TensorFlow may put another function of that name in its place
                 return None
             for node in function_def.node_def:
@@ -123,7 +118,7 @@ class PlainFunctions:
                     return None
                 if runs_inline(node.op):
                     waiting += [callee for _, _, callee in functions_of(node)]
-        return found
+        return found if has_own else None
 
 
 def _may_keep_state(op_type: str) -> bool:

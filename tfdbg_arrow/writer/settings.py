@@ -169,6 +169,7 @@ class Request:
             raise SettingError(f"op_regex is {self.op_regex!r}, no regular expression: {error}") from error
         mode = TensorDebugMode[self.tensor_debug_mode]
         dtypes, text = _choose_dtypes(self.tensor_dtypes, mode, as_dtype or _named_dtype)
+        steps = None if self.steps is None else parse_schedule(self.steps)
         values = None if self.values is None else parse_values(self.values)
         if values is not None and mode in (TensorDebugMode.NO_TENSOR, TensorDebugMode.FULL_TENSOR):
             kept = "no tensor" if mode is TensorDebugMode.NO_TENSOR else "every tensor"
@@ -195,7 +196,7 @@ class Request:
             health_backend=self.health_backend,
             spool_size_bytes=self.spool_size_bytes,
             values=values,
-            steps=None if self.steps is None else parse_schedule(self.steps),
+            steps=steps,
             max_bytes=self.max_bytes,
             dump_on=self.dump_on,
             dump_after=dump_after,
