@@ -89,7 +89,7 @@ class TestFirstNonfinite:
         result = run_cli("first-nonfinite", bad, "--json")
         assert result.exit_code == 1
         found = json.loads(result.stdout)
-        assert list(found) == ["logdir", "kinds", "nonfinite", "source_lines", "unobserved"]
+        assert list(found) == ["logdir", "kinds", "nonfinite", "source_lines", "left_out", "unobserved"]
         assert list(found["nonfinite"]) == [field.name for field in dataclasses.fields(NonFinite)]
         assert found["nonfinite"]["shape"] == [6]
         assert found["nonfinite"]["source"]["lineno"] == 3
@@ -129,6 +129,7 @@ class TestFirstNonfinite:
             "kinds": ["nan", "inf"],
             "nonfinite": None,
             "source_lines": [],
+            "left_out": {},
             "unobserved": None,
         }
 

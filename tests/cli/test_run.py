@@ -190,6 +190,11 @@ class TestWhatIsRefused:
             (("--op-regex", "(", "program.py"), "no regular expression"),
             (("--tensor-dtypes", "float3", "program.py"), "'float3'"),
             (("--tensor-dtypes", "string", "program.py"), "string"),
+            (("--values", "(", "program.py"), "values is '('"),
+            (("--steps", "1:x", "program.py"), "steps is '1:x'"),
+            (("--max-bytes", "5", "program.py"), "max_bytes is 5"),
+            (("--dump-on", "nan", "program.py"), "dump_on is 'nan'"),
+            (("--dump-after", "5", "program.py"), "without dump_on"),
         ],
     )
     def test_is_one_sentence_before_the_program_starts(self, here: Path, args: tuple[str, ...], why: str) -> None:
@@ -339,6 +344,47 @@ class TestRecording:
             ("FULL_NUMERICS", 50, "MatMul|Add", '["float32","float64"]', "native", True),
         ]
 
+    def test_a_schedule_and_chosen_values(self, here: Path) -> None:
+        write(
+            here,
+            "program.py",
+            """
+            import tensorflow as tf, tfdbg_arrow
+            for step in range(4):
+                tfdbg_arrow.mark(step=step)
+                tf.math.log(float(step - 1))
+                tf.exp(1.0)
+            """,
+        )
+        ours = run(here, "--steps=2:", "--values", "Log", "--max-bytes", "1048576", "program.py")
+        assert ours.returncode == 0, ours.stderr
+        first, *left_out = ours.stderr.splitlines()[-3:]
+        assert "none of them bad" in first
+        assert left_out == [
+            f"tfdbg-arrow: not all was recorded: {what} recorded, as it was asked."
+            for what in (
+                "The steps outside of the schedule 2: were not",
+                "2 of 4 steps were outside of the schedule 2: and not",
+            )
+        ]
+        logdir = here / "tfdbg_logdir"
+        assert rows(
+            logdir,
+            "SELECT op_type, step, value IS NOT NULL FROM tensor_health "
+            "LEFT JOIN tensor_value USING (run_id, event_index) WHERE scope = 'execution' ORDER BY event_index",
+        ) == [("Log", 2, True), ("Exp", 2, False), ("Log", 3, True), ("Exp", 3, False)]
+        ((settings,),) = rows(logdir, "SELECT settings FROM run")
+        names = ("values", "steps", "max_bytes", "dump_on", "dump_after")
+        assert [json.loads(settings)[name] for name in names] == ["Log", "2:", 1048576, None, None]
+
+    def test_a_black_box(self, here: Path) -> None:
+        write(here, "program.py", "import tensorflow as tf\nfor x in (1.0, 2.0, -1.0, 3.0, 4.0):\n    tf.math.log(x)\n")
+        box = ("--circular-buffer-size", "2", "--dump-on", "nonfinite")
+        ours = run(here, *box, "--dump-after", "1", "program.py")
+        assert ours.returncode == 1, ours.stderr
+        logged = "SELECT execution_index FROM execution WHERE op_type = 'Log' ORDER BY 1"
+        assert rows(here / "tfdbg_logdir", logged) == [(1,), (2,), (3,)]
+
     def test_a_mode_that_looks_at_nothing_says_so(self, here: Path) -> None:
         write(here, "program.py", BAD_PROGRAM)
         ours = run(here, "--mode", "SHAPE", "program.py")
@@ -389,14 +435,18 @@ class TestDumpDebugInfo:
             "program.py",
             """
             import tensorflow.compat.v2 as tf
+            import tfdbg_arrow
             from tensorflow.python.debug.lib import dumping_callback
 
             writer = tf.debugging.experimental.enable_dump_debug_info(
                 "dump", tensor_debug_mode="CONCISE_HEALTH", circular_buffer_size=100, op_regex="Log",
                 tensor_dtypes=[tf.float32, "float64"])
-            tf.compat.v1.debugging.experimental.enable_dump_debug_info("dump", "CONCISE_HEALTH", 100)
-            dumping_callback.enable_dump_debug_info("elsewhere", "CONCISE_HEALTH", 100)
-            for settings in (("FULL_HEALTH", 100), ("CONCISE_HEALTH", -1), ("NO_SUCH", 100)):
+            same = "CONCISE_HEALTH", 100, "Log", ("float64", tf.float32)
+            tf.compat.v1.debugging.experimental.enable_dump_debug_info("dump", *same)
+            dumping_callback.enable_dump_debug_info("elsewhere", *same)
+            tfdbg_arrow.enable_dump_debug_info("elsewhere", *same)
+            for settings in (("FULL_HEALTH", *same[1:]), ("CONCISE_HEALTH", -1, *same[2:]), ("NO_SUCH", 100),
+                             (*same[:2], "Exp", same[3]), same[:3]):
                 try:
                     tf.debugging.experimental.enable_dump_debug_info("dump", *settings)
                 except ValueError as error:
@@ -413,6 +463,8 @@ class TestDumpDebugInfo:
             "refused tensor_debug_mode FULL_HEALTH",
             "refused circular_buffer_size -1",
             "refused tensor_debug_mode NO_SUCH",
+            "refused op_regex Exp",
+            "refused tensor_dtypes None",
         ]
         assert last == "[-inf   0.] True dump"
         assert not (here / "dump").exists()

@@ -42,17 +42,14 @@ def first_nonfinite(
     if found is None and runs and len(unmeasured) == len(runs):
         raise QueryError(_nothing_measured(logdir, unmeasured))
     if json:
-        print_json(
-            {
-                "logdir": logdir,
-                "kinds": list(wanted),
-                "nonfinite": found,
-                "source_lines": lines,
-                "unobserved": unobserved,
-            }
-        )
+        left_out = {run.run_id: run.left_out for run in runs if run.left_out}
+        facts = {"nonfinite": found, "source_lines": lines, "left_out": left_out, "unobserved": unobserved}
+        print_json({"logdir": logdir, "kinds": list(wanted), **facts})
     elif found is None:
         typer.echo("Nothing is bad: no recorded tensor holds one of " + ", ".join(wanted) + ".")
+        for run in runs:
+            for text in run.left_out:
+                typer.echo(printable(f"But not all of run {run.run_id} was recorded: {text}"))
         if unobserved is not None:
             typer.echo(f"Not looked at: {printable(unobserved)}; see: tfdbg-arrow coverage {printable(logdir)}")
     else:

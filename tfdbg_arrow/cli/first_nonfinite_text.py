@@ -47,6 +47,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine]) -> None:
         ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
         ("origin", _origin_text(found)),
         ("expected", None if found.expected_reason is None else f" yes: {found.expected_reason}"),
+        *(("but", f"not all was recorded: {text}") for text in found.left_out),
     ]
     for name, value in facts:
         if value is not None:

@@ -49,6 +49,8 @@ def _print_info(found: LogdirInfo) -> None:
         out.print(styled(f"  {pid}{run.host_name or 'a host that is not known'}, TensorFlow {version}"))
         if run.command_line is not None:
             out.print(styled(f"  {run.command_line}"))
+        for text in run.left_out:
+            out.print(styled("  ", ("not all was recorded: ", "bold"), text))
     out.print()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("table")

@@ -119,6 +119,28 @@ def run(
             help="Functions with jit_compile=True: observe (without XLA, recorded) or keep (compiled, not recorded).",
         ),
     ] = "observe",
+    values: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Keep all elements of ops whose name or type matches, from its start."),
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEPS",
+            help="Record only these training steps, as the program marks them: '0:100,1000:,::10', or single ones.",
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        int | None,
+        typer.Option(metavar="BYTES", help="Keep events within so many bytes on disk: the middle is dropped."),
+    ] = None,
+    dump_on: Annotated[
+        str | None,
+        typer.Option(metavar="nonfinite", help="Write the circular buffer only when an infinity or a NaN comes up."),
+    ] = None,
+    dump_after: Annotated[
+        int | None, typer.Option(metavar="M", help="With --dump-on, how many events to write after it.")
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object on one line, the last of stderr.")
     ] = False,
@@ -145,6 +167,11 @@ def run(
         tensor_dtypes=None if tensor_dtypes is None else [name.strip() for name in tensor_dtypes.split(",")],
         health_backend=health_backend,
         xla=xla,
+        values=values,
+        steps=steps,
+        max_bytes=max_bytes,
+        dump_on=dump_on,
+        dump_after=dump_after,
     )
     try:
         outcome = record_program(_program(module, program or []), request)
@@ -216,6 +243,7 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
         why = "TFDBG_ARROW=0 is set" if is_off else "the program did not import TensorFlow"
         return [f"nothing was recorded: {why}"]
     recorded = f"recorded {summary.num_tensors:,} tensors in {shown_logdir}"
+    left_out = [f"not all was recorded: {text}" for run in runs for text in run.left_out]
     if summary.nonfinite is not None:
         command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run-id {summary.nonfinite.run_id}"
         if summary.nonfinite.is_expected:
@@ -225,14 +253,16 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
         return [
             f"{recorded}, {summary.num_nonfinite:,} {what}: {_in_one_line(summary.nonfinite)}",
             f"for its inputs and stack: {command}",
+            *left_out,
         ]
     more = f"for more: tfdbg-arrow info {shlex.quote(shown_logdir)}"
     unmeasured = sorted({run.tensor_debug_mode or "" for run in runs if not run.measures_health})
     if unmeasured:
-        return [f"{recorded}, whose elements were not looked at in mode {' and '.join(unmeasured)}; {more}"]
+        return [f"{recorded}, whose elements were not looked at in mode {' and '.join(unmeasured)}; {more}", *left_out]
     if not summary.num_tensors:
-        return [f"no tensor was recorded in {shown_logdir}: no op ran that the settings cover; {more}"]
-    clean = [f"{recorded}, none of them bad; {more}"]
+        why = "no op ran that the settings cover" if not left_out else "see below"
+        return [f"no tensor was recorded in {shown_logdir}: {why}; {more}", *left_out]
+    clean = [f"{recorded}, none of them bad; {more}", *left_out]
     if summary.unobserved is not None:
         clean.append(f"not looked at: {summary.unobserved}; see: tfdbg-arrow coverage {shlex.quote(shown_logdir)}")
     return clean

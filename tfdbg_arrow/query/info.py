@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfdbg_arrow.query.gaps import read_left_out
 from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.schema import TABLES
 
@@ -12,7 +13,10 @@ _MODES_WITHOUT_HEALTH = frozenset({"NO_TENSOR", "SHAPE"})
 
 @dataclass(frozen=True)
 class Run:
-    """One run; the attributes are columns of the table run, None for NULL."""
+    """One run; the attributes are columns of the table run, None for NULL.
+
+    But `left_out`: what the run was told not to record, or lost, as sentences.
+    """
 
     run_id: str
     wall_time_ns: int
@@ -26,6 +30,7 @@ class Run:
     tensor_debug_mode: str | None
     health_backend: str
     worker: str | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def measures_health(self) -> bool:
@@ -77,7 +82,8 @@ def read_runs(logdir: Logdir) -> tuple[Run, ...]:
         "SELECT run_id, wall_time_ns, end_wall_time_ns, is_clean_end, tfdbg_arrow_version, tensorflow_version, "
         "host_name, pid, command_line, tensor_debug_mode, health_backend, worker FROM run ORDER BY wall_time_ns, run_id"
     )
-    return tuple(Run(*row) for row in rows)
+    left_out = read_left_out(logdir)
+    return tuple(Run(*(*row, left_out.get(row[0], ()))) for row in rows)
 
 
 def read_info(logdir: Logdir) -> LogdirInfo:

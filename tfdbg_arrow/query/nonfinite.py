@@ -11,6 +11,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.expected import Expectation
+from tfdbg_arrow.query.gaps import read_left_out
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.places import EagerValue
@@ -123,6 +124,7 @@ class NonFinite:
             it, and it came up as an overflow, not as a NaN of its own nor out of a zero.
         expected_reason: How that is known; None where it is not expected.
         worker: The task of a cluster that the run was, as `worker:1`; None outside one.
+        left_out: What the run was told not to record, or lost: an earlier bad tensor may be in it.
     """
 
     run_id: str
@@ -150,6 +152,7 @@ class NonFinite:
     is_expected: bool = False
     expected_reason: str | None = None
     worker: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def first_nonfinite(
@@ -246,6 +249,7 @@ class _RunReader:
             logdir.rows("SELECT device_id, device_name FROM device WHERE run_id = ?", [run_id])
         )
         ((self._worker,),) = logdir.rows("SELECT max(worker) FROM run WHERE run_id = ?", [run_id])
+        self._left_out = read_left_out(logdir).get(run_id, ())
         self.flow = DataFlow(logdir, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds)
         self.expectation = Expectation(logdir, self.flow, run_id=run_id)
@@ -283,6 +287,7 @@ class _RunReader:
             is_expected=expected_reason is not None,
             expected_reason=expected_reason,
             worker=self._worker,
+            left_out=self._left_out,
         )
 
     def _input(self, input_: Input) -> InputTensor:

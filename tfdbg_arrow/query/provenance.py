@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.borders import Borders
 from tfdbg_arrow.query.callsites import CallSites
 from tfdbg_arrow.query.events import EventReader, TensorEvent
+from tfdbg_arrow.query.gaps import Gaps
 from tfdbg_arrow.query.graphs import NEVER_BAD, GraphReader
 from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place, Trace
@@ -65,9 +66,11 @@ class DataFlow:
         self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
         self._resources = Resources(self.graphs, self.events, self.borders)
         self._sources: dict[int, Sources] = {}
+        self._gaps = Gaps(logdir, run_id=run_id)
         settings = logdir.rows(
-            "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 FROM run WHERE run_id = ?",
-            [run_id],
+            "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 AND NOT EXISTS "
+            "(SELECT 1 FROM capture_stat WHERE run_id = $run_id AND stat = 'dropped') FROM run WHERE run_id = $run_id",
+            {"run_id": run_id},
         )
         self._records_all = bool(settings and settings[0][0])
 
@@ -80,7 +83,10 @@ class DataFlow:
         found = []
         for index, (place, how) in enumerate(self._input_places(event)):
             trace = self.trace(place, how=how, near=event.event_index)
-            write = self._resources.last_write(trace, reader=event) if trace.dtype == "resource" else None
+            write = None
+            if trace.dtype == "resource":
+                write, is_known = self._last_write(trace, event)
+                trace = trace if is_known else replace(trace, is_lost=True)
             found.append(Input(index, trace, write))
         return tuple(found)
 
@@ -186,16 +192,29 @@ class DataFlow:
 
     def _written(self, handle: Trace, reader: TensorEvent) -> tuple[list[tuple[Place, str]], bool, TensorEvent | None]:
         """Returns (the values last written to a resource, whether they decide its content, its old value)."""
-        write = self._resources.last_write(handle, reader=reader)
+        write, is_known = self._last_write(handle, reader)
         if write is None:
-            # Never written while recording: what it holds came from outside, and that is known.
-            return [], not handle.is_lost, None
+            return [], is_known, None
         how = "eager" if write.graph_id is None else "graph"
         is_known = write.is_replacing or write.old_value is not None
         return [(value, how) for value in write.values], is_known, write.old_value
 
+    def _last_write(self, handle: Trace, reader: TensorEvent) -> tuple[Write | None, bool]:
+        """Returns (the last write to a resource before it was read, whether it is known to be the last)."""
+        write = self._resources.last_write(handle, reader=reader)
+        if write is None:
+            # Never written while recording: what it holds came from outside, and that is known.
+            return None, not handle.is_lost and not self._gaps.between(-1, reader.execution_index)
+        if write.execution_index is not None and write.execution_index == reader.execution_index:
+            return write, True
+        if self._gaps.between(write.execution_index, reader.execution_index):
+            return None, False
+        return write, True
+
     def _is_made_known(self, event: TensorEvent) -> bool:
         """Whether the recording tells what the op that made a tensor took in."""
+        if event.scope == "external":
+            return not self._gaps.between(-1, event.execution_index)
         if event.scope != "graph":
             return True
         own = self._own_place(event)

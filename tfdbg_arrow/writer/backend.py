@@ -26,19 +26,20 @@ class Handlers:
 
     Attributes:
         on_graph_op: `(op_type, op_name, outputs, graph, stack_id, wall_time_ns)`: an op is created in a graph.
-        covers_op: `(op_type)`: whether tensors of eager ops of that type are recorded; None: of all.
+        covers_op: `(op_type)`: what is recorded of the tensors of eager ops of that type: 0 nothing, 1 their facts,
+            2 their elements too, whatever their dtype; None: 1 for all.
         on_error: `(what, error)`: recording something failed.
     """
 
     on_graph_op: Callable[[str, str | None, Sequence[Any], Any, int, int], None]
-    covers_op: Callable[[str | bytes], bool] | None
+    covers_op: Callable[[str | bytes], int] | None
     on_error: Callable[[str, object], None]
 
 
 class SessionRecordOps(Protocol):
     """Adds ops that record a single tensor of a session's graph, in the way of the health backend."""
 
-    def add_record(self, graph: Any, tensor: Any, node: int) -> Any:
+    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool) -> Any:
         """Adds the op that records a tensor; returns it."""
 
     def add_token(self, graph: Any, node: int) -> tuple[Any, Any] | None:
@@ -90,6 +91,9 @@ class Backend(Recorder, Protocol):
 
     def set_local_task(self, task: str) -> None:
         """Eager tensors of other processes than this one, as `/job:chief/replica:0/task:0`, are not fetched."""
+
+    def set_paused(self, paused: bool) -> None:
+        """Leaves out everything that runs from here on, at next to no cost, or records it again."""
 
 
 def native_core() -> Any:

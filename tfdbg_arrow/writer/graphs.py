@@ -49,7 +49,7 @@ class GraphState:
     creations: dict[str, tuple[int, int]] = field(default_factory=dict)
     callees: dict[tuple[str, str, int], int | None] = field(default_factory=dict)
     edges: dict[str, tuple[int, int]] = field(default_factory=dict)
-    unreached: dict[tuple[str, int], int] = field(default_factory=dict)
+    unreached: dict[tuple[str, int], tuple[int, bool]] = field(default_factory=dict)
 
 
 class GraphRegistry:

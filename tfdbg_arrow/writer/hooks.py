@@ -46,6 +46,7 @@ from tensorflow.python.eager.polymorphic_function import (
     tracing_compilation,
 )
 from tensorflow.python.framework import config as framework_config
+from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileCondFuncGraph
@@ -53,6 +54,7 @@ from tensorflow.python.saved_model import save as saved_model_save
 
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch, functions_of
+from tfdbg_arrow.writer.plain_functions import SUFFIX as PLAIN_SUFFIX
 from tfdbg_arrow.writer.stacks import Location
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
@@ -93,6 +95,9 @@ class Observer(Protocol):
 
     def note_not_inlined(self, function_name: str) -> None:
         """A function with loops or branches of graph mode is kept as a call."""
+
+    def function_to_run(self, function_name: bytes, /) -> bytes:
+        """Returns which function is to run where a function is called."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +203,10 @@ class Hooks:
                 text = _clean_copy(ctx, name.decode() if isinstance(name, bytes) else name)
                 observer.note_remote(text, ctx.device_name)
                 name = text.encode()
+            to_run = observer.function_to_run(name)
+            if to_run != name:
+                with _named_as_called():
+                    return original(ctx, to_run, tensor_inputs, num_outputs)
             execution_index = observer.begin_call(name, tensor_inputs, num_outputs)
             outputs = None
             try:
@@ -588,11 +597,14 @@ class NativeRecordOps:
                 types = [tensor.dtype.base_dtype.as_datatype_enum for tensor in tensors]
                 nodes = [node for batch in group for node in batch.nodes]
                 arguments = [places[id(tensor)] for tensor in tensors if id(tensor) in places]
+                is_chosen = [batch.is_chosen for batch in group for _ in batch.tensors]
+                keeps = [place for place, is_kept in enumerate(is_chosen) if is_kept]
                 attrs = {
                     "T": _AttrValue(list=_AttrValue.ListValue(type=types)),
                     "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
                     "generation": _AttrValue(i=self._generation),
                     "arguments": _AttrValue(list=_AttrValue.ListValue(i=arguments)),
+                    "keeps": _AttrValue(list=_AttrValue.ListValue(i=keeps)),
                 }
                 added.append(create_record_op(graph, "TfdbgArrowRecord", tensors, attrs=attrs, device=device))
         return added
@@ -727,6 +739,41 @@ def library_paths() -> tuple[str, str, str]:
             )
         found.append(paths[0])
     return found[0], found[1], found[2]
+
+
+@contextmanager
+def _named_as_called() -> Iterator[None]:
+    """Names in TensorFlow's errors the functions that the program called, by which it finds the user's lines."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        error._message = error._message.replace(PLAIN_SUFFIX, "")
+        raise
+
+
+class RuntimeFunctions:
+    """TensorFlow's runtime functions, as the eager context holds them."""
+
+    def function_def(self, name: str) -> Any:
+        """Returns a copy of a function's FunctionDef."""
+        return eager_context.context().get_function_def(name)
+
+    def add_function_def(self, function_def: Any) -> None:
+        """Adds a function."""
+        eager_context.context().add_function_def(function_def)
+
+    def strip_function(self, function_def: Any) -> bool:
+        """Removes every op of ours from a FunctionDef; returns whether there was one."""
+        return strip_function(function_def)
+
+    def keeps_state(self, op_type: str) -> bool:
+        """Returns whether ops of that type are stateful and take no resource that holds the state."""
+        op_def = op_def_registry.get(op_type)
+        if op_def is None:
+            return True
+        return bool(op_def.is_stateful) and not any(
+            arg.type == tf.resource.as_datatype_enum for arg in op_def.input_arg
+        )
 
 
 _saved_models_are_kept_clean = False

@@ -31,7 +31,10 @@ _SESSION_GRAPH_NAME = "tf.Graph"
 class Coverage(Protocol):
     """What the settings ask to be recorded."""
 
-    def reason_not_recorded(self, op_type: str, dtype_number: int) -> str | None:
+    def is_chosen(self, op_type: str, op_name: str | None) -> bool:
+        """Returns whether the elements of an op's tensors are kept by the user's choice."""
+
+    def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
         """Returns None for a tensor to record, else a `not_recorded_reason`."""
 
 
@@ -45,7 +48,7 @@ class RecordOps(Protocol):
 class SingleRecordOps(Protocol):
     """Adds ops that record a single tensor, in the way of the health backend."""
 
-    def add_record(self, graph: Any, tensor: Any, node: int) -> Any:
+    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool) -> Any:
         """Adds the op that records a tensor; returns it."""
 
     def add_token(self, graph: Any, node: int) -> tuple[Any, Any] | None:
@@ -60,11 +63,13 @@ class TensorBatch:
         op: The producing `tf.Operation`.
         tensors: Its covered outputs, symbolic.
         nodes: Their keys in the registry, in the same order.
+        is_chosen: Whether their elements are kept by the user's choice.
     """
 
     op: Any
     tensors: tuple[Any, ...]
     nodes: tuple[int, ...]
+    is_chosen: bool = False
 
 
 def is_function_graph(graph: Any) -> bool:
@@ -228,14 +233,14 @@ class GraphInstrumenter:
         """Adds record ops to a graph of which only what its results need runs: one for each tensor that does."""
         for batch in batches:
             for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
-                state.unreached[tensor.op.name, tensor.value_index] = node
+                state.unreached[tensor.op.name, tensor.value_index] = (node, batch.is_chosen)
         asked_for = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
         added = []
         for op in ops_needed_for(asked_for):
             for slot, tensor in enumerate(op.outputs):
                 if (op.name, slot) in state.unreached:
-                    node = state.unreached.pop((op.name, slot))
-                    added.append(self._single_record_ops.add_record(graph, tensor, node))
+                    node, is_chosen = state.unreached.pop((op.name, slot))
+                    added.append(self._single_record_ops.add_record(graph, tensor, node, keep=is_chosen))
         return added
 
     def _state(self, graph: Any) -> GraphState:
@@ -343,13 +348,15 @@ class GraphInstrumenter:
     ) -> tuple[list[Row], TensorBatch | None]:
         """The rows of an op's outputs from slot `first` on, and those of them to record."""
         op_name = op.name
+        is_chosen = self._coverage.is_chosen(op_type, op_name)
         rows: list[Row] = []
         tensors: list[Any] = []
         nodes: list[int] = []
         for slot, tensor in enumerate(op_outputs[first:], start=first):
             dtype = tensor.dtype.base_dtype
             hindrance = reasons(op, op_type, tensor)
-            reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum) or hindrance
+            reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum, is_chosen=is_chosen)
+            reason = reason or hindrance
             if reason is None:
                 tensors.append(tensor)
                 nodes.append(self._registry.add_node((graph_id, op_name, op_type, slot)))
@@ -365,7 +372,9 @@ class GraphInstrumenter:
                     "not_recorded_reason": reason,
                 }
             )
-        return rows, TensorBatch(op=op, tensors=tuple(tensors), nodes=tuple(nodes)) if tensors else None
+        if not tensors:
+            return rows, None
+        return rows, TensorBatch(op=op, tensors=tuple(tensors), nodes=tuple(nodes), is_chosen=is_chosen)
 
     def _describe_calls(self, node_def: Any, state: GraphState) -> list[Row]:
         rows: list[Row] = []

@@ -15,18 +15,17 @@ import importlib.util
 import os
 import shutil
 import sys
-import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfdbg_arrow.errors import LogdirError, MissingDependencyError, RecordingError, SettingError, TfdbgArrowError
+from tfdbg_arrow.errors import LogdirError, MissingDependencyError, RecordingError, TfdbgArrowError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import manifest_path, part_directory, read_live_parts
-from tfdbg_arrow.writer import session
+from tfdbg_arrow.writer import dump_api, session
 from tfdbg_arrow.writer.backend import native_core
 from tfdbg_arrow.writer.program import Program, ProgramAborted, check_program, run_program
 from tfdbg_arrow.writer.settings import Request
@@ -92,6 +91,7 @@ def record_program(program: Program, request: Request) -> Outcome:
             sys.meta_path.remove(finder)
         if os.getpid() == pid:
             session.disable()
+            dump_api.follow(None)
             if logdir is not None and is_new and not launch.run_ids:
                 with contextlib.suppress(OSError):  # it holds something after all
                     logdir.rmdir()
@@ -105,9 +105,6 @@ class _Launch:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._asked_for: Request | None = None
-        self._as_dtype: Callable[[Any], Any] | None = None
-        self._lock = threading.RLock()
         self.run_ids: list[str] = []
         self.failure: TfdbgArrowError | None = None
 
@@ -118,53 +115,22 @@ class _Launch:
         except TfdbgArrowError as error:
             self.failure = error
             raise ProgramAborted from error
-        self._as_dtype = tensorflow.as_dtype
+        dump_api.follow(dump_api.Launch(request=self._request, begin=self._begin_asked_for))
         experimental = tensorflow.debugging.experimental
-        _replace_everywhere(experimental.enable_dump_debug_info, self._enable_dump_debug_info)
-        _replace_everywhere(experimental.disable_dump_debug_info, self._disable_dump_debug_info)
+        _replace_everywhere(experimental.enable_dump_debug_info, dump_api.enable_dump_debug_info)
+        _replace_everywhere(experimental.disable_dump_debug_info, dump_api.disable_dump_debug_info)
 
-    def _enable(self, request: Request) -> None:
+    def _enable(self, request: Request) -> str | None:
         run_id = session.start(request)
         if run_id is not None:
             self.run_ids.append(run_id)
+        return run_id
 
-    def _enable_dump_debug_info(
-        self,
-        dump_root: str,
-        tensor_debug_mode: str = "NO_TENSOR",
-        circular_buffer_size: int = 1000,
-        op_regex: str | None = None,
-        tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None,
-    ) -> _DumpWriter:
-        """Records with these settings from here on; nothing is written to `dump_root`.
-
-        Raises:
-            ValueError: A setting cannot be used, or is not that of an earlier call.
-        """
-        request = replace(
-            self._request,
-            tensor_debug_mode=tensor_debug_mode,
-            circular_buffer_size=circular_buffer_size,
-            op_regex=op_regex,
-            tensor_dtypes=tensor_dtypes or None,  # there, an empty list is no filter
-        )
-        request.check(self._as_dtype)
-        with self._lock:
-            if self._asked_for is None:
-                session.disable()
-                self._discard_if_empty()
-                self._enable(request)
-                self._asked_for = request
-            else:
-                _check_same(self._asked_for, request)
-        return _DumpWriter(dump_root)
-
-    def _disable_dump_debug_info(self) -> None:
-        """Ends the recording that enable_dump_debug_info started, if there is one."""
-        with self._lock:
-            if self._asked_for is not None:
-                self._asked_for = None
-                session.disable()
+    def _begin_asked_for(self, request: Request) -> str | None:
+        """Records with the settings that the program asked for, in the place of those of the launch."""
+        session.disable()
+        self._discard_if_empty()
+        return self._enable(request)
 
     def _discard_if_empty(self) -> None:
         """Removes the last run if nothing happened in it: the program asked for its own settings at once."""
@@ -182,19 +148,6 @@ class _Launch:
             (logdir / manifest_path(run_id)).unlink(missing_ok=True)
             for table in TABLES:
                 shutil.rmtree(logdir / part_directory(table.name, run_id=run_id), ignore_errors=True)
-
-
-class _DumpWriter:
-    """What enable_dump_debug_info returns: the methods that TensorFlow documents for it."""
-
-    def __init__(self, dump_root: str) -> None:
-        self.dump_root = dump_root
-
-    def FlushNonExecutionFiles(self) -> None:  # noqa: N802
-        session.flush()
-
-    def FlushExecutionFiles(self) -> None:  # noqa: N802
-        session.flush()
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -252,16 +205,6 @@ def _replace_everywhere(original: object, replacement: object) -> None:
             names = [key for key, value in list(vars(module).items()) if value is original]
             for key in names:
                 setattr(module, key, replacement)
-
-
-def _check_same(before: Request, now: Request) -> None:
-    """Refuses what TensorFlow refuses: another mode or buffer while one is in force."""
-    for name in ("tensor_debug_mode", "circular_buffer_size"):
-        if getattr(before, name) != getattr(now, name):
-            raise SettingError(
-                f"{name} is {getattr(now, name)!r}, but this program's enable_dump_debug_info() has been called with "
-                f"{getattr(before, name)!r} already; call disable_dump_debug_info() first"
-            )
 
 
 def _is_empty(logdir: Path, *, run_id: str) -> bool:

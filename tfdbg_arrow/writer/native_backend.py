@@ -138,6 +138,10 @@ class NativeSpool:
         """Eager tensors of other processes than this one are not fetched."""
         self.core.set_local_task(task)
 
+    def set_paused(self, paused: bool) -> None:
+        """Leaves out everything that runs from here on, or records it again."""
+        self.recording.set_paused(paused)
+
     def intern_stack(self) -> int:
         """Returns the id of the calling thread's Python stack, -1 for none."""
         return int(self.core.intern_stack(0))

@@ -130,7 +130,7 @@ class PartWriter:
             self._parts[table] = [replace(part, level=_LARGE) if part.entry.path in paths else part for part in parts]
         self._unlink(paths)
 
-    def drop(self, removed: Sequence[str], restored: Sequence[ManifestEntry]) -> None:
+    def drop(self, removed: Sequence[str], restored: Sequence[ManifestEntry] = ()) -> None:
         """Gives up parts and their rows.
 
         Args:
@@ -160,17 +160,31 @@ class PartWriter:
             self._merge(table, parts, level + 1)
             merged, level = True, level + 1
 
-    def compact(self) -> None:
+    def merge(self, table: str, paths: Sequence[str]) -> tuple[ManifestEntry, ...]:
+        """Merges some parts of a table and returns those that take their place, seldom more than one.
+
+        Raises:
+            OSError: The merged part cannot be written; then the others still hold.
+            BrokenPartError: A part was changed since it was written; then the others still hold.
+        """
+        wanted = set(paths)
+        parts = [part for part in self._parts[table] if part.entry.path in wanted]
+        return tuple(part.entry for part in self._merge(table, parts, 0))
+
+    def compact(self, *, leave: Collection[str] = ()) -> None:
         """Merges the parts of every table into few large ones.
 
         Every table is tried, whatever happens to another.
+
+        Args:
+            leave: Tables to leave alone.
 
         Raises:
             OSError: Some parts cannot be merged; those still hold.
             BrokenPartError: A part was changed since it was written; the parts of its table still hold.
         """
         failure: BaseException | None = None
-        for table in list(self._parts):
+        for table in [table for table in self._parts if table not in leave]:
             try:
                 self._compact_table(table)
             except Exception as error:
@@ -194,7 +208,7 @@ class PartWriter:
     def _is_large(self, entry: ManifestEntry) -> bool:
         return entry.rows >= self._target_rows // 2 or entry.bytes >= self._target_bytes // 2
 
-    def _merge(self, table: str, parts: Sequence[_Part], level: int) -> None:
+    def _merge(self, table: str, parts: Sequence[_Part], level: int) -> list[_Part]:
         rows = _Groups(_read(self._logdir, [part.entry for part in parts]))
         made: list[_Part] = []
         try:
@@ -210,6 +224,7 @@ class PartWriter:
             self._discard(part.entry for part in made)
             raise
         self._swap([part.entry.path for part in parts], made)
+        return made
 
     def _swap(self, removed: Sequence[str], made: Sequence[_Part]) -> None:
         """Tells the manifest, then unlinks: a process killed in between leaves files, never a hole."""

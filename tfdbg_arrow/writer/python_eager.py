@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ from tfdbg_arrow.writer.records import (
     Flag,
     Kind,
 )
-from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
+from tfdbg_arrow.writer.settings import MEASURABLE_MASK, Settings, TensorDebugMode
 
 Records = npt.NDArray[np.void]
 
@@ -154,10 +154,12 @@ class EagerRecorder:
         self._measure = measure
         self._step = step
         self._seen = _SeenTensors()
-        self._covers: dict[str, bool] = {}
+        self._levels: dict[str, int] = {}
         self._calls = _Calls()
         self._handlers: Handlers | None = None
         self.is_remote: Callable[[str], bool] | None = None
+        self.is_paused = False
+        """Whether what runs is left out."""
 
     def start(self, handlers: Handlers) -> None:
         """From here on events are recorded."""
@@ -184,6 +186,9 @@ class EagerRecorder:
             text = _text(op_type)
             if graph is not None:
                 handlers.on_graph_op(text, op_name, outputs, graph, self._events.intern_stack(), time.time_ns())
+            elif self.is_paused:
+                # The index is used up, so that a gap in the recorded ones tells that something ran.
+                self._events.next_execution_index()
             else:
                 self._record_op(text, inputs, outputs, handlers)
         except Exception as error:
@@ -192,7 +197,7 @@ class EagerRecorder:
     def begin_call(self, function_name: str | bytes, inputs: Sequence[Any], num_outputs: int) -> int:
         """Records that a call of a function begins; returns its execution index, -1 for none."""
         handlers = self._handlers
-        if handlers is None:
+        if handlers is None or self.is_paused:
             return NO_VALUE
         execution_index = NO_VALUE
         try:
@@ -263,7 +268,7 @@ class EagerRecorder:
         if tensors:
             records = blank_records(len(tensors), Kind.EXTERNAL_TENSOR, step=self._step())
             records["execution_index"] = execution_index
-            self._append_tensors(records, tensors, [True] * len(tensors), handlers)
+            self._append_tensors(records, tensors, [True] * len(tensors), handlers, keeps=False)
 
     def _record_outputs(self, op_type: str, outputs: Sequence[Any], execution_index: int, handlers: Handlers) -> None:
         slots = [slot for slot, tensor in enumerate(outputs) if self._measure.tensor_id(tensor) >= 0]
@@ -272,15 +277,17 @@ class EagerRecorder:
         tensors = [outputs[slot] for slot in slots]
         for tensor in tensors:
             self._seen.test_and_set(self._measure.tensor_id(tensor))
-        covered = self._covers_op(op_type, handlers)
+        level = self._level_of_op(op_type, handlers)
+        keeps = level == _ELEMENTS
+        covered = [level > 0 and self._covers_dtype(tensor, is_chosen=keeps) for tensor in tensors]
         records = blank_records(len(tensors), Kind.EXECUTION_TENSOR, step=self._step())
         records["node"] = self._events.intern_string(op_type)
         records["slot"] = slots
         records["execution_index"] = execution_index
-        self._append_tensors(records, tensors, [covered and self._covers_dtype(t) for t in tensors], handlers)
+        self._append_tensors(records, tensors, covered, handlers, keeps=keeps)
 
     def _append_tensors(
-        self, records: Records, tensors: Sequence[Any], covered: Sequence[bool], handlers: Handlers
+        self, records: Records, tensors: Sequence[Any], covered: Sequence[bool], handlers: Handlers, *, keeps: bool
     ) -> None:
         records["tensor_id"] = [self._measure.tensor_id(tensor) for tensor in tensors]
         records["dtype"] = [tensor.dtype.as_datatype_enum for tensor in tensors]
@@ -294,8 +301,8 @@ class EagerRecorder:
             facts = records if are_all else records[places]
             self._measure.fill(facts, rows, mode=mode)
             facts["device"] = [self._events.intern_string(tensor.device) for tensor in measured]
-            if self._mode is TensorDebugMode.FULL_TENSOR and error is None:
-                keep_values(facts, [tensor.numpy() for tensor in measured], self._events)
+            if (keeps or self._mode is TensorDebugMode.FULL_TENSOR) and error is None:
+                keep_values(facts, {place: tensor.numpy() for place, tensor in enumerate(measured)}, self._events)
             if not are_all:
                 records[places] = facts
             for place, tensor in zip(places, measured, strict=True):
@@ -304,24 +311,29 @@ class EagerRecorder:
                 handlers.on_error("measuring an eager tensor", error)
         self._events.append(add_deep_shapes(records, shapes))
 
-    def _covers_op(self, op_type: str, handlers: Handlers) -> bool:
+    def _level_of_op(self, op_type: str, handlers: Handlers) -> int:
         if handlers.covers_op is None:
-            return True
-        known = self._covers.get(op_type)
+            return 1
+        known = self._levels.get(op_type)
         if known is None:
-            known = self._covers[op_type] = bool(handlers.covers_op(op_type))
+            known = self._levels[op_type] = handlers.covers_op(op_type)
         return known
 
-    def _covers_dtype(self, tensor: Any) -> bool:
+    def _covers_dtype(self, tensor: Any, *, is_chosen: bool = False) -> bool:
         if self.is_remote is not None and self.is_remote(tensor.device):
             return False
         number = tensor.dtype.as_datatype_enum
-        return bool(0 <= number < 64 and (self._dtype_mask >> number) & 1)
+        mask = MEASURABLE_MASK if is_chosen else self._dtype_mask
+        return bool(0 <= number < 64 and (mask >> number) & 1)
 
 
-def keep_values(records: Records, arrays: Sequence[npt.NDArray[Any]], events: EventWriter) -> None:
-    """Keeps the elements of tensors and notes in their records where."""
-    for index, array in enumerate(arrays):
+_ELEMENTS = 2
+"""What the handler `covers_op` answers where elements are kept."""
+
+
+def keep_values(records: Records, arrays: Mapping[int, npt.NDArray[Any]], events: EventWriter) -> None:
+    """Keeps the elements of tensors, by position, and notes in their records where."""
+    for index, array in arrays.items():
         offset = events.append_value(array.tobytes())
         if offset != NO_VALUE:
             records["value_offset"][index] = offset

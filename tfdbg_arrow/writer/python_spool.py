@@ -153,6 +153,9 @@ class PythonSpool:
     def set_step(self, step: int) -> None:
         """Does nothing: the records that are appended name their step."""
 
+    def set_paused(self, paused: bool) -> None:
+        """Does nothing: whoever appends records leaves them out."""
+
     # Draining.
 
     def drain(self, max_records: int) -> npt.NDArray[np.void]:

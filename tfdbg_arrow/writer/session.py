@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import socket
@@ -26,14 +27,17 @@ from tfdbg_arrow.schema import FORMAT_VERSION
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import make_run_id, spool_path, value_spool_path
 from tfdbg_arrow.writer.backend import Handlers, choose_backend
+from tfdbg_arrow.writer.chosen_values import Choice
 from tfdbg_arrow.writer.graphs import GraphRegistry, Row, now_columns, to_json, wall_time_columns
-from tfdbg_arrow.writer.records import NO_STEP
+from tfdbg_arrow.writer.plain_functions import PlainFunctions
+from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE
 from tfdbg_arrow.writer.remote_settings import (
     DEFAULT_MAX_LOCAL_BYTES,
     DEFAULT_UPLOAD_TIMEOUT_S,
     LOCAL_FLUSH_INTERVAL_S,
     REMOTE_FLUSH_INTERVAL_S,
 )
+from tfdbg_arrow.writer.schedule import StepGate
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
 from tfdbg_arrow.writer.sink import Sink
 from tfdbg_arrow.writer.stacks import StackTable, as_utf8
@@ -94,6 +98,8 @@ class Recording:
             call_graph=self.registry,
             circular_buffer_size=settings.circular_buffer_size,
             flush_interval_s=LOCAL_FLUSH_INTERVAL_S if self._uploader is None else REMOTE_FLUSH_INTERVAL_S,
+            dump_after=settings.dump_after if settings.dump_on is not None else None,
+            max_bytes=settings.max_bytes,
             on_failure=self._warn_once,
             uploader=self._uploader,
         )
@@ -101,7 +107,7 @@ class Recording:
         self._instrumenter = GraphInstrumenter(
             self.registry,
             self._sink.append,
-            coverage=settings,
+            coverage=self,
             record_ops=self._backend.record_ops,
             single_record_ops=self._backend.session_record_ops,
             is_pruned=hooks_session.is_pruned,
@@ -130,6 +136,8 @@ class Recording:
             note=self.note,
             generation=self.generation,
         )
+        self._gate = StepGate(settings.steps) if settings.steps is not None else None
+        self._plain = PlainFunctions(hooks.RuntimeFunctions(), on_error=self._note_failure)
         self._hooks = hooks.Hooks(self)
         self._session_hooks = hooks_session.SessionHooks(self._session_runs)
 
@@ -148,7 +156,7 @@ class Recording:
             raise
         handlers = Handlers(
             on_graph_op=self._instrumenter.note_creation,
-            covers_op=self.settings.covers_op if self.settings.op_regex is not None else None,
+            covers_op=self._level_of_op if self.settings.has_op_filter else None,
             on_error=self._note_failure,
         )
         self._backend.start(handlers)
@@ -163,6 +171,8 @@ class Recording:
         self._session_runs.stop()
         self._backend.stop()
         self._instrumenter.close()
+        if self._gate is not None and self._gate.num_skipped:
+            self._add_stat("disabled", "steps", self._gate.total, num_events=None)
         self._sink.close(run_row=self._run_row(is_clean_end=True))
         self._backend.remove_files()
         if self._uploader is not None:
@@ -207,10 +217,17 @@ class Recording:
 
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
         """A call of a function begins; returns its execution index, -1 for none."""
+        if self._gate is not None and not self._gate.is_open:
+            return NO_VALUE
         if function_name not in self._called and self.registry.graph_id_of_function(function_name.decode()) is None:
             self._note_unobserved(function_name.decode())
         self._called.add(function_name)
         return self._backend.begin_call(function_name, inputs, num_outputs)
+
+    def function_to_run(self, function_name: bytes, /) -> bytes:
+        """Which function is to run where a function is called: in a step that is left out, one without record ops."""
+        gate = self._gate
+        return function_name if gate is None or gate.is_open else self._plain.name_of(function_name)
 
     def before_function(self, function_name: str, graph: Any, unobserved_for: str | None = None, /) -> None:
         """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""
@@ -259,6 +276,29 @@ class Recording:
         )
         self._add_stat("changed", function_name, reason, num_events=None)
 
+    # What is recorded of which op.
+
+    def is_chosen(self, op_type: str, op_name: str | None) -> bool:
+        """Returns whether the user chose an op's values."""
+        if self.settings.values is None:
+            return False
+        try:
+            return self.settings.values.chooses(op_type, op_name)
+        except Exception as error:  # the program's own callable
+            if "values" not in self._failures:
+                self._failures.add("values")
+                self.note("failed", "values", f"the callable {self.settings.values.text} raised {_sentence(error)}")
+            return False
+
+    def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
+        """Returns None for a tensor to record, else a `not_recorded_reason`."""
+        return self.settings.reason_not_recorded(op_type, dtype_number, is_chosen=is_chosen)
+
+    def _level_of_op(self, op_type: str | bytes) -> int:
+        """What is recorded of the tensors of eager ops of a type: 0 nothing, 1 their facts, 2 their elements too."""
+        text = op_type.decode() if isinstance(op_type, bytes) else op_type
+        return 2 if self.is_chosen(text, None) else int(self.settings.covers_op(text))
+
     # What was not recorded.
 
     def _note_unobserved(self, function_name: str) -> None:
@@ -300,11 +340,31 @@ class Recording:
         event_index = self._backend.num_events()
         if step is not None:
             self._step = step
-            self._backend.set_step(step)
+            self._enter_step(step)
         values = {**({"step": step} if step is not None else {}), **labels}
         common = {"event_index": event_index, **now_columns(), "step": self._step}
         rows = [{**common, "label": as_utf8(name), "value": _label_text(value)} for name, value in values.items()]
         self._sink.append("mark", rows)
+
+    def _set_paused(self, paused: bool) -> None:
+        self._backend.set_paused(paused)
+        self._session_runs.set_paused(paused)
+
+    def _enter_step(self, step: int) -> None:
+        """Labels the events from here on, and leaves them out where the schedule does."""
+        gate = self._gate
+        if gate is None:
+            self._backend.set_step(step)
+            return
+        had_skipped = gate.num_skipped > 0
+        if gate.enter(step):
+            self._backend.set_step(step)
+            self._set_paused(False)
+            return
+        self._set_paused(True)
+        self._backend.set_step(step)
+        if not had_skipped:
+            self._add_stat("disabled", f"step {step}", gate.reason, num_events=None)
 
     def _run_row(self, *, is_clean_end: bool) -> Row:
         import numpy
@@ -339,6 +399,11 @@ class Recording:
                     "spool_size_bytes": settings.spool_size_bytes,
                     "dtypes": sorted(settings.dtypes),
                     "xla": settings.xla,
+                    "values": settings.values.text if settings.values is not None else None,
+                    "steps": str(settings.steps) if settings.steps is not None else None,
+                    "max_bytes": settings.max_bytes,
+                    "dump_on": settings.dump_on,
+                    "dump_after": settings.dump_after if settings.dump_on is not None else None,
                     "numpy_version": numpy.__version__,
                     "num_cpus": os.cpu_count(),
                 }
@@ -360,6 +425,11 @@ def enable(
     local_dir: str | os.PathLike[str] | None = None,
     upload_timeout_s: float = DEFAULT_UPLOAD_TIMEOUT_S,
     max_local_bytes: int = DEFAULT_MAX_LOCAL_BYTES,
+    values: str | re.Pattern[str] | Choice | None = None,
+    steps: object = None,
+    max_bytes: int | None = None,
+    dump_on: str | None = None,
+    dump_after: int | None = None,
 ) -> str | None:
     """Records this process into a logdir until disable() or its end.
 
@@ -390,6 +460,19 @@ def enable(
         max_local_bytes: Bytes of parts that a recording to a URL keeps locally. Beyond them the oldest events that
             could not be sent are dropped, and counted in `capture_stat`. The spool, and a part that is being merged,
             come on top.
+        values: Keep the elements of the tensors of these ops, and only the health of the others: a regular expression
+            that the op's name or type matches (`re.match`), or a callable that takes (op_type, op_name). An eager op
+            has no name: None, and it is asked once for a type. No other filter leaves chosen ops out.
+        steps: Record only these training steps, as mark(step=...) or MarkCallback tell them: a number k for every
+            k-th, a range or slice, text such as "0:100,1000:,::10" (in which a number alone is that one step), or a
+            list of these. What runs before the first mark is recorded.
+        max_bytes: What the parts of executions and tensors may take on disk: beyond it the middle of the run is
+            dropped, the first half of these bytes and the last are kept, and so is what lies around the first
+            infinity and the first NaN. At least 1 MiB; None: no bound.
+        dump_on: `nonfinite`: hold the last `circular_buffer_size` executions and graph tensors in memory, and write
+            them only when a bad value comes up. Of a healthy run no execution and no tensor is written.
+        dump_after: With dump_on, write so many executions and graph tensors after the bad one; None: as many as
+            the buffer holds.
 
     Returns:
         The run's id; None where the environment variable TFDBG_ARROW=0 turned recording off.
@@ -414,27 +497,47 @@ def enable(
             local_dir=local_dir,
             upload_timeout_s=upload_timeout_s,
             max_local_bytes=max_local_bytes,
+            values=values,
+            steps=steps,
+            max_bytes=max_bytes,
+            dump_on=dump_on,
+            dump_after=dump_after,
         )
     )
 
 
-def start(request: Request) -> str | None:
-    """Starts a recording; returns and raises what enable() does."""
-    global _active
-    if os.environ.get("TFDBG_ARROW") == "0":
-        return None
+def is_turned_off() -> bool:
+    """Returns whether the environment variable TFDBG_ARROW=0 turned all recording off."""
+    return os.environ.get("TFDBG_ARROW") == "0"
+
+
+def check(request: Request) -> Settings:
+    """Returns a request as settings, and makes the logdir; raises what enable() does."""
+    return request.check(_tensorflow().as_dtype)
+
+
+def _tensorflow() -> Any:
     try:
         import tensorflow as tf
     except ImportError as error:
         raise MissingDependencyError(
             "recording needs TensorFlow, which is not installed; run: pip install 'tfdbg-arrow[tensorflow]'"
         ) from error
+    return tf
+
+
+def start(request: Request) -> str | None:
+    """Starts a recording; returns and raises what enable() does."""
+    global _active
+    if is_turned_off():
+        return None
+    _tensorflow()
     with _lock:
         if _active is not None:
             raise RecordingError(
                 f"a recording to {_active.settings.shown_logdir} is in force; call tfdbg_arrow.disable() before another"
             )
-        settings = request.check(tf.as_dtype)
+        settings = check(request)
         try:
             recording = Recording(settings)
             recording.start()
@@ -502,6 +605,12 @@ def mark(step: int | None = None, **labels: object) -> None:
 def is_recording() -> bool:
     """Returns whether a recording is in force in this process."""
     return _active is not None
+
+
+def run_id() -> str | None:
+    """Returns the id of the run that is being recorded, None if there is none."""
+    recording = _active
+    return None if recording is None else recording.run_id
 
 
 def _as_step(step: Any) -> int:

@@ -84,14 +84,14 @@ class _GraphRecord:
 
     Attributes:
         graph_id: Its id.
-        to_record: The tensors to record, with their keys.
+        to_record: The tensors to record, with their keys and whether their elements are kept.
         record_ops: Those of them that have a record op.
         references: The tensors that are, or may share, the memory of a reference variable.
         token: The Placeholder for an execution's index, and the op that takes it; False before it was asked for.
     """
 
     graph_id: int = -1
-    to_record: dict[TensorName, tuple[Any, int]] = field(default_factory=dict)
+    to_record: dict[TensorName, tuple[Any, int, bool]] = field(default_factory=dict)
     record_ops: dict[TensorName, Any] = field(default_factory=dict)
     references: set[TensorName] = field(default_factory=set)
     token: tuple[Any, Any] | bool | None = False
@@ -170,8 +170,14 @@ class SessionRuns:
         """No run that begins after it returns is recorded."""
         self._eager.stop()
 
+    def set_paused(self, paused: bool) -> None:
+        """Leaves out the runs from here on, or records them again."""
+        self._eager.is_paused = paused
+
     def plan_run(self, session: Any, request: RunRequest) -> RunPlan | None:
         """Returns how runs with a request are recorded; None: not at all."""
+        if self._eager.is_paused:
+            return None
         try:
             known: _SessionRecord | None = hooks_session.attached(session, self._generation)
             if known is not None and request in known.plans:
@@ -245,7 +251,7 @@ class SessionRuns:
         record.graph_id, batches = self._instrumenter.prepare_session_graph(graph, record.reason)
         for batch in batches:
             for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
-                record.to_record[tensor.op.name, tensor.value_index] = (tensor, node)
+                record.to_record[tensor.op.name, tensor.value_index] = (tensor, node, batch.is_chosen)
         function_name = f"{_FUNCTION_NAME}_{self._num_plans}"
         self._num_plans += 1
         ops = [
@@ -276,8 +282,11 @@ class SessionRuns:
     def _record_op(self, graph: Any, record: _GraphRecord, name: TensorName) -> Any:
         op = record.record_ops.get(name)
         if op is None:
-            op = record.record_ops[name] = self._record_ops.add_record(graph, *record.to_record[name])
+            op = record.record_ops[name] = self._add_record(graph, *record.to_record[name])
         return op
+
+    def _add_record(self, graph: Any, tensor: Any, node: int, keep: bool) -> Any:
+        return self._record_ops.add_record(graph, tensor, node, keep=keep)
 
     def _describe(self, function_name: str, graph_id: int, request: RunRequest, session_index: int) -> None:
         common = {"function_name": function_name, "graph_id": graph_id}

@@ -15,6 +15,7 @@ from tfdbg_arrow.errors import LogdirError, SettingError
 from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
+from tfdbg_arrow.writer.chosen_values import Choice, ChosenValues, parse_values
 from tfdbg_arrow.writer.remote_settings import (
     DEFAULT_MAX_LOCAL_BYTES,
     DEFAULT_UPLOAD_TIMEOUT_S,
@@ -22,16 +23,21 @@ from tfdbg_arrow.writer.remote_settings import (
     check_remote,
     local_logdir,
 )
+from tfdbg_arrow.writer.schedule import Schedule, parse_schedule
 
 HEALTH_BACKENDS = ("auto", "native", "tensorflow")
 XLA_CHOICES = ("observe", "keep")
 DEFAULT_SPOOL_SIZE_BYTES = 64 << 20
+MIN_BUDGET_BYTES = 1 << 20
+DUMP_TRIGGERS = ("nonfinite",)
 
 _FLOAT8 = ("float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz")
 _FLOATING = frozenset(("float16", "bfloat16", "float32", "float64", "complex64", "complex128", *_FLOAT8))
 _MEASURABLE = _FLOATING | {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 _NUMBERS = {dtype.name: dtype.number for dtype in DTYPES}
 _NAMES = {dtype.number: dtype.name for dtype in DTYPES}
+MEASURABLE_MASK = sum(1 << _NUMBERS[name] for name in _MEASURABLE)
+"""Bit i is set if tensors of TensorFlow's DataType i can be recorded at all."""
 
 
 class TensorDebugMode(IntEnum):
@@ -44,6 +50,11 @@ class TensorDebugMode(IntEnum):
     SHAPE = 4
     FULL_NUMERICS = 5
     FULL_TENSOR = 6
+
+    @property
+    def measures_health(self) -> bool:
+        """Whether the mode looks at the elements of tensors."""
+        return self not in (TensorDebugMode.NO_TENSOR, TensorDebugMode.SHAPE)
 
     @property
     def dtypes(self) -> frozenset[str]:
@@ -70,6 +81,11 @@ class Settings:
         spool_size_bytes: Size of the event spool on disk.
         xla: `observe`: functions that ask for XLA run without it; `keep`: they are compiled, and not recorded.
         remote: Where the parts are copied to from `logdir`, which is then a directory of the run's own; None: nowhere.
+        values: Ops whose tensors are kept whole; None: none but those that the mode keeps.
+        steps: Which training steps are recorded; None: all.
+        max_bytes: What the parts of the run's event tables may take on disk; None: no bound.
+        dump_on: `nonfinite`: the circular buffer is written only around bad values; None: always.
+        dump_after: How many executions and graph tensors are written after a bad value then.
     """
 
     logdir: Path
@@ -80,6 +96,11 @@ class Settings:
     tensor_dtypes_text: str | None
     health_backend: str
     spool_size_bytes: int
+    values: ChosenValues | None = None
+    steps: Schedule | None = None
+    max_bytes: int | None = None
+    dump_on: str | None = None
+    dump_after: int = 0
     xla: str = "observe"
     remote: RemoteSettings | None = None
 
@@ -93,16 +114,28 @@ class Settings:
         """Bit i is set if tensors of TensorFlow's DataType i are recorded."""
         return sum(1 << _NUMBERS[name] for name in self.dtypes)
 
-    def covers_op(self, op_type: str | bytes) -> bool:
-        """Returns whether tensors of ops of that type are recorded."""
-        text = op_type.decode() if isinstance(op_type, bytes) else op_type
-        return self.op_regex is None or self.op_regex.match(text) is not None
+    @property
+    def has_op_filter(self) -> bool:
+        """Whether ops are not all recorded alike."""
+        return self.op_regex is not None or self.values is not None
 
-    def reason_not_recorded(self, op_type: str, dtype_number: int) -> str | None:
-        """Returns None for a tensor to record, else the `not_recorded_reason` of graph_op_output."""
+    def covers_op(self, op_type: str) -> bool:
+        """Returns whether tensors of ops of that type are recorded."""
+        return self.op_regex is None or self.op_regex.match(op_type) is not None
+
+    def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool = False) -> str | None:
+        """Returns None for a tensor to record, else the `not_recorded_reason` of graph_op_output.
+
+        Args:
+            op_type: Type of its op.
+            dtype_number: Its dtype, as TensorFlow's DataType.
+            is_chosen: Whether `values` chose its op: then no filter leaves it out.
+        """
         if self.mode is TensorDebugMode.NO_TENSOR:
             return "mode"
         name = _NAMES.get(dtype_number)
+        if is_chosen and name in _MEASURABLE:
+            return None
         if name not in self.dtypes:
             return "tensor_dtypes" if self.tensor_dtypes_text is not None and name in _MEASURABLE else "dtype"
         return None if self.covers_op(op_type) else "op_regex"
@@ -124,6 +157,11 @@ class Request:
     local_dir: str | os.PathLike[str] | None = None
     upload_timeout_s: float = DEFAULT_UPLOAD_TIMEOUT_S
     max_local_bytes: int = DEFAULT_MAX_LOCAL_BYTES
+    values: str | re.Pattern[str] | Choice | None = None
+    steps: object = None
+    max_bytes: int | None = None
+    dump_on: str | None = None
+    dump_after: int | None = None
 
     def check(self, as_dtype: Callable[[Any], Any] | None = None) -> Settings:
         """Returns it as settings, and makes the logdir unless it is remote.
@@ -165,6 +203,23 @@ class Request:
             upload_timeout_s=self.upload_timeout_s,
             max_local_bytes=self.max_local_bytes,
         )
+        steps = None if self.steps is None else parse_schedule(self.steps)
+        values = None if self.values is None else parse_values(self.values)
+        if values is not None and mode in (TensorDebugMode.NO_TENSOR, TensorDebugMode.FULL_TENSOR):
+            kept = "no tensor" if mode is TensorDebugMode.NO_TENSOR else "every tensor"
+            raise SettingError(
+                f"values is {values.text!r}, but the mode {mode.name} keeps {kept}; leave it out or choose another mode"
+            )
+        if self.max_bytes is not None and (not _is_int(self.max_bytes) or self.max_bytes < MIN_BUDGET_BYTES):
+            raise SettingError(
+                f"max_bytes is {self.max_bytes!r}; expected at least {MIN_BUDGET_BYTES} (1 MiB), or None for no bound"
+            )
+        dump_after = self._check_dump(mode)
+        if self.max_bytes is not None and self.circular_buffer_size > 0 and self.dump_on is None:
+            raise SettingError(
+                f"max_bytes is {self.max_bytes} and circular_buffer_size {self.circular_buffer_size}: each bounds what "
+                "is kept in its own way; leave one of them out"
+            )
         return Settings(
             logdir=_check_logdir(location) if isinstance(location, Path) else local_logdir(self.local_dir),
             remote=remote,
@@ -176,7 +231,36 @@ class Request:
             health_backend=self.health_backend,
             spool_size_bytes=self.spool_size_bytes,
             xla=self.xla,
+            values=values,
+            steps=steps,
+            max_bytes=self.max_bytes,
+            dump_on=self.dump_on,
+            dump_after=dump_after,
         )
+
+    def _check_dump(self, mode: TensorDebugMode) -> int:
+        """Returns how much is written after a bad value; 0 without a black box."""
+        if self.dump_on is None:
+            if self.dump_after is not None:
+                raise SettingError(f"dump_after is {self.dump_after!r} without dump_on; add dump_on='nonfinite'")
+            return 0
+        if self.dump_on not in DUMP_TRIGGERS:
+            raise SettingError(f"dump_on is {self.dump_on!r}; expected 'nonfinite', or None to write all along")
+        if self.circular_buffer_size < 1:
+            raise SettingError(
+                f"dump_on is {self.dump_on!r} with circular_buffer_size {self.circular_buffer_size}; expected how many "
+                "executions and graph tensors to hold ready, from 1 on"
+            )
+        if not mode.measures_health:
+            raise SettingError(
+                f"dump_on is {self.dump_on!r}, but the mode {mode.name} does not look for infinities and NaN; choose "
+                "CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR"
+            )
+        if self.dump_after is None:
+            return self.circular_buffer_size
+        if not _is_int(self.dump_after) or self.dump_after < 0:
+            raise SettingError(f"dump_after is {self.dump_after!r}; expected a number of events from 0 on")
+        return self.dump_after
 
 
 def _is_int(value: object) -> bool:

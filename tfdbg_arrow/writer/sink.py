@@ -18,7 +18,9 @@ import pyarrow as pa
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, marker_text, parse_marker
+from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, ManifestEntry, marker_text, parse_marker
+from tfdbg_arrow.writer.black_box import BlackBox
+from tfdbg_arrow.writer.budget import EVENT_TABLES, Budget, split_in_two
 from tfdbg_arrow.writer.call_join import NO_CALL, CallJoin
 from tfdbg_arrow.writer.convert import (
     Batch,
@@ -56,6 +58,17 @@ class _Waiting:
     table: str
     data: pa.Table
     is_event: bool
+    batch: _WaitingBatch | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _WaitingBatch:
+    """What the rows that wait are made of, where a budget looks after their parts; `written` are those it has."""
+
+    first_event: int
+    last_event: int
+    is_pinned: bool
+    written: list[ManifestEntry]
 
 
 class Sink:
@@ -71,6 +84,8 @@ class Sink:
         nodes: What the keys of graph tensors stand for.
         call_graph: Functions, and which graphs run inline in which.
         circular_buffer_size: Keep only that many last executions and graph tensors; 0 or less: all.
+        dump_after: Write them only when a bad value comes up, and so many events after it; None: all along.
+        max_bytes: What the parts of events may take on disk; None: no bound.
         flush_interval_s: Seconds after which waiting events are written.
         flush_rows: Records after which they are written sooner.
         on_failure: Told of each kind of failure once, with a sentence.
@@ -86,6 +101,8 @@ class Sink:
         nodes: TensorNodes,
         call_graph: CallGraph,
         circular_buffer_size: int = -1,
+        dump_after: int | None = None,
+        max_bytes: int | None = None,
         flush_interval_s: float = 1.0,
         flush_rows: int = 65536,
         on_failure: Callable[[str], None],
@@ -100,7 +117,10 @@ class Sink:
         self._call_join = CallJoin(call_graph)
         self._values = ValueReader(recorder)
         self._parts = PartWriter(self._logdir, run_id, on_change=uploader.note_change if uploader is not None else None)
-        self._ring = Ring(circular_buffer_size) if circular_buffer_size > 0 else None
+        self._ring = Ring(circular_buffer_size) if circular_buffer_size > 0 and dump_after is None else None
+        self._box = BlackBox(circular_buffer_size, dump_after=dump_after) if dump_after is not None else None
+        self._budget = Budget(self._parts, max_bytes=max_bytes) if max_bytes is not None else None
+        self._unfinished: list[_WaitingBatch] = []
         self._ring_paths: list[str] = []
         self._ring_changed = False
         self._next_snapshot_s = 0.0
@@ -172,8 +192,11 @@ class Sink:
             self._note_evicted()
             self._bound_parts(last=True)
             self._write()
+            self._note_kept_back()
+            self._write()
             with self._failures.caught("merge"):
-                self._parts.compact()
+                # Merging all parts of events at once would take twice the room.
+                self._parts.compact(leave=EVENT_TABLES if self._budget is not None else ())
             with self._failures.caught("run"):
                 self._write()  # what merging had to tell
                 self._replace_run_row(run_row)
@@ -279,11 +302,61 @@ class Sink:
             self._ring.add(batch, values=values)
             self._ring_changed = True
             return
+        if self._box is not None:
+            dump = self._box.add(batch, values=values)
+            if dump is None:
+                return
+            batch, values = Batch(dump[0]), dump[1]
         self._queue_devices(batch)
-        for table, data in self._converter.tables(batch, values=values).items():
-            self._backlog.append(_Waiting(table=table, data=data, is_event=True))
+        self._queue_events(batch, values)
         if sum(len(value) for value in values.values()) >= MAX_BATCH_VALUE_BYTES // 2:
             self._write()
+
+    def _queue_events(self, batch: Batch, values: Mapping[int, bytes]) -> None:
+        tables = self._converter.tables(batch, values=values)
+        waiting = None
+        if self._budget is not None:
+            halves = split_in_two(batch) if self._budget.is_too_large(tables) else []
+            if halves:
+                for half in halves:
+                    self._queue_events(half, values)
+                return
+            waiting = _WaitingBatch(
+                first_event=int(batch.event_index[0]),
+                last_event=int(batch.event_index[-1]),
+                is_pinned=self._budget.holds_first_bad(batch),
+                written=[],
+            )
+        for table, data in tables.items():
+            self._backlog.append(_Waiting(table=table, data=data, is_event=True, batch=waiting))
+
+    def _keep_budget(self) -> None:
+        """Hands over batches of which no part is still to be written."""
+        if self._budget is None:
+            return
+        waiting = {id(item.batch) for item in self._backlog}
+        had_dropped = self._budget.has_dropped
+        for batch in [batch for batch in self._unfinished if id(batch) not in waiting]:
+            self._unfinished.remove(batch)
+            with self._failures.caught("max_bytes"):
+                self._budget.add(
+                    batch.written,
+                    first_event=batch.first_event,
+                    last_event=batch.last_event,
+                    is_pinned=batch.is_pinned,
+                )
+        if self._budget.has_dropped and not had_dropped:
+            reason = f"Beyond max_bytes={self._budget.max_bytes} the middle of the run is dropped from here on."
+            self._failures.note("dropped", "events", reason, None)
+
+    def _note_kept_back(self) -> None:
+        """Tells in the end what was not kept, as the settings asked."""
+        if self._budget is not None and self._budget.has_dropped:
+            for table, reason, rows in self._budget.summary():
+                self._failures.note("dropped", f"table {table}", reason, rows)
+        if self._box is not None and self._box.num_kept_back:
+            reason = "The black box wrote only what lay around bad values, as it was asked to."
+            self._failures.note("dropped", "execution or graph tensor", reason, self._box.num_kept_back)
 
     def _queue_devices(self, batch: Batch) -> None:
         devices = {i: name for i, name in self._converter.devices(batch).items() if i not in self._devices}
@@ -320,7 +393,11 @@ class Sink:
         while self._backlog:
             item = self._backlog[0]
             try:
-                self._parts.write(item.table, item.data)
+                entry = self._parts.write(item.table, item.data)
+                if item.batch is not None:
+                    if not item.batch.written:
+                        self._unfinished.append(item.batch)
+                    item.batch.written.append(entry)
             except OSError as error:
                 self._failures.add("write", error)
                 break
@@ -329,7 +406,11 @@ class Sink:
                 self._num_lost += item.data.num_rows
             self._backlog.popleft()
             tables.add(item.table)
-        for table in tables:
+            if item.batch is not None and (not self._backlog or self._backlog[0].batch is not item.batch):
+                self._keep_budget()
+        if self._unfinished:  # what came behind in a batch may have been dropped
+            self._keep_budget()
+        for table in tables if self._budget is None else tables.difference(EVENT_TABLES):
             with self._failures.caught("merge"):
                 self._parts.merge_small(table)
         self._bound_backlog()

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,7 @@ class _Spool(Recorder, EventWriter, Protocol):
     def remove_files(self) -> None: ...
     def num_events(self) -> int: ...
     def set_step(self, step: int) -> None: ...
+    def set_paused(self, paused: bool) -> None: ...
 
 
 class _NativeEvents(NativeSpool):
@@ -105,7 +106,7 @@ class TensorFlowBackend:
             capacity = settings.spool_size_bytes // RECORD_SIZE
             self._spool = PythonSpool(spool_path=spool_path, value_path=value_path, capacity=capacity)
             self.record_ops = _PythonSummaryOps(settings.mode, gate=self._gate, devices=devices)
-            self.session_record_ops = _PythonSessionRecordOps(gate=self._gate, devices=devices)
+            self.session_record_ops = _PythonSessionRecordOps(settings.mode, gate=self._gate, devices=devices)
         self.events: EventWriter = self._spool
         self._eager = EagerRecorder(
             settings, events=self._spool, measure=_EagerMeasure(settings.mode, devices=devices), step=lambda: self._step
@@ -163,6 +164,11 @@ class TensorFlowBackend:
         self._step = step
         self._spool.set_step(step)
 
+    def set_paused(self, paused: bool) -> None:
+        """Leaves out everything that runs from here on, or records it again; in graphs, summaries are made as ever."""
+        self._eager.is_paused = paused
+        self._spool.set_paused(paused)
+
     def drain(self, max_records: int) -> Records:
         """Returns up to `max_records` committed records, in order, and writes the stacks they refer to."""
         return self._spool.drain(max_records)
@@ -189,6 +195,8 @@ class TensorFlowBackend:
 
     def _record_summaries(self, pack: _Pack, arrays: Sequence[npt.NDArray[Any]], handlers: Handlers) -> None:
         """Records the tensors of a graph."""
+        if self._eager.is_paused:
+            return
         try:
             rows, values, shapes = pack.unpack(arrays, mode=self._mode)
             records = blank_records(len(rows), Kind.GRAPH_TENSOR, step=self._step)
@@ -196,8 +204,7 @@ class TensorFlowBackend:
             records["dtype"] = pack.dtypes
             records["device"] = self._spool.intern_string(pack.device_name)
             summary.fill_records(records, rows, mode=self._mode)
-            if values:
-                keep_values(records, values, self._spool)
+            keep_values(records, values, self._spool)
             records = add_deep_shapes(records, shapes)
             # What belongs together stays together, and any number of tensors finds room.
             heads = np.flatnonzero(records["kind"] != Kind.DIMS)
@@ -279,11 +286,21 @@ class _EagerMeasure:
         summary.fill_records(records, rows, mode=mode)
 
 
-def _by_device(batches: Sequence[TensorBatch]) -> dict[str, list[tuple[Any, int]]]:
-    """The tensors and their keys, in order of creation, by the device that their op asks for."""
-    groups: dict[str, list[tuple[Any, int]]] = {}
+class _Grouped(NamedTuple):
+    """A tensor of a graph, its key, and whether the user chose its elements."""
+
+    tensor: Any
+    node: int
+    is_chosen: bool
+
+
+def _by_device(batches: Sequence[TensorBatch]) -> dict[str, list[_Grouped]]:
+    """The tensors, in order of creation, by the device that their op asks for."""
+    groups: dict[str, list[_Grouped]] = {}
     for batch in batches:
-        groups.setdefault(batch.op.device, []).extend(zip(batch.tensors, batch.nodes, strict=True))
+        groups.setdefault(batch.op.device, []).extend(
+            _Grouped(tensor, node, batch.is_chosen) for tensor, node in zip(batch.tensors, batch.nodes, strict=True)
+        )
     return groups
 
 
@@ -307,17 +324,20 @@ class _NativeSummaryOps:
 
     def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
         """Adds the ops; returns those that must run."""
-        added = self._on_host.add(graph, _select(batches, self._belongs_on_host))
-        summarized = _select(batches, lambda tensor: not self._belongs_on_host(tensor))
+        # What the user chose goes there whole, and so does what a summary has no room for.
+        whole = [batch for batch in batches if batch.is_chosen]
+        others = [batch for batch in batches if not batch.is_chosen]
+        added = self._on_host.add(graph, [*whole, *_select(others, self._belongs_on_host)])
+        summarized = _select(others, lambda tensor: not self._belongs_on_host(tensor))
         for device, group in _by_device(summarized).items():
-            tensors = [tensor for tensor, _ in group]
+            tensors = [each.tensor for each in group]
             with hooks.own_scope(graph), _placed(self._devices.measuring(device)):
                 rows = summary.pack(tensors, mode=self._mode)
             added.append(
                 hooks.create_summary_op(
                     graph,
                     rows,
-                    nodes=[node for _, node in group],
+                    nodes=[each.node for each in group],
                     dtypes=[_number(tensor) for tensor in tensors],
                     generation=self._generation,
                     device=device,
@@ -353,6 +373,7 @@ class _Pack:
         device_name: Full name of the device they are on; empty if it is not known.
         in_matrix: Positions of the tensors that the first argument holds a row of.
         whole: Positions of those that follow themselves.
+        kept: Positions among `whole` of those whose elements are kept.
         shaped: Positions of those whose shapes follow then.
     """
 
@@ -361,12 +382,13 @@ class _Pack:
     device_name: str
     in_matrix: list[int]
     whole: list[int]
+    kept: list[int]
     shaped: list[int]
 
     def unpack(
         self, arrays: Sequence[npt.NDArray[Any]], *, mode: TensorDebugMode
-    ) -> tuple[npt.NDArray[np.float64], list[npt.NDArray[Any]], list[tuple[int, ...]]]:
-        """Returns the summary rows, in FULL_TENSOR the tensors, and those shapes that no row has room for."""
+    ) -> tuple[npt.NDArray[np.float64], dict[int, npt.NDArray[Any]], list[tuple[int, ...]]]:
+        """Returns the summary rows, the tensors to keep by position, and those shapes that no row has room for."""
         arrays = list(arrays)
         rows = np.zeros((len(self.nodes), summary.NUM_COLUMNS))
         if self.in_matrix:
@@ -379,7 +401,7 @@ class _Pack:
             rows[position] = summary.measure_array(values[self.whole.index(position)], mode=mode)
         for position, shape in zip(self.shaped, arrays[len(self.whole) :], strict=True):
             shapes[position] = tuple(shape.tolist())
-        return rows, values if mode is TensorDebugMode.FULL_TENSOR else [], shapes
+        return rows, {self.whole[index]: values[index] for index in self.kept}, shapes
 
 
 class _Gate:
@@ -403,18 +425,21 @@ class _PythonSummaryOps:
         """Adds the ops; returns those that must run."""
         return [self._add_function(graph, device, group) for device, group in _by_device(batches).items()]
 
-    def _add_function(self, graph: Any, device: str, group: Sequence[tuple[Any, int]]) -> Any:
-        tensors = [tensor for tensor, _ in group]
+    def _add_function(self, graph: Any, device: str, group: Sequence[_Grouped]) -> Any:
+        tensors = [each.tensor for each in group]
         positions = range(len(tensors))
         in_matrix = [i for i in positions if summary.can_measure(tensors[i].dtype)]
-        is_whole = [self._mode is TensorDebugMode.FULL_TENSOR or i not in in_matrix for i in positions]
+        is_kept = [self._mode is TensorDebugMode.FULL_TENSOR or each.is_chosen for each in group]
+        is_whole = [is_kept[i] or i not in in_matrix for i in positions]
+        whole = [i for i in positions if is_whole[i]]
         ranks = [tensor.shape.rank for tensor in tensors]
         pack = _Pack(
-            nodes=np.array([node for _, node in group], np.int32),
+            nodes=np.array([each.node for each in group], np.int32),
             dtypes=np.array([_number(tensor) for tensor in tensors], np.int16),
             device_name=self._devices.full_name(device),
             in_matrix=in_matrix,
-            whole=[i for i in positions if is_whole[i]],
+            whole=whole,
+            kept=[index for index, i in enumerate(whole) if is_kept[i]],
             shaped=[i for i in positions if not is_whole[i] and (ranks[i] is None or ranks[i] > NUM_INLINE_DIMS)],
         )
         gate = self._gate
@@ -438,11 +463,12 @@ class _PythonSummaryOps:
 class _PythonSessionRecordOps:
     """Records tensors of sessions' graphs with a Python function, which is handed each of them."""
 
-    def __init__(self, *, gate: _Gate, devices: _Devices) -> None:
+    def __init__(self, mode: TensorDebugMode, *, gate: _Gate, devices: _Devices) -> None:
+        self._mode = mode
         self._gate = gate
         self._devices = devices
 
-    def add_record(self, graph: Any, tensor: Any, node: int) -> Any:
+    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool) -> Any:
         """Adds the op that records a tensor; returns it."""
         pack = _Pack(
             nodes=np.array([node], np.int32),
@@ -450,6 +476,7 @@ class _PythonSessionRecordOps:
             device_name=self._devices.full_name(tensor.op.device),
             in_matrix=[],
             whole=[0],
+            kept=[0] if keep or self._mode is TensorDebugMode.FULL_TENSOR else [],
             shaped=[],
         )
         gate = self._gate

@@ -75,8 +75,9 @@ class SeenTensors {
 
 SeenTensors g_seen;
 
-// op type id -> whether its tensors are wanted: 0 not asked yet, 1 yes, 2 no.
-std::vector<int8_t> g_covers;
+// What is wanted of the tensors of an op type; the handler's answer plus one.
+enum class Wanted : int8_t { kNotAsked = 0, kNothing = 1, kFacts = 2, kElements = 3 };
+std::vector<Wanted> g_wanted;  // by op type id
 
 struct CallInFlight {
   int32_t name;
@@ -101,18 +102,23 @@ void report_error(const char* what) {
   PyErr_Clear();
 }
 
-bool covers_op(int32_t name, PyObject* op_type) {
-  if (g_handlers.covers_op == nullptr) return true;
-  if (static_cast<size_t>(name) >= g_covers.size()) g_covers.resize(static_cast<size_t>(name) + 64, 0);
-  int8_t& known = g_covers[static_cast<size_t>(name)];
-  if (known == 0) {
+Wanted wanted_of(int32_t name, PyObject* op_type) {
+  if (g_handlers.covers_op == nullptr) return Wanted::kFacts;
+  const auto place = static_cast<size_t>(name);
+  if (place >= g_wanted.size()) g_wanted.resize(place + 64, Wanted::kNotAsked);
+  if (g_wanted[place] == Wanted::kNotAsked) {
     PyObject* answer = PyObject_CallOneArg(g_handlers.covers_op, op_type);
-    int truth = answer == nullptr ? -1 : PyObject_IsTrue(answer);
+    long level = answer == nullptr ? -1 : PyLong_AsLong(answer);
     Py_XDECREF(answer);
-    if (truth < 0) report_error("the filter on op types");
-    g_covers[static_cast<size_t>(name)] = truth == 0 ? 2 : 1;
+    if (level < 0 || level > 2) {
+      report_error("the filter on op types");
+      level = 1;
+    }
+    // Asking ran Python, in which another thread may have resized the vector.
+    if (place >= g_wanted.size()) g_wanted.resize(place + 64, Wanted::kNotAsked);
+    g_wanted[place] = static_cast<Wanted>(level + 1);
   }
-  return g_covers[static_cast<size_t>(name)] == 1;
+  return g_wanted[place];
 }
 
 int64_t tensor_id(PyObject* tensor) {
@@ -149,8 +155,9 @@ void append_with_gil(Session& session, const Record& record, int rank, const int
   session.spool.count_dropped(count);
 }
 
-// Records one eager tensor: its facts if `covered`, else only that it came out.
-void record_tensor(Session& session, PyObject* tensor, Record record, bool covered) {
+// Records one eager tensor: its facts if they are wanted, else only that it came out.
+void record_tensor(Session& session, PyObject* tensor, Record record, Wanted wanted) {
+  const bool keep = wanted == Wanted::kElements;
   const TensorFlowApi& tf = tf_api();
   TFE_TensorHandle* handle = tf.EagerTensor_Handle(tensor);
   int dtype = tf.TFE_TensorHandleDataType(handle);
@@ -158,7 +165,7 @@ void record_tensor(Session& session, PyObject* tensor, Record record, bool cover
   record.tensor_id = tf.PyEagerTensor_ID(tensor);
   int rank = 0;
   int64_t dims[kMaxRank];
-  if (covered && session.covers(dtype)) {
+  if (wanted != Wanted::kNothing && session.covers(dtype, keep)) {
     TF_Status* status = tf.TF_NewStatus();
     const char* device = tf.TFE_TensorHandleDeviceName(handle, status);
     if (tf.TF_GetCode(status) == 0 && device != nullptr) record.device = strings().intern(device);
@@ -170,10 +177,10 @@ void record_tensor(Session& session, PyObject* tensor, Record record, bool cover
       const void* data = tf.TF_TensorData(resolved);
       if (size > kElementsUnderGil) {
         Py_BEGIN_ALLOW_THREADS;
-        describe_tensor(session, dtype, rank, dims, data, &record);
+        describe_tensor(session, dtype, rank, dims, data, keep, &record);
         Py_END_ALLOW_THREADS;
       } else {
-        describe_tensor(session, dtype, rank, dims, data, &record);
+        describe_tensor(session, dtype, rank, dims, data, keep, &record);
       }
     }
     if (resolved != nullptr) tf.TF_DeleteTensor(resolved);
@@ -191,7 +198,7 @@ void record_external(Session& session, PyObject* const* inputs, Py_ssize_t count
     if (id == kNoValue || g_seen.test_and_set(id)) continue;
     Record record = blank_record(kExternalTensor, session);
     record.execution_index = execution_index;
-    record_tensor(session, inputs[i], record, /*covered=*/true);
+    record_tensor(session, inputs[i], record, Wanted::kFacts);
   }
 }
 
@@ -230,7 +237,7 @@ void record_execution(Session& session, int32_t name, PyObject* const* inputs, P
 
 void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject* const* outputs, Py_ssize_t count,
                     int64_t execution_index) {
-  bool covered = covers_op(name, op_type);
+  const Wanted wanted = wanted_of(name, op_type);
   for (Py_ssize_t slot = 0; slot < count; ++slot) {
     if (!tf_api().EagerTensor_CheckExact(outputs[slot])) continue;
     g_seen.test_and_set(tf_api().PyEagerTensor_ID(outputs[slot]));
@@ -238,7 +245,7 @@ void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject*
     record.node = name;
     record.slot = static_cast<int32_t>(slot);
     record.execution_index = execution_index;
-    record_tensor(session, outputs[slot], record, covered);
+    record_tensor(session, outputs[slot], record, wanted);
   }
 }
 
@@ -342,6 +349,11 @@ PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObje
     if (PyUnicode_CompareWithASCIIString(keyword, "op_name") == 0) op_name = args[nargs + i];
   }
   if (graph == Py_None) {
+    if (is_paused()) {
+      // The index is used up, so that a gap in the recorded ones tells that something ran.
+      session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
+      Py_RETURN_NONE;
+    }
     on_eager_op(*session, args[0], args[1], args[3]);
   } else {
     on_graph_op(args[0], op_name, args[3], graph);
@@ -351,6 +363,7 @@ PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObje
 }
 
 int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num_outputs) {
+  if (is_paused()) return kNoValue;  // the callback after the call uses up an index
   SessionGuard session;
   int32_t name;
   if (!session || !intern_unicode(function_name, &name)) return kNoValue;
@@ -391,7 +404,7 @@ void end_call(int64_t execution_index, PyObject* outputs_object) {
 
 void reset_eager_state() {
   g_seen.clear();
-  g_covers.clear();
+  g_wanted.clear();
 }
 
 }  // namespace tfdbg_arrow

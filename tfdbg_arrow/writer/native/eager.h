@@ -12,7 +12,7 @@ namespace tfdbg_arrow {
 // Python objects that the path calls out to; set while recording starts, cleared when it ends.
 struct EagerHandlers {
   PyObject* on_graph_op = nullptr;  // (op_type, op_name, outputs, graph, stack_id, wall_time_ns) -> None
-  PyObject* covers_op = nullptr;    // (op_type) -> bool: the user's filter on op types; None: all
+  PyObject* covers_op = nullptr;    // (op_type) -> int: 0 no tensor of it is recorded, 1 all, 2 with elements; None: 1
   PyObject* on_error = nullptr;     // (what) -> None: an exception was swallowed; it is set in sys.exc_info
 };
 void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on_error);

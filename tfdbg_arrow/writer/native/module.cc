@@ -126,6 +126,8 @@ class Recording {
   uint64_t num_dropped() const { return session_->spool.num_dropped(); }
   uint64_t num_events() const { return session_->spool.head(); }
   void set_step(int64_t step) { session_->step.store(step, std::memory_order_relaxed); }
+  // Paused, nothing of what runs is recorded, until it is set again; a new recording starts unpaused.
+  void set_paused(bool paused) { g_is_paused.store(paused, std::memory_order_relaxed); }
 
  private:
   std::unique_ptr<Session> session_;
@@ -252,7 +254,8 @@ NB_MODULE(_core, m) {
       .def("next_execution_index", &Recording::next_execution_index)
       .def("num_dropped", &Recording::num_dropped)
       .def("num_events", &Recording::num_events)
-      .def("set_step", &Recording::set_step, nb::arg("step"));
+      .def("set_step", &Recording::set_step, nb::arg("step"))
+      .def("set_paused", &Recording::set_paused, nb::arg("paused"));
 
   m.def("load_tensorflow", [](const std::string& framework, const std::string& cc, const std::string& python) {
     load_tensorflow_api(framework, cc, python);

@@ -32,6 +32,7 @@ struct HeldArgument {
 struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
   std::vector<int64_t> dtypes;  // RecordSummary only: the tensors' own dtypes
+  std::vector<bool> keeps;      // Record only: whose elements are kept
   int64_t generation = 0;       // the recording it belongs to: node keys mean nothing in another
   int32_t call_site = 0;
   bool has_call_site = false;
@@ -109,11 +110,13 @@ void* create_kernel(TF_OpKernelConstruction* construction, bool with_dtypes) {
   Status status;
   std::string own_name;
   std::vector<int64_t> arguments;
+  std::vector<int64_t> keeps;
   if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_string(construction, "own_name", &own_name, &status) ||
       (with_dtypes && !read_list(construction, "dtypes", &kernel->dtypes, &status)) ||
-      (!with_dtypes && !read_list(construction, "arguments", &arguments, &status))) {
+      (!with_dtypes && (!read_list(construction, "arguments", &arguments, &status) ||
+                        !read_list(construction, "keeps", &keeps, &status)))) {
     tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
     return nullptr;
   }
@@ -122,6 +125,8 @@ void* create_kernel(TF_OpKernelConstruction* construction, bool with_dtypes) {
     kernel->is_call_token = true;
     return kernel.release();
   }
+  kernel->keeps.assign(kernel->nodes.size(), false);
+  for (int64_t place : keeps) kernel->keeps.at(static_cast<size_t>(place)) = true;
   // Inside an inlined call an argument is an intermediate tensor, which must not be held.
   if (arguments.size() == kernel->nodes.size() && kernel->has_call_site && kernel->call_site == 0) {
     kernel->arguments = std::vector<HeldArgument>(arguments.size());
@@ -144,14 +149,15 @@ void delete_kernel(void* opaque) {
 // As describe_tensor, but takes the facts of an argument that is known to be what it was.
 // Returns whether it keeps the tensor.
 bool describe_argument(Session& session, HeldArgument* argument, int dtype, int rank, const int64_t* dims,
-                       TF_Tensor* tensor, Record* record) {
+                       TF_Tensor* tensor, bool keep, Record* record) {
   const TensorFlowApi& tf = tf_api();
   const void* data = tf.TF_TensorData(tensor);
   int64_t size = 1;
   for (int d = 0; d < rank; ++d) size *= dims[d];
   std::unique_lock<std::mutex> lock(argument->mutex, std::try_to_lock);
-  if (size < kMinHeldSize || rank > kNumInlineDims || session.mode == Mode::kFullTensor || !lock.owns_lock()) {
-    describe_tensor(session, dtype, rank, dims, data, record);
+  keep = keep || session.mode == Mode::kFullTensor;
+  if (size < kMinHeldSize || rank > kNumInlineDims || keep || !lock.owns_lock()) {
+    describe_tensor(session, dtype, rank, dims, data, keep, record);
     return false;
   }
   const Record& last = argument->measured;
@@ -166,7 +172,7 @@ bool describe_argument(Session& session, HeldArgument* argument, int dtype, int 
   }
   if (argument->held != nullptr) tf.TF_DeleteTensor(argument->held);
   argument->held = nullptr;
-  describe_tensor(session, dtype, rank, dims, data, record);
+  describe_tensor(session, dtype, rank, dims, data, keep, record);
   bool came_again = argument->data == data;
   argument->data = data;
   if (!came_again) return false;
@@ -201,6 +207,7 @@ Record context_record(RecordKernel* kernel, TF_OpKernelContext* context, const S
 }
 
 void compute_record(void* opaque, TF_OpKernelContext* context) {
+  if (is_paused()) return;
   SessionGuard session;
   auto* kernel = static_cast<RecordKernel*>(opaque);
   if (!session || kernel == nullptr || kernel->generation != session->generation) return;
@@ -215,6 +222,7 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       continue;
     }
     int dtype = tf.TF_TensorType(tensor);
+    const bool keep = !kernel->is_call_token && kernel->keeps[i];
     if (kernel->is_call_token) {
       // Not covered: tells whose the step is, and becomes no row.
       Record record = common;
@@ -225,7 +233,7 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       }
       record.wall_time_ns = wall_time_ns();
       append_tensor_waiting(*session, record, 0, nullptr);
-    } else if (session->covers(dtype)) {
+    } else if (session->covers(dtype, keep)) {
       int rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
       int64_t dims[kMaxRank];
       for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);
@@ -233,11 +241,11 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       record.node = static_cast<int32_t>(kernel->nodes[i]);
       bool is_kept = false;
       if (kernel->arguments.empty()) {
-        describe_tensor(*session, dtype, rank, dims, tf.TF_TensorData(tensor), &record);
+        describe_tensor(*session, dtype, rank, dims, tf.TF_TensorData(tensor), keep, &record);
       } else {
         HeldArgument* argument = &kernel->arguments[i];
         record.execution_index = session->calls.find(argument->index, tf.TF_TensorData(tensor));
-        is_kept = describe_argument(*session, argument, dtype, rank, dims, tensor, &record);
+        is_kept = describe_argument(*session, argument, dtype, rank, dims, tensor, keep, &record);
       }
       record.wall_time_ns = wall_time_ns();
       append_tensor_waiting(*session, record, rank, dims);
@@ -248,6 +256,7 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
 }
 
 void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
+  if (is_paused()) return;
   SessionGuard session;
   auto* kernel = static_cast<RecordKernel*>(opaque);
   if (!session || kernel == nullptr || kernel->generation != session->generation) return;
@@ -337,6 +346,7 @@ void register_record_ops() {
     tf.TF_OpDefinitionBuilderAddInput(builder, "tensors: T");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "arguments: list(int)");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "keeps: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "nodes: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "generation: int");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "own_name: string");

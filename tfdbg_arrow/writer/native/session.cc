@@ -41,7 +41,10 @@ SessionGuard::SessionGuard() {
 
 SessionGuard::~SessionGuard() { g_shards[own_shard()].users.fetch_sub(1, std::memory_order_release); }
 
-void publish_session(Session* session) { g_session.store(session, std::memory_order_seq_cst); }
+void publish_session(Session* session) {
+  g_is_paused.store(false);
+  g_session.store(session, std::memory_order_seq_cst);
+}
 
 void retract_session() {
   g_session.store(nullptr, std::memory_order_seq_cst);
@@ -106,7 +109,10 @@ void ValueSpool::release(int64_t offset) {
   released_ = offset;
 }
 
-void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, Record* record) {
+bool Session::has_elements(int dtype) { return element_size(dtype) > 0; }
+
+void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
+                     Record* record) {
   int64_t size = 1;
   for (int i = 0; i < rank; ++i) size *= dims[i];
   record->dtype = static_cast<int16_t>(dtype);
@@ -145,10 +151,10 @@ void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims,
       record->tensor.num_pos_finite = health.num_pos_finite;
       if ((health.num_neg_inf | health.num_pos_inf | health.num_nan) != 0) flags |= kBad;
     }
-    if (mode == Mode::kFullTensor) {
-      record->value_offset = session.values.append(data, size * element_size(dtype));
-      if (record->value_offset != kNoValue) flags |= kValue;
-    }
+  }
+  if (keep || mode == Mode::kFullTensor) {
+    record->value_offset = session.values.append(data, size * element_size(dtype));
+    if (record->value_offset != kNoValue) flags |= kValue;
   }
   record->flags = flags;
 }

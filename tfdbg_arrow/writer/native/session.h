@@ -52,6 +52,9 @@ struct Session {
         generation(generation) {}
 
   bool covers(int dtype) const { return dtype >= 0 && dtype < 64 && ((covered_dtypes >> dtype) & 1) != 0; }
+  // Whether a tensor is measured whose op the user chose (`keep`) or did not: a choice goes before the filter.
+  bool covers(int dtype, bool keep) const { return covers(dtype) || (keep && has_elements(dtype)); }
+  static bool has_elements(int dtype);
 
   Spool spool;
   ValueSpool values;
@@ -77,6 +80,10 @@ class SessionGuard {
   Session* session_;
 };
 
+// While the schedule leaves a training step out: kernels and callbacks look here before they do anything.
+inline std::atomic<bool> g_is_paused{false};
+inline bool is_paused() { return g_is_paused.load(std::memory_order_relaxed); }
+
 // Publishes a session; the caller stays its owner.
 void publish_session(Session* session);
 // Unpublishes it and waits until nobody uses it.
@@ -91,8 +98,9 @@ StringTable& strings();
 int64_t wall_time_ns();
 
 // Measures a tensor as the session's mode asks and fills dtype, shape, flags, counts, magnitudes.
-// `data` may be null only if size is 0. Keeps the elements in mode FULL_TENSOR.
-void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, Record* record);
+// `data` may be null only if size is 0. Keeps the elements in mode FULL_TENSOR, and where `keep` asks for it.
+void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
+                     Record* record);
 
 // How many records a tensor takes: one, and DIMS records for a rank above kNumInlineDims.
 uint64_t num_records(const Record& record, int rank);

@@ -1,0 +1,174 @@
+"""The budget `max_bytes=`: what is kept, what is dropped and what is said of it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.dataset as ds
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+from tfdbg_arrow.errors import SettingError
+from tfdbg_arrow.schema.logdir_layout import read_live_parts
+from tfdbg_arrow.writer.budget import EVENT_TABLES
+
+Rows = list[dict[str, Any]]
+MIB = 1 << 20
+VALUES = np.random.default_rng(5).normal(size=(48, 8, 1024)).astype(np.float32)  # 32 KiB each, which do not compress
+
+
+def rows(logdir: Path, name: str) -> Rows:
+    return ds.dataset(logdir / name).to_table().to_pylist()
+
+
+def negate(values: np.ndarray[Any, Any]) -> None:
+    tf.raw_ops.Neg(x=tf.constant(values))
+
+
+def run_long(*, bad: dict[int, float] | None = None, flush: bool = True, logdir: Path | None = None) -> int:
+    """One execution a step, with 64 KiB of elements; returns the most bytes that events took on disk."""
+    most = 0
+    for step, values in enumerate(VALUES):
+        tfdbg_arrow.mark(step=step)
+        if bad and step in bad:
+            values = values.copy()
+            values[0, 0] = bad[step]
+        negate(values)
+        if flush and step % 3 == 2:
+            tfdbg_arrow.flush()
+        if logdir is not None:
+            most = max(most, size_of_events(logdir))
+    return most
+
+
+def size_of_events(logdir: Path) -> int:
+    return sum(path.stat().st_size for name in EVENT_TABLES for path in (logdir / name).rglob("*.parquet"))
+
+
+def steps_of(logdir: Path, name: str = "tensor_health") -> set[int]:
+    return {row["step"] for row in rows(logdir, name)}
+
+
+def kept(logdir: Path) -> dict[tuple[int, str], tuple[Any, ...]]:
+    values = {row["event_index"]: row["value"] for row in rows(logdir, "tensor_value")}
+    return {
+        (row["step"], row["scope"]): (row["num_nan"], row["size"], row["op_type"], values[row["event_index"]])
+        for row in rows(logdir, "tensor_health")
+    }
+
+
+def check_manifest(logdir: Path) -> None:
+    """Every part that the manifest names is there as it says, and no other."""
+    (run,) = rows(logdir, "run")
+    live = read_live_parts(logdir, run_id=run["run_id"])
+    for entry in live:
+        content = (logdir / entry.path).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (entry.bytes, entry.sha256)
+        assert ds.dataset(logdir / entry.path).count_rows() == entry.rows
+    found = {str(path.relative_to(logdir)) for name in EVENT_TABLES for path in (logdir / name).rglob("*.parquet")}
+    assert found == {entry.path for entry in live if entry.table in EVENT_TABLES}
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_the_first_and_the_last_are_kept_and_the_middle_is_dropped(flush: bool, tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path / "full", "FULL_TENSOR"):
+        run_long()
+    logdir = tmp_path / "some"
+    with tfdbg_arrow.capture(logdir, "FULL_TENSOR", max_bytes=MIB):
+        most = run_long(flush=flush, logdir=logdir)
+    assert most <= MIB
+    assert MIB // 2 < size_of_events(logdir) <= MIB
+    steps = steps_of(logdir)
+    # Batches may part between an execution and its tensors.
+    assert len(steps ^ steps_of(logdir, "execution")) <= 2
+    missing = sorted(set(range(len(VALUES))) - steps)
+    assert missing == list(range(missing[0], missing[-1] + 1))
+    assert 3 < missing[0] < missing[-1] < len(VALUES) - 1
+    # What is kept is what an unbounded recording holds.
+    full = kept(tmp_path / "full")
+    some = kept(logdir)
+    assert some == {key: full[key] for key in some}
+    check_manifest(logdir)
+    assert rows(logdir, "run")[0]["is_clean_end"]
+
+
+def test_what_was_dropped_is_said_to_the_row(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path / "full", "FULL_TENSOR"):
+        run_long()
+    with tfdbg_arrow.capture(tmp_path / "some", "FULL_TENSOR", max_bytes=MIB):
+        run_long()
+    stats = {row["subject"]: row for row in rows(tmp_path / "some", "capture_stat")}
+    assert stats.pop("events")["num_events"] is None
+    assert {row["stat"] for row in stats.values()} == {"dropped"}
+    for name in EVENT_TABLES:
+        lost = len(rows(tmp_path / "full", name)) - len(rows(tmp_path / "some", name))
+        assert stats[f"table {name}"]["num_events"] == lost, name
+    (reason,) = {row["reason"] for row in stats.values()}
+    ranges = re.findall(r"(\d+) to (\d+)", reason)
+    events = {row["event_index"] for row in rows(tmp_path / "full", "tensor_health")}
+    left = {row["event_index"] for row in rows(tmp_path / "some", "tensor_health")}
+    dropped = {event for event in events if any(int(first) <= event <= int(last) for first, last in ranges)}
+    assert dropped == events - left
+    with tfdbg_arrow.open_logdir(tmp_path / "some") as opened:
+        assert any("the middle of the run was dropped" in text for text in opened.runs()[0].left_out)
+
+
+def test_the_first_of_each_kind_of_bad_value_is_never_dropped(tmp_path: Path) -> None:
+    bad = {19: float("inf"), 25: float("nan"), 29: float("nan")}
+    with tfdbg_arrow.capture(tmp_path, "FULL_TENSOR", max_bytes=MIB):
+        run_long(bad=bad)
+    steps = steps_of(tmp_path)
+    assert {19, 25} <= steps
+    assert not {16, 22, 29} & steps
+    found = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert found is not None
+    assert (found.num_pos_inf, found.num_nan, found.size) == (1, 0, VALUES[0].size)
+    # The inf came from outside; whether something before brought it is not known.
+    assert (found.op_type, found.is_origin) == (None, False)
+    nan = tfdbg_arrow.first_nan(tmp_path)
+    assert nan is not None
+    assert nan.num_nan == 1
+    check_manifest(tmp_path)
+    assert size_of_events(tmp_path) <= MIB
+
+
+def test_small_batches_are_merged(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path, max_bytes=MIB):
+        for number in range(80):
+            negate(np.float32([number]))
+            tfdbg_arrow.flush()
+        assert len(list((tmp_path / "tensor_health").rglob("*.parquet"))) < 60
+    assert sorted(row["execution_index"] for row in rows(tmp_path, "execution")) == list(range(80))
+    assert rows(tmp_path, "capture_stat") == []
+    check_manifest(tmp_path)
+
+
+def test_a_tensor_larger_than_the_budget_is_dropped_and_said(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path, "FULL_TENSOR", max_bytes=MIB):
+        tf.raw_ops.Neg(x=tf.constant(VALUES.reshape(-1)))
+        negate(VALUES[0])
+    assert size_of_events(tmp_path) <= MIB
+    assert [row["size"] for row in rows(tmp_path, "tensor_health")][-2:] == [VALUES[0].size] * 2
+    assert "table tensor_value" in {row["subject"] for row in rows(tmp_path, "capture_stat")}
+    check_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"max_bytes": 0}, "max_bytes is 0"),
+        ({"max_bytes": MIB - 1}, f"max_bytes is {MIB - 1}"),
+        ({"max_bytes": "1GB"}, "max_bytes is '1GB'"),
+        ({"max_bytes": float(MIB)}, "max_bytes is 1048576.0"),
+        ({"max_bytes": MIB, "circular_buffer_size": 10}, "leave one of them out"),
+    ],
+)
+def test_what_is_refused(settings: dict[str, Any], what: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as caught:
+        tfdbg_arrow.enable(tmp_path, **settings)
+    assert what in str(caught.value)

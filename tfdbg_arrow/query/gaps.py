@@ -1,0 +1,61 @@
+"""What a run did not record between what it did: skipped steps, dropped parts, an overwritten buffer."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import cached_property
+
+from tfdbg_arrow.query.logdir import Logdir
+
+
+class Gaps:
+    """Tells whether executions between two others ran unrecorded: their indexes are missing.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+    """
+
+    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._run_id = run_id
+
+    def between(self, after: int | None, before: int | None) -> bool:
+        """Returns whether an execution is missing after one `execution_index` and before another.
+
+        Args:
+            after: The one; -1 for the start of the run, None where it is not known.
+            before: The other; None where it is not known.
+        """
+        if not self._gaps:
+            return False
+        if after is None or before is None:
+            return True
+        place = bisect_right(self._gaps, (before,)) - 1
+        return place >= 0 and self._gaps[place][1] > after
+
+    @cached_property
+    def _gaps(self) -> list[tuple[int, int]]:
+        """First and last missing index of each gap, in order."""
+        rows = self._logdir.rows(
+            "SELECT before + 1, execution_index - 1 FROM (SELECT execution_index, "
+            "coalesce(lag(execution_index) OVER (ORDER BY execution_index), -1) AS before FROM execution "
+            "WHERE run_id = $run_id) WHERE execution_index > before + 1 "
+            "AND EXISTS (SELECT 1 FROM capture_stat WHERE run_id = $run_id AND stat IN ('disabled', 'dropped')) "
+            "ORDER BY 1",
+            {"run_id": self._run_id},
+        )
+        return [(first, last) for first, last in rows]
+
+
+def read_left_out(logdir: Logdir) -> dict[str, tuple[str, ...]]:
+    """Returns, by run, why parts of it were left out, as the recorder told: skipped steps, dropped events; in order."""
+    rows = logdir.rows(
+        "SELECT run_id, reason, stat, sum(num_events), min(event_index) AS event_index FROM capture_stat "
+        "WHERE stat IN ('disabled', 'dropped') GROUP BY run_id, stat, reason ORDER BY run_id, event_index, reason"
+    )
+    found: dict[str, tuple[str, ...]] = {}
+    for run_id, reason, _, num_events, _ in rows:
+        text = reason if num_events is None else f"{reason} ({int(num_events):,} of them)"
+        found[run_id] = (*found.get(run_id, ()), text)
+    return found

@@ -1,0 +1,157 @@
+"""The schedule: which training steps are recorded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from tfdbg_arrow.errors import SettingError
+
+_RANGE = re.compile(r"(-?\d+)?:(-?\d+)?(?::(\d+)?)?")
+_STEP = re.compile(r"-?\d+")
+_EXPECTED = (
+    "expected a number k for every k-th step, a range or slice, text such as '0:100,1000:,::10', or a list of these, "
+    "in which a number stands for that one step"
+)
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """Steps from `start` to before `stop`, every `stride`-th of them; None is no bound.
+
+    Without a start, the strides count from step 0.
+    """
+
+    start: int | None
+    stop: int | None
+    stride: int
+
+    def covers(self, step: int) -> bool:
+        """Returns whether a step is among them."""
+        if self.start is not None and step < self.start:
+            return False
+        if self.stop is not None and step >= self.stop:
+            return False
+        return (step - (self.start or 0)) % self.stride == 0
+
+    def __str__(self) -> str:
+        bounds = ":".join("" if bound is None else str(bound) for bound in (self.start, self.stop))
+        return bounds if self.stride == 1 else f"{bounds}:{self.stride}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps that are recorded, as the union of ranges.
+
+    Attributes:
+        ranges: At least one.
+    """
+
+    ranges: tuple[StepRange, ...]
+
+    def covers(self, step: int | None) -> bool:
+        """Returns whether a step is recorded; what runs before the first mark (None) always is."""
+        return step is None or any(each.covers(step) for each in self.ranges)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.ranges))
+
+
+def parse_schedule(steps: object) -> Schedule:
+    """Returns the schedule that the user means.
+
+    Args:
+        steps: A number k for every k-th step from 0 on; a range or slice; text of `start:stop:stride` and single
+            steps, with commas between; or a list of ranges, slices, texts and single steps.
+
+    Raises:
+        SettingError: It is nothing of these, or covers no step.
+    """
+    if _is_int(steps):
+        ranges: Iterable[StepRange] = [_checked(None, None, steps, given=steps)]
+    elif isinstance(steps, list | tuple | set | frozenset):
+        ranges = [each for item in steps for each in _ranges_of(item, given=steps)]
+    else:
+        ranges = _ranges_of(steps, given=steps)
+    found = tuple(ranges)
+    if not found:
+        raise SettingError(f"steps is {steps!r}, which has no step in it; {_EXPECTED}")
+    return Schedule(found)
+
+
+def _ranges_of(item: object, *, given: object) -> list[StepRange]:
+    if isinstance(item, str):
+        return [_parse_text(text.strip(), given=given) for text in item.split(",")]
+    if isinstance(item, range):
+        if item.step < 0:
+            item = item[::-1]
+        return [_checked(item.start, item.stop, item.step, given=given)]
+    if isinstance(item, slice):
+        return [_checked(item.start, item.stop, 1 if item.step is None else item.step, given=given)]
+    if _is_int(item):
+        return [StepRange(item, item + 1, 1)]
+    raise SettingError(f"steps is {given!r}, with {item!r} in it; {_EXPECTED}")
+
+
+def _parse_text(text: str, *, given: object) -> StepRange:
+    if _STEP.fullmatch(text):
+        return StepRange(int(text), int(text) + 1, 1)
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise SettingError(f"steps is {given!r}, with {text!r} in it; {_EXPECTED}")
+    start, stop, stride = (None if group is None else int(group) for group in match.groups())
+    return _checked(start, stop, 1 if stride is None else stride, given=given)
+
+
+def _checked(start: Any, stop: Any, stride: Any, *, given: object) -> StepRange:
+    if not all(bound is None or _is_int(bound) for bound in (start, stop)) or not _is_int(stride) or stride < 1:
+        raise SettingError(f"steps is {given!r}; every bound must be an integer and every stride one from 1 on")
+    if start is not None and stop is not None and start >= stop:
+        raise SettingError(f"steps is {given!r}, with no step from {start} to before {stop}; {_EXPECTED}")
+    return StepRange(start, stop, stride)
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+class StepGate:
+    """Follows the training's steps: whether the current one is recorded, and how many were not.
+
+    Args:
+        schedule: Which steps are recorded.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._step: int | None = None
+        self.is_open = True
+        """Whether the current step is recorded."""
+        self.num_steps = 0
+        """Steps so far; one that is marked again is no new one."""
+        self.num_skipped = 0
+        """Those of them that were not recorded."""
+
+    def enter(self, step: int) -> bool:
+        """Begins a step; returns whether it is recorded."""
+        self.is_open = self._schedule.covers(step)
+        if step != self._step:
+            self._step = step
+            self.num_steps += 1
+            self.num_skipped += not self.is_open
+        return self.is_open
+
+    @property
+    def reason(self) -> str:
+        """Why steps were not recorded."""
+        return f"The steps outside of the schedule {self._schedule} were not recorded, as it was asked."
+
+    @property
+    def total(self) -> str:
+        """The same in the end, with how many."""
+        return (
+            f"{self.num_skipped} of {self.num_steps} steps were outside of the schedule {self._schedule} and not "
+            "recorded, as it was asked."
+        )
