@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -104,7 +105,8 @@ def test_the_same_bits_with_recording_and_without(behaviour: str, tmp_path: Path
         assert rows(logdir, "capture_stat") == [], way
         assert len(rows(logdir, "execution")) == 10, way
         graph_rows = [row for row in rows(logdir, "tensor_health") if row["scope"] == "graph"]
-        counts.append(Counter((row["op_name"], row["output_slot"]) for row in graph_rows))
+        # TensorFlow puts numbers into names of functions' ops that go up with every eager tensor of the process.
+        counts.append(Counter((re.sub(r"\d+", "#", row["op_name"]), row["output_slot"]) for row in graph_rows))
         found = first_nonfinite(logdir)
         assert found is not None
         assert (found.op_type, found.op_name, found.num_neg_inf) == ("Log", "bad", 1)
