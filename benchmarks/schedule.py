@@ -1,0 +1,80 @@
+"""What a training step costs that the schedule `steps=` leaves out, as a ratio to an unrecorded one.
+
+Both are the CNN of programs.py, traced once before recording begins and once while it runs; blocks of steps of the one
+and the other alternate in one process, so that the machine's other load falls on both.
+
+    python benchmarks/schedule.py [number of blocks]
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdbg_arrow
+
+_BLOCK = 25
+_BATCH = 64
+
+
+def _trained_step() -> Callable[[], Any]:
+    """Returns a call that runs one training step, traced."""
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            *(layers.Conv2D(16, 3, activation="relu"), layers.MaxPooling2D()),
+            *(layers.Conv2D(32, 3, activation="relu"), layers.MaxPooling2D()),
+            *(layers.Flatten(), layers.Dense(64, activation="relu"), layers.Dense(10)),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"], jit_compile=False)
+    generator = np.random.default_rng(1)
+    images = generator.random(size=(4 * _BATCH, 28, 28, 1), dtype=np.float32)
+    data = tf.data.Dataset.from_tensor_slices((images, generator.integers(10, size=4 * _BATCH)))
+    iterator = iter(data.batch(_BATCH, drop_remainder=True).cache().repeat())
+    step = tf.function(lambda batches: model.train_step(next(batches)))
+    step(iterator)  # makes the optimizer's variables
+    concrete = step.get_concrete_function(iterator)
+    return lambda: concrete(iterator)
+
+
+def _seconds(step: Callable[[], Any]) -> float:
+    """Median time of a step in a block."""
+    times = []
+    for _ in range(_BLOCK):
+        begin = time.perf_counter()
+        float(step()["loss"])
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def main() -> None:
+    """Prints the ratio's median and quartiles over the blocks."""
+    num_blocks = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+    unrecorded = _trained_step()
+    with tempfile.TemporaryDirectory() as logdir, tfdbg_arrow.capture(logdir, steps="0:1"):
+        left_out = _trained_step()
+        tfdbg_arrow.mark(step=1)
+        ratios = []
+        for number in range(num_blocks + 2):
+            order = (unrecorded, left_out) if number % 2 else (left_out, unrecorded)
+            seconds = {step: _seconds(step) for step in order}
+            if number >= 2:  # warm
+                ratios.append(seconds[left_out] / seconds[unrecorded])
+    low, median, high = statistics.quantiles(ratios, n=4)
+    print(f"left out / unrecorded: {median:.3f} (quartiles {low:.3f} to {high:.3f})")
+
+
+if __name__ == "__main__":
+    main()
