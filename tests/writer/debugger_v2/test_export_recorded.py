@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (gives numpy the dtypes)
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.plugins.debugger_v2.debug_data_multiplexer import DebuggerV2EventMultiplexer
 from tensorflow.core.protobuf import debug_event_pb2
 
 import tfdbg_arrow
@@ -65,7 +66,7 @@ def expected_alerts(logdir: Path, mode: str) -> list[Alert]:
         if row["has_inf_or_nan"]:
             counts = [None] * 4 if mode == "CURT_HEALTH" else [row["size"], *(row[name] for name in COUNTS)]
             places_ = (places.get("execution"), places.get("trace"))
-            found.append((wall_time_ns / 1e9, row["op_type"], row["output_slot"], *counts, *places_))
+            found.append((wall_time_ns / 10**9, row["op_type"], row["output_slot"], *counts, *places_))
 
     for index, row in enumerate(graph_rows(logdir)):
         add(row, row["wall_time_ns"], trace=index)
@@ -106,7 +107,7 @@ def test_each_execution_is_there_with_its_tensors_and_stack(
     stacks = frames_of_stacks(logdir)
     expected = [
         (
-            row["wall_time_ns"] / 1e9,
+            row["wall_time_ns"] / 10**9,
             row["op_type"],
             tuple(inputs[row["execution_index"]]) or None,
             tuple(outputs[row["execution_index"]]) or None,
@@ -173,7 +174,7 @@ def test_each_graph_tensor_is_a_trace_with_its_summary(
     with opened(exported[mode].dump) as reader:
         expected = [
             (
-                row["wall_time_ns"] / 1e9,
+                row["wall_time_ns"] / 10**9,
                 row["op_type"],
                 row["op_name"],
                 row["output_slot"],
@@ -216,7 +217,7 @@ def test_graphs_ops_and_sources_are_those_of_our_tables(
     stacks = frames_of_stacks(logdir)
     expected = [
         (
-            row["wall_time_ns"] / 1e9,
+            row["wall_time_ns"] / 10**9,
             str(row["graph_id"]),
             row["op_name"],
             row["op_type"],
@@ -257,7 +258,7 @@ def test_graphs_ops_and_sources_are_those_of_our_tables(
         run = rows(logdir, "run")[0]
         assert reader.tensorflow_version() == tf.__version__
         assert reader.tfdbg_run_id() == run["run_id"]
-        assert reader.starting_wall_time() == run["wall_time_ns"] / 1e9
+        assert reader.starting_wall_time() == run["wall_time_ns"] / 10**9
 
 
 def test_whole_tensors_are_read_with_their_values(logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
@@ -298,6 +299,47 @@ def test_whole_tensors_can_be_exported_as_summaries(mode: str, logdirs: dict[str
     assert run.tensor_debug_mode == mode
     expected = expected_alerts(logdirs["FULL_TENSOR"], mode) if mode.endswith("HEALTH") else []
     assert alerts(run.dump) == expected
+
+
+def test_tensorboards_plugin_shows_it(logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
+    dump = exported["FULL_HEALTH"].dump
+    found = plugin_data(dump)
+    assert found["alerts"] == [alert[1:] for alert in alerts(dump)]
+    assert found["op_types"] == [row["op_type"] for row in execution_rows(logdirs["FULL_HEALTH"])]
+    assert found["traces"] == [(row["op_name"], row["output_slot"]) for row in graph_rows(logdirs["FULL_HEALTH"])]
+    consumers = {
+        (str(row["graph_id"]), row["source_op_name"], row["source_output_slot"], row["op_name"], row["input_index"])
+        for row in rows(logdirs["FULL_HEALTH"], "graph_op_input")
+        if not row["is_control"]
+    }
+    assert found["consumers"] == consumers
+
+
+def plugin_data(dump: Path) -> dict[str, Any]:
+    """What TensorBoard's plugin gives its page."""
+    with opened(dump) as reader:
+        ops = [(op.graph_id, op.op_name) for op in reader.graph_op_digests()]
+    num_alerts = len(alerts(dump))
+    plugin = DebuggerV2EventMultiplexer(str(dump))
+    (run,) = plugin.Runs()
+    for _ in range(600):  # it reads in a thread of its own
+        if plugin.Alerts(run, 0, -1)["num_alerts"] == num_alerts:
+            break
+        time.sleep(0.05)
+    places = ("op_type", "output_slot", "size", *COUNTS, "execution_index", "graph_execution_trace_index")
+    return {
+        "alerts": [tuple(alert[name] for name in places) for alert in plugin.Alerts(run, 0, -1)["alerts"]],
+        "op_types": [row["op_type"] for row in plugin.ExecutionData(run, 0, -1)["executions"]],
+        "traces": [
+            (row["op_name"], row["output_slot"]) for row in plugin.GraphExecutionData(run, 0, -1)["graph_executions"]
+        ],
+        "consumers": {
+            (graph_id, op_name, slot, consumer["op_name"], consumer["input_slot"])
+            for graph_id, op_name in ops
+            for slot, found in enumerate(plugin.GraphOpInfo(run, graph_id, op_name)["consumers"])
+            for consumer in found
+        },
+    }
 
 
 def test_what_a_dump_has_no_place_for_is_said(logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:

@@ -19,6 +19,8 @@ from tfdbg_arrow.writer.debugger_v2.records import FILES, TAIL_COLUMNS, is_measu
 
 IMPORTED_BACKEND = "debugger_v2"
 """What run.health_backend is of an imported run."""
+_NO_ELEMENTS = ("dtype", "tensor_shape", "version_number")
+"""The fields of a TensorProto that hold no elements: one that has others stayed whole in its message."""
 _RECORD_WINDOW = 4096
 _HELD_MESSAGE_BYTES = 64 * 2**20
 _HEALTH_COLUMNS = tuple(dict.fromkeys(name for names in TAIL_COLUMNS.values() for name in names))
@@ -212,7 +214,8 @@ class _Tensors:
         """Puts back what was taken out of a TensorProto."""
         event_index, shape, *health = row
         if mode == TensorDebugMode.FULL_TENSOR:
-            value = self._values.get(event_index)
+            is_listed = any(field.name not in _NO_ELEMENTS for field, _ in tensor.ListFields())
+            value = None if is_listed else self._values.get(event_index)
             if value is not None:
                 tensor.tensor_content = value[0]
             return
