@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ..query.builder import RunBuilder
+from ..writer.debugger_v2.building import small_dump, write_dump
 
 READERS: dict[str, tuple[str, ...]] = {
     "first-nonfinite": ("first-nonfinite", "{logdir}"),
@@ -136,3 +137,43 @@ def test_a_logdir_damaged_by_a_truncated_part(tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:-20])
     for command in READERS.values():
         assert str(part) in refusal(tmp_path, *at(logdir, command))
+
+
+def dump(path: Path) -> Path:
+    return write_dump(path, small_dump())
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.write_text("mine"), "is a file; "),
+        (Path.mkdir, "holds no dump of Debugger V2"),
+        (other_directory, "holds no dump of Debugger V2"),
+        (lambda path: RunBuilder("run-a").write(path), "is a logdir of tfdbg_arrow"),
+    ],
+    ids=["nothing", "file", "empty", "other", "logdir"],
+)
+def test_a_path_that_is_no_dump(tmp_path: Path, make: Callable[[Path], None], why: str) -> None:
+    path = tmp_path / "dump"
+    make(path)
+    sentence = refusal(tmp_path, "import", str(path), "logdir")
+    assert f"{path} {why}" in sentence
+    assert not (tmp_path / "logdir").exists()
+
+
+def test_an_import_into_a_file(tmp_path: Path) -> None:
+    (tmp_path / "logdir").write_text("mine")
+    assert "logdir is a file; " in refusal(tmp_path, "import", str(dump(tmp_path / "dump")), "logdir")
+
+
+def test_an_import_into_a_newer_major_version(tmp_path: Path) -> None:
+    newer_logdir(tmp_path / "logdir")
+    before = sorted((tmp_path / "logdir").rglob("*"))
+    assert "2.0" in refusal(tmp_path, "import", str(dump(tmp_path / "dump")), "logdir")
+    assert sorted((tmp_path / "logdir").rglob("*")) == before
+
+
+def test_an_import_where_even_root_can_make_nothing(tmp_path: Path) -> None:
+    sentence = refusal(tmp_path, "import", str(dump(tmp_path / "dump")), "/proc/logdir")
+    assert "the logdir /proc/logdir cannot be written: " in sentence

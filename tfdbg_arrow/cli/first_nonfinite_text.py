@@ -88,7 +88,7 @@ def graph_text(found: NonFinite) -> str | None:
 
 def facts_text(health: NonFinite | TensorHealth | Hop) -> str:
     """Returns dtype, shape and the counts above zero, as `float32 [2, 3]: 2 zero, 4 positive of 6`."""
-    text = health.dtype
+    text = health.dtype or "dtype not known"
     if health.shape is not None:
         text += f" [{', '.join(map(str, health.shape))}]"
     counts = [f"{getattr(health, column):,} {name}" for column, name in _COUNTS if getattr(health, column)]

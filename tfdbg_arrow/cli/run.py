@@ -195,7 +195,7 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
             f"for its inputs and stack: {command}",
         ]
     more = f"for more: tfdbg-arrow info {shlex.quote(shown_logdir)}"
-    unmeasured = sorted({run.tensor_debug_mode for run in runs if not run.measures_health})
+    unmeasured = sorted({run.tensor_debug_mode or "" for run in runs if not run.measures_health})
     if unmeasured:
         return [f"{recorded}, whose elements were not looked at in mode {' and '.join(unmeasured)}; {more}"]
     if not summary.num_tensors:

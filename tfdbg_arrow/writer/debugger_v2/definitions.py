@@ -142,9 +142,12 @@ class Definitions:
         return self.graph_ids.get(name)
 
     def outermost(self, graph_id: int) -> int:
-        """Returns the outermost graph that holds a graph."""
+        """Returns the outermost function's graph that holds a graph.
+
+        A graph without a name is no function's: it is TensorFlow's default graph, in which all others lie.
+        """
         seen = {graph_id}
-        while (outer := self._outer.get(graph_id)) is not None and outer not in seen:
+        while (outer := self._outer.get(graph_id)) is not None and outer not in seen and self.graph_names.get(outer):
             seen.add(outer)
             graph_id = outer
         return graph_id

@@ -100,7 +100,7 @@ class EventImporter:
         self._add_values(health, event_index)
         row_ids = np.full(len(records), NONE, dtype=np.int64)
         row_ids[is_trace] = event_index
-        is_exact = np.ones(len(records), dtype=np.bool_)
+        is_exact = np.zeros(len(records), dtype=np.bool_)  # what made no row is kept whole
         is_exact[is_trace] = health.is_exact
         self._keep("graph_execution_traces", scan, records, row_ids=row_ids, is_exact=is_exact)
 
@@ -149,7 +149,7 @@ class EventImporter:
         }
         self._rows.add("execution", columns, num_rows=len(rows))
         self._inputs(scan, rows, index)
-        is_exact = np.ones(len(records), dtype=np.bool_)
+        is_exact = np.zeros(len(records), dtype=np.bool_)  # what made no row is kept whole
         is_exact[is_execution] = self._outputs(
             scan, rows, template, index=index, time_ns=time_ns, output_start=step.output_start[is_execution]
         )

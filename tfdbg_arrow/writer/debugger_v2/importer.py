@@ -42,10 +42,11 @@ from tfdbg_arrow.writer.debugger_v2.definitions import Definitions, wall_time_ns
 from tfdbg_arrow.writer.debugger_v2.events import EventImporter
 from tfdbg_arrow.writer.debugger_v2.files import FileSet, find_file_sets
 from tfdbg_arrow.writer.debugger_v2.keeping import Keeper, Problems
+from tfdbg_arrow.writer.debugger_v2.native_scan import event_scanner
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent
 from tfdbg_arrow.writer.debugger_v2.records import FILES
 from tfdbg_arrow.writer.debugger_v2.rows import RowBuffer
-from tfdbg_arrow.writer.debugger_v2.scan import PythonScanner
+from tfdbg_arrow.writer.debugger_v2.scan import EventScanner
 from tfdbg_arrow.writer.debugger_v2.templates import mode_name
 from tfdbg_arrow.writer.debugger_v2.tfrecord import Damage, RecordReader
 from tfdbg_arrow.writer.graphs import to_json
@@ -325,11 +326,11 @@ class _Import:
     def _read_events(self) -> None:
         paths = self._file_set.paths
         with ExitStack() as stack:
-            scanners: dict[str, PythonScanner] = {}
+            scanners: dict[str, EventScanner] = {}
             for file in FILES[len(_DEFINITIONS) :]:
                 if file in paths:
                     opened = stack.enter_context(_open(paths[file]))
-                    scanners[file] = PythonScanner(opened, intern=self._events.templates.intern)
+                    scanners[file] = event_scanner(opened, intern=self._events.templates.intern)
 
             def report() -> None:
                 self._report(self._done + sum(scanner.offset for scanner in scanners.values()))

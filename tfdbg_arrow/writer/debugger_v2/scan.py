@@ -141,32 +141,48 @@ class PythonScanner:
         try:
             event = DebugEvent.FromString(record)
         except DecodeError:
-            parts.add(0.0, UNREADABLE, (), (), ())
+            parts.add(UNREADABLE, Holes())
             return
-        wall_time_s = event.wall_time
-        event.ClearField("wall_time")
-        inputs: Sequence[int] = ()
-        outputs: Sequence[int] = ()
-        tensors: Sequence[Any] = ()
-        mode = 0
-        if event.HasField("execution"):
-            execution = event.execution
-            inputs, outputs = list(execution.input_tensor_ids), list(execution.output_tensor_ids)
-            execution.ClearField("input_tensor_ids")
-            execution.ClearField("output_tensor_ids")
-            tensors, mode = execution.tensor_protos, execution.tensor_debug_mode
-        elif event.HasField("graph_execution_trace"):
-            trace = event.graph_execution_trace
-            tensors = (trace.tensor_proto,) if trace.HasField("tensor_proto") else ()
-            mode = trace.tensor_debug_mode
-        contents = [_take_content(tensor, mode) for tensor in tensors]
+        holes = take_holes(event)
         key = event.SerializeToString(deterministic=True)
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= self._max_templates:
                 self._templates.clear()
             template = self._templates[key] = self._intern(event)
-        parts.add(wall_time_s, template, inputs, outputs, contents)
+        parts.add(template, holes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holes:
+    """What was taken out of a record; the attributes are those of a Scan, for one record."""
+
+    wall_time_s: float = 0.0
+    inputs: Sequence[int] = ()
+    outputs: Sequence[int] = ()
+    contents: Sequence[bytes] = ()
+
+
+def take_holes(event: DebugEvent) -> Holes:
+    """Takes out of a record what differs between records of one message."""
+    wall_time_s = event.wall_time
+    event.ClearField("wall_time")
+    inputs: Sequence[int] = ()
+    outputs: Sequence[int] = ()
+    tensors: Sequence[Any] = ()
+    mode = 0
+    if event.HasField("execution"):
+        execution = event.execution
+        inputs, outputs = list(execution.input_tensor_ids), list(execution.output_tensor_ids)
+        execution.ClearField("input_tensor_ids")
+        execution.ClearField("output_tensor_ids")
+        tensors, mode = execution.tensor_protos, execution.tensor_debug_mode
+    elif event.HasField("graph_execution_trace"):
+        trace = event.graph_execution_trace
+        tensors = (trace.tensor_proto,) if trace.HasField("tensor_proto") else ()
+        mode = trace.tensor_debug_mode
+    contents = [_take_content(tensor, mode) for tensor in tensors]
+    return Holes(wall_time_s=wall_time_s, inputs=inputs, outputs=outputs, contents=contents)
 
 
 def _take_content(tensor: Any, mode: int) -> bytes:
@@ -197,22 +213,15 @@ class _Parts:
         self.num_contents: list[int] = []
         self.contents: list[bytes] = []
 
-    def add(
-        self,
-        wall_time_s: float,
-        template: int,
-        inputs: Sequence[int],
-        outputs: Sequence[int],
-        contents: Sequence[bytes],
-    ) -> None:
-        self.wall_time_s.append(wall_time_s)
+    def add(self, template: int, holes: Holes) -> None:
+        self.wall_time_s.append(holes.wall_time_s)
         self.template.append(template)
-        self.num_inputs.append(len(inputs))
-        self.inputs.extend(inputs)
-        self.num_outputs.append(len(outputs))
-        self.outputs.extend(outputs)
-        self.num_contents.append(len(contents))
-        self.contents.extend(contents)
+        self.num_inputs.append(len(holes.inputs))
+        self.inputs.extend(holes.inputs)
+        self.num_outputs.append(len(holes.outputs))
+        self.outputs.extend(holes.outputs)
+        self.num_contents.append(len(holes.contents))
+        self.contents.extend(holes.contents)
 
     def to_scan(self, records: Sequence[bytes]) -> Scan:
         record_length = np.array([len(record) for record in records], dtype=np.int64)

@@ -7,6 +7,7 @@
 #include <memory>
 #include <system_error>
 
+#include "debug_event_scan.h"
 #include "eager.h"
 #include "health.h"
 #include "health_bench.h"
@@ -199,6 +200,27 @@ int64_t num_elements(int dtype, const Bytes& buffer) {
   return static_cast<int64_t>(buffer.size()) / size;
 }
 
+template <typename T>
+nb::bytes as_bytes(const std::vector<T>& values) {
+  return nb::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+// The columns in the order of scan.py's Scan, then: slots shown first by which record, bytes consumed, status.
+nb::tuple scan_debug_events(DebugEventScanner& scanner, nb::bytes data, size_t max_records) {
+  DebugEventColumns found;
+  const auto* begin = reinterpret_cast<const uint8_t*>(data.c_str());
+  size_t size = data.size();
+  {
+    nb::gil_scoped_release release;
+    found = scanner.scan(begin, size, max_records);
+  }
+  return nb::make_tuple(as_bytes(found.wall_time_s), as_bytes(found.slot), as_bytes(found.num_inputs),
+                        as_bytes(found.inputs), as_bytes(found.num_outputs), as_bytes(found.outputs),
+                        as_bytes(found.num_contents), as_bytes(found.content_start), as_bytes(found.content_length),
+                        as_bytes(found.record_start), as_bytes(found.record_length), as_bytes(found.first_of_slot),
+                        found.consumed, static_cast<int>(found.status));
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -207,6 +229,12 @@ NB_MODULE(_core, m) {
   m.doc() = "The native core: health kernels, the event spool, TensorFlow's record ops, the eager path.";
 
   nb::exception<std::system_error>(m, "SpoolError", PyExc_OSError);
+
+  nb::class_<DebugEventScanner>(m, "DebugEventScanner")
+      .def(nb::init<>())
+      .def("scan", &scan_debug_events, nb::arg("data"), nb::arg("max_records"))
+      .def("clear", &DebugEventScanner::clear)
+      .def_prop_ro("num_slots", &DebugEventScanner::num_slots);
 
   nb::class_<Recording>(m, "Recording")
       .def(nb::init<const std::string&, const std::string&, uint64_t, int, uint64_t, int64_t>(), nb::arg("spool_path"),

@@ -1,0 +1,337 @@
+"""Import of dumps made by hand: whole rows, and whatever can be wrong with a dump."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdbg_arrow.errors import DumpError, LogdirError
+from tfdbg_arrow.query import first_nonfinite, open_logdir
+from tfdbg_arrow.schema.logdir_layout import run_ids
+from tfdbg_arrow.writer.debugger_v2.importer import import_dump
+from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent
+from tfdbg_arrow.writer.debugger_v2.records import FILES
+
+from . import building
+from .building import Dump, execution, small_dump, trace, write_dump
+from .rebuilding import dump_records, rebuilt_records
+
+
+def rows(logdir: Path, query: str) -> list[tuple[Any, ...]]:
+    with open_logdir(logdir) as opened:
+        return opened.rows(query)
+
+
+def imported(tmp_path: Path, dump: Dump) -> Path:
+    logdir = tmp_path / "logdir"
+    import_dump(write_dump(tmp_path / "dump", dump), logdir)
+    return logdir
+
+
+def stats(logdir: Path) -> list[tuple[Any, ...]]:
+    return rows(logdir, "SELECT stat, subject, reason, num_events FROM capture_stat ORDER BY ALL")
+
+
+def assert_exact(dump: Path, logdir: Path) -> None:
+    (run_id,) = run_ids(logdir)
+    assert rebuilt_records(logdir, run_id) == {file: found for file, found in dump_records(dump).items() if found}
+
+
+def test_executions_and_traces_are_put_in_order_and_joined(tmp_path: Path) -> None:
+    logdir = imported(tmp_path, small_dump())
+    assert rows(
+        logdir,
+        "SELECT event_index, scope, coalesce(op_name, op_type), execution_index, is_call_inferred, output_slot, "
+        "num_neg_inf, num_zero, size, has_inf_or_nan FROM tensor_health ORDER BY event_index",
+    ) == [
+        (1, "execution", "RandomUniform", 0, None, 0, 0, 0, 2, False),
+        (3, "graph", "Softmax", 1, True, 0, 0, 1, 2, False),
+        (4, "execution", "__inference_model_7", 1, None, 0, 0, 1, 2, False),
+        (6, "graph", "Log", 2, True, 0, 1, 0, 2, True),
+        (7, "graph", "Neg", 2, True, 0, 0, 0, 2, True),
+        (8, "execution", "__forward_loss_9", 2, None, 0, 0, 0, 2, True),
+        (10, "execution", "AddV2", 3, None, 0, 0, 0, 2, True),
+        (11, "graph", "Softmax", None, None, 0, 0, 1, 2, False),
+    ]
+    assert rows(
+        logdir, "SELECT execution_index, event_index, op_type, graph_id, thread_id FROM execution ORDER BY ALL"
+    ) == [
+        (0, 0, "RandomUniform", None, None),
+        (1, 2, "__inference_model_7", 0, None),
+        (2, 5, "__forward_loss_9", None, None),
+        (3, 9, "AddV2", None, None),
+    ]
+    assert rows(logdir, "SELECT * EXCLUDE run_id FROM execution_input WHERE execution_index = 2 ORDER BY ALL") == [
+        (2, 0, 10),
+        (2, 1, 300),
+    ]
+    assert rows(logdir, "SELECT * EXCLUDE run_id FROM execution_output ORDER BY ALL LIMIT 1") == [
+        (0, 0, 1100, "float32")
+    ]
+    assert rows(logdir, "SELECT function_name, graph_id FROM graph_function") == [("__inference_model_7", 0)]
+    assert stats(logdir) == []
+
+
+def test_the_first_call_of_a_dump_is_not_guessed(tmp_path: Path) -> None:
+    dump = small_dump()
+    del dump["execution"][0]
+    logdir = imported(tmp_path, dump)
+    query = "SELECT execution_index, is_call_inferred FROM tensor_health WHERE op_name = 'Softmax' ORDER BY event_index"
+    assert rows(logdir, query) == [(None, None), (None, None)]
+
+
+def test_a_trace_of_another_graph_than_the_call_is_not_joined(tmp_path: Path) -> None:
+    dump = small_dump()
+    dump["graph_execution_traces"][0] = trace(150, "g-loss", "Log").SerializeToString()
+    logdir = imported(tmp_path, dump)
+    assert rows(
+        logdir, "SELECT execution_index FROM tensor_health WHERE scope = 'graph' ORDER BY event_index LIMIT 1"
+    ) == [(None,)]
+
+
+def test_the_first_bad_tensor_is_named_and_what_is_not_known_is_said(tmp_path: Path) -> None:
+    found = first_nonfinite(imported(tmp_path, small_dump()))
+    assert found is not None
+    assert (found.op_name, found.op_type, found.num_neg_inf, found.graph_name) == ("Log", "Log", 1, "loss")
+    assert not found.is_origin
+    (input_,) = found.inputs
+    assert input_.health is None
+    assert found.source is not None
+    assert (found.source.file_path, found.source.lineno, found.source.func) == ("/home/ada/train.py", 1, "loss")
+
+
+def test_a_dump_comes_back_exactly(tmp_path: Path) -> None:
+    logdir = imported(tmp_path, small_dump())
+    assert_exact(tmp_path / "dump", logdir)
+    assert rows(logdir, "SELECT count(*) FROM dump_message WHERE is_whole") == [(0,)]
+
+
+def unknown_field(record: bytes) -> bytes:
+    return record + b"\xfa\x07\x03new"  # field 127, a text
+
+
+def reordered(record: bytes) -> bytes:
+    return record[9:] + record[:9]  # the time behind the event
+
+
+def odd_summary(made: Any, place: int, value: float) -> bytes:
+    import struct
+
+    tensor = made.graph_execution_trace.tensor_proto
+    numbers = list(struct.unpack("<11d", tensor.tensor_content))
+    numbers[place] = value
+    tensor.tensor_content = struct.pack("<11d", *numbers)
+    return bytes(made.SerializeToString())
+
+
+def frame_of_file(index: int) -> bytes:
+    return building.stack_frame("f9", file_index=index, line=2, func="f")
+
+
+def endless() -> Any:
+    made = execution(150, "Mul")
+    made.wall_time = float("inf")
+    return made
+
+
+TRACES = "graph_execution_traces"
+ODD: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "unknown field of an event": ("execution", lambda: unknown_field(execution(150, "Mul").SerializeToString())),
+    "unknown field of a trace": (TRACES, lambda: unknown_field(trace(90, "g-model", "x").SerializeToString())),
+    "unknown field of a frame": ("stack_frames", lambda: unknown_field(frame_of_file(0))),
+    "no message": ("execution", lambda: b"\xff\xff\xff"),
+    "no message among graphs": ("graphs", lambda: b"\xff\xff\xff"),
+    "an empty message": (TRACES, lambda: b""),
+    "a graph id, which nothing writes": ("execution", lambda: bytes(DebugEvent(graph_id="g").SerializeToString())),
+    "a trace among executions": ("execution", lambda: trace(160, "g-model", "Softmax").SerializeToString()),
+    "fields in another order": ("execution", lambda: reordered(execution(150, "Mul").SerializeToString())),
+    "an unknown graph": (TRACES, lambda: trace(90, "g-lost", "op").SerializeToString()),
+    "an unknown op": (TRACES, lambda: trace(90, "g-model", "lost").SerializeToString()),
+    "an op of an unknown graph": ("graphs", lambda: building.graph_op("g-lost", "op", "Mul", "a:0", "^b", "c")),
+    "an unknown frame": ("graphs", lambda: building.graph_op("g-loss", "Exp", "Exp", stack=("f0", "f-lost"))),
+    "an unknown file": ("stack_frames", lambda: frame_of_file(5)),
+    "a line break in a line": ("source_files", lambda: building.source_file("/a.py", "x\ny", "z")),
+    "an empty line": ("source_files", lambda: building.source_file("/a.py", "")),
+    "no lines": ("source_files", lambda: building.source_file("/a.py")),
+    "a fraction as count": (TRACES, lambda: odd_summary(trace(90, "g-model", "Softmax"), 6, 0.5)),
+    "a negative zero": (TRACES, lambda: odd_summary(trace(90, "g-model", "Softmax"), 10, -0.0)),
+    "NaN as size": (TRACES, lambda: odd_summary(trace(90, "g-model", "Softmax"), 4, float("nan"))),
+    "an infinite dtype": (TRACES, lambda: odd_summary(trace(90, "g-model", "Softmax"), 2, float("inf"))),
+    "an endless time": ("execution", lambda: endless().SerializeToString()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_records_are_kept(tmp_path: Path, name: str) -> None:
+    file, make = ODD[name]
+    dump = small_dump()
+    dump[file].insert(1, make())
+    dump[file].append(make())
+    logdir = imported(tmp_path, dump)
+    assert_exact(tmp_path / "dump", logdir)
+    counts = dict(rows(logdir, "SELECT file, count(*) FROM dump_record GROUP BY file"))
+    assert counts == {file: len(records) for file, records in dump.items()}
+    assert first_nonfinite(logdir) is not None
+
+
+def test_what_cannot_be_resolved_is_counted(tmp_path: Path) -> None:
+    dump = small_dump()
+    dump["graphs"].append(ODD["an unknown frame"][1]())
+    dump["execution"].append(b"\xff\xff\xff")
+    dump["stack_frames"].append(ODD["an unknown file"][1]())
+    logdir = imported(tmp_path, dump)
+    assert stats(logdir) == [
+        ("failed", "execution record", "is no DebugEvent; it is kept as it is", 1),
+        ("failed", "source file", "is referred to, but not among the dump's source_files", 1),
+        ("failed", "stack frame", "is referred to, but not among the dump's stack_frames", 1),
+    ]
+    # The known frame of the stack is not lost with the other.
+    assert rows(
+        logdir,
+        "SELECT f.func FROM graph_op o JOIN stack_trace t USING (run_id, stack_trace_id) "
+        "JOIN stack_frame f USING (run_id, stack_frame_id) WHERE op_name = 'Exp'",
+    ) == [("<module>",)]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_missing_file_is_told(tmp_path: Path, file: str) -> None:
+    dump = small_dump()
+    del dump[file]
+    logdir = imported(tmp_path, dump)
+    assert ("dropped", f"file {file}", "is missing in the dump", None) in stats(logdir)
+    assert rows(logdir, "SELECT is_clean_end FROM run") == [(False,)]
+    assert_exact(tmp_path / "dump", logdir)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_dump_cut_at_any_byte_gives_all_before_the_cut(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        dump = write_dump(Path(scratch) / "dump", small_dump())
+        for path in data.draw(st.sets(st.sampled_from(sorted(dump.iterdir())), min_size=1)):
+            content = path.read_bytes()
+            path.write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
+        logdir = Path(scratch) / "logdir"
+        import_dump(dump, logdir)
+        assert_exact(dump, logdir)
+        torn = sum(bool(reason) for _, _, reason, _ in stats(logdir) if "ends inside" in reason)
+        whole = [path for path in dump.iterdir() if _is_cut(path)]
+        assert torn == len(whole)
+
+
+def _is_cut(path: Path) -> bool:
+    from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader
+
+    with open(path, "rb") as file:
+        reader = RecordReader(file)
+        list(reader)
+        return reader.damage is not None
+
+
+def test_a_damaged_record_ends_its_file_only(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump", small_dump())
+    path = next(dump.glob("*.execution"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    import_dump(dump, tmp_path / "logdir")
+    assert_exact(dump, tmp_path / "logdir")
+    ((stat, subject, reason, _),) = stats(tmp_path / "logdir")
+    assert (stat, subject) == ("dropped", "file execution")
+    assert "the checksum of a record does not match" in reason
+    assert rows(tmp_path / "logdir", "SELECT count(*) FROM tensor_health WHERE scope = 'graph'") == [(4,)]
+
+
+def test_several_file_sets_become_several_runs(tmp_path: Path) -> None:
+    dump = small_dump()
+    write_dump(tmp_path / "dump", dump, prefix="tfdbg_events.1795000000.worker-0")
+    write_dump(tmp_path / "dump", dump, prefix="tfdbg_events.1795000000.worker-1")
+    dump["metadata"] = [building.metadata(run_id="recording-2")]
+    write_dump(tmp_path / "dump", dump, prefix="tfdbg_events.1795009999.worker-1")
+    found = import_dump(tmp_path / "dump", tmp_path / "logdir")
+    assert len({run.run_id for run in found.runs}) == 3
+    assert rows(tmp_path / "logdir", "SELECT host_name, count(*) FROM run GROUP BY host_name ORDER BY ALL") == [
+        ("worker-0", 1),
+        ("worker-1", 2),
+    ]
+    for run in found.runs:
+        assert rebuilt_records(tmp_path / "logdir", run.run_id) == dump_records(tmp_path / "dump", prefix=run.prefix)
+
+
+def test_a_dump_is_not_imported_twice_but_again_when_it_grew(tmp_path: Path) -> None:
+    dump, logdir = write_dump(tmp_path / "dump", small_dump()), tmp_path / "logdir"
+    (first,) = import_dump(dump, logdir).runs
+    files = {path: path.stat().st_mtime_ns for path in logdir.rglob("*.parquet")}
+    (second,) = import_dump(shutil.copytree(dump, tmp_path / "copy"), logdir).runs
+    assert (second.run_id, second.is_new, second.rows) == (first.run_id, False, first.rows)
+    assert {path: path.stat().st_mtime_ns for path in logdir.rglob("*.parquet")} == files
+    grown = small_dump()
+    grown["execution"].append(execution(900, "Mul").SerializeToString())
+    (third,) = import_dump(write_dump(dump, grown), logdir).runs
+    assert (third.run_id, third.is_new) == (first.run_id, True)
+    assert rows(logdir, "SELECT count(*) FROM execution") == [(5,)]
+    assert_exact(dump, logdir)
+
+
+class _Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("at", [1, 5, 12])
+def test_an_interrupted_import_starts_over_without_doubles(tmp_path: Path, at: int) -> None:
+    dump, logdir = write_dump(tmp_path / "dump", small_dump()), tmp_path / "logdir"
+    calls = 0
+
+    def interrupt(done: int, total: int) -> None:
+        nonlocal calls
+        calls += 1
+        assert 0 <= done <= total
+        if calls == at:
+            raise _Killed
+
+    with pytest.raises(_Killed):
+        import_dump(dump, logdir, progress=interrupt)
+    (run,) = import_dump(dump, logdir).runs
+    assert run.is_new
+    assert_exact(dump, logdir)
+    # By path alone, too.
+    import pyarrow.dataset
+
+    assert pyarrow.dataset.dataset(logdir / "dump_record").count_rows() == run.num_events
+    assert rows(logdir, "SELECT count(*), bool_and(is_clean_end) FROM run") == [(1, True)]
+
+
+def test_two_imports_of_one_dump_at_once_are_refused(tmp_path: Path) -> None:
+    dump, logdir = write_dump(tmp_path / "dump", small_dump()), tmp_path / "logdir"
+    found: list[str] = []
+
+    def again(done: int, total: int) -> None:
+        if not found:
+            with pytest.raises(LogdirError) as error:
+                import_dump(dump, logdir)
+            found.append(str(error.value))
+
+    import_dump(dump, logdir, progress=again)
+    assert "by another import" in found[0]
+    assert_exact(dump, logdir)
+
+
+def test_other_runs_of_the_logdir_stay(tmp_path: Path) -> None:
+    from ...query.builder import RunBuilder
+
+    logdir = RunBuilder("run-a").write(tmp_path / "logdir")
+    import_dump(write_dump(tmp_path / "dump", small_dump()), logdir)
+    assert rows(logdir, "SELECT count(*) FROM run") == [(2,)]
+
+
+def test_a_path_that_is_no_dump_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DumpError, match="does not exist"):
+        import_dump(tmp_path / "nothing", tmp_path / "logdir")
+    assert not (tmp_path / "logdir").exists()
