@@ -39,7 +39,7 @@ class Hop:
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
         output_slot: Which output of the op.
-        dtype: Dtype by TensorFlow's name.
+        dtype: Dtype by TensorFlow's name; None where an import does not know it.
         shape: Dimensions.
         size: Number of elements.
         has_inf_or_nan: Whether any element is infinite or NaN.
@@ -71,7 +71,7 @@ class Hop:
     op_name: str | None
     graph_name: str | None
     output_slot: int | None
-    dtype: str
+    dtype: str | None
     shape: tuple[int, ...] | None
     size: int | None
     has_inf_or_nan: bool | None

@@ -32,7 +32,7 @@ def explain(event: TensorEvent, inputs: Inputs) -> str | None:
     if event.op_type is None:
         return _from_outside(event)
     if (
-        event.dtype.startswith("complex")
+        (event.dtype or "").startswith("complex")
         or event.num_nan is None
         or event.num_pos_inf is None
         or event.num_neg_inf is None
@@ -236,6 +236,8 @@ def _of(count: int | None, event: TensorEvent) -> str:
 
 
 def _largest(event: TensorEvent) -> str:
+    if event.dtype is None:  # an imported dump does not always say
+        return "the largest number of its dtype"
     largest = _LARGEST.get(event.dtype)
     return f"the largest {event.dtype}" + ("" if largest is None else f", {largest:.6g}")
 
