@@ -1,0 +1,98 @@
+"""`tfdbg-arrow export`: what it prints, and its errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tfdbg_arrow.cli import app
+
+from ..query.builder import CLEAN, RunBuilder
+
+
+def run_cli(*args: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Mul")
+    run.tensor(graph, "x", CLEAN, execution=run.execution("f", graph=graph, inputs=[7]))
+    run.external(7, CLEAN, execution=0)
+    return run.write(tmp_path / "logdir")
+
+
+def test_it_says_what_was_written_and_what_was_not(logdir: Path, tmp_path: Path) -> None:
+    result = run_cli("export", "--debugger-v2", logdir, tmp_path / "dump")
+    assert (result.exit_code, result.stderr) == (0, "")
+    size = sum(path.stat().st_size for path in (tmp_path / "dump").iterdir())
+    assert result.stdout == (
+        "run run-a, FULL_HEALTH\n"
+        f"  {tmp_path / 'dump'}: {size:,} bytes\n"
+        "  records: 1 metadata, 1 source files, 1 stack frames, 3 graphs, 1 execution, 1 graph execution traces\n"
+        "  left out: 1 rows of tensor_health. Debugger V2 knows no tensors that come from outside all recorded ops.\n"
+    )
+
+
+def test_json_holds_the_same(logdir: Path, tmp_path: Path) -> None:
+    result = run_cli("export", "--debugger-v2", "--json", logdir, tmp_path / "dump")
+    found = json.loads(result.stdout)
+    (run,) = found["runs"]
+    assert (found["format"], run["run_id"], run["dump"]) == ("debugger_v2", "run-a", str(tmp_path / "dump"))
+    assert (run["tensor_debug_mode"], run["is_imported"], run["notes"]) == ("FULL_HEALTH", False, [])
+    assert run["num_records"]["graph_execution_traces"] == 1
+    assert [item["num_rows"] for item in run["left_out"]] == [1]
+
+
+def test_the_mode_and_the_run_can_be_chosen(logdir: Path, tmp_path: Path) -> None:
+    RunBuilder("run-b").write(logdir)
+    chosen = ("--run-id", "run-a", "--tensor-debug-mode", "SHAPE", "--json")
+    result = run_cli("export", "--debugger-v2", logdir, tmp_path / "dump", *chosen)
+    assert [(run["run_id"], run["tensor_debug_mode"]) for run in json.loads(result.stdout)["runs"]] == [
+        ("run-a", "SHAPE")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "no format was asked for; give --debugger-v2."),
+        (("--debugger-v2", "--run-id", "run-z"), "{logdir} has no run 'run-z'; it has run-a."),
+        (
+            ("--debugger-v2", "--tensor-debug-mode", "FULL_TENSOR"),
+            (
+                "the run run-a was recorded in FULL_HEALTH, which cannot be exported in FULL_TENSOR, only in NO_TENSOR, "
+                "CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, SHAPE."
+            ),
+        ),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(arguments: tuple[str, ...], message: str, logdir: Path, tmp_path: Path) -> None:
+    result = run_cli("export", logdir, tmp_path / "dump", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"tfdbg-arrow: {message.format(logdir=logdir)}\n"
+    assert not (tmp_path / "dump").exists()
+
+
+def test_a_path_that_is_no_logdir_or_no_place_for_a_dump_is_one_sentence(logdir: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    assert run_cli("export", "--debugger-v2", logdir, tmp_path / "dump").exit_code == 0
+    for source, target, words in (
+        (tmp_path / "nowhere", tmp_path / "new", "does not exist"),
+        (tmp_path / "empty", tmp_path / "new", "is an empty directory"),
+        (tmp_path / "dump", tmp_path / "new", "tfdbg-arrow import"),
+        (logdir, tmp_path / "file", "is a file; give a directory"),
+        (logdir, tmp_path / "file" / "below", "cannot be"),
+        (logdir, tmp_path / "dump", "holds a dump already"),
+        (logdir, logdir, "is a logdir of tfdbg_arrow"),
+    ):
+        result = run_cli("export", "--debugger-v2", source, target)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert words in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert not (tmp_path / "new").exists()
