@@ -77,14 +77,15 @@ class Program:
         script = here / "program.py"
         script.write_text(textwrap.dedent(PROGRAM))
         self.errors = here / "errors"
-        self.process = subprocess.Popen(
-            [sys.executable, str(script), str(here / "logdir"), url, how],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors.open("w"),
-            text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(script), str(here / "logdir"), url, how],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            )
 
     def __enter__(self) -> Program:
         return self
@@ -111,7 +112,7 @@ class Program:
 
 
 def eventually(happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not happened():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.1)
