@@ -76,14 +76,16 @@ class Program:
     def __init__(self, here: Path, url: str, how: str = "ends") -> None:
         script = here / "program.py"
         script.write_text(textwrap.dedent(PROGRAM))
-        self.process = subprocess.Popen(
-            [sys.executable, str(script), str(here / "logdir"), url, how],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
+        self.errors = here / "errors"
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(script), str(here / "logdir"), url, how],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            )
 
     def __enter__(self) -> Program:
         return self
@@ -96,7 +98,7 @@ class Program:
     def reaches(self, text: str) -> None:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line == f"{text}\n", self.process.communicate()[1]
+        assert line == f"{text}\n", self.errors.read_text()
 
     def go_on(self) -> None:
         assert self.process.stdin is not None
@@ -105,12 +107,12 @@ class Program:
 
     def end(self) -> str:
         """Returns what it wrote on stderr."""
-        _, errors = self.process.communicate(timeout=60)
-        return errors
+        self.process.communicate(timeout=100)
+        return self.errors.read_text()
 
 
 def eventually(happened: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not happened():
         assert time.monotonic() < end, "it did not happen"
         time.sleep(0.1)
@@ -152,7 +154,7 @@ def test_a_training_is_read_from_s3_while_it_goes_on_and_the_server_dies_in_betw
             assert logdir.rows("SELECT count(*) FROM mark") == [(2,)]
             with pytest.raises(LogdirError, match=r"^s3://bucket/logs/run cannot be read \("):
                 logdir.refresh()
-            time.sleep(1.5)
+            eventually(lambda: "cannot be reached" in program.errors.read_text())
             server.start()
             eventually(lambda: steps_of(logdir) == list(range(10)))
         program.go_on()
