@@ -129,6 +129,10 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return made
 
 
+IMPORTED_ONLY = {"dump_message", "dump_record"}
+"""Tables that a recording leaves empty."""
+
+
 @pytest.fixture(scope="module")
 def logdir(recorded: Recorded) -> Logdir:
     return open_logdir(recorded.every)
@@ -146,7 +150,7 @@ class TestEveryTable:
     def test_the_three_readers_agree_row_by_row(self, recorded: Recorded, logdir: Logdir, name: str) -> None:
         read = {who: in_order(reader(recorded.every / name), table(name)) for who, reader in READERS.items()}
         ((count,),) = logdir.rows(f'SELECT count(*) FROM "{name}"')
-        assert count > 0
+        assert (count > 0) == (name not in IMPORTED_ONLY)
         assert {who: data.num_rows for who, data in read.items()} == dict.fromkeys(READERS, count)
         assert read["duckdb"].equals(read["pyarrow"])
         assert read["polars"].equals(read["pyarrow"])
