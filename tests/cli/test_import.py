@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ..query.builder import RunBuilder
 from ..writer.debugger_v2.building import small_dump, write_dump
 
 
@@ -31,7 +32,7 @@ def test_an_import_says_what_it_did_and_a_second_one_that_it_was_done(tmp_path: 
     }
     assert [(stat["subject"], stat["num_events"]) for stat in made["dropped"]] == [
         ("file stack_frames", None),
-        ("stack frame", 14),
+        ("stack frame", 18),
     ]
     assert first["seconds"] > 0
     second = json.loads(run("import", dump, tmp_path / "logdir", "--json"))
@@ -41,3 +42,10 @@ def test_an_import_says_what_it_did_and_a_second_one_that_it_was_done(tmp_path: 
     assert "is in the logdir already, with 18 records; nothing was done" in text
     assert made["run_id"] in text
     assert made["run_id"] in run("info", tmp_path / "logdir")
+
+
+def test_other_runs_of_the_logdir_stay(tmp_path: Path) -> None:
+    logdir = RunBuilder("run-a").write(tmp_path / "logdir")
+    run("import", write_dump(tmp_path / "dump", small_dump()), logdir)
+    assert [made["run_id"] for made in json.loads(run("info", logdir, "--json"))["runs"]].count("run-a") == 1
+    assert len(json.loads(run("info", logdir, "--json"))["runs"]) == 2

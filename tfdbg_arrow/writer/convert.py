@@ -357,6 +357,7 @@ class Converter:
             "max_abs_finite": _nullable(get("max_abs"), numeric & ((flags & Flag.ANY_FINITE) != 0)),
             "is_call_inferred": pa.nulls(len(rows), pa.bool_()),
             "step": _nullable(step, step != NO_STEP),
+            "is_call_inferred": pa.nulls(len(rows), pa.bool_()),  # a recording observes it
         }
         for group, flag in ((_COUNTS, Flag.COUNTS), (_SIGNS, Flag.SIGNS)):
             measured = (flags & flag) != 0
