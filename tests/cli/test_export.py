@@ -65,8 +65,8 @@ def test_the_mode_and_the_run_can_be_chosen(logdir: Path, tmp_path: Path) -> Non
         (
             ("--debugger-v2", "--tensor-debug-mode", "FULL_TENSOR"),
             (
-                "the run run-a was recorded in FULL_HEALTH, which cannot be exported in FULL_TENSOR, only in NO_TENSOR, "
-                "CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, SHAPE."
+                "the run run-a was recorded in FULL_HEALTH, which cannot be exported in FULL_TENSOR, only in "
+                "NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, SHAPE."
             ),
         ),
     ],

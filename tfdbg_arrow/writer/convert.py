@@ -355,7 +355,6 @@ class Converter:
             "has_inf_or_nan": _nullable((flags & Flag.BAD) != 0, (flags & Flag.CHECKED) != 0),
             "num_subnormal": _nullable(get("num_subnormal"), numeric),
             "max_abs_finite": _nullable(get("max_abs"), numeric & ((flags & Flag.ANY_FINITE) != 0)),
-            "is_call_inferred": pa.nulls(len(rows), pa.bool_()),
             "step": _nullable(step, step != NO_STEP),
             "is_call_inferred": pa.nulls(len(rows), pa.bool_()),  # a recording observes it
         }

@@ -350,3 +350,15 @@ def test_what_a_dump_has_no_place_for_is_said(logdirs: dict[str, Path], exported
     assert "wait forever" in " ".join(exported["FULL_TENSOR"].notes)
     assert "no graph execution traces" in " ".join(exported["NO_TENSOR"].notes)
     assert exported["FULL_HEALTH"].notes == ()
+
+
+def test_a_run_can_be_exported_while_it_records(tmp_path: Path) -> None:
+    logdir = tmp_path / "logdir"
+    with tfdbg_arrow.capture(logdir):
+        run_program()
+        for number in range(3):
+            (run,) = export_logdir(logdir, tmp_path / str(number))
+            found = alerts(run.dump)  # its reader fails where what it needs is missing
+            assert len(found) <= len(expected_alerts(logdir, "FULL_HEALTH"))
+    (run,) = export_logdir(logdir, tmp_path / "all")
+    assert alerts(run.dump) == expected_alerts(logdir, "FULL_HEALTH") != []
