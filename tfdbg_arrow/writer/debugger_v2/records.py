@@ -20,7 +20,8 @@ Import makes one row of `dump_record` for each record of each of the six files, 
      to its n-th row of `tensor_health` by `event_index` (`scope` = 'execution', `execution_index` = `row_id`); a
      trace's to the row with `event_index` = `row_id`. In health and shape modes a part of the content stayed in the
      message: append `summary_tail()` of the row's columns to it. In FULL_TENSOR the content is
-     `tensor_value.value` of the row with that `event_index`; where there is no such row the content stayed.
+     `tensor_value.value` of the row with that `event_index`; where there is no such row the content stayed, and
+     where the message lists the elements (`float_val` and so on) it has no content.
 
 Records of the file `graphs` keep all but their stack in the message, since names are short and differ in each.
 A file of a file set exists (perhaps without records) where `run.settings` lists it: see `importer.py`.
