@@ -92,8 +92,9 @@ class Recording {
     session_->values.release(upto);
   }
 
-  // Appends one whole record that Python measured, its DIMS records included. False: there was no room.
-  bool append(Bytes records) {
+  // Appends one whole record that Python measured, its DIMS records included. Returns the first one's event index,
+  // kNoValue where there was no room.
+  int64_t append(Bytes records) {
     if (records.size() == 0 || records.size() % sizeof(Record) != 0) {
       throw nb::value_error("expected whole records of 256 bytes");
     }
@@ -104,7 +105,7 @@ class Recording {
     while (!spool.try_reserve(count, &sequence)) {
       if (!spool.wait_for_room(count)) {
         spool.count_dropped(count);
-        return false;
+        return kNoValue;
       }
     }
     const auto* source = reinterpret_cast<const Record*>(records.data());
@@ -112,7 +113,7 @@ class Recording {
       spool.fill(sequence + i, source[i]);
       if ((source[i].flags & kBad) != 0) spool.signal_urgent();
     }
-    return true;
+    return static_cast<int64_t>(sequence);
   }
 
   int64_t append_value(Bytes value) {
@@ -121,6 +122,13 @@ class Recording {
   }
 
   int64_t next_execution_index() { return session_->next_execution_index.fetch_add(1, std::memory_order_relaxed); }
+
+  // What a bad tensor does that nothing masks (OnNonFinite), before start(). The run's id ends the error's text.
+  void set_on_nonfinite(int reaction, const std::string& run_id) {
+    session_->on_nonfinite = static_cast<OnNonFinite>(reaction);
+    session_->run_id = run_id;
+  }
+  std::vector<int64_t> take_nonfinite_notes() { return session_->nonfinite_notes.take(); }
 
   uint64_t num_dropped() const { return session_->spool.num_dropped(); }
   uint64_t num_events() const { return session_->spool.head(); }
@@ -134,7 +142,7 @@ class Recording {
 PyMethodDef g_op_callback = {"op_callback", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(op_callback)),
                              METH_FASTCALL | METH_KEYWORDS,
                              "op_callback(op_type, inputs, attrs, outputs, op_name=None, graph=None)\n\n"
-                             "TensorFlow's op callback. Records; never raises; returns None."};
+                             "TensorFlow's op callback. Records; raises only what `on_nonfinite` raises; returns None."};
 
 nb::list stacks_since(int64_t start) {
   nb::list stacks;
@@ -223,6 +231,8 @@ NB_MODULE(_core, m) {
       .def("append_value", &Recording::append_value, nb::arg("value"))
       .def("next_execution_index", &Recording::next_execution_index)
       .def("num_dropped", &Recording::num_dropped)
+      .def("set_on_nonfinite", &Recording::set_on_nonfinite, nb::arg("reaction"), nb::arg("run_id"))
+      .def("take_nonfinite_notes", &Recording::take_nonfinite_notes)
       .def("num_events", &Recording::num_events)
       .def("set_step", &Recording::set_step, nb::arg("step"));
 
@@ -230,9 +240,11 @@ NB_MODULE(_core, m) {
     load_tensorflow_api(framework, cc, python);
     register_record_ops();
   });
-  m.def("set_handlers", [](nb::handle on_graph_op, nb::handle covers_op, nb::handle on_error) {
-    set_eager_handlers(on_graph_op.ptr(), covers_op.ptr(), on_error.ptr());
-  }, nb::arg("on_graph_op").none(), nb::arg("covers_op").none(), nb::arg("on_error").none());
+  m.def("set_handlers", [](nb::handle on_graph_op, nb::handle covers_op, nb::handle on_error, nb::handle on_nonfinite) {
+    set_eager_handlers(on_graph_op.ptr(), covers_op.ptr(), on_error.ptr(), on_nonfinite.ptr());
+  }, nb::arg("on_graph_op").none(), nb::arg("covers_op").none(), nb::arg("on_error").none(),
+     nb::arg("on_nonfinite").none() = nb::none());
+  m.def("set_watching", &set_watching, nb::arg("watching"));
   m.def("begin_call", [](nb::handle name, nb::handle inputs, int64_t num_outputs) {
     return begin_call(name.ptr(), inputs.ptr(), num_outputs);
   });
