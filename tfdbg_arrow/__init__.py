@@ -13,13 +13,14 @@ from tfdbg_arrow._version import __version__
 if TYPE_CHECKING:
     from tfdbg_arrow import errors
     from tfdbg_arrow.query import Logdir, NonFinite, first_nan, first_nonfinite, nonfinite, open_logdir
+    from tfdbg_arrow.stop import capture, enable
     from tfdbg_arrow.writer.keras import MarkCallback
-    from tfdbg_arrow.writer.session import capture, disable, enable, flush, is_recording, mark
+    from tfdbg_arrow.writer.session import disable, flush, is_recording, mark
 
 _MODULE_OF = {
-    "capture": "tfdbg_arrow.writer.session",
+    "capture": "tfdbg_arrow.stop",
     "disable": "tfdbg_arrow.writer.session",
-    "enable": "tfdbg_arrow.writer.session",
+    "enable": "tfdbg_arrow.stop",
     "flush": "tfdbg_arrow.writer.session",
     "is_recording": "tfdbg_arrow.writer.session",
     "mark": "tfdbg_arrow.writer.session",

@@ -204,7 +204,7 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
 
 
 def _in_one_line(found: NonFinite) -> str:
-    from tfdbg_arrow.cli.first_nonfinite_text import bad_kinds_text, graph_text, tensor_text
+    from tfdbg_arrow.query.wording import bad_kinds_text, graph_text, tensor_text
 
     text = f"{bad_kinds_text(found)} in {tensor_text(found)}"
     graph = graph_text(found)

@@ -10,6 +10,7 @@ afterwards, unless somebody else replaced it meanwhile: then ours stays and pass
 | `atomic_function.from_func_graph` | a graph becomes a function: described and made to record |
 | `function_context.make_function_context` | what was traced without recording is traced anew |
 | `threading.Thread._bootstrap_inner`, `FuncRegistry.__call__` | threads that start, and TensorFlow's that run Python |
+| `core._status_to_exception`, `BaseSession._do_call` | TensorFlow's error of a step that we failed becomes ours |
 | `save._build_meta_graph_impl` | a SavedModel never holds an op of ours; stays for good |
 """
 
@@ -26,14 +27,16 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_cache
 from tensorflow.python.autograph.impl import api as autograph_api
+from tensorflow.python.client import session as client_session
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager import core as eager_core
 from tensorflow.python.eager import execute
 from tensorflow.python.eager import record as tape_record
 from tensorflow.python.eager.polymorphic_function import atomic_function, function_context
 from tensorflow.python.framework import config as framework_config
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
-from tensorflow.python.ops.control_flow_v2_func_graphs import WhileCondFuncGraph
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph, WhileCondFuncGraph
 from tensorflow.python.saved_model import save as saved_model_save
 
 from tfdbg_arrow.errors import RecordingError
@@ -44,11 +47,22 @@ _XLA_MUST_COMPILE = "_XlaMustCompile"
 _AttrValue = tf.compat.v1.AttrValue
 
 
+class Stop(Protocol):
+    """What turns TensorFlow's error of a step that we failed into ours."""
+
+    def error_in(self, text: str) -> Exception | None:
+        """Returns our error for the text of one of TensorFlow's; None for an error that is not about us."""
+
+
 class Observer(Protocol):
     """What the hooks tell a recording. Nothing of it may raise."""
 
     op_callback: Callable[..., None]
     generation: int
+
+    @property
+    def stop(self) -> Stop | None:
+        """Set where the recording may stop the program."""
 
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
         """A call of a function from eager code begins; returns its execution index, -1 for none."""
@@ -101,6 +115,9 @@ class Hooks:
         self._patch(function_context, "make_function_context", self._make_make_function_context)
         self._patch(threading.Thread, "_bootstrap_inner", self._make_observed_entry)
         self._patch(script_ops.FuncRegistry, "__call__", self._make_observed_entry)
+        if self._observer.stop is not None:
+            self._patch(eager_core, "_status_to_exception", self._make_status_to_exception)
+            self._patch(client_session.BaseSession, "_do_call", self._make_do_call)
         self._observe_thread()
         execute.execute = execute.execute_with_callbacks
 
@@ -159,6 +176,29 @@ class Hooks:
                 observer.end_call(execution_index, outputs)
 
         return call_function
+
+    def _make_status_to_exception(self, original: Any) -> Any:
+        observer = self._observer
+
+        def status_to_exception(status: Any) -> Any:
+            error = observer.stop.error_in(status.message) if self._active and observer.stop is not None else None
+            return original(status) if error is None else error
+
+        return status_to_exception
+
+    def _make_do_call(self, original: Any) -> Any:
+        observer = self._observer
+
+        def do_call(session: Any, function: Any, *args: Any) -> Any:
+            try:
+                return original(session, function, *args)
+            except tf.errors.OpError as failure:
+                error = observer.stop.error_in(failure.message) if self._active and observer.stop is not None else None
+                if error is None:
+                    raise
+                raise error from None
+
+        return do_call
 
     def _make_from_func_graph(self, original: Any) -> Any:
         observer = self._observer
@@ -229,6 +269,7 @@ def create_record_op(graph: Any, op_type: str, inputs: Sequence[Any], *, attrs: 
 
 
 _HELD_CONDITION = "condition_once_recorded"
+_HELD_VARIABLE = "loop_variable_once_recorded"
 
 
 def make_run(graph: Any, ops: Sequence[Any]) -> None:
@@ -254,13 +295,55 @@ def make_run(graph: Any, ops: Sequence[Any]) -> None:
     graph.outputs[0].op._add_control_inputs(new)
 
 
+def make_run_before_next(graph: Any, ops: Sequence[Any]) -> None:
+    """As make_run(), and no iteration of a loop begins before the ops of the last one have run."""
+    known = {op.name for op in graph.control_outputs}
+    new = [op for op in ops if op.name not in known]
+    make_run(graph, ops)
+    if not new or not isinstance(graph, WhileBodyFuncGraph):
+        return
+    arguments = {id(tensor) for tensor in graph.inputs}
+    with graph.as_default():
+        for index, result in enumerate(graph.outputs):
+            # A gradient tells loop invariants and lists from loop variables by the tensors themselves.
+            if id(result) in arguments or result.dtype in (tf.resource, tf.variant):
+                continue
+            if not result.op.name.startswith(_HELD_VARIABLE):
+                attrs = {"T": _AttrValue(type=result.dtype.as_datatype_enum)}
+                held = graph._create_op_internal(
+                    "Identity", [result], [result.dtype], None, _HELD_VARIABLE, attrs, None, False
+                )
+                held.outputs[0].set_shape(result.shape)
+                graph.outputs[index] = held.outputs[0]
+            graph.outputs[index].op._add_control_inputs(new)
+
+
 def own_result(tensor: Any) -> Any:
     """Returns the user's tensor for a graph's result that make_run() has put in its place."""
-    return tensor.op.inputs[0] if tensor.op.name.startswith(_HELD_CONDITION) else tensor
+    return tensor.op.inputs[0] if tensor.op.name.startswith((_HELD_CONDITION, _HELD_VARIABLE)) else tensor
+
+
+def is_used_by_graph(graph: Any) -> bool:
+    """Returns whether another graph uses what a graph returns: not eager code, not a loop's next iteration."""
+    return hasattr(graph.outer_graph, "control_outputs") and not isinstance(graph, WhileBodyFuncGraph)
+
+
+def let_pass(error: Exception) -> Exception:
+    """Marks an error so that autograph and Keras hand it on as it is, and returns it."""
+    error.ag_pass_through = True  # type: ignore[attr-defined]
+    error._keras_call_info_injected = True  # type: ignore[attr-defined]
+    return error
 
 
 def create_summary_op(
-    graph: Any, rows: Any, *, nodes: Sequence[int], dtypes: Sequence[int], generation: int, device: str
+    graph: Any,
+    rows: Any,
+    *,
+    nodes: Sequence[int],
+    dtypes: Sequence[int],
+    decides: Sequence[bool],
+    generation: int,
+    device: str,
 ) -> Any:
     """Creates the op that records summary rows, and returns it.
 
@@ -269,12 +352,14 @@ def create_summary_op(
         rows: Its symbolic float64 tensor of shape [len(nodes), NUM_COLUMNS] of `summary.py`.
         nodes: The keys of the tensors.
         dtypes: The tensors' own dtypes, as numbers.
+        decides: For each whether it stops the program if it is bad.
         generation: Tells the recordings of one process apart.
         device: Where the tensors are; the rows are taken from host memory.
     """
     attrs = {
         "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
         "dtypes": _AttrValue(list=_AttrValue.ListValue(i=dtypes)),
+        "decides": _AttrValue(list=_AttrValue.ListValue(i=decides)),
         "generation": _AttrValue(i=generation),
     }
     with graph.as_default():
@@ -299,29 +384,45 @@ class NativeRecordOps:
 
     Args:
         generation: Tells the recordings of one process apart.
+        is_gate: Whether no op takes a tensor that can stop the program before that tensor is recorded.
     """
 
-    def __init__(self, *, generation: int) -> None:
+    def __init__(self, *, generation: int, is_gate: bool = False) -> None:
         self._generation = generation
+        self._max_ops = 1 if is_gate else _MAX_OPS_IN_GROUP
+        self._is_gate = is_gate
 
     def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
         """Adds the record ops; returns them."""
         added = []
         with graph.as_default():
             places = {id(tensor): index for index, tensor in enumerate(graph.inputs)}
-            for device, group in _groups(batches, places):
+            for device, group in _groups(batches, places, max_ops=self._max_ops):
                 tensors = [tensor for batch in group for tensor in batch.tensors]
                 types = [tensor.dtype.base_dtype.as_datatype_enum for tensor in tensors]
                 nodes = [node for batch in group for node in batch.nodes]
+                decides = [int(decide) for batch in group for decide in batch.decides]
                 arguments = [places[id(tensor)] for tensor in tensors if id(tensor) in places]
                 attrs = {
                     "T": _AttrValue(list=_AttrValue.ListValue(type=types)),
                     "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
+                    "decides": _AttrValue(list=_AttrValue.ListValue(i=decides)),
                     "generation": _AttrValue(i=self._generation),
                     "arguments": _AttrValue(list=_AttrValue.ListValue(i=arguments)),
                 }
                 added.append(create_record_op(graph, "TfdbgArrowRecord", tensors, attrs=attrs, device=device))
+                if self._is_gate:
+                    _hold_users(added[-1], [tensor for tensor, decide in zip(tensors, decides, strict=True) if decide])
         return added
+
+
+def _hold_users(record_op: Any, tensors: Sequence[Any]) -> None:
+    """Makes the ops that take the tensors wait for their record op."""
+    users = {
+        id(user): user for tensor in tensors for user in tensor.consumers() if not user.type.startswith(OWN_OP_PREFIX)
+    }
+    for user in users.values():
+        user._add_control_inputs([record_op])
 
 
 # Each record op costs a turn of TensorFlow's scheduler, as much as counting a small tensor; but an op that takes
@@ -329,14 +430,16 @@ class NativeRecordOps:
 _MAX_OPS_IN_GROUP = 4
 
 
-def _groups(batches: Sequence[TensorBatch], places: Mapping[int, int]) -> list[tuple[str, list[TensorBatch]]]:
+def _groups(
+    batches: Sequence[TensorBatch], places: Mapping[int, int], *, max_ops: int
+) -> list[tuple[str, list[TensorBatch]]]:
     """Batches that one record op takes: neighbours in order of creation, on the same device, all arguments or none."""
     groups: list[tuple[str, list[TensorBatch]]] = []
     filling: dict[tuple[str, bool], list[TensorBatch]] = {}
     for batch in batches:
         device = batch.op.device
         key = (device, id(batch.tensors[0]) in places)
-        if key not in filling or len(filling[key]) >= _MAX_OPS_IN_GROUP:
+        if key not in filling or len(filling[key]) >= max_ops:
             filling[key] = []
             groups.append((device, filling[key]))
         filling[key].append(batch)

@@ -45,11 +45,13 @@ class TensorBatch:
         op: The producing `tf.Operation`.
         tensors: Its covered outputs, symbolic.
         nodes: Their keys in the registry, in the same order.
+        decides: For each whether it stops the program if it is bad, under `on_nonfinite`; empty: none does.
     """
 
     op: Any
     tensors: tuple[Any, ...]
     nodes: tuple[int, ...]
+    decides: tuple[bool, ...] = ()
 
 
 def runs_inline(op_type: str) -> bool:
@@ -72,6 +74,7 @@ class GraphInstrumenter:
         own_result: Returns the user's tensor for a graph's result that `make_run` put in its place.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
+        judge: `(graph, batches)`: says of the tensors of a graph which stop the program if they are bad; None: none.
         on_session_graph: Told of the first op that is created in a graph that is no function's.
     """
 
@@ -87,6 +90,7 @@ class GraphInstrumenter:
         intern_stack: Callable[[], int],
         on_unknown_callee: Callable[[str], None],
         on_session_graph: Callable[[], None],
+        judge: Callable[[Any, list[TensorBatch]], list[TensorBatch]] | None = None,
     ) -> None:
         self._registry = registry
         self._append = append
@@ -95,6 +99,7 @@ class GraphInstrumenter:
         self._make_run = make_run
         self._own_result = own_result
         self._intern_stack = intern_stack
+        self._judge = judge
         self._on_unknown_callee = on_unknown_callee
         self._on_session_graph: Callable[[], None] | None = on_session_graph
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
@@ -123,6 +128,8 @@ class GraphInstrumenter:
                 self._describe_graph(graph, state)
             batches = self._describe_ops(graph, state)
             self._describe_signature(function_name, graph, state)
+            if self._judge is not None:
+                batches = self._judge(graph, batches)
             must_run = self._record_ops.add(graph, batches) if batches else []
             # TensorFlow keeps what a call holds only if the call itself must run.
             must_run += [graph.get_operation_by_name(name) for name in sorted({key[0] for key in state.callees})]

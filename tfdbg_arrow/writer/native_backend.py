@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer import hooks
-from tfdbg_arrow.writer.backend import Handlers
+from tfdbg_arrow.writer.backend import Handlers, OnNonFinite
 from tfdbg_arrow.writer.instrument import RecordOps
 from tfdbg_arrow.writer.records import RECORD_DTYPE, RECORD_SIZE
 from tfdbg_arrow.writer.settings import Settings
@@ -102,6 +102,18 @@ class NativeSpool:
         """Returns the next event index."""
         return int(self.recording.num_events())
 
+    def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None:
+        """Says what a bad tensor of a graph does; before start()."""
+        self.recording.set_on_nonfinite(int(reaction), run_id)
+
+    def take_nonfinite_notes(self) -> list[int]:
+        """Returns the event indexes of bad tensors of graphs that were noted since the last call."""
+        return list(self.recording.take_nonfinite_notes())
+
+    def set_watching(self, is_watching: bool) -> None:
+        """Says whether every eager op is told of, not only those with a bad tensor."""
+        self.core.set_watching(is_watching)
+
     def set_step(self, step: int) -> None:
         """Labels the events from here on."""
         self.recording.set_step(step)
@@ -119,11 +131,16 @@ class NativeBackend(NativeSpool):
     def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
         super().__init__(settings, core=core, spool_path=spool_path, value_path=value_path, generation=generation)
         self.op_callback: Callable[..., None] = core.op_callback
-        self.record_ops: RecordOps = hooks.NativeRecordOps(generation=generation)
+        self.record_ops: RecordOps = hooks.NativeRecordOps(
+            generation=generation, is_gate=settings.on_nonfinite == "raise"
+        )
 
     def start(self, handlers: Handlers) -> None:
         """From here on events are recorded."""
-        self.core.set_handlers(handlers.on_graph_op, handlers.covers_op, handlers.on_error)
+        self.core.set_handlers(
+            handlers.on_graph_op, handlers.covers_op, handlers.on_error, on_nonfinite=handlers.on_nonfinite
+        )
+        self.core.set_watching(False)
         self.recording.start()
 
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int) -> int:

@@ -59,6 +59,7 @@ class Settings:
         tensor_dtypes_text: The user's own choice of dtypes, as the `run` table gives it; None: the mode's.
         health_backend: `auto`, `native` or `tensorflow`.
         spool_size_bytes: Size of the event spool on disk.
+        on_nonfinite: What a bad value does: `record`, `raise`, or a callable that is called.
     """
 
     logdir: Path
@@ -69,6 +70,7 @@ class Settings:
     tensor_dtypes_text: str | None
     health_backend: str
     spool_size_bytes: int
+    on_nonfinite: str | Callable[[Any], object] = "record"
 
     @property
     def dtype_mask(self) -> int:
@@ -101,6 +103,7 @@ class Request:
     tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None
     health_backend: str = "auto"
     spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES
+    on_nonfinite: str | Callable[[Any], object] = "record"
 
     def check(self, as_dtype: Callable[[Any], Any] | None = None) -> Settings:
         """Returns it as settings, and makes the logdir.
@@ -140,7 +143,20 @@ class Request:
             tensor_dtypes_text=text,
             health_backend=self.health_backend,
             spool_size_bytes=self.spool_size_bytes,
+            on_nonfinite=_check_on_nonfinite(self.on_nonfinite, mode),
         )
+
+
+def _check_on_nonfinite(value: Any, mode: TensorDebugMode) -> str | Callable[[Any], object]:
+    if not callable(value) and value not in ("record", "raise"):
+        raise SettingError(f"on_nonfinite is {value!r}; expected 'record', 'raise' or a callable")
+    if value != "record" and mode in (TensorDebugMode.NO_TENSOR, TensorDebugMode.SHAPE):
+        raise SettingError(
+            f"on_nonfinite is {value!r}, but mode {mode.name} does not look for bad values; use CURT_HEALTH, "
+            "CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR"
+        )
+    chosen: str | Callable[[Any], object] = value
+    return chosen
 
 
 def _is_int(value: object) -> bool:

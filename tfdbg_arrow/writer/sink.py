@@ -73,6 +73,7 @@ class Sink:
         flush_interval_s: Seconds after which waiting events are written.
         flush_rows: Records after which they are written sooner.
         on_failure: Told of each kind of failure once, with a sentence.
+        on_records: Sees the records that are about to be written.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class Sink:
         flush_interval_s: float = 1.0,
         flush_rows: int = 65536,
         on_failure: Callable[[str], None],
+        on_records: Callable[[Records], None] | None = None,
     ) -> None:
+        self._on_records = on_records
         self._logdir, self._run_id, self._recorder = Path(logdir), run_id, recorder
         self._flush_interval_s, self._flush_rows = flush_interval_s, max(1, flush_rows)
         self._failures = Failures(on_failure)
@@ -244,6 +247,9 @@ class Sink:
         if whole == 0:
             return
         self._num_events = int(records["commit"][whole - 1])
+        if self._on_records is not None:
+            with self._failures.caught("masked values"):
+                self._on_records(records[:whole])
         try:
             batch = Batch(
                 pick(records, np.arange(whole)) if whole < len(records) or not records.flags.writeable else records

@@ -35,7 +35,7 @@ import tensorflow as tf
 
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer import hooks, summary
-from tfdbg_arrow.writer.backend import Handlers
+from tfdbg_arrow.writer.backend import Handlers, OnNonFinite
 from tfdbg_arrow.writer.instrument import RecordOps, TensorBatch
 from tfdbg_arrow.writer.native_backend import NativeSpool
 from tfdbg_arrow.writer.python_eager import (
@@ -48,7 +48,7 @@ from tfdbg_arrow.writer.python_eager import (
 )
 from tfdbg_arrow.writer.python_spool import PythonSpool
 from tfdbg_arrow.writer.recorder import Recorder
-from tfdbg_arrow.writer.records import NO_STEP, NUM_INLINE_DIMS, RECORD_SIZE, Kind
+from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, NUM_INLINE_DIMS, RECORD_SIZE, Flag, Kind
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
 from tfdbg_arrow.writer.stacks import StackTable
 
@@ -63,6 +63,8 @@ class _Spool(Recorder, EventWriter, Protocol):
     def abandon(self) -> None: ...
     def remove_files(self) -> None: ...
     def num_events(self) -> int: ...
+    def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None: ...
+    def take_nonfinite_notes(self) -> list[int]: ...
     def set_step(self, step: int) -> None: ...
 
 
@@ -97,6 +99,10 @@ class _NativeEvents(NativeSpool):
     def next_execution_index(self) -> int:
         """Returns the next execution index."""
         return int(self.recording.next_execution_index())
+
+    def last_event_index(self) -> int:
+        """Returns the event index of what the calling thread appended last, -1 if there was no room."""
+        return int(self.core.last_event_index())
 
     def intern_string(self, text: str) -> int:
         """Returns the id of a string."""
@@ -185,6 +191,18 @@ class TensorFlowBackend:
         self._step = step
         self._spool.set_step(step)
 
+    def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None:
+        """Says what a bad tensor of a graph does; before start()."""
+        self._spool.set_on_nonfinite(reaction, run_id)
+
+    def set_watching(self, is_watching: bool) -> None:
+        """Says whether every eager op is told of, not only those with a bad tensor."""
+        self._eager.is_watching = is_watching
+
+    def take_nonfinite_notes(self) -> list[int]:
+        """Returns the event indexes of bad tensors of graphs that were noted since the last call."""
+        return self._spool.take_nonfinite_notes()
+
     def drain(self, max_records: int) -> Records:
         """Returns up to `max_records` committed records, in order, and writes the stacks they refer to."""
         return self._spool.drain(max_records)
@@ -224,13 +242,30 @@ class TensorFlowBackend:
             # What belongs together stays together, and any number of tensors finds room.
             heads = np.flatnonzero(records["kind"] != Kind.DIMS)
             bounds = [*heads[::_TENSORS_AT_ONCE].tolist(), len(records)]
+            bad: list[tuple[int, int]] = []
+            decides = set(pack.nodes[pack.decides].tolist())
             for start, end in itertools.pairwise(bounds):
                 self._spool.append(records[start:end])
+                bad += _bad_tensors(records[start:end], self._spool.last_event_index(), decides)
         except Exception as error:
             handlers.on_error("recording the tensors of a graph", error)
+            return
+        if bad:
+            handlers.on_bad_graph_tensors(bad)
 
 
 _TENSORS_AT_ONCE = 256
+
+
+def _bad_tensors(records: Records, first_event_index: int, decides: set[int]) -> list[tuple[int, int]]:
+    """Returns key and event index (-1: not known) of the bad tensors among records that stop the program."""
+    rows = np.flatnonzero((records["flags"] & Flag.BAD != 0) & (records["kind"] == Kind.GRAPH_TENSOR)).tolist()
+    base = NO_VALUE if first_event_index == NO_VALUE else first_event_index
+    return [
+        (int(records["node"][row]), base if base == NO_VALUE else base + row)
+        for row in rows
+        if int(records["node"][row]) in decides
+    ]
 
 
 def _make_native_events(
@@ -302,11 +337,15 @@ class _EagerMeasure:
         summary.fill_records(records, rows, mode=mode)
 
 
-def _by_device(batches: Sequence[TensorBatch]) -> dict[str, list[tuple[Any, int]]]:
-    """The tensors and their keys, in order of creation, by the device that their op asks for."""
-    groups: dict[str, list[tuple[Any, int]]] = {}
+def _decides(batch: TensorBatch) -> tuple[bool, ...]:
+    return batch.decides or (False,) * len(batch.tensors)
+
+
+def _by_device(batches: Sequence[TensorBatch]) -> dict[str, list[tuple[Any, int, bool]]]:
+    """The tensors, their keys and whether they stop the program, in order of creation, by the device of their op."""
+    groups: dict[str, list[tuple[Any, int, bool]]] = {}
     for batch in batches:
-        groups.setdefault(batch.op.device, []).extend(zip(batch.tensors, batch.nodes, strict=True))
+        groups.setdefault(batch.op.device, []).extend(zip(batch.tensors, batch.nodes, _decides(batch), strict=True))
     return groups
 
 
@@ -333,15 +372,16 @@ class _NativeSummaryOps:
         added = self._on_host.add(graph, _select(batches, self._belongs_on_host))
         summarized = _select(batches, lambda tensor: not self._belongs_on_host(tensor))
         for device, group in _by_device(summarized).items():
-            tensors = [tensor for tensor, _ in group]
+            tensors = [tensor for tensor, _, _ in group]
             with hooks.own_scope(graph), _placed(self._devices.measuring(device)):
                 rows = summary.pack(tensors, mode=self._mode)
             added.append(
                 hooks.create_summary_op(
                     graph,
                     rows,
-                    nodes=[node for _, node in group],
+                    nodes=[node for _, node, _ in group],
                     dtypes=[_number(tensor) for tensor in tensors],
+                    decides=[decide for _, _, decide in group],
                     generation=self._generation,
                     device=device,
                 )
@@ -359,10 +399,10 @@ class _NativeSummaryOps:
 def _select(batches: Sequence[TensorBatch], is_wanted: Callable[[Any], bool]) -> list[TensorBatch]:
     selected: list[TensorBatch] = []
     for batch in batches:
-        pairs = [pair for pair in zip(batch.tensors, batch.nodes, strict=True) if is_wanted(pair[0])]
+        pairs = [each for each in zip(batch.tensors, batch.nodes, _decides(batch), strict=True) if is_wanted(each[0])]
         if pairs:
-            tensors, nodes = zip(*pairs, strict=True)
-            selected.append(TensorBatch(op=batch.op, tensors=tensors, nodes=nodes))
+            tensors, nodes, decides = zip(*pairs, strict=True)
+            selected.append(TensorBatch(op=batch.op, tensors=tensors, nodes=nodes, decides=decides))
     return selected
 
 
@@ -372,6 +412,7 @@ class _Pack:
 
     Attributes:
         nodes: Keys of the tensors, int32.
+        decides: Whether they stop the program if they are bad.
         dtypes: Their dtypes' numbers, int16.
         device_name: Full name of the device they are on; empty if it is not known.
         in_matrix: Positions of the tensors that the first argument holds a row of.
@@ -380,6 +421,7 @@ class _Pack:
     """
 
     nodes: npt.NDArray[np.int32]
+    decides: npt.NDArray[np.bool_]
     dtypes: npt.NDArray[np.int16]
     device_name: str
     in_matrix: list[int]
@@ -426,14 +468,15 @@ class _PythonSummaryOps:
         """Adds the ops; returns those that must run."""
         return [self._add_function(graph, device, group) for device, group in _by_device(batches).items()]
 
-    def _add_function(self, graph: Any, device: str, group: Sequence[tuple[Any, int]]) -> Any:
-        tensors = [tensor for tensor, _ in group]
+    def _add_function(self, graph: Any, device: str, group: Sequence[tuple[Any, int, bool]]) -> Any:
+        tensors = [tensor for tensor, _, _ in group]
         positions = range(len(tensors))
         in_matrix = [i for i in positions if summary.can_measure(tensors[i].dtype)]
         is_whole = [self._mode is TensorDebugMode.FULL_TENSOR or i not in in_matrix for i in positions]
         ranks = [tensor.shape.rank for tensor in tensors]
         pack = _Pack(
-            nodes=np.array([node for _, node in group], np.int32),
+            nodes=np.array([node for _, node, _ in group], np.int32),
+            decides=np.array([decide for _, _, decide in group], np.bool_),
             dtypes=np.array([_number(tensor) for tensor in tensors], np.int16),
             device_name=self._devices.full_name(device),
             in_matrix=in_matrix,

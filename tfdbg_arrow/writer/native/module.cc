@@ -92,9 +92,8 @@ class Recording {
     session_->values.release(upto);
   }
 
-  // Appends one whole record that Python measured, its DIMS records included. Returns the first one's event index,
-  // kNoValue where there was no room.
-  int64_t append(Bytes records) {
+  // Appends one whole record that Python measured, its DIMS records included. False: there was no room.
+  bool append(Bytes records) {
     if (records.size() == 0 || records.size() % sizeof(Record) != 0) {
       throw nb::value_error("expected whole records of 256 bytes");
     }
@@ -105,7 +104,8 @@ class Recording {
     while (!spool.try_reserve(count, &sequence)) {
       if (!spool.wait_for_room(count)) {
         spool.count_dropped(count);
-        return kNoValue;
+        set_last_event_index(kNoValue);
+        return false;
       }
     }
     const auto* source = reinterpret_cast<const Record*>(records.data());
@@ -113,7 +113,8 @@ class Recording {
       spool.fill(sequence + i, source[i]);
       if ((source[i].flags & kBad) != 0) spool.signal_urgent();
     }
-    return static_cast<int64_t>(sequence);
+    set_last_event_index(static_cast<int64_t>(sequence));
+    return true;
   }
 
   int64_t append_value(Bytes value) {
@@ -250,6 +251,7 @@ NB_MODULE(_core, m) {
   });
   m.def("end_call", [](int64_t execution_index, nb::handle outputs) { end_call(execution_index, outputs.ptr()); },
         nb::arg("execution_index"), nb::arg("outputs").none());
+  m.def("last_event_index", &last_event_index);
   m.def("intern_string", [](const std::string& text) { return strings().intern(text); }, nb::arg("text"));
   m.def("strings", [](size_t start) { return strings().since(start); }, nb::arg("start"));
   m.def("stacks", &stacks_since, nb::arg("start"));

@@ -171,6 +171,7 @@ void append_tensor_waiting(Session& session, const Record& record, int rank, con
 }
 
 int64_t last_event_index() { return t_last_event_index; }
+void set_last_event_index(int64_t event_index) { t_last_event_index = event_index; }
 
 bool append_tensor(Session& session, const Record& record, int rank, const int64_t* dims) {
   uint64_t count = num_records(record, rank);

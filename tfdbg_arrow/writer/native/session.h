@@ -133,6 +133,7 @@ uint64_t num_records(const Record& record, int rank);
 bool append_tensor(Session& session, const Record& record, int rank, const int64_t* dims);
 // The event index of the tensor that the calling thread appended last; kNoValue if there was no room.
 int64_t last_event_index();
+void set_last_event_index(int64_t event_index);
 // The same from a thread without the GIL: waits for room, and counts what it had to drop.
 void append_tensor_waiting(Session& session, const Record& record, int rank, const int64_t* dims);
 
