@@ -172,28 +172,34 @@ class Hooks:
             try:
                 outputs = original(ctx, name, tensor_inputs, num_outputs)
                 return outputs
+            except tf.errors.OpError as failure:
+                error = self._stop_error(failure.message)
+                if error is None:
+                    raise
+                raise error from None
             finally:
                 observer.end_call(execution_index, outputs)
 
         return call_function
 
-    def _make_status_to_exception(self, original: Any) -> Any:
-        observer = self._observer
+    def _stop_error(self, text: str) -> Exception | None:
+        """Returns our error for the text of one of TensorFlow's; None where the error is not about us."""
+        stop = self._observer.stop
+        return stop.error_in(text) if self._active and stop is not None else None
 
+    def _make_status_to_exception(self, original: Any) -> Any:
         def status_to_exception(status: Any) -> Any:
-            error = observer.stop.error_in(status.message) if self._active and observer.stop is not None else None
+            error = self._stop_error(status.message)
             return original(status) if error is None else error
 
         return status_to_exception
 
     def _make_do_call(self, original: Any) -> Any:
-        observer = self._observer
-
         def do_call(session: Any, function: Any, *args: Any) -> Any:
             try:
                 return original(session, function, *args)
             except tf.errors.OpError as failure:
-                error = observer.stop.error_in(failure.message) if self._active and observer.stop is not None else None
+                error = self._stop_error(failure.message)
                 if error is None:
                     raise
                 raise error from None
@@ -359,7 +365,7 @@ def create_summary_op(
     attrs = {
         "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
         "dtypes": _AttrValue(list=_AttrValue.ListValue(i=dtypes)),
-        "decides": _AttrValue(list=_AttrValue.ListValue(i=decides)),
+        "decides": _AttrValue(list=_AttrValue.ListValue(i=[int(decide) for decide in decides])),
         "generation": _AttrValue(i=generation),
     }
     with graph.as_default():
@@ -406,7 +412,7 @@ class NativeRecordOps:
                 attrs = {
                     "T": _AttrValue(list=_AttrValue.ListValue(type=types)),
                     "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
-                    "decides": _AttrValue(list=_AttrValue.ListValue(i=decides)),
+                    "decides": _AttrValue(list=_AttrValue.ListValue(i=[int(decide) for decide in decides])),
                     "generation": _AttrValue(i=self._generation),
                     "arguments": _AttrValue(list=_AttrValue.ListValue(i=arguments)),
                 }
