@@ -423,7 +423,11 @@ class NativeRecordOps:
 
 
 def _hold_users(record_op: Any, tensors: Sequence[Any]) -> None:
-    """Makes the ops that take the tensors wait for their record op."""
+    """Makes the ops that take the tensors wait for their record op.
+
+    Not those of constants: TensorFlow folds these into the ops that take them, which changes numbers in the last bits.
+    """
+    tensors = [tensor for tensor in tensors if tensor.op.type != "Const"]
     users = {
         id(user): user for tensor in tensors for user in tensor.consumers() if not user.type.startswith(OWN_OP_PREFIX)
     }

@@ -126,8 +126,10 @@ class EagerWatch:
         self._lock = threading.Lock()
         self._watched: OrderedDict[int, _Watched] = OrderedDict()
 
-    def see(self, op_type: str, inputs: Sequence[Any], bad: Sequence[tuple[int, int, int]]) -> _Watched | None:
-        """Takes in an op that ran; returns the earliest bad tensor that it computed with, if that is news.
+    def see(self, op_type: str, inputs: Sequence[Any], bad: Sequence[tuple[int, int, int]]) -> list[int]:
+        """Takes in an op that ran; returns the events of the bad tensors that it computed with and that are news.
+
+        What the op put out is no news later: under `raise` it never reaches the program.
 
         Args:
             op_type: Its type, or the name of a function.
@@ -139,16 +141,13 @@ class EagerWatch:
             taken = [each for each in map(self._watched.get, map(self._tensor_id, inputs)) if each is not None]
             for each in taken:
                 each.is_taken = True
-            if any(each.is_told for each in taken):
-                for each in fresh:
+            is_computed_with = computes(op_type) and not self._is_function(op_type)
+            if is_computed_with or any(each.is_told for each in taken):
+                for each in fresh if taken else ():
                     each.is_told = True
-        if not taken:
-            return None
-        if not computes(op_type) or self._is_function(op_type):
+        if taken and not is_computed_with:
             self._note(f"the input of {op_type}", f"{op_type} computes nothing with it: what takes its output decides")
-            return None
-        news = [each for each in taken if not each.is_told]
-        return min(news, key=lambda each: each.event_index, default=None)
+        return sorted(each.event_index for each in taken if is_computed_with and not each.is_told)
 
     def take_idle(self) -> list[_Watched]:
         """Returns the bad tensors that no op has taken so far, each once, by event."""
@@ -235,13 +234,11 @@ class Stop:
         if self._thread.is_inside:
             return
         name = op_type.decode(errors="backslashreplace") if isinstance(op_type, bytes) else op_type
-        found = self._watch.see(name, inputs, bad)
-        if found is None:
-            return
-        if self._callable is None:
-            raise self._error(found.event_index)
-        found.is_told = True
-        self._tell([found.event_index])
+        events = self._watch.see(name, inputs, bad)
+        if events and self._callable is None:
+            raise self._error(events[0])
+        if events:
+            self._tell(events)
 
     def on_bad_graph_tensors(self, pairs: Sequence[tuple[int, int]], /) -> None:
         """Tensors of a graph, as (key, event index), are bad that can stop the program; raises to fail the step."""
