@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from rich.console import Console
+
 from tfdbg_arrow.cli.output import console, printable_line, styled
 from tfdbg_arrow.query import Frame, NonFinite, SourceLine
 from tfdbg_arrow.query.wording import (
@@ -17,14 +19,15 @@ from tfdbg_arrow.query.wording import (
 )
 
 
-def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine]) -> None:
+def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, stderr: bool = False) -> None:
     """Prints a bad tensor: what it is, its inputs, the stack with the user's frames first, the line of code.
 
     Args:
         found: The tensor.
         lines: The lines around its source.
+        stderr: Whether on stderr, not on stdout.
     """
-    out = console()
+    out = console(stderr=stderr)
     out.print(styled((bad_kinds_text(found), "bold red"), " in ", (tensor_text(found), "bold")))
     facts = [
         ("graph", graph_text(found)),
@@ -42,7 +45,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine]) -> None:
         for input_ in found.inputs:
             out.print(styled((f"  {input_.index:<3}", "dim"), producer_text(input_)))
             out.print(styled("     ", (input_health_text(input_), "dim" if input_.health is None else "")))
-    _print_stack(found.stack)
+    _print_stack(found.stack, out)
     if found.source is not None and lines:
         out.print()
         out.print(styled(("source ", "bold"), f"{found.source.file_path}:{found.source.lineno}"))
@@ -64,10 +67,9 @@ def _time_text(wall_time_ns: int) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}.{wall_time_ns % 1_000_000_000 // 1000:06d} UTC"
 
 
-def _print_stack(stack: Sequence[Frame]) -> None:
+def _print_stack(stack: Sequence[Frame], out: Console) -> None:
     if not stack:
         return
-    out = console()
     out.print()
     out.print(styled(("stack", "bold"), ", innermost first"))
     for frame in stack:

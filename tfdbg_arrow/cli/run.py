@@ -61,6 +61,7 @@ class Summary:
         num_tensors: Recorded tensors of these runs.
         num_nonfinite: Those of them with an infinity or a NaN.
         nonfinite: The first bad tensor, as `first-nonfinite --json` gives it; None if there is none.
+        stopped_by: What stopped the program first, likewise, under `--on-nonfinite raise`; None where nothing did.
     """
 
     logdir: str
@@ -69,6 +70,7 @@ class Summary:
     num_tensors: int = 0
     num_nonfinite: int = 0
     nonfinite: NonFinite | None = None
+    stopped_by: NonFinite | None = None
 
 
 def run(
@@ -105,6 +107,12 @@ def run(
     health_backend: Annotated[
         str, typer.Option(metavar="NAME", help="What measures tensors: native, tensorflow or auto.")
     ] = "auto",
+    on_nonfinite: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT", help="What a NaN or an infinity does: record it, or raise: stop the program there."
+        ),
+    ] = "record",
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object on one line, the last of stderr.")
     ] = False,
@@ -117,6 +125,7 @@ def run(
 
     Exit codes: the program's own if it fails (1 for an exception); else 0 nothing is bad, 1 something is, 2 an error.
     """
+    import tfdbg_arrow.stop  # noqa: F401  (a recording that stops the program has its answer from there)
     from tfdbg_arrow.writer.launch import record_program
     from tfdbg_arrow.writer.settings import Request
 
@@ -127,12 +136,18 @@ def run(
         op_regex=op_regex,
         tensor_dtypes=None if tensor_dtypes is None else [name.strip() for name in tensor_dtypes.split(",")],
         health_backend=health_backend,
+        on_nonfinite=on_nonfinite,
     )
     try:
         outcome = record_program(_program(module, program or []), request)
         if outcome.is_child:
             raise typer.Exit(outcome.exit_code)
-        summary = Summary(logdir=str(request.logdir), run_ids=outcome.run_ids, program_exit_code=outcome.exit_code)
+        summary = Summary(
+            logdir=str(request.logdir),
+            run_ids=outcome.run_ids,
+            program_exit_code=outcome.exit_code,
+            stopped_by=None if outcome.stop is None else outcome.stop.nonfinite,
+        )
         raise typer.Exit(_finish(summary, shown_logdir=logdir, json=json))
     except KeyboardInterrupt:
         raise typer.Exit(_EXIT_INTERRUPTED) from None
@@ -160,6 +175,8 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
     if json:
         typer.echo(json_module.dumps(to_json(summary), allow_nan=False), err=True)
     else:
+        if summary.stopped_by is not None:
+            _print_stop(summary.logdir, summary.stopped_by)
         for line in _summary_lines(summary, runs, shown_logdir):
             _say(line)
     return summary.program_exit_code or (_EXIT_FINDINGS if summary.num_nonfinite else 0)
@@ -180,6 +197,17 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
         nonfinite = next((each for each in found if each is not None), None)
         runs = [run for run in opened.runs() if run.run_id in summary.run_ids]
     return dataclasses.replace(summary, num_tensors=num_tensors, num_nonfinite=num_nonfinite, nonfinite=nonfinite), runs
+
+
+def _print_stop(logdir: str, found: NonFinite) -> None:
+    """Prints what stopped the program as `first-nonfinite` prints it, on stderr."""
+    from tfdbg_arrow.cli.first_nonfinite_text import print_nonfinite
+    from tfdbg_arrow.query import open_logdir, source_lines
+
+    _say("the program was stopped by")
+    with open_logdir(logdir) as opened:
+        lines = () if found.source is None else source_lines(opened, found.source, run_id=found.run_id)
+    print_nonfinite(found, lines, stderr=True)
 
 
 def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list[str]:

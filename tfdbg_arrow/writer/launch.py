@@ -22,7 +22,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfdbg_arrow.errors import MissingDependencyError, RecordingError, SettingError, TfdbgArrowError
+from tfdbg_arrow.errors import (
+    MissingDependencyError,
+    NonFiniteError,
+    RecordingError,
+    SettingError,
+    TfdbgArrowError,
+)
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_layout import manifest_path, part_directory, read_live_parts
 from tfdbg_arrow.writer import session
@@ -41,11 +47,13 @@ class Outcome:
         exit_code: Its own, as `python` would give it: 1 for an exception, 130 for Ctrl-C.
         run_ids: The runs that were recorded, in order; empty where nothing was.
         is_child: Whether this process is one that the program forked, and has nothing to tell of the recording.
+        stop: The first error with which the recording stopped the program; None where it did not.
     """
 
     exit_code: int
     run_ids: tuple[str, ...]
     is_child: bool
+    stop: NonFiniteError | None = None
 
 
 def record_program(program: Program, request: Request) -> Outcome:
@@ -88,13 +96,13 @@ def record_program(program: Program, request: Request) -> Outcome:
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
         if os.getpid() == pid:
-            session.disable()
+            launch.end()
             if is_new and not launch.run_ids:
                 with contextlib.suppress(OSError):  # it holds something after all
                     logdir.rmdir()
     if launch.failure is not None:
         raise launch.failure
-    return Outcome(exit_code=exit_code, run_ids=tuple(launch.run_ids), is_child=os.getpid() != pid)
+    return Outcome(exit_code=exit_code, run_ids=tuple(launch.run_ids), is_child=os.getpid() != pid, stop=launch.stop)
 
 
 class _Launch:
@@ -107,6 +115,7 @@ class _Launch:
         self._lock = threading.RLock()
         self.run_ids: list[str] = []
         self.failure: TfdbgArrowError | None = None
+        self.stop: NonFiniteError | None = None
 
     def start(self, tensorflow: ModuleType) -> None:
         """Starts to record, and takes the place of TensorFlow's own dumping."""
@@ -119,6 +128,14 @@ class _Launch:
         experimental = tensorflow.debugging.experimental
         _replace_everywhere(experimental.enable_dump_debug_info, self._enable_dump_debug_info)
         _replace_everywhere(experimental.disable_dump_debug_info, self._disable_dump_debug_info)
+
+    def end(self) -> None:
+        """Ends the recording in force, and keeps the first error with which one stopped the program."""
+        self.stop = self.stop or session.stop_error()
+        try:
+            session.disable()
+        except NonFiniteError as error:  # a bad value that the program left lying about
+            self.stop = self.stop or error
 
     def _enable(self, request: Request) -> None:
         run_id = session.start(request)
@@ -148,7 +165,7 @@ class _Launch:
         request.check(self._as_dtype)
         with self._lock:
             if self._asked_for is None:
-                session.disable()
+                self.end()
                 self._discard_if_empty()
                 self._enable(request)
                 self._asked_for = request
@@ -161,7 +178,7 @@ class _Launch:
         with self._lock:
             if self._asked_for is not None:
                 self._asked_for = None
-                session.disable()
+                self.end()
 
     def _discard_if_empty(self) -> None:
         """Removes the last run if nothing happened in it: the program asked for its own settings at once."""
