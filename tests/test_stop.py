@@ -13,10 +13,12 @@ import numpy as np
 import pyarrow.dataset as ds
 import pytest
 import tensorflow as tf
+from tensorflow.python.debug.lib import check_numerics_callback
+from tensorflow.python.framework import op_def_registry
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import NonFiniteError, SettingError, TfdbgArrowError
-from tfdbg_arrow.writer import backend
+from tfdbg_arrow.writer import backend, masking
 
 NATIVE, WITH_CORE, WITHOUT_CORE = "native", "tensorflow", "tensorflow without core"
 NATIVE_CORE = backend.native_core
@@ -519,3 +521,41 @@ def test_the_error_survives_pickling(tmp_path: Path) -> None:
     error = stopped(tmp_path, lambda: tf.math.log(tf.constant(0.0)) * 2.0)
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.nonfinite, copy.logdir) == (str(error), error.nonfinite, error.logdir)
+
+
+def test_the_table_of_what_is_masked() -> None:
+    slots = {output.op_type: output.slots for output in masking.HARMLESS_OUTPUTS}
+    assert slots == {
+        "FusedBatchNorm": (1, 2, 3, 4),
+        "FusedBatchNormV2": (1, 2, 3, 4),
+        "FusedBatchNormV3": (1, 2, 3, 4, 5),
+    }
+    ignored = {(name.decode(), slot) for name, slot in check_numerics_callback.IGNORE_OP_OUTPUTS}
+    assert ignored == {(op_type, slot) for op_type in slots for slot in slots[op_type]}
+    assert {name.decode() for name in check_numerics_callback.SAFE_OPS} <= masking.CARRYING_OPS
+    assert masking.CARRYING_OPS & masking.TESTING_OPS == set()
+
+
+def test_the_masked_ops_are_ops_of_tensorflow() -> None:
+    unknown = {name for name in masking.CARRYING_OPS | masking.TESTING_OPS if op_def_registry.get(name) is None}
+    assert unknown == set()
+
+
+@pytest.mark.parametrize(
+    ("op_type", "slot", "users", "is_returned", "stops"),
+    [
+        ("Log", 0, ["Mul"], False, True),
+        ("Log", 0, ["SelectV2"], False, False),
+        ("Log", 0, ["SelectV2", "Mul"], False, True),
+        ("Log", 0, ["SelectV2", "IsNan", "Reshape"], False, False),
+        ("Log", 0, ["SelectV2"], True, True),
+        ("Log", 0, [], False, False),
+        ("Log", 0, [], True, True),
+        ("Log", 0, ["AssignVariableOp"], False, True),
+        ("Log", 0, ["StatefulPartitionedCall", "While"], False, False),
+        ("FusedBatchNormV3", 0, ["Relu"], False, True),
+        ("FusedBatchNormV3", 5, ["FusedBatchNormGradV3"], True, False),
+    ],
+)
+def test_what_stops(op_type: str, slot: int, users: list[str], is_returned: bool, stops: bool) -> None:
+    assert (masking.mask_reason(op_type, slot, users=users, is_returned=is_returned) is None) is stops

@@ -47,7 +47,7 @@ _SAFE_OPS = (
 )
 # More of the same sort: ops that choose among values or hand them on.
 _MORE_CARRYING_OPS = (
-    "Select SelectV2 GatherV2 GatherNd BatchGather ClipByValue DynamicPartition DynamicStitch ParallelDynamicStitch "
+    "Select SelectV2 GatherV2 GatherNd ClipByValue DynamicPartition DynamicStitch ParallelDynamicStitch "
     "Identity IdentityN Snapshot StopGradient PreventGradient EnsureShape DeepCopy Copy CopyHost Bitcast "
     "Pack Split SplitV BroadcastTo Tile Pad PadV2 MirrorPad Reverse ReverseV2 ReverseSequence Roll "
     "BatchToSpace BatchToSpaceND SpaceToBatch SpaceToBatchND DepthToSpace SpaceToDepth "
