@@ -533,7 +533,7 @@ def test_the_table_of_what_is_masked() -> None:
     ignored = {(name.decode(), slot) for name, slot in check_numerics_callback.IGNORE_OP_OUTPUTS}
     assert ignored == {(op_type, slot) for op_type in slots for slot in slots[op_type]}
     assert {name.decode() for name in check_numerics_callback.SAFE_OPS} <= masking.CARRYING_OPS
-    assert masking.CARRYING_OPS & masking.TESTING_OPS == set()
+    assert set() == masking.CARRYING_OPS & masking.TESTING_OPS
 
 
 def test_the_masked_ops_are_ops_of_tensorflow() -> None:
