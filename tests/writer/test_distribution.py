@@ -131,7 +131,8 @@ def test_keras_fit_is_recorded_whole_in_both_replicas(backend: str, mirrored: Pa
         never_recorded = opened.rows(
             "SELECT t.op_name FROM graph_op_output AS t JOIN graph AS g USING (run_id, graph_id) "
             "WHERE t.is_recorded AND g.graph_name = 'one_step_on_data' AND NOT EXISTS ("
-            "SELECT 1 FROM tensor_health AS h WHERE (h.run_id, h.graph_id, h.op_name) = (t.run_id, t.graph_id, t.op_name))"
+            "SELECT 1 FROM tensor_health AS h WHERE h.run_id = t.run_id AND h.graph_id = t.graph_id "
+            "AND h.op_name = t.op_name)"
         )
         assert never_recorded == []
         assert opened.coverage().is_complete
