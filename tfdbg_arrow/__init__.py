@@ -13,15 +13,16 @@ from tfdbg_arrow._version import __version__
 if TYPE_CHECKING:
     from tfdbg_arrow import errors
     from tfdbg_arrow.query import Logdir, NonFinite, first_nan, first_nonfinite, nonfinite, open_logdir
+    from tfdbg_arrow.stop import capture, enable
     from tfdbg_arrow.writer.dump_api import disable_dump_debug_info, enable_dump_debug_info
     from tfdbg_arrow.writer.keras import MarkCallback
-    from tfdbg_arrow.writer.session import capture, disable, enable, flush, is_recording, mark
+    from tfdbg_arrow.writer.session import disable, flush, is_recording, mark
 
 _MODULE_OF = {
-    "capture": "tfdbg_arrow.writer.session",
+    "capture": "tfdbg_arrow.stop",
     "disable": "tfdbg_arrow.writer.session",
     "disable_dump_debug_info": "tfdbg_arrow.writer.dump_api",
-    "enable": "tfdbg_arrow.writer.session",
+    "enable": "tfdbg_arrow.stop",
     "enable_dump_debug_info": "tfdbg_arrow.writer.dump_api",
     "flush": "tfdbg_arrow.writer.session",
     "is_recording": "tfdbg_arrow.writer.session",

@@ -5,6 +5,12 @@ Each message says what is wrong, the value, what was expected and what to do nex
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import NonFinite
+
 
 class TfdbgArrowError(Exception):
     """Base class of all errors that the package raises on purpose."""
@@ -16,6 +22,20 @@ class SettingError(TfdbgArrowError, ValueError):
 
 class RecordingError(TfdbgArrowError, RuntimeError):
     """Recording cannot start, or is in a state in which the call makes no sense."""
+
+
+class NonFiniteError(TfdbgArrowError, ArithmeticError):
+    """A recording with `on_nonfinite="raise"` stopped the program: a NaN or an infinity came up.
+
+    Attributes:
+        nonfinite: The origin, as first_nonfinite() describes one; None where it could not be looked up.
+        logdir: The logdir that holds the recording, a URL as text.
+    """
+
+    def __init__(self, message: str, *, nonfinite: NonFinite | None = None, logdir: Path | str | None = None) -> None:
+        super().__init__(message)
+        self.nonfinite = nonfinite
+        self.logdir = logdir
 
 
 class LogdirError(TfdbgArrowError):

@@ -305,6 +305,18 @@ class TestRecording:
         assert user == [(str(program), "loss"), (str(program), "main"), (str(program), "<module>")]
         assert found.stack[-1].func == "<module>"
 
+    def test_a_program_is_stopped_and_told_why(self, here: Path) -> None:
+        program = write(here, "program.py", BAD_PROGRAM)
+        ours = run(here, "--on-nonfinite", "raise", "program.py")
+        assert (ours.returncode, ours.stdout) == (1, ""), ours.stderr
+        assert "tfdbg_arrow.errors.NonFiniteError: -Inf in Log:0 (Log) in loss, " in ours.stderr
+        assert "tfdbg-arrow: the program was stopped by\n-Inf in Log:0 (Log)\n" in ours.stderr
+        assert f"source {program}:{LOG_LINE}\n" in ours.stderr
+
+        ours = run(here, "--on-nonfinite=raise", "--json", "program.py")
+        stopped_by = json.loads(ours.stderr.splitlines()[-1])["stopped_by"]
+        assert (stopped_by["op_type"], stopped_by["source"]["lineno"]) == ("Log", LOG_LINE)
+
     def test_json_is_the_last_line_of_stderr(self, here: Path) -> None:
         write(here, "program.py", BAD_PROGRAM)
         ours = run(here, "--json", "-o", "a b", "program.py", "7")
@@ -321,6 +333,7 @@ class TestRecording:
             "num_tensors": tensors,
             "num_nonfinite": bad,
             "unobserved": None,
+            "stopped_by": None,
         }
         assert (nonfinite["op_name"], nonfinite["source"]["lineno"]) == ("Log", LOG_LINE)
 

@@ -42,9 +42,9 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape", errors="backslashreplace").decode("ascii")
 
 
-def console() -> Console:
-    """Returns a console on stdout that takes no markup out of data and cuts no line in a file."""
-    out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
+def console(*, stderr: bool = False) -> Console:
+    """Returns a console on stdout (or stderr) that takes no markup out of data and cuts no line in a file."""
+    out = Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
     if not out.is_terminal:
         out.width = _WIDTH_OF_A_FILE
     return out

@@ -62,6 +62,7 @@ class Summary:
         num_nonfinite: Those of them with an infinity or a NaN.
         nonfinite: The first bad tensor, as `first-nonfinite --json` gives it; None if there is none.
         unobserved: What of these runs was not looked at, in one line; None where there is nothing.
+        stopped_by: What stopped the program first, likewise, under `--on-nonfinite raise`; None where nothing did.
     """
 
     logdir: str
@@ -71,6 +72,7 @@ class Summary:
     num_nonfinite: int = 0
     nonfinite: NonFinite | None = None
     unobserved: str | None = None
+    stopped_by: NonFinite | None = None
 
 
 def run(
@@ -141,6 +143,12 @@ def run(
     dump_after: Annotated[
         int | None, typer.Option(metavar="M", help="With --dump-on, how many events to write after it.")
     ] = None,
+    on_nonfinite: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT", help="What a NaN or an infinity does: record it, or raise: stop the program there."
+        ),
+    ] = "record",
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object on one line, the last of stderr.")
     ] = False,
@@ -154,6 +162,7 @@ def run(
     Exit codes: the program's own if it fails (1 for an exception); else 0 nothing is bad but what the program expects
     (see first-nonfinite), 1 something is, 2 an error.
     """
+    import tfdbg_arrow.stop  # noqa: F401  (a recording that stops the program has its answer from there)
     from tfdbg_arrow.schema.location import parse_location
     from tfdbg_arrow.writer.launch import record_program
     from tfdbg_arrow.writer.settings import Request
@@ -172,13 +181,17 @@ def run(
         max_bytes=max_bytes,
         dump_on=dump_on,
         dump_after=dump_after,
+        on_nonfinite=on_nonfinite,
     )
     try:
         outcome = record_program(_program(module, program or []), request)
         if outcome.is_child:
             raise typer.Exit(outcome.exit_code)
         summary = Summary(
-            logdir=os.fspath(request.logdir), run_ids=outcome.run_ids, program_exit_code=outcome.exit_code
+            logdir=os.fspath(request.logdir),
+            run_ids=outcome.run_ids,
+            program_exit_code=outcome.exit_code,
+            stopped_by=None if outcome.stop is None else outcome.stop.nonfinite,
         )
         raise typer.Exit(_finish(summary, shown_logdir=logdir, json=json))
     except KeyboardInterrupt:
@@ -207,6 +220,8 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
     if json:
         typer.echo(json_module.dumps(to_json(summary), allow_nan=False), err=True)
     else:
+        if summary.stopped_by is not None:
+            _print_stop(summary.logdir, summary.stopped_by)
         for line in _summary_lines(summary, runs, shown_logdir):
             _say(line)
     is_finding = summary.nonfinite is not None and not summary.nonfinite.is_expected
@@ -235,6 +250,17 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
         nonfinite=nonfinite,
         unobserved="; ".join(text for text in unobserved if text is not None) or None,
     ), runs
+
+
+def _print_stop(logdir: str, found: NonFinite) -> None:
+    """Prints what stopped the program as `first-nonfinite` prints it, on stderr."""
+    from tfdbg_arrow.cli.first_nonfinite_text import print_nonfinite
+    from tfdbg_arrow.query import open_logdir, source_lines
+
+    _say("the program was stopped by")
+    with open_logdir(logdir) as opened:
+        lines = () if found.source is None else source_lines(opened, found.source, run_id=found.run_id)
+    print_nonfinite(found, lines, stderr=True)
 
 
 def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list[str]:
@@ -269,7 +295,7 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
 
 
 def _in_one_line(found: NonFinite) -> str:
-    from tfdbg_arrow.cli.first_nonfinite_text import bad_kinds_text, graph_text, tensor_text
+    from tfdbg_arrow.query.wording import bad_kinds_text, graph_text, tensor_text
 
     text = f"{bad_kinds_text(found)} in {tensor_text(found)}"
     graph = graph_text(found)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.first_nonfinite_text import facts_text
 from tfdbg_arrow.cli.output import JsonOption, console, print_json, progress, styled
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.wording import facts_text
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import HistoryRow, Logdir

@@ -119,7 +119,7 @@ def _print_tree(found: Provenance) -> None:
 
 
 def _print_hop(hop: Hop, *, indent: str) -> None:
-    from tfdbg_arrow.cli.first_nonfinite_text import facts_text
+    from tfdbg_arrow.query.wording import facts_text
 
     out = console()
     note = _ROLES.get(hop.role)

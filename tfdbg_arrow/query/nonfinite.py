@@ -205,6 +205,30 @@ def first_nan(logdir: Logdir | str | Path, *, run_id: str | None = None) -> NonF
     return first_nonfinite(logdir, kinds=("nan",), run_id=run_id)
 
 
+def origins_of(logdir: Logdir | str | Path, event_indexes: Iterable[int], *, run_id: str) -> list[NonFinite]:
+    """Returns the origins that bad tensors of a run go back to, each once, in the order of the tensors.
+
+    Args:
+        logdir: A logdir, or its path.
+        event_indexes: The tensors, as rows of tensor_health; one that is not there, or not bad, is left out.
+        run_id: The run.
+
+    Raises:
+        LogdirError: The path is not a logdir that can be read.
+        BrokenPartError: A part cannot be read.
+    """
+    found: dict[int, NonFinite] = {}
+    with opened(logdir) as open_:
+        reader = _RunReader(open_, run_id=run_id, kinds=KINDS)
+        for event_index in event_indexes:
+            bad = reader.flow.events.bad_events(KINDS, limit=1, after=event_index - 1, before=event_index + 1)
+            for event in bad:
+                origin = reader.origins.of(event)
+                if origin.event_index not in found:
+                    found[origin.event_index] = reader.describe(origin)
+    return list(found.values())
+
+
 def nonfinite(
     logdir: Logdir | str | Path,
     *,

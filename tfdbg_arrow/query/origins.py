@@ -55,6 +55,10 @@ class Origins:
             return Verdict((), is_origin=sources.is_complete)
         return Verdict(tuple(causes), is_origin=False)
 
+    def of(self, event: TensorEvent) -> TensorEvent:
+        """Returns the origin that a bad tensor's badness goes back to: of several the one that was recorded first."""
+        return min((self._uppermost(root) for root in self._roots_of(event)), key=lambda root: root.event_index)
+
     def first(self, is_wanted: Callable[[TensorEvent], bool] = lambda _: True) -> TensorEvent | None:
         """Returns the earliest origin, or None where nothing is bad.
 

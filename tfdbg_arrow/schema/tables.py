@@ -944,7 +944,10 @@ CAPTURE_STAT = Table(
         ),
         *_wall_time(3, 4, "When it was noted"),
         Column(
-            id=5, name="stat", type=_T.VARCHAR, doc="What: `dropped`, `disabled`, `unobservable`, `failed`, `changed`."
+            id=5,
+            name="stat",
+            type=_T.VARCHAR,
+            doc="What: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `masked`.",
         ),
         Column(id=6, name="subject", type=_T.VARCHAR, doc="What it happened to: an op, a function, a table, a thread."),
         Column(id=7, name="reason", type=_T.VARCHAR, doc="Why, as a sentence."),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,27 +21,44 @@ from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.stacks import StackTable
 
 
+class OnNonFinite(IntEnum):
+    """What a bad tensor of a graph does that nothing masks; the values are the native core's."""
+
+    RECORD = 0
+    NOTE = 1
+    """Is noted, for take_nonfinite_notes()."""
+    FAIL = 2
+    """Fails the step."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Handlers:
-    """What a backend calls out to while it records. None of them may raise.
+    """What a backend calls out to while it records. Only those may raise that say so.
 
     Attributes:
         on_graph_op: `(op_type, op_name, outputs, graph, stack_id, wall_time_ns)`: an op is created in a graph.
         covers_op: `(op_type)`: what is recorded of the tensors of eager ops of that type: 0 nothing, 1 their facts,
             2 their elements too, whatever their dtype; None: 1 for all.
         on_error: `(what, error)`: recording something failed.
+        on_nonfinite: `(op_type, inputs, bad)`: an eager op or call ran; `bad` are the bad tensors met since the last
+            time, as (tensor id, output slot or -1 for one from outside, event index or -1). Told of ops with one
+            and, while set_watching() says so, of all. May raise: that goes to the program. None: nothing is told.
+        on_bad_graph_tensors: `(pairs of key and event index)`: tensors of a graph that can stop the program are bad,
+            where no native op says so. May raise: that fails the step.
     """
 
     on_graph_op: Callable[[str, str | None, Sequence[Any], Any, int, int], None]
     covers_op: Callable[[str | bytes], int] | None
     on_error: Callable[[str, object], None]
+    on_nonfinite: Callable[[str | bytes, Sequence[Any], Sequence[tuple[int, int, int]]], None] | None = None
+    on_bad_graph_tensors: Callable[[Sequence[tuple[int, int]]], None] = lambda pairs: None
 
 
 class SessionRecordOps(Protocol):
     """Adds ops that record a single tensor of a session's graph, in the way of the health backend."""
 
-    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool) -> Any:
-        """Adds the op that records a tensor; returns it."""
+    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool, decides: bool) -> Any:
+        """Adds the op that records a tensor, and keeps its elements or stops the program at it or not; returns it."""
 
     def add_token(self, graph: Any, node: int) -> tuple[Any, Any] | None:
         """Adds a Placeholder for the index of an execution and the op that takes it; None where none can."""
@@ -94,6 +112,15 @@ class Backend(Recorder, Protocol):
 
     def set_paused(self, paused: bool) -> None:
         """Leaves out everything that runs from here on, at next to no cost, or records it again."""
+
+    def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None:
+        """Says what a bad tensor of a graph does; before start()."""
+
+    def set_watching(self, is_watching: bool) -> None:
+        """Says whether every eager op is told of, not only those with a bad tensor."""
+
+    def take_nonfinite_notes(self) -> list[int]:
+        """Returns the event indexes of bad tensors of graphs that were noted since the last call, one for each node."""
 
 
 def native_core() -> Any:

@@ -42,10 +42,12 @@ class Launch:
     Attributes:
         request: Where to, and what the program cannot ask for.
         begin: Starts a recording in the place of the one in force; returns its run's id, None where it is off.
+        end: Ends the one in force.
     """
 
     request: Request
     begin: Callable[[Request], str | None]
+    end: Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +132,8 @@ def disable_dump_debug_info() -> None:
     with _state.lock:
         before, _state.in_force = _in_force(), None
         if before is not None:
-            session.disable()
+            end = session.disable if _state.launch is None else _state.launch.end
+            end()
 
 
 def _begin(request: Request, launch: Launch | None) -> None:

@@ -22,6 +22,9 @@ class EventWriter(Protocol):
     def next_execution_index(self) -> int:
         """Returns the next execution index."""
 
+    def last_event_index(self) -> int:
+        """Returns the event index of what the calling thread appended last, -1 if there was no room."""
+
     def intern_string(self, text: str) -> int:
         """Returns the id of a string."""
 

@@ -40,7 +40,8 @@ class GraphState:
         creations: For each op seen at its creation: stack trace id and wall time.
         callees: Calls that have rows: (op name, attribute, branch index) to callee's graph.
         edges: For each op with callees: how many inputs and outputs have rows. A gradient may add some later.
-        unreached: Keys of tensors, by op name and output slot, to record as soon as a function runs their op.
+        unreached: Tensors to record as soon as a function runs their op, by op name and output slot: their keys,
+            whether their elements are kept, and whether they stop the program if they are bad.
     """
 
     graph_id: int
@@ -49,7 +50,7 @@ class GraphState:
     creations: dict[str, tuple[int, int]] = field(default_factory=dict)
     callees: dict[tuple[str, str, int], int | None] = field(default_factory=dict)
     edges: dict[str, tuple[int, int]] = field(default_factory=dict)
-    unreached: dict[tuple[str, int], tuple[int, bool]] = field(default_factory=dict)
+    unreached: dict[tuple[str, int], tuple[int, bool, bool]] = field(default_factory=dict)
 
 
 class GraphRegistry:

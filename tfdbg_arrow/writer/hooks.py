@@ -12,6 +12,7 @@ afterwards, unless somebody else replaced it meanwhile: then ours stays and pass
 | `tracing_compilation._create_concrete_function` | what is traced for XLA is known as such from the start |
 | `ConcreteFunction._call_flat` | so are the gradients of a function that stays compiled |
 | `threading.Thread._bootstrap_inner`, `FuncRegistry.__call__` | threads that start, and TensorFlow's that run Python |
+| `core._status_to_exception`, `BaseSession._do_call` | TensorFlow's error of a step that we failed becomes ours |
 | `save._build_meta_graph_impl` | a SavedModel never holds an op of ours; stays for good |
 | `atomic_function.from_func_graph` once more | XLA never gets an op of ours; stays for good |
 | `Context.call_function` once more, `Context.set_server_def` | nor does another process; stay for good |
@@ -35,8 +36,10 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_cache
 from tensorflow.python.autograph.impl import api as autograph_api
+from tensorflow.python.client import session as client_session
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager import core as eager_core
 from tensorflow.python.eager import execute
 from tensorflow.python.eager import record as tape_record
 from tensorflow.python.eager.polymorphic_function import (
@@ -49,7 +52,7 @@ from tensorflow.python.framework import config as framework_config
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
-from tensorflow.python.ops.control_flow_v2_func_graphs import WhileCondFuncGraph
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph, WhileCondFuncGraph
 from tensorflow.python.saved_model import save as saved_model_save
 
 from tfdbg_arrow.errors import RecordingError
@@ -62,12 +65,23 @@ _NO_INLINE = "_noinline"
 _AttrValue = tf.compat.v1.AttrValue
 
 
+class Stop(Protocol):
+    """What turns TensorFlow's error of a step that we failed into ours."""
+
+    def error_in(self, text: str) -> Exception | None:
+        """Returns our error for the text of one of TensorFlow's; None for an error that is not about us."""
+
+
 class Observer(Protocol):
     """What the hooks tell a recording. Nothing of it may raise."""
 
     op_callback: Callable[..., None]
     generation: int
     keeps_xla: bool
+
+    @property
+    def stop(self) -> Stop | None:
+        """Set where the recording may stop the program."""
 
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
         """A call of a function from eager code begins; returns its execution index, -1 for none."""
@@ -148,6 +162,9 @@ class Hooks:
             self._patch(concrete_function.ConcreteFunction, "_call_flat", self._make_call_flat)
         self._patch(threading.Thread, "_bootstrap_inner", self._make_observed_entry)
         self._patch(script_ops.FuncRegistry, "__call__", self._make_observed_entry)
+        if self._observer.stop is not None:
+            self._patch(eager_core, "_status_to_exception", self._make_status_to_exception)
+            self._patch(client_session.BaseSession, "_do_call", self._make_do_call)
         self._observe_thread()
         execute.execute = execute.execute_with_callbacks
 
@@ -212,10 +229,39 @@ class Hooks:
             try:
                 outputs = original(ctx, name, tensor_inputs, num_outputs)
                 return outputs
+            except tf.errors.OpError as failure:
+                error = self._stop_error(failure.message)
+                if error is None:
+                    raise
+                raise error from None
             finally:
                 observer.end_call(execution_index, outputs)
 
         return call_function
+
+    def _stop_error(self, text: str) -> Exception | None:
+        """Returns our error for the text of one of TensorFlow's; None where the error is not about us."""
+        stop = self._observer.stop
+        return stop.error_in(text) if self._active and stop is not None else None
+
+    def _make_status_to_exception(self, original: Any) -> Any:
+        def status_to_exception(status: Any) -> Any:
+            error = self._stop_error(status.message)
+            return original(status) if error is None else error
+
+        return status_to_exception
+
+    def _make_do_call(self, original: Any) -> Any:
+        def do_call(session: Any, function: Any, *args: Any) -> Any:
+            try:
+                return original(session, function, *args)
+            except tf.errors.OpError as failure:
+                error = self._stop_error(failure.message)
+                if error is None:
+                    raise
+                raise error from None
+
+        return do_call
 
     def _make_from_func_graph(self, original: Any) -> Any:
         observer = self._observer
@@ -507,6 +553,7 @@ def create_record_op(graph: Any, op_type: str, inputs: Sequence[Any], *, attrs: 
 
 
 _HELD_CONDITION = "condition_once_recorded"
+_HELD_VARIABLE = "loop_variable_once_recorded"
 
 
 def make_run(graph: Any, ops: Sequence[Any]) -> None:
@@ -532,6 +579,30 @@ def make_run(graph: Any, ops: Sequence[Any]) -> None:
     graph.outputs[0].op._add_control_inputs(new)
 
 
+def make_run_before_next(graph: Any, ops: Sequence[Any]) -> None:
+    """As make_run(), and no iteration of a loop begins before the ops of the last one have run."""
+    known = {op.name for op in graph.control_outputs}
+    new = [op for op in ops if op.name not in known]
+    make_run(graph, ops)
+    # What runs within a loop of graph mode cannot be waited for from outside.
+    if not new or not isinstance(graph, WhileBodyFuncGraph) or has_low_level_control_flow(graph):
+        return
+    arguments = {id(tensor) for tensor in graph.inputs}
+    with graph.as_default():
+        for index, result in enumerate(graph.outputs):
+            # A gradient tells loop invariants and lists from loop variables by the tensors themselves.
+            if id(result) in arguments or result.dtype in (tf.resource, tf.variant):
+                continue
+            if not _is_held(result):
+                attrs = {"T": _AttrValue(type=result.dtype.as_datatype_enum)}
+                held = graph._create_op_internal(
+                    "Identity", [result], [result.dtype], None, _HELD_VARIABLE, attrs, None, False
+                )
+                held.outputs[0].set_shape(result.shape)
+                graph.outputs[index] = held.outputs[0]
+            graph.outputs[index].op._add_control_inputs(new)
+
+
 def own_result(tensor: Any) -> Any:
     """Returns the user's tensor for a graph's result that make_run() has put in its place."""
     return tensor.op.inputs[0] if _is_held(tensor) else tensor
@@ -539,11 +610,30 @@ def own_result(tensor: Any) -> Any:
 
 def _is_held(tensor: Any) -> bool:
     # The name may have a scope before it and a number behind it.
-    return str(tensor.op.name).rpartition("/")[2].startswith(_HELD_CONDITION)
+    return str(tensor.op.name).rpartition("/")[2].startswith((_HELD_CONDITION, _HELD_VARIABLE))
+
+
+def is_used_by_graph(graph: Any) -> bool:
+    """Returns whether another graph uses what a graph returns: not eager code, not a loop's next iteration."""
+    return hasattr(graph.outer_graph, "control_outputs") and not isinstance(graph, WhileBodyFuncGraph)
+
+
+def let_pass(error: Exception) -> Exception:
+    """Marks an error so that autograph and Keras hand it on as it is, and returns it."""
+    error.ag_pass_through = True  # type: ignore[attr-defined]
+    error._keras_call_info_injected = True  # type: ignore[attr-defined]
+    return error
 
 
 def create_summary_op(
-    graph: Any, rows: Any, *, nodes: Sequence[int], dtypes: Sequence[int], generation: int, device: str
+    graph: Any,
+    rows: Any,
+    *,
+    nodes: Sequence[int],
+    dtypes: Sequence[int],
+    decides: Sequence[bool],
+    generation: int,
+    device: str,
 ) -> Any:
     """Creates the op that records summary rows, and returns it.
 
@@ -552,12 +642,14 @@ def create_summary_op(
         rows: Its symbolic float64 tensor of shape [len(nodes), NUM_COLUMNS] of `summary.py`.
         nodes: The keys of the tensors.
         dtypes: The tensors' own dtypes, as numbers.
+        decides: For each whether it stops the program if it is bad.
         generation: Tells the recordings of one process apart.
         device: Where the tensors are; the rows are taken from host memory.
     """
     attrs = {
         "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
         "dtypes": _AttrValue(list=_AttrValue.ListValue(i=dtypes)),
+        "decides": _AttrValue(list=_AttrValue.ListValue(i=[int(decide) for decide in decides])),
         "generation": _AttrValue(i=generation),
     }
     with graph.as_default():
@@ -582,32 +674,52 @@ class NativeRecordOps:
 
     Args:
         generation: Tells the recordings of one process apart.
+        is_gate: Whether no op takes a tensor that can stop the program before that tensor is recorded.
     """
 
-    def __init__(self, *, generation: int) -> None:
+    def __init__(self, *, generation: int, is_gate: bool = False) -> None:
         self._generation = generation
+        self._max_ops = 1 if is_gate else _MAX_OPS_IN_GROUP
+        self._is_gate = is_gate
 
     def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
         """Adds the record ops; returns them."""
         added = []
         with graph.as_default():
             places = {id(tensor): index for index, tensor in enumerate(graph.inputs)}
-            for device, group in _groups(batches, places):
+            for device, group in _groups(batches, places, max_ops=self._max_ops):
                 tensors = [tensor for batch in group for tensor in batch.tensors]
                 types = [tensor.dtype.base_dtype.as_datatype_enum for tensor in tensors]
                 nodes = [node for batch in group for node in batch.nodes]
+                decides = [int(decide) for batch in group for decide in batch.decides]
                 arguments = [places[id(tensor)] for tensor in tensors if id(tensor) in places]
                 is_chosen = [batch.is_chosen for batch in group for _ in batch.tensors]
                 keeps = [place for place, is_kept in enumerate(is_chosen) if is_kept]
                 attrs = {
                     "T": _AttrValue(list=_AttrValue.ListValue(type=types)),
                     "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
+                    "decides": _AttrValue(list=_AttrValue.ListValue(i=[int(decide) for decide in decides])),
                     "generation": _AttrValue(i=self._generation),
                     "arguments": _AttrValue(list=_AttrValue.ListValue(i=arguments)),
                     "keeps": _AttrValue(list=_AttrValue.ListValue(i=keeps)),
                 }
                 added.append(create_record_op(graph, "TfdbgArrowRecord", tensors, attrs=attrs, device=device))
+                if self._is_gate:
+                    _hold_users(added[-1], [tensor for tensor, decide in zip(tensors, decides, strict=True) if decide])
         return added
+
+
+def _hold_users(record_op: Any, tensors: Sequence[Any]) -> None:
+    """Makes the ops that take the tensors wait for their record op.
+
+    Not those of constants: TensorFlow folds these into the ops that take them, which changes numbers in the last bits.
+    """
+    tensors = [tensor for tensor in tensors if tensor.op.type != "Const"]
+    users = {
+        id(user): user for tensor in tensors for user in tensor.consumers() if not user.type.startswith(OWN_OP_PREFIX)
+    }
+    for user in users.values():
+        user._add_control_inputs([record_op])
 
 
 # Each record op costs a turn of TensorFlow's scheduler, as much as counting a small tensor; but an op that takes
@@ -615,14 +727,16 @@ class NativeRecordOps:
 _MAX_OPS_IN_GROUP = 4
 
 
-def _groups(batches: Sequence[TensorBatch], places: Mapping[int, int]) -> list[tuple[str, list[TensorBatch]]]:
+def _groups(
+    batches: Sequence[TensorBatch], places: Mapping[int, int], *, max_ops: int
+) -> list[tuple[str, list[TensorBatch]]]:
     """Batches that one record op takes: neighbours in order of creation, on the same device, all arguments or none."""
     groups: list[tuple[str, list[TensorBatch]]] = []
     filling: dict[tuple[str, bool], list[TensorBatch]] = {}
     for batch in batches:
         device = batch.op.device
         key = (device, id(batch.tensors[0]) in places)
-        if key not in filling or len(filling[key]) >= _MAX_OPS_IN_GROUP:
+        if key not in filling or len(filling[key]) >= max_ops:
             filling[key] = []
             groups.append((device, filling[key]))
         filling[key].append(batch)

@@ -265,9 +265,9 @@ class NativeSessionRecordOps:
     def __init__(self, *, generation: int) -> None:
         self._generation = generation
 
-    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool) -> Any:
-        """Adds the op that records a tensor; returns it."""
-        return create_native_record(graph, tensor, node=node, generation=self._generation, keep=keep)
+    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool, decides: bool) -> Any:
+        """Adds the op that records a tensor, and keeps its elements or stops the program at it or not; returns it."""
+        return create_native_record(graph, tensor, node=node, generation=self._generation, keep=keep, decides=decides)
 
     def add_token(self, graph: Any, node: int) -> tuple[Any, Any]:
         """Adds a Placeholder for the index of an execution and the op that takes it."""
@@ -286,7 +286,14 @@ def is_reference(tensor: Any) -> bool:
 
 
 def create_native_record(
-    graph: Any, tensor: Any, *, node: int, generation: int, keep: bool = False, is_token: bool = False
+    graph: Any,
+    tensor: Any,
+    *,
+    node: int,
+    generation: int,
+    keep: bool = False,
+    decides: bool = False,
+    is_token: bool = False,
 ) -> Any:
     """Adds the native op that records one tensor of a session's graph, and returns it.
 
@@ -296,6 +303,7 @@ def create_native_record(
         node: Its key.
         generation: Tells the recordings of one process apart.
         keep: Whether its elements are kept.
+        decides: Whether it stops the program if it is bad, under `on_nonfinite`.
         is_token: Whether the tensor is the index of the execution instead of something to record.
     """
     name = own_name()
@@ -303,6 +311,7 @@ def create_native_record(
         "T": _AttrValue(list=_AttrValue.ListValue(type=[tensor.dtype.base_dtype.as_datatype_enum])),
         "nodes": _AttrValue(list=_AttrValue.ListValue(i=[node])),
         "keeps": _AttrValue(list=_AttrValue.ListValue(i=[0] if keep else [])),
+        "decides": _AttrValue(list=_AttrValue.ListValue(i=[int(decides)])),
         "generation": _AttrValue(i=generation),
         "arguments": _AttrValue(list=_AttrValue.ListValue(i=[-1] if is_token else [])),
         "own_name": _AttrValue(s=name.encode()),

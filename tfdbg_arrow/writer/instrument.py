@@ -48,8 +48,8 @@ class RecordOps(Protocol):
 class SingleRecordOps(Protocol):
     """Adds ops that record a single tensor, in the way of the health backend."""
 
-    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool) -> Any:
-        """Adds the op that records a tensor; returns it."""
+    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool, decides: bool) -> Any:
+        """Adds the op that records a tensor, and keeps its elements or stops the program at it or not; returns it."""
 
     def add_token(self, graph: Any, node: int) -> tuple[Any, Any] | None:
         """Adds a Placeholder for the index of an execution and the op that takes it; None where none can."""
@@ -64,12 +64,19 @@ class TensorBatch:
         tensors: Its covered outputs, symbolic.
         nodes: Their keys in the registry, in the same order.
         is_chosen: Whether their elements are kept by the user's choice.
+        decides: For each whether it stops the program if it is bad, under `on_nonfinite`; empty: none does.
     """
 
     op: Any
     tensors: tuple[Any, ...]
     nodes: tuple[int, ...]
     is_chosen: bool = False
+    decides: tuple[bool, ...] = ()
+
+    @property
+    def all_decides(self) -> tuple[bool, ...]:
+        """`decides`, one for each tensor."""
+        return self.decides or (False,) * len(self.tensors)
 
 
 def is_function_graph(graph: Any) -> bool:
@@ -114,6 +121,7 @@ class GraphInstrumenter:
         intern_traceback: Returns the id of a stack that TensorFlow kept, given innermost first.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
         is_remote: Whether a device, by name, is another process's, where our ops have no kernels.
+        judge: `(graph, batches)`: says of the tensors of a graph which stop the program if they are bad; None: none.
     """
 
     def __init__(
@@ -131,6 +139,7 @@ class GraphInstrumenter:
         intern_traceback: Callable[[Sequence[Location]], int],
         on_unknown_callee: Callable[[str], None],
         is_remote: Callable[[str], bool] = lambda _: False,
+        judge: Callable[[Any, list[TensorBatch]], list[TensorBatch]] | None = None,
     ) -> None:
         self._registry = registry
         self._append = append
@@ -142,6 +151,7 @@ class GraphInstrumenter:
         self._own_result = own_result
         self._intern_stack = intern_stack
         self._intern_traceback = intern_traceback
+        self._judge = judge
         self._on_unknown_callee = on_unknown_callee
         self._is_remote = is_remote
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
@@ -179,6 +189,8 @@ class GraphInstrumenter:
             if unobserved_for is not None:
                 state.num_described = len(graph.get_operations())
                 return
+            if self._judge is not None:
+                batches = self._judge(graph, batches)
             if self._is_pruned(graph):
                 must_run = self._add_where_reached(graph, batches, state)
             else:
@@ -232,15 +244,16 @@ class GraphInstrumenter:
     def _add_where_reached(self, graph: Any, batches: Sequence[TensorBatch], state: GraphState) -> list[Any]:
         """Adds record ops to a graph of which only what its results need runs: one for each tensor that does."""
         for batch in batches:
-            for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
-                state.unreached[tensor.op.name, tensor.value_index] = (node, batch.is_chosen)
+            for tensor, node, decides in zip(batch.tensors, batch.nodes, batch.all_decides, strict=True):
+                state.unreached[tensor.op.name, tensor.value_index] = (node, batch.is_chosen, decides)
         asked_for = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
         added = []
         for op in ops_needed_for(asked_for):
             for slot, tensor in enumerate(op.outputs):
                 if (op.name, slot) in state.unreached:
-                    node, is_chosen = state.unreached.pop((op.name, slot))
-                    added.append(self._single_record_ops.add_record(graph, tensor, node, keep=is_chosen))
+                    node, keep, decides = state.unreached.pop((op.name, slot))
+                    record_ops = self._single_record_ops
+                    added.append(record_ops.add_record(graph, tensor, node, keep=keep, decides=decides))
         return added
 
     def _state(self, graph: Any) -> GraphState:

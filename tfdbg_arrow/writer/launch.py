@@ -21,7 +21,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfdbg_arrow.errors import LogdirError, MissingDependencyError, RecordingError, TfdbgArrowError
+from tfdbg_arrow.errors import (
+    LogdirError,
+    MissingDependencyError,
+    NonFiniteError,
+    RecordingError,
+    TfdbgArrowError,
+)
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import manifest_path, part_directory, read_live_parts
@@ -42,11 +48,13 @@ class Outcome:
         exit_code: Its own, as `python` would give it: 1 for an exception, 130 for Ctrl-C.
         run_ids: The runs that were recorded, in order; empty where nothing was.
         is_child: Whether this process is one that the program forked, and has nothing to tell of the recording.
+        stop: The first error with which the recording stopped the program; None where it did not.
     """
 
     exit_code: int
     run_ids: tuple[str, ...]
     is_child: bool
+    stop: NonFiniteError | None = None
 
 
 def record_program(program: Program, request: Request) -> Outcome:
@@ -90,14 +98,14 @@ def record_program(program: Program, request: Request) -> Outcome:
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
         if os.getpid() == pid:
-            session.disable()
+            launch.end()
             dump_api.follow(None)
             if logdir is not None and is_new and not launch.run_ids:
                 with contextlib.suppress(OSError):  # it holds something after all
                     logdir.rmdir()
     if launch.failure is not None:
         raise launch.failure
-    return Outcome(exit_code=exit_code, run_ids=tuple(launch.run_ids), is_child=os.getpid() != pid)
+    return Outcome(exit_code=exit_code, run_ids=tuple(launch.run_ids), is_child=os.getpid() != pid, stop=launch.stop)
 
 
 class _Launch:
@@ -107,6 +115,7 @@ class _Launch:
         self._request = request
         self.run_ids: list[str] = []
         self.failure: TfdbgArrowError | None = None
+        self.stop: NonFiniteError | None = None
 
     def start(self, tensorflow: ModuleType) -> None:
         """Starts to record, and takes the place of TensorFlow's own dumping."""
@@ -115,10 +124,18 @@ class _Launch:
         except TfdbgArrowError as error:
             self.failure = error
             raise ProgramAborted from error
-        dump_api.follow(dump_api.Launch(request=self._request, begin=self._begin_asked_for))
+        dump_api.follow(dump_api.Launch(request=self._request, begin=self._begin_asked_for, end=self.end))
         experimental = tensorflow.debugging.experimental
         _replace_everywhere(experimental.enable_dump_debug_info, dump_api.enable_dump_debug_info)
         _replace_everywhere(experimental.disable_dump_debug_info, dump_api.disable_dump_debug_info)
+
+    def end(self) -> None:
+        """Ends the recording in force, and keeps the first error with which one stopped the program."""
+        self.stop = self.stop or session.stop_error()
+        try:
+            session.disable()
+        except NonFiniteError as error:  # a bad value that the program left lying about
+            self.stop = self.stop or error
 
     def _enable(self, request: Request) -> str | None:
         run_id = session.start(request)
@@ -128,7 +145,7 @@ class _Launch:
 
     def _begin_asked_for(self, request: Request) -> str | None:
         """Records with the settings that the program asked for, in the place of those of the launch."""
-        session.disable()
+        self.end()
         self._discard_if_empty()
         return self._enable(request)
 

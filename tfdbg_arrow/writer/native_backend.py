@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer import hooks, hooks_session
-from tfdbg_arrow.writer.backend import Handlers, SessionRecordOps
+from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.instrument import RecordOps
 from tfdbg_arrow.writer.records import RECORD_DTYPE, RECORD_SIZE
@@ -77,6 +77,10 @@ class NativeSpool:
         """Returns the next execution index."""
         return int(self.recording.next_execution_index())
 
+    def last_event_index(self) -> int:
+        """Returns the event index of what the calling thread appended last, -1 if there was no room."""
+        return int(self.core.last_event_index())
+
     def intern_string(self, text: str) -> int:
         """Returns the id of a string."""
         return int(self.core.intern_string(text))
@@ -130,6 +134,18 @@ class NativeSpool:
         """Returns the next event index."""
         return int(self.recording.num_events())
 
+    def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None:
+        """Says what a bad tensor of a graph does; before start()."""
+        self.recording.set_on_nonfinite(int(reaction), run_id)
+
+    def take_nonfinite_notes(self) -> list[int]:
+        """Returns the event indexes of bad tensors of graphs that were noted since the last call."""
+        return list(self.recording.take_nonfinite_notes())
+
+    def set_watching(self, is_watching: bool) -> None:
+        """Says whether every eager op is told of, not only those with a bad tensor."""
+        self.core.set_watching(is_watching)
+
     def set_step(self, step: int) -> None:
         """Labels the events from here on."""
         self.recording.set_step(step)
@@ -155,13 +171,18 @@ class NativeBackend(NativeSpool):
     def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
         super().__init__(settings, core=core, spool_path=spool_path, value_path=value_path, generation=generation)
         self.op_callback: Callable[..., None] = core.op_callback
-        self.record_ops: RecordOps = hooks.NativeRecordOps(generation=generation)
+        self.record_ops: RecordOps = hooks.NativeRecordOps(
+            generation=generation, is_gate=settings.on_nonfinite == "raise"
+        )
         self.session_record_ops: SessionRecordOps = hooks_session.NativeSessionRecordOps(generation=generation)
         self.events: EventWriter = self
 
     def start(self, handlers: Handlers) -> None:
         """From here on events are recorded."""
-        self.core.set_handlers(handlers.on_graph_op, handlers.covers_op, handlers.on_error)
+        self.core.set_handlers(
+            handlers.on_graph_op, handlers.covers_op, handlers.on_error, on_nonfinite=handlers.on_nonfinite
+        )
+        self.core.set_watching(False)
         self.open()
 
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int) -> int:

@@ -130,6 +130,8 @@ class _Call:
 @dataclass
 class _Calls(threading.local):
     stack: list[_Call] = field(default_factory=list)
+    bad: list[tuple[int, int, int]] = field(default_factory=list)
+    """Bad tensors that on_nonfinite has not heard of."""
 
 
 class EagerRecorder:
@@ -160,6 +162,7 @@ class EagerRecorder:
         self.is_remote: Callable[[str], bool] | None = None
         self.is_paused = False
         """Whether what runs is left out."""
+        self.is_watching = False
 
     def start(self, handlers: Handlers) -> None:
         """From here on events are recorded."""
@@ -193,6 +196,10 @@ class EagerRecorder:
                 self._record_op(text, inputs, outputs, handlers)
         except Exception as error:
             handlers.on_error("recording an op", error)
+        # What is not recorded stops nothing, even if it takes what was.
+        if handlers.on_nonfinite is not None and not self.is_paused and (self._calls.bad or self.is_watching):
+            bad, self._calls.bad = self._calls.bad, []
+            handlers.on_nonfinite(op_type, inputs, bad)
 
     def begin_call(self, function_name: str | bytes, inputs: Sequence[Any], num_outputs: int) -> int:
         """Records that a call of a function begins; returns its execution index, -1 for none."""
@@ -309,7 +316,10 @@ class EagerRecorder:
                 shapes[place] = tuple(tensor.shape)
             if error is not None:
                 handlers.on_error("measuring an eager tensor", error)
-        self._events.append(add_deep_shapes(records, shapes))
+        joined = add_deep_shapes(records, shapes)
+        self._events.append(joined)
+        if handlers.on_nonfinite is not None and np.any(joined["flags"] & Flag.BAD):
+            self._calls.bad += _bad_tensors(joined, self._events.last_event_index())
 
     def _level_of_op(self, op_type: str, handlers: Handlers) -> int:
         if handlers.covers_op is None:
@@ -329,6 +339,18 @@ class EagerRecorder:
 
 _ELEMENTS = 2
 """What the handler `covers_op` answers where elements are kept."""
+
+
+def _bad_tensors(records: Records, first_event_index: int) -> list[tuple[int, int, int]]:
+    bad: list[tuple[int, int, int]] = []
+    for row in np.flatnonzero(records["flags"] & Flag.BAD).tolist():
+        record = records[row]
+        if record["kind"] == Kind.DIMS:
+            continue
+        slot = NO_VALUE if record["kind"] == Kind.EXTERNAL_TENSOR else int(record["slot"])
+        event_index = NO_VALUE if first_event_index == NO_VALUE else first_event_index + row
+        bad.append((int(record["tensor_id"]), slot, event_index))
+    return bad
 
 
 def keep_values(records: Records, arrays: Mapping[int, npt.NDArray[Any]], events: EventWriter) -> None:

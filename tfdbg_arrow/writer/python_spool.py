@@ -34,6 +34,12 @@ _POLL_INTERVAL_S = 0.001
 _PUNCH_HOLE_KEEPING_SIZE = 0x02 | 0x01
 
 
+class _Last(threading.local):
+    """What a thread appended last."""
+
+    event_index = NO_VALUE
+
+
 class PythonSpool:
     """A ring of records on disk, with the strings, stacks and tensor values that they refer to.
 
@@ -67,6 +73,7 @@ class PythonSpool:
         self._head = self._tail = self._num_dropped = self._next_execution_index = 0
         self._is_urgent = self._is_stalled = False
         self._wake_at = 0
+        self._last = _Last()
 
     # Recording.
 
@@ -105,6 +112,7 @@ class PythonSpool:
                 if not self._is_open:
                     return False
                 if self._head + count - self._tail <= self._capacity:
+                    self._last.event_index = self._head
                     self._write(raw)
                     return True
                 now = time.monotonic()
@@ -113,6 +121,7 @@ class PythonSpool:
                 self._is_stalled = self._is_stalled or now > deadline
                 if self._is_stalled or count > self._capacity:
                     self._num_dropped += count
+                    self._last.event_index = NO_VALUE
                     return False
                 self._wake.notify_all()
             time.sleep(_POLL_INTERVAL_S)
@@ -131,6 +140,17 @@ class PythonSpool:
             self._is_urgent = True
         if self._is_urgent or self._head >= self._wake_at:
             self._wake.notify_all()
+
+    def last_event_index(self) -> int:
+        """Returns the event index of what the calling thread appended last, -1 if there was no room."""
+        return self._last.event_index
+
+    def set_on_nonfinite(self, reaction: int, run_id: str) -> None:
+        """Does nothing: the Python functions that write records look at them, too."""
+
+    def take_nonfinite_notes(self) -> list[int]:
+        """Returns nothing, for the same reason."""
+        return []
 
     def append_value(self, data: bytes) -> int:
         """Keeps the bytes of a tensor; returns their offset, -1 if they could not be written."""

@@ -17,16 +17,23 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow._version import __version__
-from tfdbg_arrow.errors import LogdirError, MissingDependencyError, RecordingError, SettingError, TfdbgArrowError
+from tfdbg_arrow.errors import (
+    LogdirError,
+    MissingDependencyError,
+    NonFiniteError,
+    RecordingError,
+    SettingError,
+    TfdbgArrowError,
+)
 from tfdbg_arrow.schema import FORMAT_VERSION
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import make_run_id, spool_path, value_spool_path
-from tfdbg_arrow.writer.backend import Handlers, choose_backend
+from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend
 from tfdbg_arrow.writer.chosen_values import Choice
 from tfdbg_arrow.writer.graphs import GraphRegistry, Row, now_columns, to_json, wall_time_columns
 from tfdbg_arrow.writer.plain_functions import PlainFunctions
@@ -41,12 +48,25 @@ from tfdbg_arrow.writer.schedule import StepGate
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
 from tfdbg_arrow.writer.sink import Sink
 from tfdbg_arrow.writer.stacks import StackTable, as_utf8
+from tfdbg_arrow.writer.stopping import EagerWatch, GraphJudge, Origin, Stop
 from tfdbg_arrow.writer.upload import Uploader
 
 _lock = threading.RLock()
 _active: Recording | None = None
 _generations = itertools.count(1)
 _is_registered_at_exit = False
+FindOrigins = Callable[[Path, str, Sequence[int]], Sequence[Origin]]
+_find_origins: FindOrigins = lambda logdir, run_id, event_indexes: ()  # noqa: E731
+
+
+def look_up_origins_with(find_origins: FindOrigins) -> None:
+    """Says how a recording with `on_nonfinite` finds its answer; the query layer knows it, which is not imported here.
+
+    Args:
+        find_origins: `(logdir, run_id, event_indexes)`: returns the origins that bad tensors go back to, each once.
+    """
+    global _find_origins
+    _find_origins = find_origins
 
 
 @dataclass(frozen=True)
@@ -90,6 +110,8 @@ class Recording:
             generation=self.generation,
         )
         self.registry = GraphRegistry()
+        judge = GraphJudge(is_used_by_graph=hooks.is_used_by_graph)
+        self.stop = None if settings.on_nonfinite == "record" else self._make_stop(judge)
         self._sink = Sink(
             settings.logdir,
             self.run_id,
@@ -102,6 +124,7 @@ class Recording:
             max_bytes=settings.max_bytes,
             on_failure=self._warn_once,
             uploader=self._uploader,
+            on_records=None if self.stop is None else self.stop.see_records,
         )
         self._backend.stack_table = StackTable(self._sink.append, original_location=hooks.original_location)
         self._instrumenter = GraphInstrumenter(
@@ -111,7 +134,8 @@ class Recording:
             record_ops=self._backend.record_ops,
             single_record_ops=self._backend.session_record_ops,
             is_pruned=hooks_session.is_pruned,
-            make_run=hooks.make_run,
+            make_run=hooks.make_run if settings.on_nonfinite != "raise" else hooks.make_run_before_next,
+            judge=None if self.stop is None else judge.judge,
             own_result=hooks.own_result,
             intern_stack=self._backend.intern_stack,
             intern_traceback=self._backend.stack_table.add_traceback,
@@ -123,7 +147,7 @@ class Recording:
         self._local_task = hooks.local_task
         self.keeps_xla = settings.xla == "keep"
         self.op_callback = self._backend.op_callback
-        self.end_call = self._backend.end_call
+        self.end_call = self._backend.end_call if self.stop is None else self._end_call_and_tell
         self._step: int | None = None
         self._session_runs = SessionRuns(
             settings,
@@ -159,6 +183,12 @@ class Recording:
             covers_op=self._level_of_op if self.settings.has_op_filter else None,
             on_error=self._note_failure,
         )
+        if self.stop is not None:
+            handlers = replace(
+                handlers, on_nonfinite=self.stop.on_eager_op, on_bad_graph_tensors=self.stop.on_bad_graph_tensors
+            )
+            reaction = OnNonFinite.FAIL if self.settings.on_nonfinite == "raise" else OnNonFinite.NOTE
+            self._backend.set_on_nonfinite(reaction, self.run_id)
         self._backend.start(handlers)
         self._session_runs.start(handlers)
         self._hooks.install()
@@ -299,6 +329,46 @@ class Recording:
         text = op_type.decode() if isinstance(op_type, bytes) else op_type
         return 2 if self.is_chosen(text, None) else int(self.settings.covers_op(text))
 
+    # Live stop.
+
+    def _make_stop(self, judge: GraphJudge) -> Stop:
+        from tfdbg_arrow.writer import hooks
+
+        def find(event_indexes: Sequence[int]) -> Sequence[Origin]:
+            self.flush()
+            return _find_origins(self.settings.logdir, self.run_id, event_indexes)
+
+        noted: set[tuple[str, str]] = set()
+
+        def note(subject: str, reason: str) -> None:
+            if (subject, reason) not in noted:
+                noted.add((subject, reason))
+                self._add_stat("masked", subject, reason, num_events=None)
+
+        watch = EagerWatch(
+            tensor_id=hooks.eager_tensor_id,
+            set_watching=self._backend.set_watching,
+            is_function=lambda name: self.registry.graph_id_of_function(name) is not None,
+            note=note,
+        )
+        return Stop(
+            self.settings.on_nonfinite,
+            logdir=self.settings.logdir if self.settings.remote is None else self.settings.shown_logdir,
+            run_id=self.run_id,
+            find=find,
+            watch=watch,
+            judge=judge,
+            note=note,
+            take_notes=self._backend.take_nonfinite_notes,
+            let_pass=hooks.let_pass,
+            on_error=self._note_failure,
+        )
+
+    def _end_call_and_tell(self, execution_index: int, outputs: Sequence[Any] | None, /) -> None:
+        self._backend.end_call(execution_index, outputs)
+        if self.stop is not None and outputs is not None:
+            self.stop.after_call()
+
     # What was not recorded.
 
     def _note_unobserved(self, function_name: str) -> None:
@@ -406,6 +476,7 @@ class Recording:
                     "dump_after": settings.dump_after if settings.dump_on is not None else None,
                     "numpy_version": numpy.__version__,
                     "num_cpus": os.cpu_count(),
+                    "on_nonfinite": settings.on_nonfinite if isinstance(settings.on_nonfinite, str) else "callable",
                 }
             ),
         }
@@ -430,6 +501,7 @@ def enable(
     max_bytes: int | None = None,
     dump_on: str | None = None,
     dump_after: int | None = None,
+    on_nonfinite: str | Callable[[Any], object] = "record",
 ) -> str | None:
     """Records this process into a logdir until disable() or its end.
 
@@ -473,6 +545,10 @@ def enable(
             them only when a bad value comes up. Of a healthy run no execution and no tensor is written.
         dump_after: With dump_on, write so many executions and graph tensors after the bad one; None: as many as
             the buffer holds.
+        on_nonfinite: What a NaN or an infinity does: `record`, only recorded; `raise`, the program is stopped with a
+            NonFiniteError at the op where it came up; a callable, it is called with the NonFinite, once for each
+            origin and at most 100 times, in the thread that runs the program, and what it raises goes to the program.
+            Values that nothing computes with, as those that `tf.where` leaves out, do neither (docs/live_stop.md).
 
     Returns:
         The run's id; None where the environment variable TFDBG_ARROW=0 turned recording off.
@@ -502,6 +578,7 @@ def enable(
             max_bytes=max_bytes,
             dump_on=dump_on,
             dump_after=dump_after,
+            on_nonfinite=on_nonfinite,
         )
     )
 
@@ -558,7 +635,20 @@ def disable() -> None:
     """Ends the recording in force and writes what is left; does nothing if there is none.
 
     Functions instrumented meanwhile run on; at their next call they are traced without recording.
+
+    Raises:
+        NonFiniteError: Under `on_nonfinite="raise"`, a bad value has come up that no op has taken yet.
     """
+    recording = _active
+    try:
+        if recording is not None and recording.stop is not None:
+            recording.stop.at_boundary()
+    finally:
+        end()
+
+
+def end() -> None:
+    """Ends the recording in force as disable() does, whatever has come up."""
     global _active
     with _lock:
         recording, _active = _active, None
@@ -566,22 +656,37 @@ def disable() -> None:
         recording.close()
 
 
+def stop_error() -> NonFiniteError | None:
+    """Returns the first error with which the recording in force has stopped the program; None if it has not."""
+    recording = _active
+    return None if recording is None or recording.stop is None else recording.stop.first_error
+
+
 def flush() -> None:
-    """Writes everything recorded so far to the logdir; does nothing if nothing records."""
+    """Writes everything recorded so far to the logdir; does nothing if nothing records.
+
+    Raises:
+        NonFiniteError: Under `on_nonfinite="raise"`, a bad value has come up that no op has taken yet.
+    """
     recording = _active
     if recording is not None:
         recording.flush()
+        if recording.stop is not None:
+            recording.stop.at_boundary()
 
 
 @contextmanager
 def capture(logdir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Iterator[Capture]:
-    """Records the body of a `with` statement; takes the arguments of enable() and raises its errors."""
+    """Records the body of a `with` statement; takes the arguments of enable(), raises its errors and disable()'s."""
     run_id = enable(logdir, *args, **kwargs)
     try:
         yield Capture(logdir=_shown_location(logdir) if run_id is not None else None, run_id=run_id)
-    finally:
+    except BaseException:
         if run_id is not None:
-            disable()
+            end()
+        raise
+    if run_id is not None:
+        disable()
 
 
 def mark(step: int | None = None, **labels: object) -> None:
@@ -595,10 +700,13 @@ def mark(step: int | None = None, **labels: object) -> None:
 
     Raises:
         SettingError: The step is no integer.
+        NonFiniteError: Under `on_nonfinite="raise"`, a bad value has come up that no op has taken yet.
     """
     recording = _active
     if recording is None:
         return
+    if recording.stop is not None:
+        recording.stop.at_boundary()
     recording.mark(None if step is None else _as_step(step), labels)
 
 
@@ -629,11 +737,18 @@ def _shown_location(logdir: str | os.PathLike[str]) -> Path | str:
     return location if isinstance(location, Path) else location.url
 
 
+def _end_at_exit() -> None:
+    try:
+        disable()
+    except NonFiniteError as error:  # nobody is left to catch it
+        sys.stderr.write(f"tfdbg_arrow: {error}\n")
+
+
 def _register_at_exit() -> None:
     global _is_registered_at_exit
     if not _is_registered_at_exit:
         _is_registered_at_exit = True
-        atexit.register(disable)
+        atexit.register(_end_at_exit)
         os.register_at_fork(after_in_child=_after_fork_in_child)
 
 

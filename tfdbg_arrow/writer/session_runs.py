@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -163,8 +163,8 @@ class SessionRuns:
         self._lock = threading.RLock()
 
     def start(self, handlers: Handlers) -> None:
-        """From here on runs are recorded."""
-        self._eager.start(handlers)
+        """From here on runs are recorded; what they are fed and fetch stops no program."""
+        self._eager.start(replace(handlers, on_nonfinite=None))
 
     def stop(self) -> None:
         """No run that begins after it returns is recorded."""
@@ -286,7 +286,7 @@ class SessionRuns:
         return op
 
     def _add_record(self, graph: Any, tensor: Any, node: int, keep: bool) -> Any:
-        return self._record_ops.add_record(graph, tensor, node, keep=keep)
+        return self._record_ops.add_record(graph, tensor, node, keep=keep, decides=False)
 
     def _describe(self, function_name: str, graph_id: int, request: RunRequest, session_index: int) -> None:
         common = {"function_name": function_name, "graph_id": graph_id}

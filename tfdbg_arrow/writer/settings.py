@@ -86,6 +86,7 @@ class Settings:
         max_bytes: What the parts of the run's event tables may take on disk; None: no bound.
         dump_on: `nonfinite`: the circular buffer is written only around bad values; None: always.
         dump_after: How many executions and graph tensors are written after a bad value then.
+        on_nonfinite: What a bad value does: `record`, `raise`, or a callable that is called.
     """
 
     logdir: Path
@@ -103,6 +104,7 @@ class Settings:
     dump_after: int = 0
     xla: str = "observe"
     remote: RemoteSettings | None = None
+    on_nonfinite: str | Callable[[Any], object] = "record"
 
     @property
     def shown_logdir(self) -> str:
@@ -162,6 +164,7 @@ class Request:
     max_bytes: int | None = None
     dump_on: str | None = None
     dump_after: int | None = None
+    on_nonfinite: str | Callable[[Any], object] = "record"
 
     def check(self, as_dtype: Callable[[Any], Any] | None = None) -> Settings:
         """Returns it as settings, and makes the logdir unless it is remote.
@@ -236,6 +239,7 @@ class Request:
             max_bytes=self.max_bytes,
             dump_on=self.dump_on,
             dump_after=dump_after,
+            on_nonfinite=_check_on_nonfinite(self.on_nonfinite, mode),
         )
 
     def _check_dump(self, mode: TensorDebugMode) -> int:
@@ -261,6 +265,18 @@ class Request:
         if not _is_int(self.dump_after) or self.dump_after < 0:
             raise SettingError(f"dump_after is {self.dump_after!r}; expected a number of events from 0 on")
         return self.dump_after
+
+
+def _check_on_nonfinite(value: Any, mode: TensorDebugMode) -> str | Callable[[Any], object]:
+    if not callable(value) and value not in ("record", "raise"):
+        raise SettingError(f"on_nonfinite is {value!r}; expected 'record', 'raise' or a callable")
+    if value != "record" and mode in (TensorDebugMode.NO_TENSOR, TensorDebugMode.SHAPE):
+        raise SettingError(
+            f"on_nonfinite is {value!r}, but mode {mode.name} does not look for bad values; use CURT_HEALTH, "
+            "CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR"
+        )
+    chosen: str | Callable[[Any], object] = value
+    return chosen
 
 
 def _is_int(value: object) -> bool:

@@ -90,6 +90,7 @@ class Sink:
         flush_rows: Records after which they are written sooner.
         on_failure: Told of each kind of failure once, with a sentence.
         uploader: Copies the parts to a URL; None: the logdir is the one that is asked for.
+        on_records: Sees the records that are about to be written.
     """
 
     def __init__(
@@ -107,8 +108,10 @@ class Sink:
         flush_rows: int = 65536,
         on_failure: Callable[[str], None],
         uploader: Uploader | None = None,
+        on_records: Callable[[Records], None] | None = None,
     ) -> None:
         self._uploader = uploader
+        self._on_records = on_records
         self._logdir, self._run_id, self._recorder = Path(logdir), run_id, recorder
         self._flush_interval_s, self._flush_rows = flush_interval_s, max(1, flush_rows)
         self._failures = Failures(on_failure)
@@ -272,6 +275,9 @@ class Sink:
         if whole == 0:
             return
         self._num_events = int(records["commit"][whole - 1])
+        if self._on_records is not None:
+            with self._failures.caught("masked values"):
+                self._on_records(records[:whole])
         try:
             batch = Batch(
                 pick(records, np.arange(whole)) if whole < len(records) or not records.flags.writeable else records

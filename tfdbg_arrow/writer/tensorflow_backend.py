@@ -24,7 +24,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -34,7 +34,7 @@ import tensorflow as tf
 
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer import hooks, hooks_session, summary
-from tfdbg_arrow.writer.backend import Handlers, SessionRecordOps
+from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.instrument import RecordOps, TensorBatch
 from tfdbg_arrow.writer.native_backend import NativeSpool
@@ -47,7 +47,7 @@ from tfdbg_arrow.writer.python_eager import (
 )
 from tfdbg_arrow.writer.python_spool import PythonSpool
 from tfdbg_arrow.writer.recorder import Recorder
-from tfdbg_arrow.writer.records import NO_STEP, NUM_INLINE_DIMS, RECORD_SIZE, Kind
+from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, NUM_INLINE_DIMS, RECORD_SIZE, Flag, Kind
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
 from tfdbg_arrow.writer.stacks import StackTable
 
@@ -62,6 +62,8 @@ class _Spool(Recorder, EventWriter, Protocol):
     def abandon(self) -> None: ...
     def remove_files(self) -> None: ...
     def num_events(self) -> int: ...
+    def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None: ...
+    def take_nonfinite_notes(self) -> list[int]: ...
     def set_step(self, step: int) -> None: ...
     def set_paused(self, paused: bool) -> None: ...
 
@@ -169,6 +171,18 @@ class TensorFlowBackend:
         self._eager.is_paused = paused
         self._spool.set_paused(paused)
 
+    def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None:
+        """Says what a bad tensor of a graph does; before start()."""
+        self._spool.set_on_nonfinite(reaction, run_id)
+
+    def set_watching(self, is_watching: bool) -> None:
+        """Says whether every eager op is told of, not only those with a bad tensor."""
+        self._eager.is_watching = is_watching
+
+    def take_nonfinite_notes(self) -> list[int]:
+        """Returns the event indexes of bad tensors of graphs that were noted since the last call."""
+        return self._spool.take_nonfinite_notes()
+
     def drain(self, max_records: int) -> Records:
         """Returns up to `max_records` committed records, in order, and writes the stacks they refer to."""
         return self._spool.drain(max_records)
@@ -209,13 +223,30 @@ class TensorFlowBackend:
             # What belongs together stays together, and any number of tensors finds room.
             heads = np.flatnonzero(records["kind"] != Kind.DIMS)
             bounds = [*heads[::_TENSORS_AT_ONCE].tolist(), len(records)]
+            bad: list[tuple[int, int]] = []
+            decides = set(pack.nodes[pack.decides].tolist())
             for start, end in itertools.pairwise(bounds):
                 self._spool.append(records[start:end])
+                bad += _bad_tensors(records[start:end], self._spool.last_event_index(), decides)
         except Exception as error:
             handlers.on_error("recording the tensors of a graph", error)
+            return
+        if bad:
+            handlers.on_bad_graph_tensors(bad)
 
 
 _TENSORS_AT_ONCE = 256
+
+
+def _bad_tensors(records: Records, first_event_index: int, decides: set[int]) -> list[tuple[int, int]]:
+    """Returns key and event index (-1: not known) of the bad tensors among records that stop the program."""
+    rows = np.flatnonzero((records["flags"] & Flag.BAD != 0) & (records["kind"] == Kind.GRAPH_TENSOR)).tolist()
+    base = NO_VALUE if first_event_index == NO_VALUE else first_event_index
+    return [
+        (int(records["node"][row]), base if base == NO_VALUE else base + row)
+        for row in rows
+        if int(records["node"][row]) in decides
+    ]
 
 
 def _make_native_events(
@@ -287,11 +318,12 @@ class _EagerMeasure:
 
 
 class _Grouped(NamedTuple):
-    """A tensor of a graph, its key, and whether the user chose its elements."""
+    """A tensor of a graph, its key, whether its elements are kept by choice, whether it stops the program if bad."""
 
     tensor: Any
     node: int
     is_chosen: bool
+    decides: bool
 
 
 def _by_device(batches: Sequence[TensorBatch]) -> dict[str, list[_Grouped]]:
@@ -299,7 +331,8 @@ def _by_device(batches: Sequence[TensorBatch]) -> dict[str, list[_Grouped]]:
     groups: dict[str, list[_Grouped]] = {}
     for batch in batches:
         groups.setdefault(batch.op.device, []).extend(
-            _Grouped(tensor, node, batch.is_chosen) for tensor, node in zip(batch.tensors, batch.nodes, strict=True)
+            _Grouped(tensor, node, batch.is_chosen, decides)
+            for tensor, node, decides in zip(batch.tensors, batch.nodes, batch.all_decides, strict=True)
         )
     return groups
 
@@ -339,6 +372,7 @@ class _NativeSummaryOps:
                     rows,
                     nodes=[each.node for each in group],
                     dtypes=[_number(tensor) for tensor in tensors],
+                    decides=[each.decides for each in group],
                     generation=self._generation,
                     device=device,
                 )
@@ -356,10 +390,10 @@ class _NativeSummaryOps:
 def _select(batches: Sequence[TensorBatch], is_wanted: Callable[[Any], bool]) -> list[TensorBatch]:
     selected: list[TensorBatch] = []
     for batch in batches:
-        pairs = [pair for pair in zip(batch.tensors, batch.nodes, strict=True) if is_wanted(pair[0])]
+        pairs = [each for each in zip(batch.tensors, batch.nodes, batch.all_decides, strict=True) if is_wanted(each[0])]
         if pairs:
-            tensors, nodes = zip(*pairs, strict=True)
-            selected.append(TensorBatch(op=batch.op, tensors=tensors, nodes=nodes))
+            tensors, nodes, decides = zip(*pairs, strict=True)
+            selected.append(replace(batch, tensors=tensors, nodes=nodes, decides=decides))
     return selected
 
 
@@ -369,6 +403,7 @@ class _Pack:
 
     Attributes:
         nodes: Keys of the tensors, int32.
+        decides: Whether they stop the program if they are bad.
         dtypes: Their dtypes' numbers, int16.
         device_name: Full name of the device they are on; empty if it is not known.
         in_matrix: Positions of the tensors that the first argument holds a row of.
@@ -378,6 +413,7 @@ class _Pack:
     """
 
     nodes: npt.NDArray[np.int32]
+    decides: npt.NDArray[np.bool_]
     dtypes: npt.NDArray[np.int16]
     device_name: str
     in_matrix: list[int]
@@ -435,6 +471,7 @@ class _PythonSummaryOps:
         ranks = [tensor.shape.rank for tensor in tensors]
         pack = _Pack(
             nodes=np.array([each.node for each in group], np.int32),
+            decides=np.array([each.decides for each in group], np.bool_),
             dtypes=np.array([_number(tensor) for tensor in tensors], np.int16),
             device_name=self._devices.full_name(device),
             in_matrix=in_matrix,
@@ -468,10 +505,11 @@ class _PythonSessionRecordOps:
         self._gate = gate
         self._devices = devices
 
-    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool) -> Any:
-        """Adds the op that records a tensor; returns it."""
+    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool, decides: bool) -> Any:
+        """Adds the op that records a tensor, and keeps its elements or stops the program at it or not; returns it."""
         pack = _Pack(
             nodes=np.array([node], np.int32),
+            decides=np.array([decides], np.bool_),
             dtypes=np.array([_number(tensor)], np.int16),
             device_name=self._devices.full_name(tensor.op.device),
             in_matrix=[],

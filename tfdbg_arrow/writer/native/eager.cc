@@ -87,6 +87,40 @@ struct CallInFlight {
 };
 thread_local std::vector<CallInFlight> t_calls;
 
+// A bad tensor that the calling thread recorded and `on_nonfinite` has not heard of.
+struct BadTensor {
+  int64_t tensor_id;
+  int64_t slot;  // kNoValue: from outside
+  int64_t event_index;
+};
+thread_local std::vector<BadTensor> t_bad;
+bool g_is_watching = false;
+
+// Tells `on_nonfinite` of an op; returns false where it raised. No session may be held: it may end the recording.
+bool tell_nonfinite(PyObject* op_type, PyObject* inputs) {
+  if (g_handlers.on_nonfinite == nullptr) {
+    t_bad.clear();
+    return true;
+  }
+  if (t_bad.empty() && !g_is_watching) return true;
+  std::vector<BadTensor> bad = std::move(t_bad);
+  t_bad.clear();
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(bad.size()));
+  for (size_t i = 0; list != nullptr && i < bad.size(); ++i) {
+    PyObject* item = Py_BuildValue("(LLL)", static_cast<long long>(bad[i].tensor_id),
+                                   static_cast<long long>(bad[i].slot), static_cast<long long>(bad[i].event_index));
+    if (item == nullptr) Py_CLEAR(list);
+    if (item != nullptr) PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), item);
+  }
+  if (list == nullptr) return false;
+  PyObject* handler = Py_NewRef(g_handlers.on_nonfinite);
+  PyObject* result = PyObject_CallFunctionObjArgs(handler, op_type, inputs, list, nullptr);
+  Py_DECREF(handler);
+  Py_DECREF(list);
+  Py_XDECREF(result);
+  return result != nullptr;
+}
+
 // Hands an exception that our own code met to the Python side; the program must not see it.
 void report_error(const char* what) {
   if (g_handlers.on_error != nullptr) {
@@ -189,6 +223,9 @@ void record_tensor(Session& session, PyObject* tensor, Record record, Wanted wan
   if (record.kind == kExternalTensor && (record.flags & kCovered) == 0) return;
   record.wall_time_ns = wall_time_ns();
   append_with_gil(session, record, rank, dims);
+  if ((record.flags & kBad) != 0 && session.on_nonfinite != OnNonFinite::kRecord) {
+    t_bad.push_back({record.tensor_id, record.kind == kExternalTensor ? kNoValue : record.slot, last_event_index()});
+  }
 }
 
 // Records the inputs that no recorded op made, once each.
@@ -322,22 +359,7 @@ const void* address_of(Session& session, PyObject* tensor) {
   return address;
 }
 
-}  // namespace
-
-void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on_error) {
-  auto set = [](PyObject** target, PyObject* value) {
-    PyObject* old = *target;
-    *target = value == Py_None ? nullptr : Py_NewRef(value);
-    Py_XDECREF(old);
-  };
-  set(&g_handlers.on_graph_op, on_graph_op);
-  set(&g_handlers.covers_op, covers_op);
-  set(&g_handlers.on_error, on_error);
-}
-
-void set_local_task(const std::string& task) { g_local_task = task; }
-
-PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
+PyObject* record_op(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
   SessionGuard session;
   if (!session || nargs < 4) Py_RETURN_NONE;
   PyObject* op_name = nargs > 4 ? args[4] : Py_None;
@@ -360,6 +382,32 @@ PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObje
   }
   if (PyErr_Occurred() != nullptr) report_error("recording an op");
   Py_RETURN_NONE;
+}
+
+}  // namespace
+
+void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on_error, PyObject* on_nonfinite) {
+  auto set = [](PyObject** target, PyObject* value) {
+    PyObject* old = *target;
+    *target = value == Py_None ? nullptr : Py_NewRef(value);
+    Py_XDECREF(old);
+  };
+  set(&g_handlers.on_graph_op, on_graph_op);
+  set(&g_handlers.covers_op, covers_op);
+  set(&g_handlers.on_error, on_error);
+  set(&g_handlers.on_nonfinite, on_nonfinite);
+}
+
+void set_watching(bool watching) { g_is_watching = watching; }
+
+void set_local_task(const std::string& task) { g_local_task = task; }
+
+PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
+  PyObject* result = record_op(self, args, nargs, keyword_names);
+  // What is not recorded stops nothing, even if it takes what was.
+  if (nargs < 4 || is_paused() || tell_nonfinite(args[0], args[1])) return result;
+  Py_DECREF(result);
+  return nullptr;
 }
 
 int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num_outputs) {

@@ -13,9 +13,12 @@ namespace tfdbg_arrow {
 struct EagerHandlers {
   PyObject* on_graph_op = nullptr;  // (op_type, op_name, outputs, graph, stack_id, wall_time_ns) -> None
   PyObject* covers_op = nullptr;    // (op_type) -> int: 0 no tensor of it is recorded, 1 all, 2 with elements; None: 1
+  PyObject* on_nonfinite = nullptr;  // (op_type, inputs, bad outputs and inputs) -> None: may raise; None: not asked
   PyObject* on_error = nullptr;     // (what) -> None: an exception was swallowed; it is set in sys.exc_info
 };
-void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on_error);
+void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on_error, PyObject* on_nonfinite);
+// Whether `on_nonfinite` wants to hear of every eager op, not only of those with a bad tensor.
+void set_watching(bool watching);
 
 // Names this process among those that it is connected to, as `/job:chief/replica:0/task:0`: tensors on devices of
 // others are not fetched.
@@ -28,7 +31,7 @@ PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
 // Returns its execution index, or -1 when nothing records.
 int64_t begin_call(PyObject* function_name, PyObject* inputs, int64_t num_outputs);
 // The call has returned its outputs, or raised (None). Records the outputs where the op callback was not
-// called for them, as under a cancellation manager.
+// called for them, as under a cancellation manager; `on_nonfinite` hears of them at the thread's next op.
 void end_call(int64_t execution_index, PyObject* outputs);
 
 // Forgets which tensors were seen: a new recording starts.

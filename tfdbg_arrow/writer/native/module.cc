@@ -105,6 +105,7 @@ class Recording {
     while (!spool.try_reserve(count, &sequence)) {
       if (!spool.wait_for_room(count)) {
         spool.count_dropped(count);
+        set_last_event_index(kNoValue);
         return false;
       }
     }
@@ -113,6 +114,7 @@ class Recording {
       spool.fill(sequence + i, source[i]);
       if ((source[i].flags & kBad) != 0) spool.signal_urgent();
     }
+    set_last_event_index(static_cast<int64_t>(sequence));
     return true;
   }
 
@@ -122,6 +124,13 @@ class Recording {
   }
 
   int64_t next_execution_index() { return session_->next_execution_index.fetch_add(1, std::memory_order_relaxed); }
+
+  // What a bad tensor does that nothing masks (OnNonFinite), before start(). The run's id ends the error's text.
+  void set_on_nonfinite(int reaction, const std::string& run_id) {
+    session_->on_nonfinite = static_cast<OnNonFinite>(reaction);
+    session_->run_id = run_id;
+  }
+  std::vector<int64_t> take_nonfinite_notes() { return session_->nonfinite_notes.take(); }
 
   uint64_t num_dropped() const { return session_->spool.num_dropped(); }
   uint64_t num_events() const { return session_->spool.head(); }
@@ -137,7 +146,7 @@ class Recording {
 PyMethodDef g_op_callback = {"op_callback", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(op_callback)),
                              METH_FASTCALL | METH_KEYWORDS,
                              "op_callback(op_type, inputs, attrs, outputs, op_name=None, graph=None)\n\n"
-                             "TensorFlow's op callback. Records; never raises; returns None."};
+                             "TensorFlow's op callback. Records; raises only what `on_nonfinite` raises; returns None."};
 
 nb::list stacks_since(int64_t start) {
   nb::list stacks;
@@ -253,6 +262,8 @@ NB_MODULE(_core, m) {
       .def("append_value", &Recording::append_value, nb::arg("value"))
       .def("next_execution_index", &Recording::next_execution_index)
       .def("num_dropped", &Recording::num_dropped)
+      .def("set_on_nonfinite", &Recording::set_on_nonfinite, nb::arg("reaction"), nb::arg("run_id"))
+      .def("take_nonfinite_notes", &Recording::take_nonfinite_notes)
       .def("num_events", &Recording::num_events)
       .def("set_step", &Recording::set_step, nb::arg("step"))
       .def("set_paused", &Recording::set_paused, nb::arg("paused"));
@@ -261,15 +272,18 @@ NB_MODULE(_core, m) {
     load_tensorflow_api(framework, cc, python);
     register_record_ops();
   });
-  m.def("set_handlers", [](nb::handle on_graph_op, nb::handle covers_op, nb::handle on_error) {
-    set_eager_handlers(on_graph_op.ptr(), covers_op.ptr(), on_error.ptr());
-  }, nb::arg("on_graph_op").none(), nb::arg("covers_op").none(), nb::arg("on_error").none());
+  m.def("set_handlers", [](nb::handle on_graph_op, nb::handle covers_op, nb::handle on_error, nb::handle on_nonfinite) {
+    set_eager_handlers(on_graph_op.ptr(), covers_op.ptr(), on_error.ptr(), on_nonfinite.ptr());
+  }, nb::arg("on_graph_op").none(), nb::arg("covers_op").none(), nb::arg("on_error").none(),
+     nb::arg("on_nonfinite").none() = nb::none());
+  m.def("set_watching", &set_watching, nb::arg("watching"));
   m.def("set_local_task", [](const std::string& task) { set_local_task(task); }, nb::arg("task"));
   m.def("begin_call", [](nb::handle name, nb::handle inputs, int64_t num_outputs) {
     return begin_call(name.ptr(), inputs.ptr(), num_outputs);
   });
   m.def("end_call", [](int64_t execution_index, nb::handle outputs) { end_call(execution_index, outputs.ptr()); },
         nb::arg("execution_index"), nb::arg("outputs").none());
+  m.def("last_event_index", &last_event_index);
   m.def("intern_string", [](const std::string& text) { return strings().intern(text); }, nb::arg("text"));
   m.def("strings", [](size_t start) { return strings().since(start); }, nb::arg("start"));
   m.def("stacks", &stacks_since, nb::arg("start"));

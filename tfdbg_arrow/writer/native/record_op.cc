@@ -33,6 +33,7 @@ struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
   std::vector<int64_t> dtypes;  // RecordSummary only: the tensors' own dtypes
   std::vector<bool> keeps;      // Record only: whose elements are kept
+  std::vector<int64_t> decides;  // for each node whether it stops the program if it is bad
   int64_t generation = 0;       // the recording it belongs to: node keys mean nothing in another
   int32_t call_site = 0;
   bool has_call_site = false;
@@ -112,6 +113,7 @@ void* create_kernel(TF_OpKernelConstruction* construction, bool with_dtypes) {
   std::vector<int64_t> arguments;
   std::vector<int64_t> keeps;
   if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
+      !read_list(construction, "decides", &kernel->decides, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_string(construction, "own_name", &own_name, &status) ||
       (with_dtypes && !read_list(construction, "dtypes", &kernel->dtypes, &status)) ||
@@ -181,6 +183,38 @@ bool describe_argument(Session& session, HeldArgument* argument, int dtype, int 
   return true;
 }
 
+// Bad tensors of one run of a kernel that nothing masks.
+class Judge {
+ public:
+  Judge(const RecordKernel& kernel, Session& session) : kernel_(kernel), session_(session) {}
+
+  // Tells of a tensor that was just appended.
+  void see(size_t i, const Record& record) {
+    if ((record.flags & kBad) == 0 || session_.on_nonfinite == OnNonFinite::kRecord) return;
+    if (i >= kernel_.decides.size() || kernel_.decides[i] == 0) return;
+    if (session_.on_nonfinite == OnNonFinite::kNote) session_.nonfinite_notes.add(record.node, last_event_index());
+    if (!is_bad_) event_index_ = last_event_index();
+    is_bad_ = true;
+  }
+
+  // Fails the step if the recording is to stop the program. The Python side looks for the end of the text.
+  void decide(TF_OpKernelContext* context) const {
+    if (!is_bad_ || session_.on_nonfinite != OnNonFinite::kFail) return;
+    constexpr int kInvalidArgument = 3;  // TF_INVALID_ARGUMENT, as TensorFlow's own CheckNumerics
+    std::string text = "tfdbg_arrow stopped the program: a tensor holds an infinity or a NaN (event " +
+                       std::to_string(event_index_) + " of run " + session_.run_id + ")";
+    Status status;
+    tf_api().TF_SetStatus(status.get(), kInvalidArgument, text.c_str());
+    tf_api().TF_OpKernelContext_Failure(context, status.get());
+  }
+
+ private:
+  const RecordKernel& kernel_;
+  Session& session_;
+  bool is_bad_ = false;
+  int64_t event_index_ = kNoValue;
+};
+
 // Fills what is common to all tensors that one kernel records in one run.
 Record context_record(RecordKernel* kernel, TF_OpKernelContext* context, const Session& session) {
   const TensorFlowApi& tf = tf_api();
@@ -214,6 +248,7 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
   const TensorFlowApi& tf = tf_api();
   Status& status = thread_status();
   const Record common = context_record(kernel, context, *session);
+  Judge judge(*kernel, *session);
   for (size_t i = 0; i < kernel->nodes.size(); ++i) {
     TF_Tensor* tensor = nullptr;
     tf.TF_GetInput(context, static_cast<int>(i), &tensor, status.get());
@@ -249,10 +284,12 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       }
       record.wall_time_ns = wall_time_ns();
       append_tensor_waiting(*session, record, rank, dims);
+      judge.see(i, record);
       if (is_kept) continue;
     }
     tf.TF_DeleteTensor(tensor);
   }
+  judge.decide(context);
 }
 
 void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
@@ -269,6 +306,7 @@ void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
     session->spool.count_dropped(kernel->nodes.size());
     return;
   }
+  Judge judge(*kernel, *session);
   const double* row = static_cast<const double*>(tf.TF_TensorData(tensor));
   for (size_t i = 0; i < kernel->nodes.size(); ++i, row += kNumSummaryColumns) {
     auto count = [&](int column) { return static_cast<int64_t>(row[column]); };
@@ -313,8 +351,10 @@ void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
     }
     record.wall_time_ns = wall_time_ns();
     append_tensor_waiting(*session, record, rank < 0 ? 0 : rank, dims);
+    judge.see(i, record);
   }
   tf.TF_DeleteTensor(tensor);
+  judge.decide(context);
 }
 
 void no_outputs(TF_ShapeInferenceContext*, TF_Status*) {}
@@ -348,6 +388,7 @@ void register_record_ops() {
     tf.TF_OpDefinitionBuilderAddAttr(builder, "arguments: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "keeps: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "nodes: list(int)");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "decides: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "generation: int");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "own_name: string");
     tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);
@@ -360,6 +401,7 @@ void register_record_ops() {
     TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder("TfdbgArrowRecordSummary");
     tf.TF_OpDefinitionBuilderAddInput(builder, "summaries: double");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "nodes: list(int)");
+    tf.TF_OpDefinitionBuilderAddAttr(builder, "decides: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "dtypes: list(int)");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "generation: int");
     tf.TF_OpDefinitionBuilderAddAttr(builder, "own_name: string");

@@ -26,6 +26,8 @@ std::array<Shard, kShards> g_shards;
 std::atomic<Session*> g_session{nullptr};
 std::atomic<int> g_next_shard{0};
 
+thread_local int64_t t_last_event_index = kNoValue;
+
 int own_shard() {
   thread_local int shard = g_next_shard.fetch_add(1, std::memory_order_relaxed) % kShards;
   return shard;
@@ -174,11 +176,16 @@ void append_tensor_waiting(Session& session, const Record& record, int rank, con
   }
 }
 
+int64_t last_event_index() { return t_last_event_index; }
+void set_last_event_index(int64_t event_index) { t_last_event_index = event_index; }
+
 bool append_tensor(Session& session, const Record& record, int rank, const int64_t* dims) {
   uint64_t count = num_records(record, rank);
   Spool& spool = session.spool;
   uint64_t sequence;
+  t_last_event_index = kNoValue;
   if (!spool.try_reserve(count, &sequence)) return false;
+  t_last_event_index = static_cast<int64_t>(sequence);
   spool.fill(sequence, record);
   for (uint64_t i = 0; i + 1 < count; ++i) {
     Record* more = spool.slot(sequence + 1 + i);

@@ -5,7 +5,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "calls.h"
 #include "intern.h"
@@ -42,6 +46,32 @@ class ValueSpool {
   int64_t released_ = 0;
 };
 
+// What a bad tensor in a graph does that nothing masks.
+enum class OnNonFinite : int { kRecord = 0, kNote = 1, kFail = 2 };
+
+// The bad tensors of graphs that wait for the Python side: one event for each node.
+class NonFiniteNotes {
+ public:
+  void add(int32_t node, int64_t event_index) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!nodes_.insert(node).second) return;
+    events_.push_back(event_index);
+    any_.store(true, std::memory_order_release);
+  }
+  std::vector<int64_t> take() {
+    if (!any_.load(std::memory_order_acquire)) return {};
+    std::lock_guard<std::mutex> lock(mutex_);
+    any_.store(false, std::memory_order_relaxed);
+    return std::move(events_);
+  }
+
+ private:
+  std::atomic<bool> any_{false};
+  std::mutex mutex_;
+  std::unordered_set<int32_t> nodes_;
+  std::vector<int64_t> events_;
+};
+
 struct Session {
   Session(const std::string& spool_path, const std::string& value_path, uint64_t capacity, Mode mode,
           uint64_t covered_dtypes, int64_t generation)
@@ -59,6 +89,9 @@ struct Session {
   Spool spool;
   ValueSpool values;
   CallsInFlight calls;
+  NonFiniteNotes nonfinite_notes;
+  OnNonFinite on_nonfinite = OnNonFinite::kRecord;  // set before the session is published
+  std::string run_id;                               // likewise; only where on_nonfinite fails
   const Mode mode;
   const uint64_t covered_dtypes;  // bit i: tensors of TensorFlow's DataType i are measured
   const int64_t generation;       // tells the recordings of one process apart
@@ -106,6 +139,9 @@ void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims,
 uint64_t num_records(const Record& record, int rank);
 // Writes a tensor's record and its DIMS records. Returns false if the spool has no room.
 bool append_tensor(Session& session, const Record& record, int rank, const int64_t* dims);
+// The event index of the tensor that the calling thread appended last; kNoValue if there was no room.
+int64_t last_event_index();
+void set_last_event_index(int64_t event_index);
 // The same from a thread without the GIL: waits for room, and counts what it had to drop.
 void append_tensor_waiting(Session& session, const Record& record, int rank, const int64_t* dims);
 

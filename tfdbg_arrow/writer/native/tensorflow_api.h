@@ -31,6 +31,8 @@ struct TF_StringView {
   X(void, TF_DeleteStatus, (TF_Status*))                                                                    \
   X(int, TF_GetCode, (const TF_Status*))                                                                    \
   X(const char*, TF_Message, (const TF_Status*))                                                            \
+  X(void, TF_SetStatus, (TF_Status*, int, const char*))                                                     \
+  X(void, TF_OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                                    \
   X(void, TF_DeleteTensor, (TF_Tensor*))                                                                    \
   X(int, TF_TensorType, (const TF_Tensor*))                                                                 \
   X(int, TF_NumDims, (const TF_Tensor*))                                                                    \

@@ -1,0 +1,64 @@
+"""Live stop: a recording that stops the program at the first origin of a NaN or an infinity.
+
+The writer stops, the query layer knows the answer, and neither imports the other: here they meet. The names of the
+public API that start a recording are loaded from here, so that a recording has its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tfdbg_arrow.writer import session
+from tfdbg_arrow.writer.session import capture, enable, start
+from tfdbg_arrow.writer.stopping import Origin
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import NonFinite
+
+__all__ = ["capture", "enable", "find_origins", "start"]
+
+
+def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> list[Origin]:
+    """Returns the origins that bad tensors of a run go back to, each once.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+        event_indexes: The bad tensors.
+    """
+    from tfdbg_arrow.query.nonfinite import origins_of
+
+    found = origins_of(logdir, event_indexes, run_id=run_id)
+    return [Origin(nonfinite=each, text=sentence(each), key=_key(each)) for each in found]
+
+
+def sentence(found: NonFinite) -> str:
+    """Returns a bad tensor as a paragraph: what, where, from which inputs, on which line."""
+    from tfdbg_arrow.query.wording import (
+        bad_kinds_text,
+        facts_text,
+        graph_text,
+        input_health_text,
+        producer_text,
+        tensor_text,
+    )
+
+    graph = graph_text(found)
+    text = f"{bad_kinds_text(found)} in {tensor_text(found)}" + (f" in {graph}" if graph else "")
+    parts = [f"{text}, {facts_text(found)}"]
+    parts += [f"input {each.index}: {producer_text(each)}, {input_health_text(each)}" for each in found.inputs]
+    if found.source is not None:
+        where = f"{found.source.file_path}:{found.source.lineno} in {found.source.func}"
+        parts.append(where + (f": {found.source.code}" if found.source.code else ""))
+    return "; ".join(parts)
+
+
+def _key(found: NonFinite) -> object:
+    source = found.source
+    line = None if source is None else (source.file_path, source.lineno)
+    return (found.graph_name, found.op_name, found.op_type, found.output_slot, line)
+
+
+session.look_up_origins_with(find_origins)

@@ -1,0 +1,108 @@
+"""Which bad values do not stop a program, and why: the one declaration of it.
+
+A bad value (an infinity or a NaN) stops a program under `on_nonfinite` at the op that made it, unless the value is
+masked: then nothing has been computed with it yet, or ever will be. A masked value is recorded as any other is, and
+told once in `capture_stat`. Two tables say what masks:
+
+* `HARMLESS_OUTPUTS`: outputs of ops that hold bad values in healthy programs.
+* `CARRYING_OPS`, `TESTING_OPS` and calls of functions: ops that compute nothing with the values that they take. A bad
+  value that only such ops use is masked. What a carrying op puts out is looked at in its turn: so a value that
+  `tf.where` leaves out stops nothing, and one that goes through a reshape stops at the first op that computes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class HarmlessOutput:
+    """Outputs of an op that may be bad without harm.
+
+    Attributes:
+        op_type: The op's type.
+        slots: Which of its outputs, from 0.
+        reason: Why.
+    """
+
+    op_type: str
+    slots: tuple[int, ...]
+    reason: str
+
+
+_BATCH_NORM = "batch statistics of an empty batch, and what is reserved for the gradient, may be NaN"
+
+# Source: IGNORE_OP_OUTPUTS in tensorflow/python/debug/lib/check_numerics_callback.py.
+HARMLESS_OUTPUTS: tuple[HarmlessOutput, ...] = (
+    HarmlessOutput(op_type="FusedBatchNorm", slots=(1, 2, 3, 4), reason=_BATCH_NORM),
+    HarmlessOutput(op_type="FusedBatchNormV2", slots=(1, 2, 3, 4), reason=_BATCH_NORM),
+    HarmlessOutput(op_type="FusedBatchNormV3", slots=(1, 2, 3, 4, 5), reason=_BATCH_NORM),
+)
+
+# Source: SAFE_OPS in tensorflow/python/debug/lib/check_numerics_callback.py.
+_SAFE_OPS = (
+    "Concat ConcatV2 ExpandDims Fill Gather Maximum Minimum Reshape Slice Squeeze Stack StridedSlice StridedSliceGrad "
+    "TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack TensorListStack Transpose Unpack"
+)
+# More of the same sort: ops that choose among values or hand them on.
+_MORE_CARRYING_OPS = (
+    "Select SelectV2 GatherV2 GatherNd ClipByValue DynamicPartition DynamicStitch ParallelDynamicStitch "
+    "Identity IdentityN Snapshot StopGradient PreventGradient EnsureShape DeepCopy Copy CopyHost Bitcast "
+    "Pack Split SplitV BroadcastTo Tile Pad PadV2 MirrorPad Reverse ReverseV2 ReverseSequence Roll "
+    "BatchToSpace BatchToSpaceND SpaceToBatch SpaceToBatchND DepthToSpace SpaceToDepth "
+    "Switch RefSwitch Merge RefMerge Enter RefEnter Exit RefExit NextIteration RefNextIteration "
+    "EmptyTensorList TensorListConcat TensorListElementShape TensorListFromTensor TensorListLength TensorListPushBack "
+    "TensorListPushBackBatch TensorListReserve TensorListResize TensorListScatter TensorListScatterIntoExistingList "
+    "TensorListScatterV2 TensorListSetItem TensorListSplit OptionalFromValue OptionalGetValue "
+    "EagerPyFunc RaggedTensorToVariant RaggedTensorToTensor"
+)
+CARRYING_OPS = frozenset((*_SAFE_OPS.split(), *_MORE_CARRYING_OPS.split()))
+"""Types of ops that choose among the values they take, or hand them on: what comes out is looked at in its turn."""
+
+_TESTING_OPS = (
+    "IsFinite IsInf IsNan Equal NotEqual Less LessEqual Greater GreaterEqual Where Shape ShapeN Size Rank "
+    "ZerosLike OnesLike Print PrintV2 StringFormat CheckNumerics CheckNumericsV2 DebugIdentityV2 "
+    "DebugNumericSummaryV2"
+)
+TESTING_OPS = frozenset(_TESTING_OPS.split())
+"""Types of ops that look at values, or only at their shape: what comes out holds none of them. CheckNumerics is
+TensorFlow's own stop."""
+
+_CALL_OPS = "PartitionedCall StatefulPartitionedCall RemoteCall While StatelessWhile If StatelessIf Case StatelessCase"
+_CALLS = frozenset(_CALL_OPS.split())
+
+
+def harmless_reason(op_type: str, slot: int) -> str | None:
+    """Returns why an output of an op may be bad without harm, None where it may not."""
+    return _HARMLESS.get((op_type, slot))
+
+
+_HARMLESS = {(output.op_type, slot): output.reason for output in HARMLESS_OUTPUTS for slot in output.slots}
+
+
+def computes(op_type: str) -> bool:
+    """Returns whether an op computes with the values that it takes: False for what carries or tests them.
+
+    A function that is called, or that a data set keeps, decides in its own graph.
+    """
+    return not (op_type in CARRYING_OPS or op_type in TESTING_OPS or op_type in _CALLS or "Dataset" in op_type)
+
+
+def mask_reason(op_type: str, slot: int, *, users: Collection[str], is_returned: bool) -> str | None:
+    """Returns why a bad output of an op in a graph does not stop the program, None where it does.
+
+    Args:
+        op_type: The op's type.
+        slot: Which of its outputs, from 0.
+        users: Types of the ops that take the output.
+        is_returned: Whether the graph returns it to a user who is not known: eager code, or a loop's next iteration.
+    """
+    harmless = harmless_reason(op_type, slot)
+    if harmless is not None:
+        return harmless
+    if is_returned or any(computes(user) for user in users):
+        return None
+    if not users:
+        return "nothing in its graph computes with it"
+    return f"nothing computes with it: {', '.join(sorted(set(users)))} only choose, hand on or test values"
