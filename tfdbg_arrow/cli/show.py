@@ -9,7 +9,6 @@ import typer
 
 from tfdbg_arrow.cli.output import JsonOption, console, print_json, progress, styled
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.wording import facts_text
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import HistoryRow, Logdir
@@ -107,6 +106,8 @@ def _parse_steps(text: str | None) -> tuple[int | None, int | None]:
 
 
 def _print_row(row: HistoryRow) -> None:
+    from tfdbg_arrow.query.wording import facts_text
+
     slot = "" if row.output_slot is None else f":{row.output_slot}"
     name = f"{row.op_name}{slot}" if row.op_name is not None else f"{row.op_type}{slot}"
     where = [

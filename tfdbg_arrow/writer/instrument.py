@@ -323,7 +323,7 @@ class GraphInstrumenter:
             if not is_new:
                 continue
             stack_id, wall_time_ns = state.creations.pop(name, (-1, 0))
-            if stack_id < 0 and reasons is not None:
+            if stack_id < 0:
                 stack_id = self._intern_traceback(_traceback_of(op))  # made before recording began
             times = wall_time_columns(wall_time_ns) if wall_time_ns else now_columns()
             ops.append(

@@ -113,12 +113,14 @@ class StackTable:
             )
 
     def add_traceback(self, traceback: Iterable[Location]) -> int:
-        """Writes the rows of a stack that is only known by its locations, innermost first; returns its id."""
+        """Writes the rows of a stack known only by its locations, innermost first; returns its id, -1 for an empty one."""
         with self._lock:
             kept = tuple(
                 self._original_location(path, lineno) or (path, lineno, func) for path, lineno, func in traceback
             )
             kept = tuple(location for location in kept if not location[0].startswith(_PACKAGE_DIRECTORY))
+            if not kept:
+                return -1
             stack_id = self._traceback_ids.get(kept)
             if stack_id is None:
                 stack_id = self._traceback_ids[kept] = _FIRST_TRACEBACK_ID + len(self._traceback_ids)

@@ -35,6 +35,7 @@ SELECT
     h.stddev_finite,
     h.max_abs_finite,
     h.num_subnormal,
+    h.is_call_inferred,
     s.file_path,
     s.lineno,
     s.code
