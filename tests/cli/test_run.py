@@ -332,6 +332,7 @@ class TestRecording:
             "program_exit_code": 7,
             "num_tensors": tensors,
             "num_nonfinite": bad,
+            "unobserved": None,
             "stopped_by": None,
         }
         assert (nonfinite["op_name"], nonfinite["source"]["lineno"]) == ("Log", LOG_LINE)

@@ -280,7 +280,7 @@ class TestFailures:
         assert (last, "graph") in {(row["execution_index"], row["scope"]) for row in rows(tmp_path)}
 
     def test_a_failure_of_ours_is_one_warning_and_a_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail(*_: Any) -> None:
+        def fail(*_: Any, **__: Any) -> None:
             raise ValueError("broken")
 
         monkeypatch.setattr(GraphInstrumenter, "prepare", fail)
@@ -294,7 +294,7 @@ class TestFailures:
     def test_warnings_that_are_errors_do_not_break_the_training(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        def fail(*_: Any) -> None:
+        def fail(*_: Any, **__: Any) -> None:
             raise ValueError("broken")
 
         monkeypatch.setattr(GraphInstrumenter, "prepare", fail)
