@@ -142,7 +142,7 @@ def test_a_graph_of_graph_mode_in_a_function_stops(tmp_path: Path, variant: str)
 
     error = stopped(tmp_path, program, backend_name=variant)
 
-    # Nothing waits for a record op there, so the record of the Log may be missing; what handed its value on is named then.
+    # Nothing waits for a record op there: the record of the Log may be missing, and what handed its value on be named.
     assert error.nonfinite is not None
     assert (error.nonfinite.graph_name, error.nonfinite.num_neg_inf) == ("wrapped_function", 1)
 

@@ -47,7 +47,7 @@ class TestRefused:
         (tmp_path / "tfdbg_events.1700000000.host.metadata").write_bytes(b"")
         assert self.message(tmp_path) == (
             f"{tmp_path} holds dumps of TensorFlow's Debugger V2 (tfdbg_events.* files), which are not a logdir of "
-            "tfdbg_arrow; record the program again with `tfdbg-arrow run`."
+            f"tfdbg_arrow; make one of them with `tfdbg-arrow import {tmp_path} LOGDIR`."
         )
 
     def test_another_directory(self, tmp_path: Path) -> None:
