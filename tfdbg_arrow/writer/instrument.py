@@ -225,7 +225,7 @@ class GraphInstrumenter:
             ops = graph.get_operations()
             batches = self._describe_ops(graph, state, reasons=reasons) if len(ops) > state.num_described else []
             state.num_described = len(ops)
-            return state.graph_id, batches
+            return state.graph_id, batches if self._judge is None else self._judge(graph, batches)
 
     def note_names(self, graph: Any, function_def: Callable[[], Any]) -> None:
         """Notes which calling ops a runtime function renamed, to keep clear of its arguments and results."""

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.errors import NonFiniteError
-from tfdbg_arrow.writer.instrument import TensorBatch
+from tfdbg_arrow.writer.instrument import TensorBatch, is_function_graph
 from tfdbg_arrow.writer.masking import computes, harmless_reason, mask_reason
 from tfdbg_arrow.writer.records import NO_VALUE, Flag, Kind
 
@@ -34,6 +34,7 @@ _MAX_WATCHED = 1 << 16
 """Bad eager tensors whose users are looked for; the oldest beyond are forgotten."""
 _MAX_EVENTS_ASKED = 50
 """Bad tensors of graphs whose origins are looked for after one call."""
+_OF_A_SESSION = "it is of a graph that a session runs, which is recorded and not stopped"
 
 Find = Callable[[Sequence[int]], Sequence["Origin"]]
 Note = Callable[[str, str], None]
@@ -67,6 +68,11 @@ class GraphJudge:
 
     def judge(self, graph: Any, batches: list[TensorBatch]) -> list[TensorBatch]:
         """Returns the batches of a graph with what each tensor does."""
+        if not is_function_graph(graph):
+            for batch in batches:
+                for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
+                    self._masked[node] = (f"{batch.op.name}:{tensor.value_index} ({batch.op.type})", _OF_A_SESSION)
+            return batches
         returned = set() if self._is_used_by_graph(graph) else {id(tensor) for tensor in graph.outputs}
         return [self._judged(batch, returned) for batch in batches]
 
