@@ -113,7 +113,7 @@ class StackTable:
             )
 
     def add_traceback(self, traceback: Iterable[Location]) -> int:
-        """Writes the rows of a stack known only by its locations, innermost first; returns its id, -1 for an empty one."""
+        """Writes the rows of a stack known only by its locations, innermost first; returns its id, -1 for none."""
         with self._lock:
             kept = tuple(
                 self._original_location(path, lineno) or (path, lineno, func) for path, lineno, func in traceback
