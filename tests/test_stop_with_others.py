@@ -142,9 +142,9 @@ def test_a_graph_of_graph_mode_in_a_function_stops(tmp_path: Path, variant: str)
 
     error = stopped(tmp_path, program, backend_name=variant)
 
-    # Nothing waits for a record op there: the record of the Log may be missing, and what handed its value on be named.
+    # Nothing waits for a record op there: which of the loop's ops is named depends on what was recorded by then.
     assert error.nonfinite is not None
-    assert (error.nonfinite.graph_name, error.nonfinite.num_neg_inf) == ("wrapped_function", 1)
+    assert error.nonfinite.graph_name == "wrapped_function"
 
 
 def test_the_ops_of_a_session_do_not_stop_and_say_so(tmp_path: Path, variant: str) -> None:  # noqa: F811

@@ -317,6 +317,21 @@ class TestRecording:
         stopped_by = json.loads(ours.stderr.splitlines()[-1])["stopped_by"]
         assert (stopped_by["op_type"], stopped_by["source"]["lineno"]) == ("Log", LOG_LINE)
 
+    def test_what_stops_where_the_program_ends_its_dump_is_told(self, here: Path) -> None:
+        text = (
+            "import tensorflow as tf\n"
+            "tf.debugging.experimental.enable_dump_debug_info('dump', 'FULL_HEALTH', -1)\n"
+            "bad = tf.math.log(tf.constant(0.0))\n"
+            "tf.debugging.experimental.disable_dump_debug_info()\n"
+            "print(float(bad * 2.0))\n"
+        )
+        write(here, "program.py", text)
+        ours = run(here, "--on-nonfinite=raise", "--json", "program.py")
+        assert (ours.returncode, ours.stdout) == (1, "-inf\n"), ours.stderr
+        found = json.loads(ours.stderr.splitlines()[-1])
+        assert (found["program_exit_code"], found["stopped_by"]["op_type"]) == (0, "Log")
+        assert found["stopped_by"]["source"]["lineno"] == 3
+
     def test_json_is_the_last_line_of_stderr(self, here: Path) -> None:
         write(here, "program.py", BAD_PROGRAM)
         ours = run(here, "--json", "-o", "a b", "program.py", "7")
