@@ -39,11 +39,7 @@ class Hop:
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
         output_slot: Which output of the op.
-    <<<<<<< HEAD
         dtype: Dtype by TensorFlow's name; None where the recording does not say.
-    =======
-        dtype: Dtype by TensorFlow's name; None where an import does not know it.
-    >>>>>>> export
         shape: Dimensions.
         size: Number of elements.
         has_inf_or_nan: Whether any element is infinite or NaN.
