@@ -3,6 +3,7 @@
 #
 #   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first
 #   make test      linters, types, layers, the specification's freshness, and the tests
+#   make exhaustive  the tests that take long: every mode beside Debugger V2's, Spark
 #   make format    format the code
 #   make protos    compile the messages of Debugger V2 dumps
 #   make clean     remove what was built; `make distclean` also removes the virtual environment
@@ -25,7 +26,7 @@ BUILD_SOURCES := pyproject.toml CMakeLists.txt tfdbg_arrow/_version.py \
 DEMO_REQUIREMENTS := requirements/build.txt requirements/demo.txt
 TEST_REQUIREMENTS := $(DEMO_REQUIREMENTS) requirements/test.txt
 
-.PHONY: demo test lint format protos clean distclean
+.PHONY: demo test exhaustive lint format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -34,7 +35,10 @@ demo: $(STAMPS)/demo $(STAMPS)/package
 	$(BIN)/python examples/demo.py --logdir $(DEMO_LOGDIR)
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not exhaustive"
+
+exhaustive: $(STAMPS)/exhaustive $(STAMPS)/package
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m exhaustive
 
 lint: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/ruff check .
@@ -74,6 +78,10 @@ $(STAMPS)/demo: $(DEMO_REQUIREMENTS) | $(STAMPS)/venv
 $(STAMPS)/test: $(TEST_REQUIREMENTS) | $(STAMPS)/venv
 	$(PIP) install --quiet -r requirements/test.txt
 	@touch $@ $(STAMPS)/demo
+
+$(STAMPS)/exhaustive: requirements/exhaustive.txt | $(STAMPS)/test
+	$(PIP) install --quiet -r requirements/exhaustive.txt
+	@touch $@
 
 $(STAMPS)/package: $(BUILD_SOURCES) | $(STAMPS)/demo
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .

@@ -19,7 +19,9 @@ COMPARED += ("execution", "execution_graph", "execution_stack", "library_frames"
 COMPARED_VALUES = ("execution_value", "trace_count", "trace_value")
 
 
-@pytest.mark.parametrize("mode", [m if m in IN_EVERY_RUN else pytest.param(m, marks=pytest.mark.slow) for m in MODES])
+@pytest.mark.parametrize(
+    "mode", [m if m in IN_EVERY_RUN else pytest.param(m, marks=pytest.mark.exhaustive) for m in MODES]
+)
 def test_all_that_debugger_v2_records_we_record(mode: str, tmp_path: Path) -> None:
     outcome = run(mode, tmp_path / mode)
     report = text([outcome])

@@ -192,7 +192,7 @@ def of_debugger_v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         yield ends
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FAILURES)
 def test_debugger_v2_fails(name: str, of_debugger_v2: dict[str, Future[Ended]]) -> None:
     how, has_failed = FAILURES[name]
