@@ -46,6 +46,10 @@ _USER_ERRORS = (
 """DuckDB's errors that a file cannot cause; every other may come from a broken one."""
 
 
+_MAX_ATTEMPTS = 20
+"""Listings of the parts, each made because a part of the one before was gone."""
+
+
 class Logdir:
     """A logdir opened for reading.
 
@@ -102,13 +106,13 @@ class Logdir:
             LogdirError: The path is no longer a logdir, or a manifest is damaged.
             BrokenPartError: A part cannot be opened.
         """
-        for attempt in (1, 2):
+        for attempt in range(_MAX_ATTEMPTS):
             self._parts = self._list()
             try:
                 self._register_views()
             except (duckdb.Error, UnicodeDecodeError) as error:
-                # Compaction may take a part away between the listing and the opening.
-                if attempt == 2 or not self._missing_parts():
+                # Compaction, of any run, may take a part away between the listing and the opening.
+                if attempt == _MAX_ATTEMPTS - 1 or not self._missing_parts():
                     raise self._broken_part(error) from error
             else:
                 return
@@ -267,13 +271,13 @@ class Logdir:
         return list_parts(self.path)
 
     def _run(self, action: Callable[[], _Result]) -> _Result:
-        for attempt in (1, 2):
+        for attempt in range(_MAX_ATTEMPTS):
             try:
                 return action()
             except (duckdb.Error, UnicodeDecodeError) as error:
                 if isinstance(error, _USER_ERRORS):
                     raise QueryError(_message(error)) from error
-                if attempt == 1 and self._missing_parts():
+                if attempt < _MAX_ATTEMPTS - 1 and self._missing_parts():
                     self.refresh()
                     continue
                 raise self._broken_part(error) from error
