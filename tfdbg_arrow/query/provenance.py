@@ -117,6 +117,7 @@ class DataFlow:
             how: `graph` or `eager`: where that user ran.
             near: event_index of that user.
         """
+        place = self._located(place)
         path = [place]
         health = event = self._event(place)
         dtype = self._dtype(place, event)
@@ -131,16 +132,25 @@ class DataFlow:
             if crossing.place is None or crossing.place in seen:
                 is_lost = True
                 break
-            path.append(crossing.place)
             seen.add(crossing.place)
+            place = self._located(crossing.place)
+            path.append(place)
             if health is None:
-                health = self._event(crossing.place)
-                dtype = dtype or self._dtype(crossing.place, health)
+                health = self._event(place)
+                dtype = dtype or self._dtype(place, health)
         if len(path) > 1:
             event = self._event(path[-1])
         if how == "eager" and self._is_external(path[-1]):
             how = "external"
         return Trace(tuple(path), event, health, dtype, how, is_lost)
+
+    def _located(self, place: Place) -> Place:
+        """A place in a loop's frame, or out of one, whose iteration is not known: as its row has it."""
+        if isinstance(place, GraphTensor) and place.context.step_id is not None and place.context.frame_id is None:
+            row = self._event(place)
+            if row is not None:
+                return replace(place, context=row.context)
+        return place
 
     def _find_sources(self, event: TensorEvent) -> Sources:
         found: dict[int, TensorEvent] = {}
