@@ -79,7 +79,7 @@ def test_python_m_is_the_command() -> None:
 
 
 def test_the_requirements_are_pinned_and_name_no_address() -> None:
-    pinned = re.compile(r"[a-z0-9_.-]+==[0-9][0-9a-z.]*|-r (build|demo)\.txt|#.*", re.IGNORECASE)
+    pinned = re.compile(r"[a-z0-9_.-]+==[0-9][0-9a-z.]*|-r (build|demo|test)\.txt|#.*", re.IGNORECASE)
     lines = [
         line for path in sorted((ROOT / "requirements").glob("*.txt")) for line in path.read_text().splitlines() if line
     ]
