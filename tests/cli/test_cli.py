@@ -108,6 +108,12 @@ class TestFirstNonfinite:
                     "num_neg_finite": 0,
                     "num_zero": 2,
                     "num_pos_finite": 4,
+                    "num_subnormal": None,
+                    "min_finite": None,
+                    "max_finite": None,
+                    "mean_finite": None,
+                    "stddev_finite": None,
+                    "max_abs_finite": None,
                 },
                 "producer": {
                     "op_type": "Softmax",

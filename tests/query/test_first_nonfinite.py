@@ -25,11 +25,18 @@ USER = ("/home/me/train.py", 12, "loss", "tf.math.log(probs)", "user")
 FRAMEWORK = ("/site/tensorflow/ops.py", 99, "apply", "return op()", "framework")
 
 
+NO_NUMERICS = dict.fromkeys(
+    ("num_subnormal", "min_finite", "max_finite", "mean_finite", "stddev_finite", "max_abs_finite")
+)
+"""What only FULL_NUMERICS measures."""
+
+
 def health(event_index: int, columns: dict[str, object]) -> TensorHealth:
     return TensorHealth(
         event_index=event_index,
         dtype="float32",
         shape=tuple(columns["shape"]),  # type: ignore[arg-type]
+        **NO_NUMERICS,
         **{name: value for name, value in columns.items() if name not in ("shape", "rank")},  # type: ignore[arg-type]
     )
 
@@ -62,6 +69,8 @@ def test_one_op_is_described_in_full(tmp_path: Path) -> None:
         dtype="float32",
         shape=(3,),
         size=3,
+        has_inf_or_nan=True,
+        **NO_NUMERICS,
         num_neg_inf=1,
         num_pos_inf=0,
         num_nan=0,

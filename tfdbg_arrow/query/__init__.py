@@ -6,6 +6,7 @@ from tfdbg_arrow.query.alert_rules import Parameter, Rule, builtin_rules
 from tfdbg_arrow.query.alerts import Alert, Alerts, alerts
 from tfdbg_arrow.query.chain import Hop, Provenance, provenance
 from tfdbg_arrow.query.coverage import CaptureStat, Coverage, UnobservedOp, UnobservedOps
+from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.history import HistoryRow, history
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
@@ -13,7 +14,6 @@ from tfdbg_arrow.query.nonfinite import (
     InputTensor,
     NonFinite,
     Producer,
-    TensorHealth,
     first_nan,
     first_nonfinite,
     nonfinite,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.events import KINDS, TensorEvent
+from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.provenance import DataFlow, Input
@@ -18,8 +19,10 @@ DEFAULT_LIMIT = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hop:
+class Hop(TensorHealth):
     """One tensor on the way back from a bad one; None is "not measured in this mode", unknown, or does not apply.
+
+    It also has the attributes of TensorHealth.
 
     Attributes:
         hop_index: Its place in Provenance.hops.
@@ -31,7 +34,6 @@ class Hop:
         role: `origin` (a kind came up in its op), `propagator` (an input brought all it holds), `candidate` (bad, and
             not proven to be either: an input was not recorded), `cause` (healthy input of an origin or candidate).
         is_on_path: Whether it lies on the way to the earliest origin or candidate, or is a cause of that one.
-        event_index: Its row in tensor_health.
         execution_index: The execution, or the call in which its op ran.
         step: The training step, as marked.
         iteration: Iteration of the loop, from 0; None outside graphs.
@@ -39,20 +41,6 @@ class Hop:
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
         output_slot: Which output of the op.
-        dtype: Dtype by TensorFlow's name; None where the recording does not say.
-        shape: Dimensions.
-        size: Number of elements.
-        has_inf_or_nan: Whether any element is infinite or NaN.
-        num_neg_inf: Elements that are -infinity.
-        num_pos_inf: Elements that are +infinity.
-        num_nan: Elements that are NaN.
-        num_neg_finite: Finite elements below zero.
-        num_zero: Elements that are zero.
-        num_pos_finite: Finite elements above zero.
-        num_subnormal: Subnormal elements.
-        min_finite: Least finite element.
-        max_finite: Greatest finite element.
-        max_abs_finite: Greatest magnitude of a finite element.
         why: One sentence on how the op made what is bad, where the counts prove it.
         source: The user's innermost frame in the stack that created the op, or None.
     """
@@ -63,7 +51,6 @@ class Hop:
     how: str
     role: str
     is_on_path: bool
-    event_index: int
     execution_index: int | None
     step: int | None
     iteration: int | None
@@ -71,20 +58,6 @@ class Hop:
     op_name: str | None
     graph_name: str | None
     output_slot: int | None
-    dtype: str | None
-    shape: tuple[int, ...] | None
-    size: int | None
-    has_inf_or_nan: bool | None
-    num_neg_inf: int | None
-    num_pos_inf: int | None
-    num_nan: int | None
-    num_neg_finite: int | None
-    num_zero: int | None
-    num_pos_finite: int | None
-    num_subnormal: int | None
-    min_finite: float | None
-    max_finite: float | None
-    max_abs_finite: float | None
     why: str | None
     source: Frame | None
 
@@ -231,7 +204,7 @@ class _Search:
                 how=how,
                 role=role,
                 is_on_path=False,
-                event_index=event.event_index,
+                **health_facts(event),
                 execution_index=event.execution_index,
                 step=event.step,
                 iteration=event.iteration,
@@ -239,20 +212,6 @@ class _Search:
                 op_name=event.op_name,
                 graph_name=None if event.graph_id is None else self._flow.graphs.names.get(event.graph_id),
                 output_slot=event.output_slot,
-                dtype=event.dtype,
-                shape=event.shape,
-                size=event.size,
-                has_inf_or_nan=event.has_inf_or_nan,
-                num_neg_inf=event.num_neg_inf,
-                num_pos_inf=event.num_pos_inf,
-                num_nan=event.num_nan,
-                num_neg_finite=event.num_neg_finite,
-                num_zero=event.num_zero,
-                num_pos_finite=event.num_pos_finite,
-                num_subnormal=event.num_subnormal,
-                min_finite=event.min_finite,
-                max_finite=event.max_finite,
-                max_abs_finite=event.max_abs_finite,
                 why=None,
                 source=user_source(self._stacks.stack(stack_trace_id)),
             )

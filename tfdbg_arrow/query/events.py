@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
+from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.logdir import Logdir
 
 KINDS = ("nan", "inf")
 """The kinds of bad element."""
 
-_COLUMNS = (
-    "event_index, wall_time_ns, scope, execution_index, step_id, frame_id, iteration, call_site, graph_id, op_name, "
-    "op_type, output_slot, tensor_id, device_id, dtype, shape, size, has_inf_or_nan, "
-    "num_neg_inf, num_pos_inf, num_nan, num_neg_finite, num_zero, num_pos_finite, "
-    "num_subnormal, min_finite, max_finite, max_abs_finite, step"
-)
-_SHAPE = _COLUMNS.split(", ").index("shape")
-_SELECT = f"SELECT {_COLUMNS} FROM tensor_health WHERE run_id = ? AND "
-
 
 @dataclass(frozen=True, slots=True)
-class TensorEvent:
+class TensorEvent(TensorHealth):
     """One row of tensor_health; the attributes are its columns, None for NULL."""
 
-    event_index: int
     wall_time_ns: int
     scope: str
     execution_index: int | None
@@ -40,20 +31,6 @@ class TensorEvent:
     output_slot: int | None
     tensor_id: int | None
     device_id: int | None
-    dtype: str | None
-    shape: tuple[int, ...] | None
-    size: int | None
-    has_inf_or_nan: bool | None
-    num_neg_inf: int | None
-    num_pos_inf: int | None
-    num_nan: int | None
-    num_neg_finite: int | None
-    num_zero: int | None
-    num_pos_finite: int | None
-    num_subnormal: int | None
-    min_finite: float | None
-    max_finite: float | None
-    max_abs_finite: float | None
     step: int | None
 
     def bad_kinds(self, kinds: Iterable[str] = KINDS) -> frozenset[str]:
@@ -75,6 +52,11 @@ class TensorEvent:
     def context(self) -> Context:
         """Where in the run's control flow a graph tensor was computed."""
         return Context(self.step_id, self.execution_index, self.call_site, self.frame_id, self.iteration)
+
+
+_COLUMNS = tuple(field.name for field in fields(TensorEvent))
+_SHAPE = _COLUMNS.index("shape")
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM tensor_health WHERE run_id = ? AND "
 
 
 @dataclass(frozen=True, slots=True)

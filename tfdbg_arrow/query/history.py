@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.health import HEALTH_COLUMNS, TensorHealth
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.schema.dtypes import DTYPES
 
@@ -20,7 +21,6 @@ _NUMPY_DTYPES = frozenset(
 _ITEMSIZES = {dtype.name: dtype.itemsize for dtype in DTYPES}
 _COLUMNS = (
     "run_id",
-    "event_index",
     "wall_time_ns",
     "step",
     "execution_index",
@@ -29,32 +29,18 @@ _COLUMNS = (
     "op_name",
     "op_type",
     "output_slot",
-    "dtype",
-    "shape",
-    "size",
-    "has_inf_or_nan",
-    "num_neg_inf",
-    "num_pos_inf",
-    "num_nan",
-    "num_neg_finite",
-    "num_zero",
-    "num_pos_finite",
-    "num_subnormal",
-    "min_finite",
-    "max_finite",
-    "mean_finite",
-    "stddev_finite",
-    "max_abs_finite",
+    *HEALTH_COLUMNS,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryRow:
+class HistoryRow(TensorHealth):
     """One tensor, once computed; None is "not measured in this mode", unknown, or does not apply.
+
+    It also has the attributes of TensorHealth.
 
     Attributes:
         run_id: The run.
-        event_index: Its row in tensor_health.
         wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
         step: The training step, as marked.
         execution_index: The execution, or the call in which its op ran.
@@ -63,28 +49,11 @@ class HistoryRow:
         op_name: The op in it.
         op_type: Type of the op.
         output_slot: Which output of the op.
-        dtype: Dtype by TensorFlow's name; None where the recording does not say.
-        shape: Dimensions.
-        size: Number of elements.
-        has_inf_or_nan: Whether any element is infinite or NaN.
-        num_neg_inf: Elements that are -infinity.
-        num_pos_inf: Elements that are +infinity.
-        num_nan: Elements that are NaN.
-        num_neg_finite: Finite elements below zero.
-        num_zero: Elements that are zero.
-        num_pos_finite: Finite elements above zero.
-        num_subnormal: Subnormal elements.
-        min_finite: Least finite element.
-        max_finite: Greatest finite element.
-        mean_finite: Mean of the finite elements.
-        stddev_finite: Standard deviation of the finite elements.
-        max_abs_finite: Greatest magnitude of a finite element.
         values: The first elements in row-major order, as many as were asked for; None where they were not kept, or the
             dtype is none of NumPy's.
     """
 
     run_id: str
-    event_index: int
     wall_time_ns: int
     step: int | None
     execution_index: int | None
@@ -93,22 +62,6 @@ class HistoryRow:
     op_name: str | None
     op_type: str | None
     output_slot: int | None
-    dtype: str | None
-    shape: tuple[int, ...] | None
-    size: int | None
-    has_inf_or_nan: bool | None
-    num_neg_inf: int | None
-    num_pos_inf: int | None
-    num_nan: int | None
-    num_neg_finite: int | None
-    num_zero: int | None
-    num_pos_finite: int | None
-    num_subnormal: int | None
-    min_finite: float | None
-    max_finite: float | None
-    mean_finite: float | None
-    stddev_finite: float | None
-    max_abs_finite: float | None
     values: tuple[object, ...] | None
 
 
@@ -177,7 +130,8 @@ def history(
 def _read_values(
     logdir: Logdir, rows: Iterable[tuple[object, ...]], num_values: int
 ) -> dict[tuple[str, int], tuple[object, ...] | None]:
-    events = [row[1] for row in rows]
+    event_index = _COLUMNS.index("event_index")
+    events = [row[event_index] for row in rows]
     itemsize = max(size for size in _ITEMSIZES.values() if size is not None)
     found = logdir.rows(
         "SELECT run_id, event_index, dtype, value[1:$num_bytes] FROM tensor_value "

@@ -12,42 +12,12 @@ from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.expected import Expectation
 from tfdbg_arrow.query.gaps import read_left_out
+from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.places import EagerValue
 from tfdbg_arrow.query.provenance import COLLECTIVES, DataFlow, Input
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
-
-
-@dataclass(frozen=True)
-class TensorHealth:
-    """The health of a tensor; None is "not measured in this mode".
-
-    Attributes:
-        event_index: Its row in tensor_health.
-        dtype: Dtype by TensorFlow's name; None where an imported dump does not say it.
-        shape: Dimensions.
-        size: Number of elements.
-        has_inf_or_nan: Whether any element is infinite or NaN.
-        num_neg_inf: Elements that are -infinity.
-        num_pos_inf: Elements that are +infinity.
-        num_nan: Elements that are NaN.
-        num_neg_finite: Finite elements below zero.
-        num_zero: Elements that are zero.
-        num_pos_finite: Finite elements above zero.
-    """
-
-    event_index: int
-    dtype: str | None
-    shape: tuple[int, ...] | None
-    size: int | None
-    has_inf_or_nan: bool | None
-    num_neg_inf: int | None
-    num_pos_inf: int | None
-    num_nan: int | None
-    num_neg_finite: int | None
-    num_zero: int | None
-    num_pos_finite: int | None
 
 
 @dataclass(frozen=True)
@@ -90,13 +60,14 @@ class InputTensor:
     producer: Producer | None
 
 
-@dataclass(frozen=True)
-class NonFinite:
+@dataclass(frozen=True, kw_only=True)
+class NonFinite(TensorHealth):
     """A tensor with an infinity or a NaN in it; None is "not measured in this mode" or does not apply.
+
+    It also has the attributes of TensorHealth.
 
     Attributes:
         run_id: The run.
-        event_index: Its row in tensor_health.
         wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
         op_type: Type of the op that made it; None for a tensor from outside.
         op_name: That op's name in its graph; None outside graphs.
@@ -104,15 +75,6 @@ class NonFinite:
         iteration: Iteration of the loop, from 0; None outside graphs.
         output_slot: Which output of the op, from 0; None for a tensor from outside.
         device_name: Where it was computed.
-        dtype: Dtype by TensorFlow's name; None where an imported dump does not say it.
-        shape: Dimensions.
-        size: Number of elements.
-        num_neg_inf: Elements that are -infinity.
-        num_pos_inf: Elements that are +infinity.
-        num_nan: Elements that are NaN.
-        num_neg_finite: Finite elements below zero.
-        num_zero: Elements that are zero.
-        num_pos_finite: Finite elements above zero.
         is_origin: Whether it is proven that one of the kinds asked for came up in this op: the tensor holds it, and no
             input of the op does. False where an input does, and where an input that could was not recorded.
         inputs: The inputs of the op, in order.
@@ -128,7 +90,6 @@ class NonFinite:
     """
 
     run_id: str
-    event_index: int
     wall_time_ns: int
     op_type: str | None
     op_name: str | None
@@ -136,15 +97,6 @@ class NonFinite:
     iteration: int | None
     output_slot: int | None
     device_name: str | None
-    dtype: str | None
-    shape: tuple[int, ...] | None
-    size: int | None
-    num_neg_inf: int | None
-    num_pos_inf: int | None
-    num_nan: int | None
-    num_neg_finite: int | None
-    num_zero: int | None
-    num_pos_finite: int | None
     is_origin: bool
     inputs: tuple[InputTensor, ...]
     stack: tuple[Frame, ...]
@@ -287,7 +239,7 @@ class _RunReader:
         expected_reason = self.expectation.reason(event)
         return NonFinite(
             run_id=self._run_id,
-            event_index=event.event_index,
+            **health_facts(event),
             wall_time_ns=event.wall_time_ns,
             op_type=event.op_type,
             op_name=event.op_name,
@@ -295,15 +247,6 @@ class _RunReader:
             iteration=event.iteration,
             output_slot=event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
-            dtype=event.dtype,
-            shape=event.shape,
-            size=event.size,
-            num_neg_inf=event.num_neg_inf,
-            num_pos_inf=event.num_pos_inf,
-            num_nan=event.num_nan,
-            num_neg_finite=event.num_neg_finite,
-            num_zero=event.num_zero,
-            num_pos_finite=event.num_pos_finite,
             is_origin=self.origins.verdict(event).is_origin,
             inputs=tuple(self._input(input_) for input_ in self.flow.inputs_of(event)),
             stack=stack,
@@ -379,19 +322,7 @@ class _RunReader:
 
 
 def _health(event: TensorEvent) -> TensorHealth:
-    return TensorHealth(
-        event_index=event.event_index,
-        dtype=event.dtype,
-        shape=event.shape,
-        size=event.size,
-        has_inf_or_nan=event.has_inf_or_nan,
-        num_neg_inf=event.num_neg_inf,
-        num_pos_inf=event.num_pos_inf,
-        num_nan=event.num_nan,
-        num_neg_finite=event.num_neg_finite,
-        num_zero=event.num_zero,
-        num_pos_finite=event.num_pos_finite,
-    )
+    return TensorHealth(**health_facts(event))
 
 
 def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tfdbg_arrow.query.nonfinite import InputTensor, NonFinite, Producer, TensorHealth
-
-if TYPE_CHECKING:
-    from tfdbg_arrow.query import HistoryRow, Hop
+from tfdbg_arrow.query.health import TensorHealth
+from tfdbg_arrow.query.nonfinite import InputTensor, NonFinite, Producer
 
 _COUNTS = (
     ("num_nan", "NaN"),
@@ -51,7 +47,7 @@ def graph_text(found: NonFinite) -> str | None:
     return found.graph_name + (f", iteration {found.iteration}" if found.iteration else "")
 
 
-def facts_text(health: NonFinite | TensorHealth | Hop | HistoryRow) -> str:
+def facts_text(health: TensorHealth) -> str:
     """Returns dtype, shape and the counts above zero, as `float32 [2, 3]: 2 zero, 4 positive of 6`."""
     text = health.dtype or "dtype not known"
     if health.shape is not None:
