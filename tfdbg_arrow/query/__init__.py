@@ -6,6 +6,7 @@ from tfdbg_arrow.query.alert_rules import Parameter, Rule, builtin_rules
 from tfdbg_arrow.query.alerts import Alert, Alerts, alerts
 from tfdbg_arrow.query.chain import Hop, Provenance, provenance
 from tfdbg_arrow.query.coverage import CaptureStat, Coverage, UnobservedOp, UnobservedOps
+from tfdbg_arrow.query.export import Exported, ExportedTable, ExportFormat, export
 from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.history import HistoryRow, history
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
@@ -19,6 +20,7 @@ from tfdbg_arrow.query.nonfinite import (
     nonfinite,
 )
 from tfdbg_arrow.query.public_views import View, public_views, views_sql
+from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
 from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
 
 __all__ = [
@@ -26,6 +28,9 @@ __all__ = [
     "Alerts",
     "CaptureStat",
     "Coverage",
+    "ExportFormat",
+    "Exported",
+    "ExportedTable",
     "Frame",
     "HistoryRow",
     "Hop",
@@ -46,6 +51,7 @@ __all__ = [
     "View",
     "alerts",
     "builtin_rules",
+    "export",
     "first_nan",
     "first_nonfinite",
     "history",
@@ -54,6 +60,9 @@ __all__ = [
     "provenance",
     "public_views",
     "source_lines",
+    "to_arrow",
+    "to_pandas",
+    "to_polars",
     "user_source",
     "views_sql",
 ]
