@@ -7,19 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import duckdb
 import pyarrow as pa
 
 from tfdbg_arrow.errors import ExportError, QueryError
 from tfdbg_arrow.query.coverage import check_run
-from tfdbg_arrow.query.export_csv import CsvExport
-from tfdbg_arrow.query.export_duckdb import DuckDBExport
 from tfdbg_arrow.query.export_files import check_target, size_of, written_whole
-from tfdbg_arrow.query.export_parquet import ParquetExport
 from tfdbg_arrow.query.export_relations import Relation, choose_relations
-from tfdbg_arrow.query.export_sqlite import SQLiteExport
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 
 Progress = Callable[[str, int, int, int], None]
@@ -72,23 +68,18 @@ class Exported:
 
 
 class _Writer(Protocol):
-    """One format, into which tables are written one by one."""
+    """One format, into which tables are written one by one; made with the path to write to."""
 
-    keeps_views: bool
+    suffix: ClassVar[str | None]
+    keeps_views: ClassVar[bool]
+
+    def __init__(self, path: Path) -> None: ...
 
     def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None: ...
 
     def add_view(self, relation: Relation) -> bool: ...
 
     def close(self) -> None: ...
-
-
-_WRITERS: Mapping[ExportFormat, type[ParquetExport | CsvExport | DuckDBExport | SQLiteExport]] = {
-    ExportFormat.PARQUET: ParquetExport,
-    ExportFormat.CSV: CsvExport,
-    ExportFormat.DUCKDB: DuckDBExport,
-    ExportFormat.SQLITE: SQLiteExport,
-}
 
 
 def export(
@@ -127,13 +118,32 @@ def export(
         chosen = ExportFormat(format)
     except ValueError:
         raise QueryError(f"the format is {format!r}, expected one of {', '.join(ExportFormat)}.") from None
-    kind = _WRITERS[chosen]
-    relations = choose_relations(tables, with_what_views_read=kind.keeps_views)
-    path = check_target(target, suffix=kind.suffix, overwrite=overwrite)
+    writer = _writer_of(chosen)
+    relations = choose_relations(tables, with_what_views_read=writer.keeps_views)
+    path = check_target(target, suffix=writer.suffix, overwrite=overwrite)
     if isinstance(logdir, Logdir):
-        return _export(logdir, path, chosen, relations, run_id=run_id, progress=progress)
+        return _export(logdir, path, chosen, relations, writer=writer, run_id=run_id, progress=progress)
     with open_logdir(logdir, storage_options=storage_options) as own:
-        return _export(own, path, chosen, relations, run_id=run_id, progress=progress)
+        return _export(own, path, chosen, relations, writer=writer, run_id=run_id, progress=progress)
+
+
+def _writer_of(format_: ExportFormat) -> type[_Writer]:
+    # Loaded when they are needed: no other answer of the query layer needs what they load.
+    if format_ is ExportFormat.PARQUET:
+        from tfdbg_arrow.query.export_parquet import ParquetExport
+
+        return ParquetExport
+    if format_ is ExportFormat.CSV:
+        from tfdbg_arrow.query.export_csv import CsvExport
+
+        return CsvExport
+    if format_ is ExportFormat.DUCKDB:
+        from tfdbg_arrow.query.export_duckdb import DuckDBExport
+
+        return DuckDBExport
+    from tfdbg_arrow.query.export_sqlite import SQLiteExport
+
+    return SQLiteExport
 
 
 def _export(
@@ -142,20 +152,21 @@ def _export(
     format_: ExportFormat,
     relations: tuple[Relation, ...],
     *,
+    writer: type[_Writer],
     run_id: str | None,
     progress: Progress,
 ) -> Exported:
     check_run(logdir, run_id)
     try:
         with written_whole(path) as temporary:
-            writer = _WRITERS[format_](temporary)
+            open_ = writer(temporary)
             written = []
             try:
                 for number, relation in enumerate(relations):
                     told = _Told(progress, name=relation.name, num_done=number, num_all=len(relations))
-                    written.append(_write(logdir, writer, relation, run_id=run_id, told=told))
+                    written.append(_write(logdir, open_, relation, run_id=run_id, told=told))
             finally:
-                writer.close()
+                open_.close()
             size_bytes = size_of(temporary)
     except (OSError, sqlite3.Error, duckdb.Error) as error:
         raise ExportError(f"{path} cannot be written ({error}); nothing of it was left there.") from error

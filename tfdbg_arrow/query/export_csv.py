@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,8 +38,8 @@ class CsvExport:
         path: The directory; it is made.
     """
 
-    suffix = ".csv"
-    keeps_views = False
+    suffix: ClassVar[str | None] = ".csv"
+    keeps_views: ClassVar[bool] = False
 
     def __init__(self, path: Path) -> None:
         self._path = path

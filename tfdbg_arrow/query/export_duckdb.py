@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import duckdb
 import pyarrow as pa
@@ -18,8 +19,8 @@ class DuckDBExport:
         path: The file; it is made.
     """
 
-    suffix = None
-    keeps_views = True
+    suffix: ClassVar[str | None] = None
+    keeps_views: ClassVar[bool] = True
 
     def __init__(self, path: Path) -> None:
         self._connection = duckdb.connect(

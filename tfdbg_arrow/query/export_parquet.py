@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,8 +27,8 @@ class ParquetExport:
         path: The directory; it is made.
     """
 
-    suffix = ".parquet"
-    keeps_views = False
+    suffix: ClassVar[str | None] = ".parquet"
+    keeps_views: ClassVar[bool] = False
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -18,7 +18,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,8 +44,8 @@ class SQLiteExport:
         path: The file; it is made.
     """
 
-    suffix = None
-    keeps_views = True
+    suffix: ClassVar[str | None] = None
+    keeps_views: ClassVar[bool] = True
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
