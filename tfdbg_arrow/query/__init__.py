@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from tfdbg_arrow.query.alert_rules import Parameter, Rule, builtin_rules
 from tfdbg_arrow.query.alerts import Alert, Alerts, alerts
+from tfdbg_arrow.query.capture_stats import CaptureStat
 from tfdbg_arrow.query.chain import Hop, Provenance, provenance
-from tfdbg_arrow.query.coverage import CaptureStat, Coverage, UnobservedOp, UnobservedOps
+from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
+from tfdbg_arrow.query.doctor import Diagnosis, doctor
 from tfdbg_arrow.query.export import Exported, ExportedTable, ExportFormat, export
+from tfdbg_arrow.query.findings import Finding
 from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.history import HistoryRow, history
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
@@ -28,9 +31,11 @@ __all__ = [
     "Alerts",
     "CaptureStat",
     "Coverage",
+    "Diagnosis",
     "ExportFormat",
     "Exported",
     "ExportedTable",
+    "Finding",
     "Frame",
     "HistoryRow",
     "Hop",
@@ -51,6 +56,7 @@ __all__ = [
     "View",
     "alerts",
     "builtin_rules",
+    "doctor",
     "export",
     "first_nan",
     "first_nonfinite",

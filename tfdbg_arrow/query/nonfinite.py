@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.expected import Expectation
-from tfdbg_arrow.query.gaps import read_left_out
 from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
@@ -225,7 +225,7 @@ class _RunReader:
             logdir.rows("SELECT device_id, device_name FROM device WHERE run_id = ?", [run_id])
         )
         ((self._worker,),) = logdir.rows("SELECT max(worker) FROM run WHERE run_id = ?", [run_id])
-        self._left_out = read_left_out(logdir).get(run_id, ())
+        self._left_out = gap_sentences(read_capture_stats(logdir, run_id=run_id)).get(run_id, ())
         self.flow = DataFlow(logdir, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds)
         self.expectation = Expectation(logdir, self.flow, run_id=run_id)

@@ -144,6 +144,7 @@ class Recording:
         )
         self._called: set[bytes] = set()
         self._remote: set[str] = set()
+        self._has_forked = False
         self._local_task = hooks.local_task
         self.keeps_xla = settings.xla == "keep"
         self.op_callback = self._backend.op_callback
@@ -297,6 +298,13 @@ class Recording:
             self._called.add(function_name.encode())
             reason = f"runs in another process{'' if device_name is None else f', on {device_name}'}: not recorded"
             self._add_stat("unobservable", function_name, reason, num_events=None)
+
+    def note_fork(self) -> None:
+        """A child was forked, which records nothing."""
+        if not self._has_forked:
+            self._has_forked = True
+            reason = "a fork of this process records nothing, unless it calls enable() for itself"
+            self._add_stat("unobservable", "forked processes", reason, num_events=None)
 
     def note_not_inlined(self, function_name: str) -> None:
         """A function with loops or branches of graph mode is kept as a call."""
@@ -749,7 +757,14 @@ def _register_at_exit() -> None:
     if not _is_registered_at_exit:
         _is_registered_at_exit = True
         atexit.register(_end_at_exit)
-        os.register_at_fork(after_in_child=_after_fork_in_child)
+        os.register_at_fork(after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)
+
+
+def _after_fork_in_parent() -> None:
+    """What runs in a fork's child is not recorded, and the parent says so: the child cannot."""
+    recording = _active
+    if recording is not None:
+        recording.note_fork()
 
 
 def _after_fork_in_child() -> None:
