@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,11 @@ class NonFinite(TensorHealth):
 
 
 def first_nonfinite(
-    logdir: Logdir | str | Path, *, kinds: Iterable[str] = KINDS, run_id: str | None = None
+    logdir: Logdir | str | Path,
+    *,
+    kinds: Iterable[str] = KINDS,
+    run_id: str | None = None,
+    is_allowed: Callable[[str | None, str | None], bool] = lambda op_type, op_name: False,
 ) -> NonFinite | None:
     """Returns the earliest origin of a bad value, by data flow.
 
@@ -116,6 +120,8 @@ def first_nonfinite(
         logdir: A logdir, or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
         run_id: Only this run; None: the run in which a bad value was recorded first.
+        is_allowed: Told the type and the name of an op (None where it has none), whether it may make bad values:
+            origins for which it is true are passed over.
 
     Returns:
         Among the origins that no origin is an ancestor of, the one with the least event_index; one that `is_expected`
@@ -136,7 +142,7 @@ def first_nonfinite(
         received: NonFinite | None = None
         for run in _bad_runs(open_, wanted, run_id=run_id):
             reader = _RunReader(open_, run_id=run, kinds=wanted)
-            event = reader.first(is_expected=False)
+            event = reader.first(is_expected=False, is_allowed=is_allowed)
             if event is not None:
                 found = reader.describe(event)
                 if found.is_origin or not (found.op_type or "").startswith(COLLECTIVES):
@@ -146,7 +152,7 @@ def first_nonfinite(
         if received is not None:
             return received
         for reader in readers:
-            event = reader.first(is_expected=True)
+            event = reader.first(is_expected=True, is_allowed=is_allowed)
             if event is not None:
                 return reader.describe(event)
     return None
@@ -230,9 +236,14 @@ class _RunReader:
         self.origins = Origins(self.flow, kinds=kinds)
         self.expectation = Expectation(logdir, self.flow, run_id=run_id)
 
-    def first(self, *, is_expected: bool) -> TensorEvent | None:
-        """Returns the earliest origin that is expected, or that is not; None where there is none."""
-        return self.origins.first(lambda root: (self.expectation.reason(root) is not None) == is_expected)
+    def first(self, *, is_expected: bool, is_allowed: Callable[[str | None, str | None], bool]) -> TensorEvent | None:
+        """Returns the earliest origin that is expected or not, and not allowed; None where there is none."""
+        return self.origins.first(
+            lambda root: (
+                not is_allowed(root.op_type, root.op_name)
+                and (self.expectation.reason(root) is not None) == is_expected
+            )
+        )
 
     def describe(self, event: TensorEvent) -> NonFinite:
         stack = self._stacks.stack(self._stack_trace_id(event))
