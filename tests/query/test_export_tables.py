@@ -375,6 +375,19 @@ class TestTarget:
             export(logdir, tmp_path / "out", format=name, progress=fail)
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.parametrize("name", ["csv", "duckdb"])
+    def test_one_that_is_killed_leaves_nothing_under_its_name(self, name: str, logdir: Path, tmp_path: Path) -> None:
+        code = (
+            "import os, signal, sys\n"
+            "from tfdbg_arrow.query import export\n"
+            "def kill(table, num_rows, num_done, num_all):\n"
+            "    if num_done == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
+            "export(sys.argv[1], sys.argv[2], format=sys.argv[3], progress=kill)\n"
+        )
+        command = [sys.executable, "-c", code, str(logdir), str(tmp_path / "out"), name]
+        assert subprocess.run(command, check=False).returncode == -9
+        assert [path.name[:5] for path in tmp_path.iterdir() if not path.name.endswith(".wal")] == [".out."]
+
     def test_a_path_that_cannot_be_written_is_one_sentence(self, logdir: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         with pytest.raises(ExportError, match="cannot be"):

@@ -280,7 +280,7 @@ def test_reading_a_local_logdir_needs_no_fsspec(tmp_path: Path) -> None:
 def test_an_export_fetches_what_it_holds(name: str, place: Store, tmp_path: Path) -> None:
     exported = export(URL, tmp_path / "out", format=name, tables=["tensor_health", "mark"])
     assert [(table.name, table.num_rows) for table in exported.tables] == [("tensor_health", 4), ("mark", 0)]
-    assert sorted(path.name for path in (tmp_path / "cache").glob("*/*")) == ["mark", "run", "tensor_health"]
+    assert sorted(path.name for path in (tmp_path / "cache").glob("*/*")) == ["mark", "tensor_health"]
 
 
 def test_doctor_examines_a_url(place: Store) -> None:

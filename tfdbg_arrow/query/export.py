@@ -96,7 +96,7 @@ def export(
     """Writes tables and public views of a logdir in the format of other tools.
 
     Rows are handed on while they are read, so that memory stays bounded. What is written gets its name when it is
-    whole: an export that fails or is killed leaves nothing under it.
+    whole: an export that fails leaves nothing, and one that is killed only a hidden `.<name>.*.tmp` beside it.
 
     Args:
         logdir: A logdir, or its path or URL; a run in it may be recording still.
