@@ -89,7 +89,8 @@ class Recording:
     """
 
     def __init__(self, settings: Settings) -> None:
-        from tfdbg_arrow.writer import hooks, hooks_session
+        from tfdbg_arrow.writer.hooks import autograph, cluster, must_run, runtime, sessions
+        from tfdbg_arrow.writer.hooks.installation import Hooks
         from tfdbg_arrow.writer.instrument import GraphInstrumenter
         from tfdbg_arrow.writer.session_runs import SessionRuns
 
@@ -110,7 +111,7 @@ class Recording:
             generation=self.generation,
         )
         self.registry = GraphRegistry()
-        judge = GraphJudge(is_used_by_graph=hooks.is_used_by_graph)
+        judge = GraphJudge(is_used_by_graph=must_run.is_used_by_graph)
         self.stop = None if settings.on_nonfinite == "record" else self._make_stop(judge)
         self._sink = Sink(
             settings.logdir,
@@ -126,25 +127,25 @@ class Recording:
             uploader=self._uploader,
             on_records=None if self.stop is None else self.stop.see_records,
         )
-        self._backend.stack_table = StackTable(self._sink.append, original_location=hooks.original_location)
+        self._backend.stack_table = StackTable(self._sink.append, original_location=autograph.original_location)
         self._instrumenter = GraphInstrumenter(
             self.registry,
             self._sink.append,
             coverage=self,
             record_ops=self._backend.record_ops,
             single_record_ops=self._backend.session_record_ops,
-            is_pruned=hooks_session.is_pruned,
-            make_run=hooks.make_run if settings.on_nonfinite != "raise" else hooks.make_run_before_next,
+            is_pruned=sessions.is_pruned,
+            make_run=must_run.make_run if settings.on_nonfinite != "raise" else must_run.make_run_before_next,
             judge=None if self.stop is None else judge.judge,
-            own_result=hooks.own_result,
+            own_result=must_run.own_result,
             intern_stack=self._backend.intern_stack,
             intern_traceback=self._backend.stack_table.add_traceback,
             on_unknown_callee=self._note_unobserved,
-            is_remote=hooks.is_remote,
+            is_remote=cluster.is_remote,
         )
         self._called: set[bytes] = set()
         self._remote: set[str] = set()
-        self._local_task = hooks.local_task
+        self._local_task = cluster.local_task
         self.keeps_xla = settings.xla == "keep"
         self.op_callback = self._backend.op_callback
         self.end_call = self._backend.end_call if self.stop is None else self._end_call_and_tell
@@ -161,9 +162,9 @@ class Recording:
             generation=self.generation,
         )
         self._gate = StepGate(settings.steps) if settings.steps is not None else None
-        self._plain = PlainFunctions(hooks.RuntimeFunctions(), on_error=self._note_failure)
-        self._hooks = hooks.Hooks(self)
-        self._session_hooks = hooks_session.SessionHooks(self._session_runs)
+        self._plain = PlainFunctions(runtime.RuntimeFunctions(), on_error=self._note_failure)
+        self._hooks = Hooks(self)
+        self._session_hooks = sessions.SessionHooks(self._session_runs)
 
     def start(self) -> None:
         """Begins to record."""
@@ -332,7 +333,7 @@ class Recording:
     # Live stop.
 
     def _make_stop(self, judge: GraphJudge) -> Stop:
-        from tfdbg_arrow.writer import hooks
+        from tfdbg_arrow.writer.hooks import runtime, stop_errors
 
         def find(event_indexes: Sequence[int]) -> Sequence[Origin]:
             self.flush()
@@ -346,7 +347,7 @@ class Recording:
                 self._add_stat("masked", subject, reason, num_events=None)
 
         watch = EagerWatch(
-            tensor_id=hooks.eager_tensor_id,
+            tensor_id=runtime.eager_tensor_id,
             set_watching=self._backend.set_watching,
             is_function=lambda name: self.registry.graph_id_of_function(name) is not None,
             note=note,
@@ -360,7 +361,7 @@ class Recording:
             judge=judge,
             note=note,
             take_notes=self._backend.take_nonfinite_notes,
-            let_pass=hooks.let_pass,
+            let_pass=stop_errors.let_pass,
             on_error=self._note_failure,
         )
 

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfdbg_arrow.writer import hooks_session, summary
+from tfdbg_arrow.writer import summary
 from tfdbg_arrow.writer.backend import Handlers, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.graphs import GraphRegistry, to_json
-from tfdbg_arrow.writer.hooks_session import RunPlan, RunRequest, TensorName
+from tfdbg_arrow.writer.hooks import session_ops
+from tfdbg_arrow.writer.hooks.sessions import RunPlan, RunRequest, TensorName
 from tfdbg_arrow.writer.instrument import Append, GraphInstrumenter
 from tfdbg_arrow.writer.python_eager import EagerRecorder, Records
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
@@ -98,7 +99,7 @@ class _GraphRecord:
 
     def reason(self, op: Any, op_type: str, tensor: Any) -> str | None:
         """Returns why an output is not recorded; None for one that is."""
-        if hooks_session.is_reference(tensor):
+        if session_ops.is_reference(tensor):
             is_reference = not op_type.startswith(_REFERENCE_WRITERS)
         else:
             is_reference = op_type in _ALIASES and any(
@@ -179,7 +180,7 @@ class SessionRuns:
         if self._eager.is_paused:
             return None
         try:
-            known: _SessionRecord | None = hooks_session.attached(session, self._generation)
+            known: _SessionRecord | None = session_ops.attached(session, self._generation)
             if known is not None and request in known.plans:
                 return known.plans[request]
             with self._lock:
@@ -218,14 +219,14 @@ class SessionRuns:
         array = np.asarray(value)
         # What is fed may be a handle to a tensor that the session holds, and of no number's type.
         if array.dtype.hasobject and dtype.is_numpy_compatible and dtype.name != "string":
-            return _Array(value, hooks_session.STRING, hooks_session.new_tensor_id())
-        return _Array(array, dtype, hooks_session.new_tensor_id())
+            return _Array(value, session_ops.STRING, session_ops.new_tensor_id())
+        return _Array(array, dtype, session_ops.new_tensor_id())
 
     def _plan_anew(self, session: Any, request: RunRequest) -> RunPlan | None:
-        known: _SessionRecord | None = hooks_session.attached(session, self._generation)
+        known: _SessionRecord | None = session_ops.attached(session, self._generation)
         if known is None:
             known = _SessionRecord(session_index=self._num_sessions)
-            hooks_session.attach(session, self._generation, known)
+            session_ops.attach(session, self._generation, known)
             self._num_sessions += 1
             self._note_what_is_unobservable(session)
         if request not in known.plans:
@@ -244,10 +245,10 @@ class SessionRuns:
 
     def _make_plan(self, session: Any, request: RunRequest, session_index: int) -> RunPlan:
         graph = session.graph
-        record: _GraphRecord | None = hooks_session.attached(graph, self._generation)
+        record: _GraphRecord | None = session_ops.attached(graph, self._generation)
         if record is None:
             record = _GraphRecord()
-            hooks_session.attach(graph, self._generation, record)
+            session_ops.attach(graph, self._generation, record)
         record.graph_id, batches = self._instrumenter.prepare_session_graph(graph, record.reason)
         for batch in batches:
             for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
@@ -267,7 +268,7 @@ class SessionRuns:
             if isinstance(record.token, tuple):
                 token, token_op = record.token
                 ops.append(token_op)
-        hooks_session.extend_session(session)
+        session_ops.extend_session(session)
         self._registry.add_function(function_name, record.graph_id)
         self._describe(function_name, record.graph_id, request, session_index)
         return RunPlan(
