@@ -23,7 +23,7 @@ from tensorflow.python.ops import script_ops
 import tfdbg_arrow
 from tfdbg_arrow.errors import LogdirError, RecordingError
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.writer.instrument import GraphInstrumenter
+from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.sink import Sink
 
 from .counting import plain

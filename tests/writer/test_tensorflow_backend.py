@@ -21,8 +21,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 import tfdbg_arrow
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer import backend, summary
+from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX
 from tfdbg_arrow.writer.hooks import runtime
-from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import _Devices

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer.events import EventWriter
-from tfdbg_arrow.writer.instrument import RecordOps
+from tfdbg_arrow.writer.graphs.own_ops import RecordOps
 from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.stacks import StackTable

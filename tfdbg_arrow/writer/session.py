@@ -35,8 +35,8 @@ from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import make_run_id, spool_path, value_spool_path
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend
 from tfdbg_arrow.writer.chosen_values import Choice
-from tfdbg_arrow.writer.graphs import GraphRegistry, Row, now_columns, to_json, wall_time_columns
-from tfdbg_arrow.writer.plain_functions import PlainFunctions
+from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
+from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE
 from tfdbg_arrow.writer.remote_settings import (
     DEFAULT_MAX_LOCAL_BYTES,
@@ -44,6 +44,7 @@ from tfdbg_arrow.writer.remote_settings import (
     LOCAL_FLUSH_INTERVAL_S,
     REMOTE_FLUSH_INTERVAL_S,
 )
+from tfdbg_arrow.writer.rows import Row, now_columns, to_json, wall_time_columns
 from tfdbg_arrow.writer.schedule import StepGate
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
 from tfdbg_arrow.writer.sink import Sink
@@ -89,9 +90,10 @@ class Recording:
     """
 
     def __init__(self, settings: Settings) -> None:
+        from tfdbg_arrow.writer.graphs.description import GraphDescriber
+        from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
         from tfdbg_arrow.writer.hooks import autograph, cluster, must_run, runtime, sessions
         from tfdbg_arrow.writer.hooks.installation import Hooks
-        from tfdbg_arrow.writer.instrument import GraphInstrumenter
         from tfdbg_arrow.writer.session_runs import SessionRuns
 
         self.settings = settings
@@ -128,20 +130,24 @@ class Recording:
             on_records=None if self.stop is None else self.stop.see_records,
         )
         self._backend.stack_table = StackTable(self._sink.append, original_location=autograph.original_location)
-        self._instrumenter = GraphInstrumenter(
+        self._describer = GraphDescriber(
             self.registry,
             self._sink.append,
             coverage=self,
-            record_ops=self._backend.record_ops,
-            single_record_ops=self._backend.session_record_ops,
-            is_pruned=sessions.is_pruned,
-            make_run=must_run.make_run if settings.on_nonfinite != "raise" else must_run.make_run_before_next,
-            judge=None if self.stop is None else judge.judge,
             own_result=must_run.own_result,
             intern_stack=self._backend.intern_stack,
             intern_traceback=self._backend.stack_table.add_traceback,
             on_unknown_callee=self._note_unobserved,
+        )
+        self._instrumenter = GraphInstrumenter(
+            self.registry,
+            self._describer,
+            record_ops=self._backend.record_ops,
+            single_record_ops=self._backend.session_record_ops,
+            is_pruned=sessions.is_pruned,
+            make_run=must_run.make_run if settings.on_nonfinite != "raise" else must_run.make_run_before_next,
             is_remote=cluster.is_remote,
+            judge=None if self.stop is None else judge.judge,
         )
         self._called: set[bytes] = set()
         self._remote: set[str] = set()
@@ -180,7 +186,7 @@ class Recording:
                 self._uploader.discard()
             raise
         handlers = Handlers(
-            on_graph_op=self._instrumenter.note_creation,
+            on_graph_op=self._describer.note_creation,
             covers_op=self._level_of_op if self.settings.has_op_filter else None,
             on_error=self._note_failure,
         )
@@ -201,7 +207,7 @@ class Recording:
         self._hooks.remove()
         self._session_runs.stop()
         self._backend.stop()
-        self._instrumenter.close()
+        self._describer.close()
         if self._gate is not None and self._gate.num_skipped:
             self._add_stat("disabled", "steps", self._gate.total, num_events=None)
         self._sink.close(run_row=self._run_row(is_clean_end=True))
@@ -271,7 +277,7 @@ class Recording:
     def after_function(self, function_name: str, graph: Any, function_def: Callable[[], Any]) -> None:
         """A runtime function was made of a graph; `function_def` gives its FunctionDef."""
         try:
-            self._instrumenter.note_names(graph, function_def)
+            self._describer.note_names(graph, function_def)
         except Exception as error:
             self.note("failed", function_name, f"its call sites could not be read: {_sentence(error)}")
 

@@ -21,11 +21,12 @@ import numpy.typing as npt
 from tfdbg_arrow.writer import summary
 from tfdbg_arrow.writer.backend import Handlers, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
-from tfdbg_arrow.writer.graphs import GraphRegistry, to_json
+from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
+from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.hooks import session_ops
 from tfdbg_arrow.writer.hooks.sessions import RunPlan, RunRequest, TensorName
-from tfdbg_arrow.writer.instrument import Append, GraphInstrumenter
 from tfdbg_arrow.writer.python_eager import EagerRecorder, Records
+from tfdbg_arrow.writer.rows import Append, to_json
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
 
 _FUNCTION_NAME = "Session.run"

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.errors import NonFiniteError
-from tfdbg_arrow.writer.instrument import TensorBatch, is_function_graph
+from tfdbg_arrow.writer.graphs.description import is_function_graph
+from tfdbg_arrow.writer.graphs.own_ops import TensorBatch
 from tfdbg_arrow.writer.masking import computes, harmless_reason, mask_reason
 from tfdbg_arrow.writer.records import NO_VALUE, Flag, Kind
 

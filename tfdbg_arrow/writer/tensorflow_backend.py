@@ -36,9 +36,9 @@ from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer import summary
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
+from tfdbg_arrow.writer.graphs.own_ops import RecordOps, TensorBatch
 from tfdbg_arrow.writer.hooks import cluster, record_ops, runtime, session_ops
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
-from tfdbg_arrow.writer.instrument import RecordOps, TensorBatch
 from tfdbg_arrow.writer.native_backend import NativeSpool
 from tfdbg_arrow.writer.python_eager import (
     EagerRecorder,

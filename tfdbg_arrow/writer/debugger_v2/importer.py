@@ -49,8 +49,8 @@ from tfdbg_arrow.writer.debugger_v2.rows import RowBuffer
 from tfdbg_arrow.writer.debugger_v2.scan import EventScanner
 from tfdbg_arrow.writer.debugger_v2.templates import mode_name
 from tfdbg_arrow.writer.debugger_v2.tfrecord import Damage, RecordReader
-from tfdbg_arrow.writer.graphs import to_json
 from tfdbg_arrow.writer.parts import PartWriter
+from tfdbg_arrow.writer.rows import to_json
 from tfdbg_arrow.writer.sink import mark_logdir
 
 _DEFINITIONS = FILES[:4]

@@ -14,13 +14,13 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
+from tfdbg_arrow.writer.graphs.plain_functions import SUFFIX as PLAIN_SUFFIX
 from tfdbg_arrow.writer.hooks.cluster import is_remote
 from tfdbg_arrow.writer.hooks.distribution import clean_copy
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.stop_errors import stop_error
 from tfdbg_arrow.writer.hooks.unobserved import thread
-from tfdbg_arrow.writer.plain_functions import SUFFIX as PLAIN_SUFFIX
 
 
 def hook_calls(observation: Observation, patches: Patches) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context as eager_context
 
+from tfdbg_arrow.writer.graphs.node_defs import functions_of
 from tfdbg_arrow.writer.hooks.cluster import follow_connections, is_remote
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.stripping import strip_function
 from tfdbg_arrow.writer.hooks.unobserved import traced_for
-from tfdbg_arrow.writer.instrument import functions_of
 
 
 def hook_work_for_others(observation: Observation, patches: Patches) -> None:

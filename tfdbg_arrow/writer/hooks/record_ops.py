@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch
 from tfdbg_arrow.writer.hooks.runtime import allows_soft_placement
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
-from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch
 
 _AttrValue = tf.compat.v1.AttrValue
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from tensorflow.python.saved_model import save as saved_model_save
 
+from tfdbg_arrow.writer.graphs.own_ops import OWN_OP_PREFIX
 from tfdbg_arrow.writer.hooks.stripping import delete_from, strip_function, strip_own_nodes
-from tfdbg_arrow.writer.instrument import OWN_OP_PREFIX
 
 _saved_models_are_kept_clean = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX, OWN_OP_PREFIX
+from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, OWN_OP_PREFIX
 
 
 def strip_function(function_def: Any) -> bool:

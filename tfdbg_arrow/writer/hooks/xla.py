@@ -19,11 +19,11 @@ from tensorflow.python.eager.polymorphic_function import (
     concrete_function,
 )
 
+from tfdbg_arrow.writer.graphs.node_defs import functions_of
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.stripping import is_own
 from tfdbg_arrow.writer.hooks.unobserved import traced_for, unobserved_graphs
-from tfdbg_arrow.writer.instrument import functions_of
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
 

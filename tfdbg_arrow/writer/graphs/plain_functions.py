@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tfdbg_arrow.writer.instrument import functions_of, runs_inline
+from tfdbg_arrow.writer.graphs.node_defs import functions_of, runs_inline
 
 SUFFIX = "_tfdbg_arrow_plain"
 """Ends the name of every copy."""

@@ -1,22 +1,14 @@
-"""What the hooks learn of graphs: ops, edges, functions, and the keys of their tensors.
-
-A graph is described when TensorFlow makes a runtime function of it; a graph that is made into a
-function again (a forward variant, a loop that a gradient extended) is described from where it was.
-"""
+"""Ids of graphs, keys of their tensors, and which graph calls which."""
 
 from __future__ import annotations
 
-import json
 import re
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-Row = dict[str, object]
 TensorNode = tuple[int, str, str, int]
 """graph_id, op_name, op_type, output_slot."""
-
 
 # What TensorFlow's inliner adds to a calling node's name.
 # Source: tensorflow/core/common_runtime/lower_{while,if,case}_op.cc.
@@ -165,18 +157,3 @@ class GraphRegistry:
                     seen.add(callee)
                     waiting.append(callee)
         return frozenset(seen)
-
-
-def wall_time_columns(wall_time_ns: int) -> Row:
-    """Returns the two time columns of a row."""
-    return {"wall_time_ns": wall_time_ns, "wall_time": wall_time_ns // 1000}
-
-
-def now_columns() -> Row:
-    """Returns the two time columns of a row that is made now."""
-    return wall_time_columns(time.time_ns())
-
-
-def to_json(value: Mapping[str, object] | Sequence[object]) -> str:
-    """Returns compact JSON; what JSON has no word for is given as text."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
