@@ -14,8 +14,8 @@ from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_layout import read_live_parts
 from tfdbg_arrow.writer import remote_run
-from tfdbg_arrow.writer.parts import PartWriter
 from tfdbg_arrow.writer.remote_run import RemoteRun
+from tfdbg_arrow.writer.sink.parts import PartWriter
 from tfdbg_arrow.writer.upload import Transfer, mark_remote
 
 from ..writer.test_parts import marks

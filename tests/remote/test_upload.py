@@ -17,8 +17,8 @@ from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
 from tfdbg_arrow.schema.location import RemoteDirectory, RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_layout import manifest_path, read_live_parts
 from tfdbg_arrow.writer import upload as upload_module
-from tfdbg_arrow.writer.parts import PartWriter
 from tfdbg_arrow.writer.remote_settings import RemoteSettings
+from tfdbg_arrow.writer.sink.parts import PartWriter
 from tfdbg_arrow.writer.upload import Uploader
 from tfdbg_arrow.writer.upload_logdir import upload_logdir
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.writer import black_box
+from tfdbg_arrow.writer.sink import black_box
 
 from .subprocesses import run_python
 

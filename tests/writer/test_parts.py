@@ -15,8 +15,9 @@ import pytest
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.logdir_layout import manifest_path, read_live_parts
-from tfdbg_arrow.writer import parts as parts_module
-from tfdbg_arrow.writer.parts import PartWriter
+from tfdbg_arrow.writer.sink import parts as parts_module
+from tfdbg_arrow.writer.sink import row_groups as row_groups_module
+from tfdbg_arrow.writer.sink.parts import PartWriter
 
 
 def marks(*events: int) -> pa.Table:
@@ -207,7 +208,8 @@ def test_a_manifest_line_cut_off_by_a_failure_is_removed_before_the_next(writer:
 
 def test_large_row_groups_are_split_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts_module, "ROW_GROUP_ROWS", 8)
-    monkeypatch.setattr(parts_module, "_ROW_GROUP_BYTES", 200)
+    monkeypatch.setattr(row_groups_module, "ROW_GROUP_ROWS", 8)
+    monkeypatch.setattr(row_groups_module, "_ROW_GROUP_BYTES", 200)
     writer = PartWriter(tmp_path, "r")
     writer.start()
     for start in range(0, 20, 2):

@@ -24,7 +24,7 @@ import tfdbg_arrow
 from tfdbg_arrow.errors import LogdirError, RecordingError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
-from tfdbg_arrow.writer.sink import Sink
+from tfdbg_arrow.writer.sink.sink import Sink
 
 from .counting import plain
 from .subprocesses import run_python

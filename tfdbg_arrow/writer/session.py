@@ -47,7 +47,7 @@ from tfdbg_arrow.writer.remote_settings import (
 from tfdbg_arrow.writer.rows import Row, now_columns, to_json, wall_time_columns
 from tfdbg_arrow.writer.schedule import StepGate
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
-from tfdbg_arrow.writer.sink import Sink
+from tfdbg_arrow.writer.sink.sink import Sink
 from tfdbg_arrow.writer.stacks import StackTable, as_utf8
 from tfdbg_arrow.writer.stopping import EagerWatch, GraphJudge, Origin, Stop
 from tfdbg_arrow.writer.upload import Uploader

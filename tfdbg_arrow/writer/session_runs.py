@@ -25,7 +25,8 @@ from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.hooks import session_ops
 from tfdbg_arrow.writer.hooks.sessions import RunPlan, RunRequest, TensorName
-from tfdbg_arrow.writer.python_eager import EagerRecorder, Records
+from tfdbg_arrow.writer.python_eager import EagerRecorder
+from tfdbg_arrow.writer.records import Records
 from tfdbg_arrow.writer.rows import Append, to_json
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
 

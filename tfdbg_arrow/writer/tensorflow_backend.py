@@ -42,14 +42,13 @@ from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.native_backend import NativeSpool
 from tfdbg_arrow.writer.python_eager import (
     EagerRecorder,
-    Records,
     add_deep_shapes,
     blank_records,
     keep_values,
 )
 from tfdbg_arrow.writer.python_spool import PythonSpool
 from tfdbg_arrow.writer.recorder import Recorder
-from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, NUM_INLINE_DIMS, RECORD_SIZE, Flag, Kind
+from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, NUM_INLINE_DIMS, RECORD_SIZE, Flag, Kind, Records
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
 from tfdbg_arrow.writer.stacks import StackTable
 

@@ -24,9 +24,9 @@ from pathlib import Path
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, TfdbgArrowError
 from tfdbg_arrow.schema.location import RemoteDirectory, described, is_final, reason_of
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, ManifestEntry, manifest_path, marker_text, parse_marker
-from tfdbg_arrow.writer.parts import PartWriter
 from tfdbg_arrow.writer.remote_run import RemoteRun
 from tfdbg_arrow.writer.remote_settings import RemoteSettings
+from tfdbg_arrow.writer.sink.parts import PartWriter
 
 START_TIMEOUT_S = 10.0
 """How long the start of a recording waits for the store; without an answer it goes on, and tries again."""

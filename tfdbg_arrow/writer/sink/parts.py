@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
 from tfdbg_arrow.schema.logdir_layout import (
     ManifestEntry,
@@ -27,13 +26,15 @@ from tfdbg_arrow.schema.logdir_layout import (
     replace_line,
     temporary_path,
 )
+from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_row_groups
 
 TARGET_ROWS = 5_000_000
+
 TARGET_BYTES = 128 * 2**20
+
 MERGE_PARTS = 64
 """More small parts than this of one table are merged while the run goes on."""
-_ROW_GROUP_BYTES = 64 * 2**20
-"""Arrow bytes at which a row group is closed early, so that merging large values takes bounded memory."""
+
 _LARGE = -1
 
 
@@ -209,7 +210,7 @@ class PartWriter:
         return entry.rows >= self._target_rows // 2 or entry.bytes >= self._target_bytes // 2
 
     def _merge(self, table: str, parts: Sequence[_Part], level: int) -> list[_Part]:
-        rows = _Groups(_read(self._logdir, [part.entry for part in parts]))
+        rows = RowGroups(read_row_groups(self._logdir, [part.entry for part in parts]))
         made: list[_Part] = []
         try:
             while rows.has_more or not made:
@@ -364,60 +365,6 @@ class _EventRange:
         found = pc.min_max(data["event_index"]).as_py()
         self.first = found["min"] if self.first is None else min(self.first, found["min"])
         self.last = found["max"] if self.last is None else max(self.last, found["max"])
-
-
-class _Groups:
-    """Rows of many tables, dealt out as row groups."""
-
-    def __init__(self, tables: Iterator[pa.Table]) -> None:
-        self._tables = tables
-        self._held: list[pa.Table] = []
-        self._rows = self._bytes = 0
-        self._done = False
-        self._fill()
-
-    @property
-    def has_more(self) -> bool:
-        return self._rows > 0
-
-    def part(self, max_rows: int) -> Iterator[pa.Table]:
-        """Yields row groups until they have `max_rows`."""
-        dealt = 0
-        while self.has_more and dealt < max_rows:
-            whole = pa.concat_tables(self._held)
-            group = whole.slice(0, min(ROW_GROUP_ROWS, max_rows - dealt)).combine_chunks()
-            rest = whole.slice(group.num_rows)
-            self._held = [rest] if rest.num_rows else []
-            self._rows, self._bytes = rest.num_rows, rest.nbytes
-            self._fill()
-            dealt += group.num_rows
-            yield group
-
-    def _fill(self) -> None:
-        while not self._done and self._rows < ROW_GROUP_ROWS and self._bytes < _ROW_GROUP_BYTES:
-            table = next(self._tables, None)
-            if table is None:
-                self._done = True
-            elif table.num_rows:
-                self._held.append(table)
-                self._rows += table.num_rows
-                self._bytes += table.nbytes
-
-
-def _read(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Table]:
-    """Yields the row groups of parts; a part that changed since it was sealed must not get a new hash."""
-    for entry in entries:
-        path = logdir / entry.path
-        with open(path, "rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
-        if found != entry.sha256:
-            raise BrokenPartError(
-                f"{path} has the SHA-256 {found}, expected {entry.sha256} as in the manifest: it was changed since it "
-                "was written; restore it."
-            )
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for group in range(file.num_row_groups):
-                yield file.read_row_group(group)
 
 
 def _sync_directory(path: Path) -> None:

@@ -5,70 +5,38 @@ Nothing here raises into the training: a failure is counted, told once and becom
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, ManifestEntry, marker_text, parse_marker
-from tfdbg_arrow.writer.black_box import BlackBox
-from tfdbg_arrow.writer.budget import EVENT_TABLES, Budget, split_in_two
-from tfdbg_arrow.writer.call_join import NO_CALL, CallJoin
-from tfdbg_arrow.writer.convert import (
-    Batch,
-    CallGraph,
-    Converter,
-    Ints,
-    Names,
-    Records,
-    TensorNodes,
-    join_records,
-    metadata_table,
-    num_whole,
-    pick,
-)
-from tfdbg_arrow.writer.failures import Failures
-from tfdbg_arrow.writer.parts import PartWriter
 from tfdbg_arrow.writer.recorder import Recorder
-from tfdbg_arrow.writer.records import Kind
-from tfdbg_arrow.writer.ring import Ring
+from tfdbg_arrow.writer.records import Kind, Records
+from tfdbg_arrow.writer.sink.backlog import Backlog, WaitingBatch
+from tfdbg_arrow.writer.sink.batch import Batch, Ints, join_records, num_whole, pick
+from tfdbg_arrow.writer.sink.black_box import BlackBox
+from tfdbg_arrow.writer.sink.budget import EVENT_TABLES, Budget, split_in_two
+from tfdbg_arrow.writer.sink.call_join import NO_CALL, CallJoin
+from tfdbg_arrow.writer.sink.convert import Converter
+from tfdbg_arrow.writer.sink.failures import Failures
+from tfdbg_arrow.writer.sink.marker import mark_logdir
+from tfdbg_arrow.writer.sink.metadata import MetadataQueue, metadata_table
+from tfdbg_arrow.writer.sink.names import CallGraph, Names, TensorNodes
+from tfdbg_arrow.writer.sink.parts import PartWriter
+from tfdbg_arrow.writer.sink.ring import Ring
 from tfdbg_arrow.writer.upload import Uploader
 from tfdbg_arrow.writer.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
 
-MAX_BACKLOG_BYTES = 64 * 2**20
-"""Arrow bytes of events that wait while parts cannot be written; beyond it the oldest are dropped."""
 _PAUSE_S = 0.05
+
 _WAIT_SLICE_S = 0.2
+
 _SNAPSHOT_REST = 10
 """A circular buffer is written for bad values at most this fraction of the time."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Waiting:
-    """Rows that wait to be written."""
-
-    table: str
-    data: pa.Table
-    is_event: bool
-    batch: _WaitingBatch | None = None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _WaitingBatch:
-    """What the rows that wait are made of, where a budget looks after their parts; `written` are those it has."""
-
-    first_event: int
-    last_event: int
-    is_pinned: bool
-    written: list[ManifestEntry]
 
 
 class Sink:
@@ -123,17 +91,14 @@ class Sink:
         self._ring = Ring(circular_buffer_size) if circular_buffer_size > 0 and dump_after is None else None
         self._box = BlackBox(circular_buffer_size, dump_after=dump_after) if dump_after is not None else None
         self._budget = Budget(self._parts, max_bytes=max_bytes) if max_bytes is not None else None
-        self._unfinished: list[_WaitingBatch] = []
         self._ring_paths: list[str] = []
         self._ring_changed = False
         self._next_snapshot_s = 0.0
-        self._metadata: list[tuple[str, Mapping[str, object]]] = []
-        self._metadata_lock = threading.Lock()
+        self._metadata = MetadataQueue(run_id, failures=self._failures)
+        self._backlog = Backlog(self._parts, budget=self._budget, failures=self._failures)
         self._lock = threading.RLock()
         self._carry: Records = join_records([])
-        self._backlog: deque[_Waiting] = deque()
         self._devices: set[int] = set()
-        self._evicted: dict[str, int] = {}
         self._num_events = self._num_dropped = self._num_lost = 0
         self._thread = threading.Thread(target=self._run, name="tfdbg_arrow-sink", daemon=True)
         self._stop = threading.Event()
@@ -146,8 +111,7 @@ class Sink:
             table: Name of the table.
             rows: Column name to value. `run_id` is set by the sink, `wall_time` made of `wall_time_ns`.
         """
-        with self._metadata_lock:
-            self._metadata.extend((table, row) for row in rows)
+        self._metadata.append(table, rows)
 
     def start(self) -> None:
         """Marks the logdir, writes an empty part of every table and starts the thread.
@@ -192,7 +156,7 @@ class Sink:
                 self._take_all(last=True)
                 self._write_ring(last=True)
             self._failures.note_repeats()
-            self._note_evicted()
+            self._backlog.note_evicted()
             self._bound_parts(last=True)
             self._write()
             self._note_kept_back()
@@ -327,33 +291,12 @@ class Sink:
                 for half in halves:
                     self._queue_events(half, values)
                 return
-            waiting = _WaitingBatch(
+            waiting = WaitingBatch(
                 first_event=int(batch.event_index[0]),
                 last_event=int(batch.event_index[-1]),
                 is_pinned=self._budget.holds_first_bad(batch),
-                written=[],
             )
-        for table, data in tables.items():
-            self._backlog.append(_Waiting(table=table, data=data, is_event=True, batch=waiting))
-
-    def _keep_budget(self) -> None:
-        """Hands over batches of which no part is still to be written."""
-        if self._budget is None:
-            return
-        waiting = {id(item.batch) for item in self._backlog}
-        had_dropped = self._budget.has_dropped
-        for batch in [batch for batch in self._unfinished if id(batch) not in waiting]:
-            self._unfinished.remove(batch)
-            with self._failures.caught("max_bytes"):
-                self._budget.add(
-                    batch.written,
-                    first_event=batch.first_event,
-                    last_event=batch.last_event,
-                    is_pinned=batch.is_pinned,
-                )
-        if self._budget.has_dropped and not had_dropped:
-            reason = f"Beyond max_bytes={self._budget.max_bytes} the middle of the run is dropped from here on."
-            self._failures.note("dropped", "events", reason, None)
+        self._backlog.add_events(tables, batch=waiting)
 
     def _note_kept_back(self) -> None:
         """Tells in the end what was not kept, as the settings asked."""
@@ -371,73 +314,22 @@ class Sink:
         self._queue_metadata()
 
     def _queue_metadata(self) -> None:
-        with self._metadata_lock:
-            taken, self._metadata = self._metadata, []
-        for note in self._failures.take_notes():
-            taken.append(("capture_stat", self._stat_row(*note)))
-        by_table: dict[str, list[Mapping[str, object]]] = {}
-        for table, row in taken:
-            by_table.setdefault(table, []).append(row)
-        for table, rows in by_table.items():
-            for data in self._metadata_tables(table, rows):
-                self._backlog.append(_Waiting(table=table, data=data, is_event=False))
-
-    def _metadata_tables(self, table: str, rows: list[Mapping[str, object]]) -> Iterator[pa.Table]:
-        try:
-            yield metadata_table(table, rows, run_id=self._run_id)
-        except Exception as error:
-            if len(rows) == 1:
-                self._failures.add(f"table {table}", error, num_events=1)
-                return
-            for row in rows:  # keep the good ones
-                yield from self._metadata_tables(table, [row])
+        for table, data in self._metadata.take(self._num_events):
+            self._backlog.add_metadata(table, data)
 
     def _write(self) -> None:
         """Writes the backlog in order; what the disk refuses stays for the next time."""
         self._queue_metadata()
-        tables = set()
-        while self._backlog:
-            item = self._backlog[0]
-            try:
-                entry = self._parts.write(item.table, item.data)
-                if item.batch is not None:
-                    if not item.batch.written:
-                        self._unfinished.append(item.batch)
-                    item.batch.written.append(entry)
-            except OSError as error:
-                self._failures.add("write", error)
-                break
-            except Exception as error:
-                self._failures.add(f"table {item.table}", error, num_events=item.data.num_rows)
-                self._num_lost += item.data.num_rows
-            self._backlog.popleft()
-            tables.add(item.table)
-            if item.batch is not None and (not self._backlog or self._backlog[0].batch is not item.batch):
-                self._keep_budget()
-        if self._unfinished:  # what came behind in a batch may have been dropped
-            self._keep_budget()
+        tables = self._backlog.write()
         for table in tables if self._budget is None else tables.difference(EVENT_TABLES):
             with self._failures.caught("merge"):
                 self._parts.merge_small(table)
-        self._bound_backlog()
+        self._backlog.bound()
         if not self._stop.is_set():
             self._bound_parts()
-        if tables and self._evicted and not self._backlog:
-            self._note_evicted()
+        if tables and self._backlog.has_evicted and not self._backlog:
+            self._backlog.note_evicted()
             self._write()
-
-    def _bound_backlog(self) -> None:
-        """Drops the oldest events, and the oldest metadata, beyond the bound that holds for each."""
-        for is_event in (True, False):
-            waiting = [item for item in self._backlog if item.is_event is is_event]
-            size = sum(item.data.nbytes for item in waiting)
-            for item in waiting:
-                if size <= MAX_BACKLOG_BYTES:
-                    break
-                self._backlog.remove(item)
-                size -= item.data.nbytes
-                self._num_lost += item.data.num_rows
-                self._evicted[item.table] = self._evicted.get(item.table, 0) + item.data.num_rows
 
     def _bound_parts(self, *, last: bool = False) -> None:
         """Keeps the parts that wait for their upload within their bound, and notes what was dropped for it."""
@@ -449,13 +341,6 @@ class Sink:
             self._num_lost += count
             reason = "The logdir's store could not be reached, and no more parts could wait for it."
             self._failures.note("dropped", f"table {table}", reason, count)
-
-    def _note_evicted(self) -> None:
-        """Tells of dropped rows; not before parts can be written again, lest the telling fill the backlog."""
-        for table, count in self._evicted.items():
-            reason = "Parts could not be written, and no more rows could wait."
-            self._failures.note("dropped", f"table {table}", reason, count)
-        self._evicted.clear()
 
     def _write_ring(self, *, last: bool = False) -> None:
         """Writes what the circular buffer holds, in the place of what it held when last written."""
@@ -483,41 +368,7 @@ class Sink:
 
     def _replace_run_row(self, run_row: Mapping[str, object]) -> None:
         row = dict(run_row)
-        if self._num_lost or self._backlog:
+        if self._num_lost or self._backlog.num_lost or self._backlog:
             row["is_clean_end"] = False
         old = [entry.path for entry in self._parts.parts("run")]
         self._parts.replace(old, {"run": metadata_table("run", [row], run_id=self._run_id)})
-
-    def _stat_row(self, stat: str, subject: str, reason: str, num_events: int | None) -> dict[str, object]:
-        return {
-            "event_index": self._num_events,
-            "wall_time_ns": time.time_ns(),
-            "stat": stat,
-            "subject": subject,
-            "reason": reason,
-            "num_events": num_events,
-        }
-
-
-def mark_logdir(logdir: Path, run_id: str) -> None:
-    """Makes a directory a logdir, if it is none yet.
-
-    Args:
-        logdir: The directory; made if missing.
-        run_id: The run that is about to be written.
-
-    Raises:
-        LogdirError: It is a logdir of another format version, or its marker is damaged.
-        OSError: It cannot be written.
-    """
-    logdir.mkdir(parents=True, exist_ok=True)
-    marker = logdir / MARKER_NAME
-    try:
-        parse_marker(marker.read_text(encoding="utf-8"), path=marker)
-    except FileNotFoundError:
-        temporary = marker.with_name(f".{MARKER_NAME}.{run_id}")
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(marker_text())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, marker)

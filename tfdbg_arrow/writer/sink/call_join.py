@@ -15,8 +15,9 @@ from itertools import islice
 
 import numpy as np
 
-from tfdbg_arrow.writer.convert import Batch, CallGraph, Ints
 from tfdbg_arrow.writer.records import Flag, Kind
+from tfdbg_arrow.writer.sink.batch import Batch, Ints
+from tfdbg_arrow.writer.sink.names import CallGraph
 
 NO_CALL = -1
 _MAX_STEPS = 65_536
