@@ -13,10 +13,10 @@ import pytest
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_layout import read_live_parts
-from tfdbg_arrow.writer import remote_run
-from tfdbg_arrow.writer.remote_run import RemoteRun
+from tfdbg_arrow.writer.remote import run as remote_run
+from tfdbg_arrow.writer.remote.run import RemoteRun
+from tfdbg_arrow.writer.remote.transfer import Transfer, mark_remote
 from tfdbg_arrow.writer.sink.parts import PartWriter
-from tfdbg_arrow.writer.upload import Transfer, mark_remote
 
 from ..writer.test_parts import marks
 from .stores import PROTOCOLS, Store, events_in, live_in, store

@@ -16,11 +16,12 @@ import pytest
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
 from tfdbg_arrow.schema.location import RemoteDirectory, RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_layout import manifest_path, read_live_parts
-from tfdbg_arrow.writer import upload as upload_module
-from tfdbg_arrow.writer.remote_settings import RemoteSettings
+from tfdbg_arrow.writer.remote import transfer as transfer_module
+from tfdbg_arrow.writer.remote import uploader as uploader_module
+from tfdbg_arrow.writer.remote.settings import RemoteSettings
+from tfdbg_arrow.writer.remote.upload_logdir import upload_logdir
+from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.sink.parts import PartWriter
-from tfdbg_arrow.writer.upload import Uploader
-from tfdbg_arrow.writer.upload_logdir import upload_logdir
 
 from ..writer.test_parts import marks
 from ..writer.test_sink import RUN_ID, Recording
@@ -29,10 +30,10 @@ from .stores import Store, events_in, live_in, store
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload_module, "_GATHER_S", 0.005)
-    monkeypatch.setattr(upload_module, "_PUBLISH_S", 0.05)
-    monkeypatch.setattr(upload_module, "_BACKOFF_S", (0.005, 0.02))
-    monkeypatch.setattr(upload_module, "START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(uploader_module, "_GATHER_S", 0.005)
+    monkeypatch.setattr(transfer_module, "_PUBLISH_S", 0.05)
+    monkeypatch.setattr(uploader_module, "_BACKOFF_S", (0.005, 0.02))
+    monkeypatch.setattr(uploader_module, "START_TIMEOUT_S", 0.2)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

@@ -14,11 +14,11 @@ import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.writer.sink import black_box
+from tfdbg_arrow.writer.sink.convert import EVENT_TABLES
 
 from .subprocesses import run_python
 
 Rows = list[dict[str, Any]]
-EVENT_TABLES = ("execution", "execution_input", "execution_output", "tensor_health", "tensor_value")
 KEPT_BACK = "The black box wrote only what lay around bad values, as it was asked to."
 
 

@@ -38,19 +38,19 @@ from tfdbg_arrow.writer.chosen_values import Choice
 from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE
-from tfdbg_arrow.writer.remote_settings import (
+from tfdbg_arrow.writer.remote.settings import (
     DEFAULT_MAX_LOCAL_BYTES,
     DEFAULT_UPLOAD_TIMEOUT_S,
     LOCAL_FLUSH_INTERVAL_S,
     REMOTE_FLUSH_INTERVAL_S,
 )
+from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.rows import Row, now_columns, to_json, wall_time_columns
 from tfdbg_arrow.writer.schedule import StepGate
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
 from tfdbg_arrow.writer.sink.sink import Sink
 from tfdbg_arrow.writer.stacks import StackTable, as_utf8
 from tfdbg_arrow.writer.stopping import EagerWatch, GraphJudge, Origin, Stop
-from tfdbg_arrow.writer.upload import Uploader
 
 _lock = threading.RLock()
 _active: Recording | None = None

@@ -16,6 +16,7 @@ import pyarrow as pa
 from tfdbg_arrow.schema.logdir_layout import ManifestEntry
 from tfdbg_arrow.writer.records import Kind
 from tfdbg_arrow.writer.sink.batch import Batch, pick
+from tfdbg_arrow.writer.sink.convert import EVENT_TABLES
 from tfdbg_arrow.writer.sink.parts import PartWriter
 from tfdbg_arrow.writer.sink.ring import bad_positions
 
@@ -23,8 +24,6 @@ NUM_GRAINS = 16
 """Into how many pieces a budget is divided: segments are merged up to the size of one."""
 _MAX_SMALL = 32
 """More neighbouring small segments than this are merged."""
-EVENT_TABLES = ("execution", "execution_input", "execution_output", "tensor_health", "tensor_value")
-"""The tables that a budget is about."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,8 @@ from tfdbg_arrow.writer.records import (
 from tfdbg_arrow.writer.sink.batch import Batch, Ints, Mask, num_followers
 from tfdbg_arrow.writer.sink.names import Names, compact
 
+EVENT_TABLES = ("execution", "execution_input", "execution_output", "tensor_health", "tensor_value")
+"""The tables that events are converted into: their rows grow with what runs; all others describe the program."""
 _MAX_DTYPE = 256
 
 _SCOPES = ("graph", "execution", "external")

@@ -9,33 +9,35 @@ Source: spec/README.md, "Logdirs in object stores".
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import random
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdbg_arrow.errors import BrokenPartError, LogdirError, TfdbgArrowError
-from tfdbg_arrow.schema.location import RemoteDirectory, described, is_final, reason_of
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, ManifestEntry, manifest_path, marker_text, parse_marker
-from tfdbg_arrow.writer.remote_run import RemoteRun
-from tfdbg_arrow.writer.remote_settings import RemoteSettings
+from tfdbg_arrow.errors import TfdbgArrowError
+from tfdbg_arrow.schema.location import described, is_final, reason_of
+from tfdbg_arrow.schema.logdir_layout import ManifestEntry
+from tfdbg_arrow.writer.remote.locking import lock_directory
+from tfdbg_arrow.writer.remote.run import RemoteRun
+from tfdbg_arrow.writer.remote.settings import RemoteSettings
+from tfdbg_arrow.writer.remote.transfer import Transfer, mark_remote
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 START_TIMEOUT_S = 10.0
 """How long the start of a recording waits for the store; without an answer it goes on, and tries again."""
+
 _GATHER_S = 1.0
 """Parts are gathered for so long before they are sent, so that one manifest tells of many."""
-_PUBLISH_S = 5.0
-"""While there are always more parts to send, a manifest is written after so long."""
+
 _BACKOFF_S = (0.5, 30.0)
+
 _CLOSING_BACKOFF_S = 1.0
+
 _TELL_AGAIN_S = 60.0
 """A connection that comes and goes is told of no more often."""
 
@@ -47,110 +49,6 @@ class Unsent:
     num_parts: int
     size_bytes: int
     directory: Path
-
-
-def mark_remote(remote: RemoteDirectory) -> None:
-    """Makes sure that a logdir can be begun or continued at a URL.
-
-    Raises:
-        LogdirError: Something else is marked there.
-        FormatVersionError: It holds a logdir of another MAJOR version.
-        Exception: The file system's own, if it cannot be reached.
-    """
-    try:
-        marker = remote.read_bytes(MARKER_NAME)
-    except FileNotFoundError:
-        remote.write_bytes(MARKER_NAME, marker_text().encode())
-    else:
-        parse_marker(marker.decode("utf-8", errors="replace"), path=f"{remote}/{MARKER_NAME}")
-
-
-class Transfer:
-    """Brings the copy of a run up to date, one request at a time.
-
-    Args:
-        run: What the copy holds and lacks.
-        run_id: The run.
-        local: The logdir here.
-        remote: The logdir there; it is marked.
-        lock: Held where `run` is looked at or changed.
-    """
-
-    def __init__(
-        self,
-        run: RemoteRun,
-        *,
-        run_id: str,
-        local: Path,
-        remote: RemoteDirectory,
-        lock: AbstractContextManager[object] | None = None,
-    ) -> None:
-        self._run, self._run_id, self._local, self._remote = run, run_id, local, remote
-        self._lock = lock if lock is not None else contextlib.nullcontext()
-        self._published_s = time.monotonic()
-
-    def step(self) -> bool:
-        """Does the next thing; returns False if there was nothing to do.
-
-        A manifest is written after its parts, and replaced parts are removed after the manifest.
-
-        Raises:
-            BrokenPartError: A part that still holds is not here.
-            Exception: The file system's own; the next call tries again.
-        """
-        is_due = time.monotonic() - self._published_s > _PUBLISH_S
-        if is_due and self._publish():
-            return True
-        with self._lock:
-            entry = self._run.next_to_send()
-        if entry is not None:
-            self._send(entry)
-            return True
-        return self._publish() or self._clean()
-
-    def _send(self, entry: ManifestEntry) -> None:
-        try:
-            self._remote.upload(self._local / entry.path, entry.path)
-        except FileNotFoundError:
-            if (self._local / entry.path).exists():
-                raise
-            with self._lock:
-                if self._run.holds(entry):
-                    self._run.postpone(entry)
-                    raise BrokenPartError(
-                        f"{self._local / entry.path} is gone before it was sent to {self._remote}; restore it."
-                    ) from None
-            return  # replaced meanwhile
-        with self._lock:
-            self._run.note_sent(entry)
-
-    def _publish(self) -> bool:
-        with self._lock:
-            made = self._run.manifest()
-        if made is None:
-            self._published_s = time.monotonic()
-            return False
-        text, named = made
-        try:
-            self._remote.write_bytes(manifest_path(self._run_id), text.encode())
-        except BaseException:
-            with self._lock:
-                self._run.note_unpublished()
-            raise
-        with self._lock:
-            self._run.note_published(named)
-        self._published_s = time.monotonic()
-        return True
-
-    def _clean(self) -> bool:
-        with self._lock:
-            path = self._run.next_garbage()
-        if path is None:
-            return False
-        self._remote.remove(path)
-        with self._lock:
-            self._run.note_removed(path)
-        return True
 
 
 class Uploader:
@@ -378,38 +276,3 @@ class Uploader:
 def _is_refusal(error: Exception) -> bool:
     """Whether the store answered, and trying again cannot help."""
     return is_final(error) or isinstance(error, TfdbgArrowError)
-
-
-def lock_directory(directory: Path) -> int:
-    """Takes a directory for this process, until the descriptor is closed or the process ends.
-
-    Returns:
-        The descriptor.
-
-    Raises:
-        LogdirError: Another process has it, or it cannot be opened.
-    """
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise LogdirError(f"{directory} cannot be opened ({error.strerror}); check its permissions.") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise LogdirError(
-            f"{directory} is in use: a process records to it, or sends it; wait until that has ended."
-        ) from None
-    except OSError:  # a file system without locks
-        return descriptor
-    return descriptor
-
-
-@contextlib.contextmanager
-def locked_directory(directory: Path) -> Iterator[None]:
-    """Holds `lock_directory` for the block."""
-    descriptor = lock_directory(directory)
-    try:
-        yield
-    finally:
-        os.close(descriptor)

@@ -28,8 +28,9 @@ from tfdbg_arrow.schema.logdir_layout import (
     spool_path,
     value_spool_path,
 )
-from tfdbg_arrow.writer.remote_run import RemoteRun
-from tfdbg_arrow.writer.upload import Transfer, locked_directory, mark_remote
+from tfdbg_arrow.writer.remote.locking import locked_directory
+from tfdbg_arrow.writer.remote.run import RemoteRun
+from tfdbg_arrow.writer.remote.transfer import Transfer, mark_remote
 
 _T = TypeVar("_T")
 _ATTEMPTS = 6

@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfdbg_arrow.schema.logdir_layout import ManifestEntry, add_line
-
-EVENT_TABLES = frozenset({"execution", "execution_input", "execution_output", "tensor_health", "tensor_value"})
-"""Tables whose rows grow with what runs; all others describe the program."""
+from tfdbg_arrow.writer.sink.convert import EVENT_TABLES
 
 
 @dataclass(kw_only=True, eq=False)
