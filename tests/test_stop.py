@@ -18,7 +18,8 @@ from tensorflow.python.framework import op_def_registry
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import NonFiniteError, SettingError, TfdbgArrowError
-from tfdbg_arrow.writer import backend, masking
+from tfdbg_arrow.writer import backend
+from tfdbg_arrow.writer.live_stop import masking
 
 NATIVE, WITH_CORE, WITHOUT_CORE = "native", "tensorflow", "tensorflow without core"
 NATIVE_CORE = backend.native_core

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfdbg_arrow.writer.live_stop.origins import Origin, look_up_origins_with
 from tfdbg_arrow.writer.session import capture, enable, start
-from tfdbg_arrow.writer.stopping import Origin, look_up_origins_with
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import NonFinite

@@ -494,7 +494,7 @@ def test_a_recording_is_freed_though_its_functions_live_on(
         made.append(weakref.ref(chosen))
         return chosen
 
-    monkeypatch.setattr("tfdbg_arrow.writer.recording.choose_backend", watched)
+    monkeypatch.setattr("tfdbg_arrow.writer.recording.recording.choose_backend", watched)
     f = tf.function(lambda x: x + 1.0)
     record(tmp_path, lambda: f(tf.constant(1.0)))
     gc.collect()

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
-from tfdbg_arrow.writer.session_runs import SessionRuns
+from tfdbg_arrow.writer.recording.session_runs import SessionRuns
 
 from .tf1_programs import Program, behaviour, unoptimized
 

@@ -23,7 +23,7 @@ from tfdbg_arrow.errors import (
 )
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.writer.chosen_values import Choice
-from tfdbg_arrow.writer.marks import as_step
+from tfdbg_arrow.writer.recording.marks import as_step
 from tfdbg_arrow.writer.remote.settings import (
     DEFAULT_MAX_LOCAL_BYTES,
     DEFAULT_UPLOAD_TIMEOUT_S,
@@ -31,7 +31,7 @@ from tfdbg_arrow.writer.remote.settings import (
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.writer.recording import Recording
+    from tfdbg_arrow.writer.recording.recording import Recording
 
 
 _lock = threading.RLock()
@@ -188,7 +188,7 @@ def start(request: Request) -> str | None:
             )
         settings = check(request)
         try:
-            from tfdbg_arrow.writer.recording import Recording  # loads TensorFlow's private API
+            from tfdbg_arrow.writer.recording.recording import Recording  # loads TensorFlow's private API
 
             recording = Recording(settings)
             recording.start()

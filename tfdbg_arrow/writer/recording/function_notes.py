@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.writer.capture_stats import CaptureStats, sentence_of
+from tfdbg_arrow.writer.recording.capture_stats import CaptureStats, sentence_of
 
 
 class FunctionNotes:

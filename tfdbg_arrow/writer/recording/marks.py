@@ -9,7 +9,7 @@ from tfdbg_arrow.errors import (
     SettingError,
 )
 from tfdbg_arrow.writer.backend import Backend
-from tfdbg_arrow.writer.capture_stats import CaptureStats
+from tfdbg_arrow.writer.recording.capture_stats import CaptureStats
 from tfdbg_arrow.writer.records import NO_STEP
 from tfdbg_arrow.writer.rows import Append, now_columns
 from tfdbg_arrow.writer.schedule import StepGate

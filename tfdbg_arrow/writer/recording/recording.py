@@ -10,30 +10,33 @@ from dataclasses import replace
 
 from tfdbg_arrow.schema.logdir_layout import spool_path, value_spool_path
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend
-from tfdbg_arrow.writer.capture_stats import CaptureStats
-from tfdbg_arrow.writer.coverage import Coverage
-from tfdbg_arrow.writer.function_notes import FunctionNotes
-from tfdbg_arrow.writer.function_observer import FunctionObserver
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.hooks import autograph, cluster, must_run, runtime, sessions, stop_errors
 from tfdbg_arrow.writer.hooks.installation import Hooks
-from tfdbg_arrow.writer.marks import Marks
+from tfdbg_arrow.writer.live_stop.eager_watch import EagerWatch
+from tfdbg_arrow.writer.live_stop.graph_judge import GraphJudge
+from tfdbg_arrow.writer.live_stop.origins import Origin, find_origins
+from tfdbg_arrow.writer.live_stop.stop import Stop
+from tfdbg_arrow.writer.recording.capture_stats import CaptureStats
+from tfdbg_arrow.writer.recording.coverage import Coverage
+from tfdbg_arrow.writer.recording.function_notes import FunctionNotes
+from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
+from tfdbg_arrow.writer.recording.marks import Marks
+from tfdbg_arrow.writer.recording.run_row import new_run, run_row
+from tfdbg_arrow.writer.recording.session_runs import SessionRuns
 from tfdbg_arrow.writer.remote.settings import (
     LOCAL_FLUSH_INTERVAL_S,
     REMOTE_FLUSH_INTERVAL_S,
 )
 from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.rows import Row
-from tfdbg_arrow.writer.run_row import new_run, run_row
 from tfdbg_arrow.writer.schedule import StepGate
-from tfdbg_arrow.writer.session_runs import SessionRuns
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.sink.sink import Sink
 from tfdbg_arrow.writer.stacks import StackTable
-from tfdbg_arrow.writer.stopping import EagerWatch, GraphJudge, Origin, Stop, find_origins
 
 _generations = itertools.count(1)
 

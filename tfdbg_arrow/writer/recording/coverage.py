@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.writer.capture_stats import CaptureStats, sentence_of
+from tfdbg_arrow.writer.recording.capture_stats import CaptureStats, sentence_of
 from tfdbg_arrow.writer.settings import Settings
 
 
@@ -38,6 +38,6 @@ class Coverage:
         return self._settings.reason_not_recorded(op_type, dtype_number, is_chosen=is_chosen)
 
     def level_of_op(self, op_type: str | bytes) -> int:
-        """Returns what is recorded of an eager op's tensors, given its type: 0 nothing, 1 their facts, 2 their elements too."""
+        """Returns what is recorded of the tensors of eager ops of a type: 0 nothing, 1 facts, 2 also elements."""
         text = op_type.decode() if isinstance(op_type, bytes) else op_type
         return 2 if self.is_chosen(text, None) else int(self._settings.covers_op(text))
