@@ -108,7 +108,8 @@ def story(copying: Copying, moments: random.Random) -> None:
     copying.parts.write("run", run_table())
     for _ in range(moments.choice((0, 2))):
         copying.step()
-    copying.parts.compact()
+    for table in copying.parts.tables:
+        copying.parts.compact(table)
     copying.finish()
 
 
@@ -168,7 +169,8 @@ def test_rows_are_given_up_and_files_here_removed_while_requests_fail(
             (copying.write, copying.write, copying.step, copying.step, copying.drop, copying.release)
         )
         action()
-    copying.parts.compact()
+    for table in copying.parts.tables:
+        copying.parts.compact(table)
     if seed % 3 == 0:
         copying.drop()
     copying.finish()

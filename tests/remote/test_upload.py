@@ -326,7 +326,7 @@ class TestUploadOfALogdir:
         parts = self.write(tmp_path / "here")
         upload_logdir(tmp_path / "here", directory())
         parts.write("mark", marks(7))
-        parts.compact()
+        parts.compact("mark")
         place.files["log/mark/run_id=r/part-000099.parquet"] = b"left by an interrupted upload"
         (sent,) = upload_logdir(tmp_path / "here", directory())
         assert sent.num_parts == 1
@@ -373,7 +373,7 @@ class TestUploadOfALogdir:
     def test_an_older_state_does_not_replace_a_newer_one(self, tmp_path: Path, place: Store) -> None:
         parts = self.write(tmp_path / "here")
         old = (tmp_path / "here" / manifest_path("r")).read_text()
-        parts.compact()
+        parts.compact("mark")
         upload_logdir(tmp_path / "here", directory())
         before = dict(place.files)
         (tmp_path / "here" / manifest_path("r")).write_text(old)

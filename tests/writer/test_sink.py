@@ -430,6 +430,21 @@ class TestFailures:
         assert recording.rows("capture_stat", "subject", "num_events") == [("convert", 4)]
         assert recording.rows("run", "is_clean_end") == [(False,)]
 
+    def test_every_table_whose_parts_cannot_be_merged_is_told(self, recording: Recording) -> None:
+        for execution_index in range(2):
+            recording.call(execution_index, step_id=50 + execution_index)
+            recording.sink.flush()
+        for table in ("execution", "tensor_health"):
+            last = sorted((recording.logdir / table).rglob("part-*.parquet"))[-1]
+            last.write_bytes(b"changed")
+        recording.close()
+        failed = [
+            (subject, reason.partition(":")[0])
+            for stat, subject, reason in recording.rows("capture_stat", "stat", "subject", "reason")
+            if stat == "failed"
+        ]
+        assert failed == [("merging execution", "BrokenPartError"), ("merging tensor_health", "BrokenPartError")]
+
     def test_a_callback_that_raises_harms_nothing(self, tmp_path: Path) -> None:
         recording = Recording(tmp_path, on_failure=_raise).start()
         recording.sink.append("device", [{}])

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +22,7 @@ from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.stripping import is_own
 from tfdbg_arrow.writer.hooks.unobserved import traced_for, unobserved_graphs
+from tfdbg_arrow.writer.warning import warn
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
 
@@ -95,13 +94,10 @@ def keep_functions_compilable() -> None:
     def from_func_graph(name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
         if attrs and must_compile(attrs) and reaches_own_op(graph):
             attrs = without_xla(attrs)
-            message = (
-                f"tfdbg_arrow: {graph.name} runs without XLA: it calls a concrete function that was traced while "
+            warn(
+                f"{graph.name} runs without XLA: it calls a concrete function that was traced while "
                 "recording; trace that one anew to have it compiled"
             )
-            # Never an exception, even where the program turns warnings into errors.
-            with contextlib.suppress(RuntimeWarning):
-                warnings.warn(message, RuntimeWarning, stacklevel=2)
         return original(name, graph, attrs, *args, **kwargs)
 
     atomic_function.from_func_graph = from_func_graph

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable
 
 from tfdbg_arrow.writer.rows import Append, Row, now_columns
 from tfdbg_arrow.writer.stacks import as_utf8
+from tfdbg_arrow.writer.warning import warn
 
 
 class CaptureStats:
@@ -41,11 +40,7 @@ class CaptureStats:
         """Warns, the first time for each message, or for each key."""
         if (key or message) not in self._warned:
             self._warned.add(key or message)
-            # Never an exception, even where the program turns warnings into errors.
-            try:
-                warnings.warn(f"tfdbg_arrow: {message}", RuntimeWarning, stacklevel=2)
-            except RuntimeWarning:
-                sys.stderr.write(f"tfdbg_arrow: {message}\n")
+            warn(message)
 
 
 def sentence_of(error: object) -> str:

@@ -26,6 +26,7 @@ from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.hooks import session_ops
 from tfdbg_arrow.writer.hooks.sessions import RunPlan, RunRequest, TensorName
 from tfdbg_arrow.writer.python_eager import EagerRecorder
+from tfdbg_arrow.writer.recording.capture_stats import sentence_of
 from tfdbg_arrow.writer.records import Records
 from tfdbg_arrow.writer.rows import Append, to_json
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
@@ -188,7 +189,7 @@ class SessionRuns:
             with self._lock:
                 return self._plan_anew(session, request)
         except Exception as error:
-            self._note("failed", "Session.run", f"a run could not be instrumented: {_sentence(error)}")
+            self._note("failed", "Session.run", f"a run could not be instrumented: {sentence_of(error)}")
             return None
 
     def begin_run(self, plan: RunPlan, values: Sequence[Any]) -> int:
@@ -196,7 +197,7 @@ class SessionRuns:
         try:
             feeds = [self._array(value, dtype) for value, dtype in zip(values, plan.feed_dtypes, strict=True)]
         except Exception as error:
-            self._note("failed", plan.function_name, f"its feeds could not be recorded: {_sentence(error)}")
+            self._note("failed", plan.function_name, f"its feeds could not be recorded: {sentence_of(error)}")
             feeds = []
         return self._eager.begin_call(plan.function_name, feeds, len(plan.fetch_dtypes))
 
@@ -207,7 +208,7 @@ class SessionRuns:
             try:
                 fetches = [self._array(value, dtype) for value, dtype in zip(values, plan.fetch_dtypes, strict=True)]
             except Exception as error:
-                self._note("failed", plan.function_name, f"its fetches could not be recorded: {_sentence(error)}")
+                self._note("failed", plan.function_name, f"its fetches could not be recorded: {sentence_of(error)}")
         self._eager.end_call(execution_index, fetches)
 
     def note_partial_run(self) -> None:
@@ -348,10 +349,6 @@ def computed_tensors(graph: Any, request: RunRequest) -> list[TensorName]:
 
 def _tensor(graph: Any, name: TensorName) -> Any:
     return graph.get_operation_by_name(name[0]).outputs[name[1]]
-
-
-def _sentence(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _target_of(session: Any) -> str:

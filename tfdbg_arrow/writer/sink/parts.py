@@ -172,28 +172,18 @@ class PartWriter:
         parts = [part for part in self._parts[table] if part.entry.path in wanted]
         return tuple(part.entry for part in self._merge(table, parts, 0))
 
-    def compact(self, *, leave: Collection[str] = ()) -> None:
-        """Merges the parts of every table into few large ones.
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that have parts."""
+        return tuple(self._parts)
 
-        Every table is tried, whatever happens to another.
-
-        Args:
-            leave: Tables to leave alone.
+    def compact(self, table: str) -> None:
+        """Merges the parts of a table into few large ones.
 
         Raises:
             OSError: Some parts cannot be merged; those still hold.
-            BrokenPartError: A part was changed since it was written; the parts of its table still hold.
+            BrokenPartError: A part was changed since it was written; it and its neighbours still hold.
         """
-        failure: BaseException | None = None
-        for table in [table for table in self._parts if table not in leave]:
-            try:
-                self._compact_table(table)
-            except Exception as error:
-                failure = error
-        if failure is not None:
-            raise failure
-
-    def _compact_table(self, table: str) -> None:
         empty = [part for part in self._parts[table] if part.entry.rows == 0]
         if 0 < len(empty) < len(self._parts[table]):
             self._swap([part.entry.path for part in empty], [])

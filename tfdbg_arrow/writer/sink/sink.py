@@ -161,9 +161,11 @@ class Sink:
             self._write()
             self._note_kept_back()
             self._write()
-            with self._failures.caught("merge"):
+            for table in self._parts.tables:
                 # Merging all parts of events at once would take twice the room.
-                self._parts.compact(leave=EVENT_TABLES if self._budget is not None else ())
+                if self._budget is None or table not in EVENT_TABLES:
+                    with self._failures.caught(f"merging {table}"):
+                        self._parts.compact(table)
             with self._failures.caught("run"):
                 self._write()  # what merging had to tell
                 self._replace_run_row(run_row)
