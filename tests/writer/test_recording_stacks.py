@@ -223,6 +223,7 @@ def test_the_stack_goes_out_to_the_caller(recorded: Stacks) -> None:
 
 def test_no_frame_is_ours_or_generated(recorded: Stacks) -> None:
     package = str(Path(tfdbg_arrow.__file__).parent)
+    assert __file__ in recorded.sources
     for path in recorded.sources:
         assert not path.startswith(package)
         assert "__autograph_generated_file" not in path
