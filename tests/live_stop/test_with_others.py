@@ -12,7 +12,7 @@ import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow.errors import NonFiniteError
 
-from .test_stop import origin, stopped, variant  # noqa: F401
+from .stops import origin, stopped
 
 tf1 = tf.compat.v1
 
@@ -23,7 +23,7 @@ def masked(logdir: Path) -> dict[str, str]:
     return {row["subject"]: row["reason"] for row in found if row["stat"] == "masked"}
 
 
-def test_a_step_that_the_schedule_leaves_out_stops_nothing(tmp_path: Path, variant: str) -> None:  # noqa: F811
+def test_a_step_that_the_schedule_leaves_out_stops_nothing(tmp_path: Path, variant: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -45,7 +45,7 @@ def test_a_step_that_the_schedule_leaves_out_stops_nothing(tmp_path: Path, varia
     assert set(bad["step"].to_pylist()) == {3}
 
 
-def test_a_bad_value_of_a_recorded_step_stops_no_step_that_is_left_out(tmp_path: Path, variant: str) -> None:  # noqa: F811
+def test_a_bad_value_of_a_recorded_step_stops_no_step_that_is_left_out(tmp_path: Path, variant: str) -> None:
     with tfdbg_arrow.capture(tmp_path, health_backend=variant, on_nonfinite="raise", steps="1,3"):
         tfdbg_arrow.mark(step=1)
         bad = tf.math.log(tf.constant([0.0]))
@@ -59,7 +59,7 @@ def test_a_bad_value_of_a_recorded_step_stops_no_step_that_is_left_out(tmp_path:
 
 
 @pytest.mark.parametrize("chosen", ["Log", "Mul"])
-def test_values_that_are_kept_stop_as_others_do(tmp_path: Path, variant: str, chosen: str) -> None:  # noqa: F811
+def test_values_that_are_kept_stop_as_others_do(tmp_path: Path, variant: str, chosen: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -73,7 +73,7 @@ def test_values_that_are_kept_stop_as_others_do(tmp_path: Path, variant: str, ch
     "more",
     [{"circular_buffer_size": 20, "dump_on": "nonfinite"}, {"circular_buffer_size": 20}, {"max_bytes": 1 << 20}],
 )
-def test_what_is_held_back_is_there_for_the_answer(tmp_path: Path, variant: str, more: dict[str, Any]) -> None:  # noqa: F811
+def test_what_is_held_back_is_there_for_the_answer(tmp_path: Path, variant: str, more: dict[str, Any]) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -119,7 +119,7 @@ def test_the_result_of_a_function_that_stays_compiled_stops(tmp_path: Path) -> N
     assert (error.nonfinite.op_type or "").startswith("__inference_f")
 
 
-def test_a_graph_of_graph_mode_in_a_function_stops(tmp_path: Path, variant: str) -> None:  # noqa: F811
+def test_a_graph_of_graph_mode_in_a_function_stops(tmp_path: Path, variant: str) -> None:
     was_v2 = tf1.control_flow_v2_enabled()
     tf1.disable_control_flow_v2()
     try:
@@ -147,7 +147,7 @@ def test_a_graph_of_graph_mode_in_a_function_stops(tmp_path: Path, variant: str)
     assert error.nonfinite.graph_name == "wrapped_function"
 
 
-def test_the_ops_of_a_session_do_not_stop_and_say_so(tmp_path: Path, variant: str) -> None:  # noqa: F811
+def test_the_ops_of_a_session_do_not_stop_and_say_so(tmp_path: Path, variant: str) -> None:
     with (
         tfdbg_arrow.capture(tmp_path, health_backend=variant, on_nonfinite="raise"),
         tf.Graph().as_default(),

@@ -11,7 +11,7 @@ import pytest
 
 from tfdbg_arrow.writer.backend import native_core
 
-from .subprocesses import run_python
+from ..writer.subprocesses import run_python
 
 TRAINING = """
 import sys, tempfile
