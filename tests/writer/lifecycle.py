@@ -6,17 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.dataset as ds
 import tensorflow as tf
 
-Rows = list[dict[str, Any]]
-
+from .tables import rows
 
 X = np.array([1.0, -1.0], np.float32)
-
-
-def rows(logdir: Path, table: str = "tensor_health") -> Rows:
-    return ds.dataset(logdir / table).to_table().to_pylist()
 
 
 def stats(logdir: Path) -> list[tuple[str, str]]:

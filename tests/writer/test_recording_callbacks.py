@@ -12,7 +12,8 @@ from tensorflow.python.framework import op_callbacks
 import tfdbg_arrow
 
 from .counting import plain
-from .lifecycle import X, doubling, rows
+from .lifecycle import X, doubling
+from .tables import rows
 
 pytestmark = pytest.mark.usefixtures("not_recording")
 

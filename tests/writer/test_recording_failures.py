@@ -13,7 +13,8 @@ import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 
-from .lifecycle import X, doubling, rows, stats
+from .lifecycle import X, doubling, stats
+from .tables import rows
 
 pytestmark = pytest.mark.usefixtures("not_recording")
 

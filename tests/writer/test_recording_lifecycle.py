@@ -18,7 +18,8 @@ from tfdbg_arrow.errors import LogdirError, RecordingError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.writer.sink.sink import Sink
 
-from .lifecycle import X, doubling, num_graph_rows, rows, stats
+from .lifecycle import X, doubling, num_graph_rows, stats
+from .tables import rows
 
 pytestmark = pytest.mark.usefixtures("not_recording")
 

@@ -10,8 +10,9 @@ import tensorflow as tf
 
 import tfdbg_arrow
 
-from .lifecycle import X, rows
+from .lifecycle import X
 from .subprocesses import run_python
+from .tables import rows
 
 pytestmark = pytest.mark.usefixtures("not_recording")
 
