@@ -20,7 +20,7 @@ from tfdbg_arrow.writer.hooks.distribution import clean_copy
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.stop_errors import stop_error
-from tfdbg_arrow.writer.hooks.unobserved import thread
+from tfdbg_arrow.writer.hooks.unobserved import this_thread
 
 
 def hook_calls(observation: Observation, patches: Patches) -> None:
@@ -29,7 +29,7 @@ def hook_calls(observation: Observation, patches: Patches) -> None:
 
     def make_call_function(original: Any) -> Any:
         def call_function(ctx: Any, name: bytes, tensor_inputs: Sequence[Any], num_outputs: int) -> Any:
-            if not observation.is_active or thread.is_unobserved:
+            if not observation.is_active or this_thread.is_unobserved:
                 return original(ctx, name, tensor_inputs, num_outputs)
             observation.observe_thread()
             if is_remote(ctx.device_name or ""):

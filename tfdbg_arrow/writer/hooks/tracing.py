@@ -24,7 +24,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tfdbg_arrow.writer.hooks.must_run import has_low_level_control_flow
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.hooks.unobserved import reason_unobserved, thread, unobserved_graphs
+from tfdbg_arrow.writer.hooks.unobserved import reason_unobserved, this_thread, unobserved_graphs
 from tfdbg_arrow.writer.hooks.xla import must_compile, reaches_own_op, without_xla
 
 _NO_INLINE = "_noinline"
@@ -43,7 +43,7 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
     observer = observation.observer
 
     def from_func_graph(name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
-        if not observation.is_active or thread.is_unobserved:
+        if not observation.is_active or this_thread.is_unobserved:
             return original(name, graph, attrs, *args, **kwargs)
         text = name.decode() if isinstance(name, bytes) else name
         if must_compile(attrs):
@@ -73,7 +73,7 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
 def _make_make_function_context(observation: Observation, original: Any) -> Any:
     def make_function_context(scope_type: Any = None) -> Any:
         context = original(scope_type)
-        if not observation.is_active or thread.is_unobserved:
+        if not observation.is_active or this_thread.is_unobserved:
             return context
         observation.observe_thread()
         reason = reason_unobserved(framework_ops.get_default_graph())
@@ -86,7 +86,7 @@ def _make_make_function_context(observation: Observation, original: Any) -> Any:
 
 def _make_create_concrete_function(observation: Observation, original: Any) -> Any:
     def create_concrete_function(function_type: Any, type_context: Any, func_graph: Any, options: Any) -> Any:
-        if observation.is_active and not thread.is_unobserved:
+        if observation.is_active and not this_thread.is_unobserved:
             is_kept = observation.observer.keeps_xla and must_compile(options.attributes)
             reason = "xla" if is_kept else reason_unobserved(framework_ops.get_default_graph())
             if reason is not None:

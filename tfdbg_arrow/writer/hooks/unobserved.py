@@ -19,13 +19,13 @@ class _Thread(threading.local):
     reason_unobserved: str | None = None
 
 
-thread = _Thread()
+this_thread = _Thread()
 """What holds for the calling thread: whether it is within unobserved(), and why its graphs cannot be recorded."""
 
 
 def is_unobserved() -> bool:
     """Returns whether the calling thread is within unobserved()."""
-    return thread.is_unobserved
+    return this_thread.is_unobserved
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def unobserved() -> Iterator[None]:
     """Runs or creates ops and functions of ours: no op callback is told of them, no gradient tape keeps them."""
     thread_data = eager_context.context()._thread_local_data
     callbacks = thread_data.op_callbacks
-    was_unobserved, thread.is_unobserved = thread.is_unobserved, True
+    was_unobserved, this_thread.is_unobserved = this_thread.is_unobserved, True
     # The list itself stays as it is: remove() may take our callback out of it meanwhile.
     thread_data.op_callbacks = []
     try:
@@ -41,17 +41,17 @@ def unobserved() -> Iterator[None]:
             yield
     finally:
         thread_data.op_callbacks = callbacks
-        thread.is_unobserved = was_unobserved
+        this_thread.is_unobserved = was_unobserved
 
 
 @contextmanager
 def traced_for(reason: str | None) -> Iterator[None]:
     """Within it, nothing may be recorded of any graph, for a reason as a `not_recorded_reason`; None: for no reason."""
-    was, thread.reason_unobserved = thread.reason_unobserved, reason
+    was, this_thread.reason_unobserved = this_thread.reason_unobserved, reason
     try:
         yield
     finally:
-        thread.reason_unobserved = was
+        this_thread.reason_unobserved = was
 
 
 unobserved_graphs: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -60,8 +60,8 @@ unobserved_graphs: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictiona
 
 def reason_unobserved(graph: Any) -> str | None:
     """Returns why nothing may be recorded of a graph, None where it may."""
-    if thread.reason_unobserved is not None:
-        return thread.reason_unobserved
+    if this_thread.reason_unobserved is not None:
+        return this_thread.reason_unobserved
     if is_connected() and is_remote(eager_context.context().device_name or ""):
         return "remote"
     while graph is not None:

@@ -25,7 +25,12 @@ class Origin:
 
 FindOrigins = Callable[[Path, str, Sequence[int]], Sequence[Origin]]
 
-_find_origins: FindOrigins = lambda logdir, run_id, event_indexes: ()  # noqa: E731
+
+def _nobody_knows(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> Sequence[Origin]:
+    return ()
+
+
+_find_origins: FindOrigins = _nobody_knows
 
 
 def look_up_origins_with(find_origins: FindOrigins) -> None:
