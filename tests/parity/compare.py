@@ -350,8 +350,8 @@ def _pair_ops(
     """Pairs the ops of a graph, and counts ours that are left.
 
     The same are those with one name; else those whose names are equal but for numbers, in order of creation. Without
-    `is_by_name` the second rule alone holds for constants: Debugger V2's own take names away from the program's. What is
-    left of Placeholders belongs together in order where Debugger V2 named them after its own ops.
+    `is_by_name` the second rule alone holds for constants: Debugger V2's own take names away from the program's.
+    Placeholders that are left belong together in order where Debugger V2's are named after its own ops.
     """
     by_name = {op.op_name: op for op in ours}
     found = {}

@@ -215,8 +215,8 @@ def made_for_debug_op(difference: Difference) -> bool:
 @explain(
     "op_name",
     what="An argument of a loop's function, named after one of Debugger V2's own ops",
-    why="In graph mode Debugger V2 puts its op between the loop and what goes in, and TensorFlow names the argument after "
-    "it. Ours has the name that it has without a recorder.",
+    why="In graph mode Debugger V2 puts its op between the loop and what goes in, and TensorFlow names the argument "
+    "after it. Ours has the name that it has without a recorder.",
     modes=("SHAPE", "FULL_TENSOR"),
 )
 def argument_named_after_debug_op(difference: Difference) -> bool:
