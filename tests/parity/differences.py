@@ -203,21 +203,11 @@ def outputs_added_by_gradient(difference: Difference) -> bool:
 
 
 @explain(
-    "op",
-    what="An op that feeds one of Debugger V2's own",
-    why="It is made for the debugger: the program has none.",
-    modes=("NO_TENSOR", "FULL_TENSOR"),
-)
-def made_for_debug_op(difference: Difference) -> bool:
-    return OWN_NAMES.search(difference.theirs) is not None
-
-
-@explain(
     "op_name",
-    what="An argument of a loop's function, named after one of Debugger V2's own ops",
-    why="In graph mode Debugger V2 puts its op between the loop and what goes in, and TensorFlow names the argument "
-    "after it. Ours has the name that it has without a recorder.",
-    modes=("SHAPE", "FULL_TENSOR"),
+    what="An argument of a function, named after one of Debugger V2's own ops",
+    why="Where Debugger V2 puts its op between a tensor and a function that takes it (a loop in graph mode, a saver), "
+    "TensorFlow names the argument after that op. Ours has the name that it has without a recorder.",
+    modes=("NO_TENSOR", "SHAPE", "FULL_TENSOR"),
 )
 def argument_named_after_debug_op(difference: Difference) -> bool:
     return (
@@ -231,7 +221,7 @@ def argument_named_after_debug_op(difference: Difference) -> bool:
     "op_inputs",
     what="An input that comes from one of Debugger V2's own ops, where we have the program's",
     why="Debugger V2 gives out its own op as the output of the program's.",
-    modes=("NO_TENSOR", "SHAPE", "FULL_TENSOR"),
+    modes=("SHAPE", "FULL_TENSOR"),
 )
 def input_through_debug_op(difference: Difference) -> bool:
     pairs = list(itertools.zip_longest(difference.theirs, difference.ours))
