@@ -29,10 +29,9 @@ from tfdbg_arrow.writer.records import (
     RECORD_SIZE,
     Flag,
     Kind,
+    Records,
 )
 from tfdbg_arrow.writer.settings import KEEPABLE_MASK, Settings, TensorDebugMode
-
-Records = npt.NDArray[np.void]
 
 _RAW = np.dtype(f"V{RECORD_SIZE}")
 _MAX_YOUNG_IDS = 1 << 20

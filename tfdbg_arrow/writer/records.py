@@ -28,6 +28,7 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 
 import numpy as np
+import numpy.typing as npt
 
 RECORD_SIZE = 256
 NUM_INLINE_DIMS = 6
@@ -132,3 +133,6 @@ PAYLOAD_DTYPE = np.dtype(
     }
 )
 """The same 256 bytes, seen as the payload of EXECUTION, INPUTS and DIMS: `array.view(PAYLOAD_DTYPE)`."""
+
+Records = npt.NDArray[np.void]
+"""An array of RECORD_DTYPE."""

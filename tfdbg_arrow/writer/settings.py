@@ -16,7 +16,7 @@ from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
 from tfdbg_arrow.writer.chosen_values import Choice, ChosenValues, parse_values
-from tfdbg_arrow.writer.remote_settings import (
+from tfdbg_arrow.writer.remote.settings import (
     DEFAULT_MAX_LOCAL_BYTES,
     DEFAULT_UPLOAD_TIMEOUT_S,
     RemoteSettings,

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfdbg_arrow.writer.convert import Batch, Ints
-from tfdbg_arrow.writer.failures import Failures
 from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.records import Flag, Kind
+from tfdbg_arrow.writer.sink.batch import Batch, Ints
+from tfdbg_arrow.writer.sink.failures import Failures
 
 MAX_BATCH_VALUE_BYTES = 64 * 2**20
 """Bytes of elements read for one batch, so that FULL_TENSOR takes bounded memory."""
