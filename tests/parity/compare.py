@@ -140,8 +140,11 @@ class _Comparer:
         outer_of: dict[str, str | None] = {}
         for graph in self._ours.graphs:
             program = self._our_programs[graph.graph_id] = _program_of(self._our_ops[graph.graph_id])
-            waiting[program, _plain_name(graph.name)].append(graph)
             outer_of[graph.graph_id] = graph.outer_graph_id
+            if graph.name == _PLAIN_GRAPH and not self._our_ops[graph.graph_id]:
+                self._result.only_ours["graph"] += 1  # a nameless graph without ops would go with any other
+                continue
+            waiting[program, _plain_name(graph.name)].append(graph)
         for graph in self._theirs.graphs:
             ops = self._their_ops[graph.graph_id]
             program = self._programs[graph.graph_id] = _program_of(ops)
@@ -323,9 +326,13 @@ def _is_skipped(execution: Execution) -> bool:
     return execution.op_type in _SKIPPED or execution.op_type.startswith("Session.run")
 
 
+_PLAIN_GRAPH = "tf.Graph"
+"""What we call a graph that is no function's; Debugger V2 has no name for it."""
+
+
 def _plain_name(name: str | None) -> str | None:
     """A name without the numbers that TensorFlow counts up in a process; None for the graph of a session."""
-    return None if name in (None, "tf.Graph") else re.sub(r"_\d+", "", name)
+    return None if name in (None, _PLAIN_GRAPH) else re.sub(r"_\d+", "", name)
 
 
 def _ops_by_graph(recording: Recording) -> dict[str, list[GraphOp]]:

@@ -83,6 +83,16 @@ def export_graph(difference: Difference) -> bool:
 
 
 @explain(
+    "outer_graph",
+    what="The graph that a SavedModel is exported from, around the functions of its saver",
+    why="See export_graph: we have its id, without its ops, and so this comparison pairs it with none.",
+)
+def inside_export_graph(difference: Difference) -> bool:
+    is_of_saver = difference.subject in ("_traced_save", "_traced_restore")
+    return is_of_saver and difference.theirs is None and difference.ours is not None
+
+
+@explain(
     "graph",
     what="Graphs `tmp` and `scratch_graph`",
     why="Autograph and Keras trace code in them to learn shapes, and throw them away: no function is made of them and "
