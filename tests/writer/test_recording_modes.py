@@ -243,7 +243,8 @@ class TestFilters:
         with tfdbg_arrow.capture(tmp_path, mode):
             program()
         dtypes = {row["dtype"] for row in rows(tmp_path)}
-        assert dtypes == {"float32", "float64", "float16", "complex64", "int32", "bool"}
+        kept = {"string"} if mode == "FULL_TENSOR" else set()
+        assert dtypes == {"float32", "float64", "float16", "complex64", "int32", "bool"} | kept
 
 
 class TestCircularBuffer:
@@ -286,7 +287,7 @@ class TestRefused:
             ({"op_regex": 5}, "5", "no regular expression"),
             ({"tensor_dtypes": "float32"}, "'float32'", "expected None, a list"),
             ({"tensor_dtypes": ["float31"]}, "float31", "expected None, a list"),
-            ({"tensor_dtypes": [tf.string]}, "string", "can be recorded: bfloat16"),
+            ({"tensor_dtypes": [tf.string]}, "string", "in mode FULL_HEALTH can be recorded: bfloat16"),
             ({"tensor_dtypes": 5}, "5", "expected None, a list"),
             ({"health_backend": "gpu"}, "'gpu'", "expected one of auto, native, tensorflow"),
             ({"spool_size_bytes": 10}, "10", "at least 1048576"),

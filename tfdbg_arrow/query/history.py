@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.errors import BrokenPartError, QueryError
 from tfdbg_arrow.query.health import HEALTH_COLUMNS, TensorHealth
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.schema.dtypes import DTYPES
+from tfdbg_arrow.schema.strings import decode_strings
 
 _NUMPY_DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()  # noqa: SIM905
@@ -49,8 +51,8 @@ class HistoryRow(TensorHealth):
         op_name: The op in it.
         op_type: Type of the op.
         output_slot: Which output of the op.
-        values: The first elements in row-major order, as many as were asked for; None where they were not kept, or the
-            dtype is none of NumPy's.
+        values: The first elements in row-major order, as many as were asked for, strings as text; None where they were
+            not kept, or the dtype is none of NumPy's.
     """
 
     run_id: str
@@ -134,14 +136,37 @@ def _read_values(
     events = [row[event_index] for row in rows]
     itemsize = max(size for size in _ITEMSIZES.values() if size is not None)
     found = logdir.rows(
-        "SELECT run_id, event_index, dtype, value[1:$num_bytes] FROM tensor_value "
+        "SELECT run_id, event_index, dtype, shape, CASE WHEN dtype = 'string' THEN value ELSE value[1:$num_bytes] END "
+        "FROM tensor_value "
         "WHERE event_index IN (SELECT unnest($events))",
         {"events": events, "num_bytes": num_values * itemsize},
     )
-    return {
-        (run_id, event_index): elements(value, dtype)[:num_values] if dtype in _NUMPY_DTYPES else None
-        for run_id, event_index, dtype, value in found
-    }
+    values: dict[tuple[str, int], tuple[object, ...] | None] = {}
+    for run_id, event_index, dtype, shape, value in found:
+        kept: tuple[object, ...] | None = None
+        if dtype == "string":
+            kept = texts(value, size=math.prod(shape))
+        elif dtype in _NUMPY_DTYPES:
+            kept = elements(value, dtype)
+        values[run_id, event_index] = None if kept is None else kept[:num_values]
+    return values
+
+
+def texts(value: bytes, *, size: int) -> tuple[str, ...]:
+    """Returns the elements of a tensor of strings as text; of what is no UTF-8, the bytes as escapes.
+
+    Args:
+        value: `tensor_value.value`, whole.
+        size: Number of elements.
+
+    Raises:
+        BrokenPartError: The value does not hold so many.
+    """
+    try:
+        found = decode_strings(value, size)
+    except ValueError as error:
+        raise BrokenPartError(f"a row of tensor_value cannot be read: {error}; record again.") from error
+    return tuple(item.decode("utf-8", "backslashreplace") for item in found)
 
 
 def elements(value: bytes, dtype: str) -> tuple[object, ...]:

@@ -71,7 +71,7 @@ class Flag(IntFlag):
     ANY_FINITE = 128
     """max_abs exists: some element is finite."""
     VALUE = 256
-    """The elements are kept: `size` times the item size bytes at `value_offset` of the value spool."""
+    """The elements are kept: `value_bytes` bytes at `value_offset` of the value spool."""
     CHECKED = 512
     """Whether an element is bad was measured (CURT_HEALTH and up); BAD says the answer."""
     CONTEXT = 1024
@@ -111,7 +111,7 @@ _FIELDS: tuple[tuple[str, object, int], ...] = (
     ("mean", "<f8", 224),
     ("stddev", "<f8", 232),
     ("max_abs", "<f8", 240),
-    ("reserved", "<i8", 248),  # NumPy copies fields, not bytes: every byte needs one
+    ("value_bytes", "<i8", 248),
 )
 
 RECORD_DTYPE = np.dtype(

@@ -208,7 +208,9 @@ class GraphDescriber:
 
     def _graph_row(self, graph: Any, state: GraphState) -> Row:
         outer = getattr(graph, "outer_graph", None)
-        outer_state = self.state(outer) if is_function_graph(outer) else None
+        # Outside of functions it is the graph that a session runs, or, in eager mode, an empty one that nothing runs.
+        is_real = outer is not None and (is_function_graph(outer) or bool(outer.get_operations()))
+        outer_state = self.state(outer) if is_real else None
         if outer_state is not None and not outer_state.is_described and outer_state.graph_id not in self._undescribed:
             self._undescribed[outer_state.graph_id] = self._graph_row(outer, outer_state)
         return {
