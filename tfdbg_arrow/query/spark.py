@@ -9,6 +9,7 @@ logdir.session.sql("SELECT kind, count(*) FROM alert GROUP BY kind").show()
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,12 +38,15 @@ _SETTINGS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
-    # More than 32 parts are listed by a Spark job, by default in a task for each part.
+    # By default more than 32 parts are listed by a Spark job with a task for each part: three times as slow.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
 """Settings of the session that queries run in: what the meaning of a query depends on is as Spark has it by default."""
 _MAX_ATTEMPTS = 20
 """Listings of the parts, each made because a part of the one before was gone."""
+_MAX_KEPT_ROWS = 100_000
+"""Rows of answers that are kept; the questions ask much of the same again, and each time costs Spark a job."""
 _GLOB = re.compile(r"[]*?{}\\[]")
 
 
@@ -77,6 +81,8 @@ class SparkLogdir(Answers):
             "RETURN substring(value, 1, CAST(n AS INT))"
         )
         self._parts: Mapping[str, tuple[str, ...]] = {}
+        self._kept: OrderedDict[tuple[object, ...], list[tuple[Any, ...]]] = OrderedDict()
+        self._num_kept_rows = 0
         self.refresh()
         _register_views(self.session)
 
@@ -89,16 +95,31 @@ class SparkLogdir(Answers):
         Raises:
             LogdirError: The path is no longer a logdir, or a manifest is damaged.
         """
+        self._kept.clear()
+        self._num_kept_rows = 0
         self._parts = _register_tables(self.session, self.path)
 
     def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Runs SQL over the views and returns every row; see `Engine.rows`.
 
+        Until `refresh`, what was asked before is answered from memory, where it is not too long ago.
+
         Raises:
             QueryError: Spark refuses the statement or a parameter.
             BrokenPartError: A part cannot be read.
         """
-        return self.table(query, parameters)[1]
+        # 1, 1.0 and True are one key of a dict otherwise.
+        key = (query, *((type(value), value) for value in parameters))
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return list(found)
+        found = self.table(query, parameters)[1]
+        self._kept[key] = found
+        self._num_kept_rows += len(found) + 1  # an answer without rows takes room too
+        while self._num_kept_rows > _MAX_KEPT_ROWS:
+            self._num_kept_rows -= len(self._kept.popitem(last=False)[1]) + 1
+        return list(found)
 
     def table(self, query: str, parameters: Sequence[object] = ()) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """Runs SQL over the views, as `rows`, and returns (names of the columns, rows)."""
@@ -201,7 +222,7 @@ def _register_table(spark: Any, table: Table, path: Path, parts: Sequence[str]) 
         frame = reader.parquet(*(f"file://{_GLOB.sub(_escaped, part)}" for part in parts))
     else:
         frame = spark.createDataFrame([], schema)
-    frame.createOrReplaceTempView(table.name)
+    frame.select(*(column.name for column in table.columns)).createOrReplaceTempView(table.name)
 
 
 def _escaped(character: re.Match[str]) -> str:
