@@ -285,11 +285,12 @@ def test_several_logdirs_are_open_at_once_whatever_their_names(
     other.refresh()
     assert [run.run_id for run in other.runs()] == ["run-a", "run-b"]
     part = next((logdir / "run" / "run_id=run-b").iterdir())
+    all_runs = "SELECT run_id FROM run ORDER BY run_id"
     moved = part.rename(part.with_name("part-000007.parquet"))
     manifest = logdir / manifest_path("run-b")
     manifest.write_text(manifest.read_text().replace("run/run_id=run-b/part-000000", "run/run_id=run-b/part-000007"))
-    assert [run.run_id for run in other.runs()] == ["run-a", "run-b"]
+    assert other.table(all_runs) == (("run_id",), [("run-a",), ("run-b",)])
 
     moved.write_bytes(b"PAR1 and no more")
     with pytest.raises(BrokenPartError, match=r"part-000007\.parquet cannot be read as Parquet"):
-        other.runs()
+        other.table(all_runs)

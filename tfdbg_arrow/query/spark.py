@@ -38,7 +38,7 @@ _SETTINGS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
-    # By default more than 32 parts are listed by a Spark job with a task for each part: three times as slow.
+    # By default more than 32 parts are listed by a Spark job with a task for each part: several times as slow.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
@@ -159,7 +159,7 @@ class SparkLogdir(Answers):
     def _reading_error(self, error: Exception) -> QueryError | BrokenPartError:
         text = str(error)
         for part in (part for parts in self._parts.values() for part in parts):
-            if part in text:
+            if "/".join(Path(part).parts[-3:]) in text:  # what is before it, Spark gives as in a URL
                 return BrokenPartError(
                     f"{part} cannot be read as Parquet ({_message(error)}); restore that file, or remove it and its "
                     f"line in {self.path}/manifest to read the rest."
