@@ -243,7 +243,7 @@ class TestCaptureStats:
         assert findings[1].evidence == "The table capture_stat says so (stat dropped, 7 events)."
 
     def test_every_cue_is_something_that_the_recorder_writes(self) -> None:
-        sources = "\n".join(path.read_text() for path in WRITER.glob("*.py")).replace('"\n            "', "")
+        sources = "\n".join(path.read_text() for path in WRITER.rglob("*.py")).replace('"\n            "', "")
         unknown = [cue.words for cue in CUES if cue.words not in sources]
         assert unknown == []
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.engine import Engine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,7 @@ class CaptureStat:
         return f"{self.reason}{number}" if self.kind.is_gap else f"{self.subject}: {self.reason}{number}"
 
 
-def read_capture_stats(logdir: Logdir, *, run_id: str | None = None) -> tuple[CaptureStat, ...]:
+def read_capture_stats(logdir: Engine, *, run_id: str | None = None) -> tuple[CaptureStat, ...]:
     """Returns what capture_stat says, by run, in order of time.
 
     Args:
@@ -197,9 +197,9 @@ def read_capture_stats(logdir: Logdir, *, run_id: str | None = None) -> tuple[Ca
     """
     rows = logdir.rows(
         "SELECT run_id, stat, subject, reason, CAST(sum(num_events) AS BIGINT) FROM capture_stat "
-        "WHERE (run_id = $run_id OR $run_id IS NULL) GROUP BY run_id, stat, subject, reason "
+        "WHERE (run_id = ? OR ? IS NULL) GROUP BY run_id, stat, subject, reason "
         "ORDER BY run_id, min(event_index), stat, subject, reason",
-        {"run_id": run_id},
+        [run_id, run_id],
     )
     return tuple(CaptureStat(*row) for row in rows)
 

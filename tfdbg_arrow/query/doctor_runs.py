@@ -13,9 +13,9 @@ from typing import Any
 
 from tfdbg_arrow.query.capture_stats import CaptureStat
 from tfdbg_arrow.query.coverage import Coverage
+from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.query.findings import Finding
 from tfdbg_arrow.query.info import MODES_WITHOUT_HEALTH
-from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.schema.logdir_layout import SPOOL_DIRECTORY
 
 _FILTERS = frozenset({"op_regex", "tensor_dtypes"})
@@ -48,7 +48,7 @@ class _Facts:
     has_accelerator: bool
 
 
-def examine_runs(logdir: Logdir) -> list[Finding]:
+def examine_runs(logdir: Answers) -> list[Finding]:
     """Returns what is wrong with the runs of a logdir, run by run.
 
     Args:
@@ -86,7 +86,7 @@ def _finding(run_id: str, kind: str, severity: str, sentence: str, evidence: str
     return Finding(kind=kind, severity=severity, run_id=run_id, sentence=sentence, evidence=evidence, advice=advice)
 
 
-def _read_facts(logdir: Logdir) -> list[_Facts]:
+def _read_facts(logdir: Engine) -> list[_Facts]:
     columns = (
         "run_id", "host_name", "pid", "is_clean_end", "end_wall_time_ns", "tensor_debug_mode", "op_regex",
         "tensor_dtypes", "health_backend", "settings",

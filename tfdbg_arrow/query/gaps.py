@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from functools import cached_property
 
-from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.engine import Engine
 
 
 class Gaps:
@@ -16,7 +16,7 @@ class Gaps:
         run_id: The run.
     """
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
 
@@ -40,9 +40,9 @@ class Gaps:
         rows = self._logdir.rows(
             "SELECT before + 1, execution_index - 1 FROM (SELECT execution_index, "
             "coalesce(lag(execution_index) OVER (ORDER BY execution_index), -1) AS before FROM execution "
-            "WHERE run_id = $run_id) WHERE execution_index > before + 1 "
-            "AND EXISTS (SELECT 1 FROM capture_stat WHERE run_id = $run_id AND stat IN ('disabled', 'dropped')) "
+            "WHERE run_id = ?) WHERE execution_index > before + 1 "
+            "AND EXISTS (SELECT 1 FROM capture_stat WHERE run_id = ? AND stat IN ('disabled', 'dropped')) "
             "ORDER BY 1",
-            {"run_id": self._run_id},
+            [self._run_id, self._run_id],
         )
         return [(first, last) for first, last in rows]
