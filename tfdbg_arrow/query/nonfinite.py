@@ -9,7 +9,7 @@ from typing import Any
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.coverage import check_run
-from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
+from tfdbg_arrow.query.events import KINDS, TensorEvent
 from tfdbg_arrow.query.expected import Expectation
 from tfdbg_arrow.query.gaps import read_left_out
 from tfdbg_arrow.query.health import TensorHealth, health_facts
@@ -219,6 +219,7 @@ class _RunReader:
     """Describes the bad tensors of one run."""
 
     def __init__(self, logdir: Logdir, *, run_id: str, kinds: tuple[str, ...]) -> None:
+        logdir = logdir.of_run(run_id)
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
         self._devices: dict[int, str] = dict(
@@ -337,9 +338,5 @@ def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
 def _bad_runs(logdir: Logdir, kinds: tuple[str, ...], *, run_id: str | None) -> list[str]:
     """Returns the runs with a bad tensor, by the time of the first one."""
     check_run(logdir, run_id)
-    rows = logdir.rows(
-        f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND (run_id = $run_id OR $run_id IS NULL) "
-        "GROUP BY run_id ORDER BY min(wall_time_ns), run_id",
-        {"run_id": run_id},
-    )
-    return [row[0] for row in rows]
+    scope = logdir if run_id is None else logdir.of_run(run_id)
+    return scope.bad_runs.by_first(kinds)

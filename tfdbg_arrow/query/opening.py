@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError
@@ -34,6 +35,16 @@ def list_parts(path: Path) -> dict[str, tuple[str, ...]]:
     if not parts:
         parts = _found_parts(path)
     return {table: tuple(paths) for table, paths in parts.items()}
+
+
+def parts_by_run(parts: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Returns the parts of each run, by table, out of those of all."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for table, paths in parts.items():
+        for path in paths:
+            run_id = path.rsplit("/", 2)[-2].removeprefix("run_id=")
+            found.setdefault(run_id, {}).setdefault(table, []).append(path)
+    return {run: {table: tuple(paths) for table, paths in tables.items()} for run, tables in found.items()}
 
 
 def _found_parts(path: Path) -> dict[str, list[str]]:
