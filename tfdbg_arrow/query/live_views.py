@@ -6,7 +6,7 @@ A view costs a bind over all its parts, which a logdir of many runs has thousand
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -28,10 +28,24 @@ class LiveViews:
 
     Args:
         connection: Where; their schema is the connection's own.
+        check: Asked before parts are opened.
+        run_id: The run, where the parts are those of one.
+        max_loaded: Of one run, tables of at most so many rows are read into memory when first needed: that takes as
+            long as some questions to the parts do, and makes the next ones faster.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        *,
+        check: Callable[[Sequence[str]], None] = lambda parts: None,
+        run_id: str | None = None,
+        max_loaded: int = 0,
+    ) -> None:
         self._connection = connection
+        self._check = check
+        self._run_id, self._max_loaded = run_id, max_loaded
+        self._loaded: set[str] = set()
         self._parts: Mapping[str, tuple[str, ...]] = {}
         self._unfetched: frozenset[str] = frozenset()
         self._made: set[str] = set()
@@ -54,8 +68,8 @@ class LiveViews:
             for name in self._made & _TABLES.keys()
             if parts.get(name) != self._parts.get(name) or (name in lacking) != (name in self._unfetched)
         }
-        self._made -= changed
         self._united -= changed
+        self._forget(changed)
         self._parts, self._unfetched, self._cure = parts, lacking, cure
 
     def need(self, query: str) -> None:
@@ -70,6 +84,7 @@ class LiveViews:
             if name not in self._made:
                 self._make_table(_TABLES[name])
                 self._made.add(name)
+                self._load(name)
         for view in views:
             if view.name not in self._made:
                 self._connection.execute(f'CREATE OR REPLACE VIEW "{view.name}" AS {view.text}')
@@ -97,11 +112,39 @@ class LiveViews:
             if any(part in text for part in self._parts.get(name, ()))
         }
         self._united |= found
-        self._made -= found
+        self._forget(found)
         return bool(found)
+
+    def release(self) -> None:
+        """Gives back the memory of tables that were read into it; they are read again when needed."""
+        self._forget(self._loaded)
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            self._made.discard(name)
+            if name in self._loaded:
+                self._loaded.discard(name)
+                self._connection.execute(f'DROP TABLE "loaded_{name}"')
+
+    def _load(self, name: str) -> None:
+        if name in self._unfetched or self._run_id is None:
+            return
+        ((rows,),) = self._connection.execute(f'SELECT count(*) FROM "{name}"').fetchall()
+        if rows > self._max_loaded:
+            return
+        columns = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns)
+        others = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns if column.name != "run_id")
+        self._connection.execute(f'CREATE TABLE "loaded_{name}" AS SELECT {others} FROM "{name}"')
+        # A constant costs nothing to compare and to join by, where a text of every row costs most of all.
+        run_id = f"CAST({literal(self._run_id)} AS VARCHAR) AS run_id"
+        self._connection.execute(
+            f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} FROM (SELECT {run_id}, * FROM "loaded_{name}")'
+        )
+        self._loaded.add(name)
 
     def _make_table(self, table: Table) -> None:
         parts = self._parts.get(table.name, ())
+        self._check(parts)
         if table.name in self._unfetched:
             self._connection.execute(_unfetched_view(table))
         elif not parts:

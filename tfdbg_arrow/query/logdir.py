@@ -16,7 +16,7 @@ import duckdb
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
 from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.live_views import LiveViews, literal, mentioned_tables
-from tfdbg_arrow.query.opening import list_parts, parts_by_run
+from tfdbg_arrow.query.opening import LinkCheck, list_parts, parts_by_run
 from tfdbg_arrow.query.remote import RemoteSource
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
@@ -54,6 +54,10 @@ _MAX_ATTEMPTS = 20
 """Listings of the parts, each made because a part of the one before was gone."""
 _MAX_SCOPES = 64
 """Runs whose own views are kept."""
+_MAX_LOADED_SCOPES = 4
+"""Runs whose small tables are kept in memory."""
+_MAX_LOADED_ROWS = 500_000
+"""Rows of a run's table that is small."""
 _SCHEMA_NUMBERS = count()
 _IS_QUESTION = re.compile(
     r"\s*(SELECT|WITH(?!.*\b(INSERT|UPDATE|DELETE|MERGE)\b))\b[^;]*;?\s*\Z", re.IGNORECASE | re.DOTALL
@@ -79,11 +83,12 @@ class Logdir:
         else:
             check_logdir(path)
         self.path = path
+        self._check = LinkCheck(path).check if isinstance(path, Path) else _no_check
         self._connection = duckdb.connect(
             ":memory:",
             config={"autoinstall_known_extensions": False, "autoload_known_extensions": False},
         )
-        self._views = _prepared(self._connection)
+        self._views = _prepared(self._connection, check=self._check)
         self._parts: Mapping[str, tuple[str, ...]] = {}
         self._by_run: dict[str, dict[str, tuple[str, ...]]] = {}
         self._scopes: OrderedDict[str, Logdir] = OrderedDict()
@@ -155,8 +160,10 @@ class Logdir:
         if scope is None:
             scope = self._scopes[run_id] = _RunLogdir(self, run_id)
             if len(self._scopes) > _MAX_SCOPES:
-                self._scopes.popitem(last=False)[1].close()
+                self._scopes.popitem(last=False)  # whoever still has it may use it on
         self._scopes.move_to_end(run_id)
+        for other in list(self._scopes.values())[:-_MAX_LOADED_SCOPES]:
+            other._views.release()
         return scope
 
     def sql(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
@@ -205,6 +212,7 @@ class Logdir:
     def parts(self, table_name: str) -> tuple[Path, ...]:
         """Returns the live parts of a table; of a logdir at a URL, their copies here."""
         self.fetch(table_name)
+        self._check(self._parts.get(table_name, ()))
         return tuple(Path(part) for part in self._parts.get(table_name, ()))
 
     def parts_by_run(self, table_name: str) -> dict[str, tuple[str, ...]]:
@@ -304,7 +312,7 @@ class Logdir:
         if self._remote is not None:
             return self._remote.refresh()
         assert isinstance(self.path, Path)
-        return list_parts(self.path)
+        return list_parts(self.path, is_checked=False)
 
     def _take(self, parts: Mapping[str, tuple[str, ...]]) -> None:
         """Shows these parts from now on."""
@@ -372,20 +380,15 @@ class _RunLogdir(Logdir):
 
     def __init__(self, whole: Logdir, run_id: str) -> None:
         self._whole, self._run_id = whole, run_id
-        self.path, self._remote = whole.path, whole._remote
+        self.path, self._remote, self._check = whole.path, whole._remote, whole._check
         self._connection = whole._connection.cursor()
-        self._schema = f"run_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case
-        self._connection.execute(f"CREATE SCHEMA {self._schema}")
-        self._connection.execute(f"SET schema = '{self._schema}'")
-        self._views = _prepared(self._connection)
+        schema = f"run_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case
+        self._connection.execute(f"CREATE SCHEMA {schema}")
+        self._connection.execute(f"SET schema = '{schema}'")
+        self._views = _prepared(self._connection, check=whole._check, run_id=run_id)
         self._scopes = OrderedDict()
         self.bad_runs = BadRuns(self)
         self._take(whole._parts_of(run_id))
-
-    def close(self) -> None:
-        """Drops the views."""
-        self._connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
-        self._connection.close()
 
     def refresh(self) -> None:
         self._whole.refresh()
@@ -426,11 +429,17 @@ def opened(logdir: Logdir | str | Path) -> Iterator[Logdir]:
         raise LogdirError(f"logdir is {logdir!r}, expected a path or what open_logdir() returned.")
 
 
-def _prepared(connection: duckdb.DuckDBPyConnection) -> LiveViews:
+def _prepared(
+    connection: duckdb.DuckDBPyConnection, *, check: Callable[[Iterable[str]], None], run_id: str | None = None
+) -> LiveViews:
     """Sets what holds for one connection alone; returns its views."""
     connection.execute("SET enable_progress_bar = false")
     connection.execute("SET parquet_metadata_cache = true")
-    return LiveViews(connection)
+    return LiveViews(connection, check=check, run_id=run_id, max_loaded=_MAX_LOADED_ROWS)
+
+
+def _no_check(parts: Iterable[str]) -> None:
+    """Does nothing: of a URL, the parts are copies in a directory of our own."""
 
 
 def _message(error: Exception) -> str:
