@@ -119,6 +119,13 @@ class LiveViews:
         """Gives back the memory of tables that were read into it; they are read again when needed."""
         self._forget(self._loaded)
 
+    def replace(self, name: str, query: str, parameters: Sequence[object]) -> None:
+        """Has a table hold what a query over the views gives."""
+        columns = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns)
+        self._connection.execute(f'CREATE TABLE "loaded_{name}" AS SELECT {columns} FROM ({query})', parameters)
+        self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} FROM "loaded_{name}"')
+        self._loaded.add(name)
+
     def _forget(self, names: Iterable[str]) -> None:
         for name in list(names):
             self._made.discard(name)

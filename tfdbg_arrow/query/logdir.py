@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
 from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.live_views import LiveViews, literal, mentioned_tables
+from tfdbg_arrow.query.op_digests import OpDigests
 from tfdbg_arrow.query.opening import LinkCheck, list_parts, parts_by_run
 from tfdbg_arrow.query.remote import RemoteSource
 from tfdbg_arrow.schema import TABLES
@@ -74,6 +75,7 @@ class Logdir:
     Attributes:
         path: The logdir: a path, or for a URL its location.
         bad_runs: Which runs recorded a bad tensor.
+        op_digests: The extremes of each op output over its run.
     """
 
     def __init__(self, path: Path | RemoteLocation, *, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -91,8 +93,9 @@ class Logdir:
         self._views = _prepared(self._connection, check=self._check)
         self._parts: Mapping[str, tuple[str, ...]] = {}
         self._by_run: dict[str, dict[str, tuple[str, ...]]] = {}
-        self._scopes: OrderedDict[str, Logdir] = OrderedDict()
+        self._scopes: OrderedDict[str, _SubLogdir] = OrderedDict()
         self.bad_runs = BadRuns(self)
+        self.op_digests = OpDigests(self)
         try:
             self.refresh()
         except BaseException:
@@ -109,7 +112,7 @@ class Logdir:
         self._run(self._views.need_all)
         return self._connection
 
-    def __enter__(self) -> Logdir:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -158,13 +161,17 @@ class Logdir:
         """
         scope = self._scopes.get(run_id)
         if scope is None:
-            scope = self._scopes[run_id] = _RunLogdir(self, run_id)
+            scope = self._scopes[run_id] = _SubLogdir(self, [run_id], loads=True)
             if len(self._scopes) > _MAX_SCOPES:
                 self._scopes.popitem(last=False)  # whoever still has it may use it on
         self._scopes.move_to_end(run_id)
         for other in list(self._scopes.values())[:-_MAX_LOADED_SCOPES]:
             other._views.release()
         return scope
+
+    def of_runs(self, run_ids: Sequence[str]) -> _SubLogdir:
+        """Returns the logdir as if it held some runs only; close it when done."""
+        return _SubLogdir(self, run_ids)
 
     def sql(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
         """Runs SQL over the views.
@@ -320,16 +327,13 @@ class Logdir:
         self._by_run = {}
         unfetched = [] if self._remote is None else [t.name for t in TABLES if t.name not in self._remote.wanted]
         self._views.reset(parts, unfetched=unfetched, cure=self._cure("them", "their lines"))
-        for run_id, scope in self._scopes.items():
-            scope._take(self._parts_of(run_id))
+        for scope in self._scopes.values():
+            scope._take_from_whole()
 
     def _runs_parts(self) -> dict[str, dict[str, tuple[str, ...]]]:
         if not self._by_run:
             self._by_run = parts_by_run(self._parts)
         return self._by_run
-
-    def _parts_of(self, run_id: str) -> dict[str, tuple[str, ...]]:
-        return self._runs_parts().get(run_id, {})
 
     def _run(self, action: Callable[[], _Result]) -> _Result:
         for attempt in range(_MAX_ATTEMPTS):
@@ -375,29 +379,66 @@ class Logdir:
         return f"restore {what}, or remove {other} and {its_line} in {self.path}/manifest to read the rest"
 
 
-class _RunLogdir(Logdir):
-    """One run of a logdir: views over its parts alone, in a schema of their own."""
+class _SubLogdir(Logdir):
+    """Some runs of a logdir: views over their parts alone, in a schema of their own.
 
-    def __init__(self, whole: Logdir, run_id: str) -> None:
-        self._whole, self._run_id = whole, run_id
+    Args:
+        whole: The logdir.
+        run_ids: The runs.
+        loads: Whether to read small tables into memory, of one run.
+    """
+
+    def __init__(self, whole: Logdir, run_ids: Sequence[str], *, loads: bool = False) -> None:
+        self._whole, self._run_ids = whole, tuple(run_ids)
         self.path, self._remote, self._check = whole.path, whole._remote, whole._check
         self._connection = whole._connection.cursor()
-        schema = f"run_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case
-        self._connection.execute(f"CREATE SCHEMA {schema}")
-        self._connection.execute(f"SET schema = '{schema}'")
+        self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case
+        self._connection.execute(f"CREATE SCHEMA {self._schema}")
+        self._connection.execute(f"SET schema = '{self._schema}'")
+        run_id = self._run_ids[0] if loads else None
         self._views = _prepared(self._connection, check=whole._check, run_id=run_id)
         self._scopes = OrderedDict()
         self.bad_runs = BadRuns(self)
-        self._take(whole._parts_of(run_id))
+        self.op_digests = whole.op_digests
+        self._parts = {}
+        self._take_from_whole()
+
+    def close(self) -> None:
+        """Drops the views."""
+        self._connection.execute("SET schema = 'main'")
+        self._connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
+        self._connection.close()
 
     def refresh(self) -> None:
+        """Reads the manifests again, of all runs."""
         self._whole.refresh()
+        self._take_from_whole()
 
     def fetch(self, *table_names: str) -> None:
+        """Fetches tables of a logdir at a URL, of all runs."""
         self._whole.fetch(*table_names)
+        self._take_from_whole()
 
     def of_run(self, run_id: str) -> Logdir:
-        return self if run_id == self._run_id else self._whole.of_run(run_id)
+        """Returns one of the runs."""
+        return self if self._run_ids == (run_id,) else self._whole.of_run(run_id)
+
+    def replace(self, table_name: str, query: str, parameters: Sequence[object] = ()) -> None:
+        """Has a table hold what a query over the views gives, until the parts change."""
+        self._run(lambda: self._replace(table_name, query, parameters))
+
+    def _replace(self, table_name: str, query: str, parameters: Sequence[object]) -> None:
+        self._need(query)
+        self._views.replace(table_name, query, parameters)
+
+    def _take_from_whole(self) -> None:
+        by_run = self._whole._runs_parts()
+        tables: dict[str, tuple[str, ...]] = {}
+        for run_id in self._run_ids:
+            for table, parts in by_run.get(run_id, {}).items():
+                tables[table] = (*tables.get(table, ()), *parts)
+        if tables != self._parts or self._remote is not None:
+            self._take(tables)
 
 
 def open_logdir(path: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> Logdir:

@@ -1,0 +1,142 @@
+"""AlertScan: runs built-in rules over many runs, reading only what they can find something in.
+
+Which op outputs a rule can find follows from their digests (`op_digests`, candidates/*.sql). The tensors of just these
+are read, once for all rules, some runs at a time, and the rules run over them as they are. A rule could find in them
+what it does not find in the whole, where tensors of an output are missing that only another rule asked for; so of its
+findings those stay that are among its own candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tfdbg_arrow.query.alert_rules import COLUMNS, Rule
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.logdir import Logdir
+
+_LARGE = 500_000
+"""Tensors from which on it pays to find out first where a rule can find anything."""
+_MAX_ROWS = 2_000_000
+"""Tensors that are read into memory at a time."""
+_MAX_RUNS = 100
+"""Runs that are read at a time."""
+_KEY = ("run_id", "graph_id", "op_name", "op_type", "output_slot")
+_ORDER = "f.run_id, f.first_event_index NULLS LAST, f.graph_id, f.op_name, f.output_slot"
+
+
+@dataclass
+class Found:
+    """What one rule found.
+
+    Attributes:
+        rows: The first findings, each the values of COLUMNS, and then the execution of its first tensor or None.
+        number: How many there are in all.
+    """
+
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    number: int = 0
+
+
+def is_large(logdir: Logdir) -> bool:
+    """Returns whether a logdir has so many tensors that `scan` is faster than to run each rule over all of them."""
+    ((number,),) = logdir.rows("SELECT count(*) FROM tensor_health")
+    return bool(number >= _LARGE)
+
+
+def scan(
+    logdir: Logdir, rules: Sequence[Rule], parameters: Mapping[str, Mapping[str, float]], *, limit: int
+) -> dict[str, Found]:
+    """Returns what rules find, by kind.
+
+    Args:
+        logdir: The logdir.
+        rules: Rules whose candidates are known.
+        parameters: By rule, numbers to use instead of its defaults.
+        limit: At most so many rows of each rule.
+    """
+    found = {rule.kind: Found() for rule in rules}
+    logdir.op_digests.update()
+    candidates = " UNION ALL ".join(
+        f"SELECT '{rule.kind}' AS kind, {rule.candidates is not None and rule.candidates.is_of_bad} AS is_of_bad, "
+        f"{', '.join(_KEY)} FROM (\n{rule.candidates_sql(parameters.get(rule.kind, {}))}\n)"
+        for rule in rules
+    )
+    logdir.rows(f"CREATE OR REPLACE TABLE derived.candidate AS {candidates}")
+    try:
+        for run_ids in _batches(logdir):
+            with logdir.of_runs(run_ids) as runs:
+                runs.replace("tensor_health", _wanted(runs))
+                of_runs = runs.rows(
+                    "SELECT DISTINCT kind FROM derived.candidate WHERE run_id IN (SELECT unnest(?))", [run_ids]
+                )
+                kinds = {kind for (kind,) in of_runs}
+                for rule in rules:
+                    if rule.kind in kinds:
+                        _run_rule(runs, rule, parameters.get(rule.kind, {}), found[rule.kind], limit=limit)
+    finally:
+        logdir.rows("DROP TABLE IF EXISTS derived.candidate")
+    return found
+
+
+def _batches(logdir: Logdir) -> list[list[str]]:
+    """Returns the runs that have candidates, in order, as many together as can be read at a time."""
+    sizes = logdir.rows(
+        "SELECT c.run_id, coalesce(sum(d.num_tensors), 0) FROM (SELECT run_id, graph_id, op_name, op_type, output_slot "
+        "FROM derived.candidate GROUP BY ALL HAVING NOT bool_and(is_of_bad)) AS c "
+        "LEFT JOIN derived.op_digest AS d ON d.run_id = c.run_id AND d.graph_id IS NOT DISTINCT FROM c.graph_id "
+        "AND d.op_name IS NOT DISTINCT FROM c.op_name AND d.op_type IS NOT DISTINCT FROM c.op_type "
+        "AND d.output_slot IS NOT DISTINCT FROM c.output_slot GROUP BY c.run_id "
+        "UNION ALL SELECT c.run_id, coalesce(sum(d.num_bad), 0) FROM (SELECT DISTINCT run_id FROM derived.candidate "
+        "WHERE is_of_bad) AS c JOIN derived.op_digest AS d ON d.run_id = c.run_id GROUP BY c.run_id"
+    )
+    of_run: dict[str, int] = {}
+    for run_id, size in sizes:
+        of_run[run_id] = of_run.get(run_id, 0) + int(size)
+    batches: list[list[str]] = []
+    filled = 0
+    for run_id in sorted(of_run):
+        if not batches or len(batches[-1]) >= _MAX_RUNS or filled + of_run[run_id] > _MAX_ROWS:
+            batches.append([])
+            filled = 0
+        batches[-1].append(run_id)
+        filled += of_run[run_id]
+    return batches
+
+
+def _wanted(runs: Logdir) -> str:
+    """Returns the SELECT of the tensors that any of the rules needs."""
+    ((bad, whole),) = runs.rows(
+        "SELECT count(*) FILTER (is_of_bad), count(*) FILTER (NOT is_of_bad) FROM derived.candidate"
+    )
+    outputs = f"(SELECT DISTINCT {', '.join(_KEY)} FROM derived.candidate WHERE NOT is_of_bad)"
+    match = " AND ".join(f"c.{name} IS NOT DISTINCT FROM h.{name}" for name in _KEY)
+    selects = []
+    if whole:
+        selects.append(f"SELECT h.* FROM tensor_health AS h JOIN {outputs} AS c ON {match}")
+    if bad:
+        selects.append(
+            f"SELECT h.* FROM tensor_health AS h LEFT JOIN {outputs} AS c ON {match} "
+            "WHERE h.has_inf_or_nan AND c.run_id IS NULL"
+        )
+    return " UNION ALL ".join(selects) or "SELECT * FROM tensor_health WHERE false"
+
+
+def _run_rule(runs: Logdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int) -> None:
+    assert rule.candidates is not None
+    key = _KEY[:2] if rule.candidates.is_by_graph else _KEY
+    is_candidate = " AND ".join(f"c.{name} IS NOT DISTINCT FROM f.{name}" for name in key)
+    columns = ", ".join(f"f.{column}" for column in COLUMNS)
+    left = max(limit - len(found.rows), 0)
+    rows = runs.rows(
+        f"WITH found AS (\n{rule.sql(given)}\n) SELECT {columns}, h.execution_index, count(*) OVER () AS num_found "
+        "FROM found AS f LEFT JOIN tensor_health AS h ON f.graph_id IS NULL "
+        "AND h.run_id = f.run_id AND h.event_index = f.first_event_index "
+        f"WHERE EXISTS (SELECT 1 FROM derived.candidate AS c WHERE c.kind = '{rule.kind}' AND {is_candidate}) "
+        f"ORDER BY {_ORDER} LIMIT {max(left, 1)}"
+    )
+    if rows:
+        found.number += rows[0][-1]
+        found.rows += [row[:-1] for row in rows[:left]]
