@@ -8,11 +8,14 @@ findings those stay that are among its own candidates.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.query.alert_rules import COLUMNS, Rule
+from tfdbg_arrow.query.live_views import literal
+from tfdbg_arrow.schema.tables import table
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.logdir import Logdir
@@ -24,6 +27,8 @@ _MAX_ROWS = 2_000_000
 _MAX_RUNS = 100
 """Runs that are read at a time."""
 _KEY = ("run_id", "graph_id", "op_name", "op_type", "output_slot")
+_JOINED = frozenset({*_KEY, "event_index", "scope", "execution_index", "device_id"})
+"""Columns that views and the search for a finding's line use, whatever a rule does."""
 _ORDER = "f.run_id, f.first_event_index NULLS LAST, f.graph_id, f.op_name, f.output_slot"
 
 
@@ -68,14 +73,12 @@ def scan(
     try:
         for run_ids in _batches(logdir):
             with logdir.of_runs(run_ids) as runs:
-                runs.replace("tensor_health", _wanted(runs))
-                of_runs = runs.rows(
-                    "SELECT DISTINCT kind FROM derived.candidate WHERE run_id IN (SELECT unnest(?))", [run_ids]
-                )
-                kinds = {kind for (kind,) in of_runs}
-                for rule in rules:
-                    if rule.kind in kinds:
-                        _run_rule(runs, rule, parameters.get(rule.kind, {}), found[rule.kind], limit=limit)
+                having = "SELECT DISTINCT kind FROM derived.candidate WHERE run_id IN (SELECT unnest(?))"
+                kinds = {kind for (kind,) in runs.rows(having, [run_ids])}
+                chosen = [rule for rule in rules if rule.kind in kinds]
+                runs.replace("tensor_health", _wanted(runs, chosen, run_ids))
+                for rule in chosen:
+                    _run_rule(runs, rule, parameters.get(rule.kind, {}), found[rule.kind], limit=limit)
     finally:
         logdir.rows("DROP TABLE IF EXISTS derived.candidate")
     return found
@@ -106,22 +109,40 @@ def _batches(logdir: Logdir) -> list[list[str]]:
     return batches
 
 
-def _wanted(runs: Logdir) -> str:
-    """Returns the SELECT of the tensors that any of the rules needs."""
-    ((bad, whole),) = runs.rows(
-        "SELECT count(*) FILTER (is_of_bad), count(*) FILTER (NOT is_of_bad) FROM derived.candidate"
+def _wanted(runs: Logdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
+    """Returns the SELECT of the tensors that any of some rules needs, NULL in the columns that none does."""
+    names = runs.rows(
+        "SELECT DISTINCT op_name, op_type, graph_id IS NULL FROM derived.candidate "
+        "WHERE NOT is_of_bad AND run_id IN (SELECT unnest(?))",
+        [run_ids],
+    )
+    columns = ", ".join(
+        f"h.{column.name}"
+        if column.name in _JOINED or any(re.search(rf"\b{column.name}\b", rule.select) for rule in rules)
+        else f"CAST(NULL AS {column.type.value}) AS {column.name}"
+        for column in table("tensor_health").columns
     )
     outputs = f"(SELECT DISTINCT {', '.join(_KEY)} FROM derived.candidate WHERE NOT is_of_bad)"
     match = " AND ".join(f"c.{name} IS NOT DISTINCT FROM h.{name}" for name in _KEY)
-    selects = []
-    if whole:
-        selects.append(f"SELECT h.* FROM tensor_health AS h JOIN {outputs} AS c ON {match}")
-    if bad:
+    # Names come before the join: the other columns of a tensor are then read only where its name is one of them.
+    in_graphs = ", ".join(sorted({literal(name) for name, _, is_eager in names if not is_eager and name is not None}))
+    eager = ", ".join(sorted({literal(op_type) for _, op_type, is_eager in names if is_eager and op_type is not None}))
+    conditions = []
+    if in_graphs:
+        conditions.append(f"h.op_name IN ({in_graphs})")
+    if eager:
+        conditions.append(f"h.op_type IN ({eager}) AND h.op_name IS NULL")
+    if any(is_eager and op_type is None for _, op_type, is_eager in names):
+        conditions.append("h.op_type IS NULL")
+    selects = [
+        f"SELECT {columns} FROM tensor_health AS h JOIN {outputs} AS c ON {match} WHERE {each}" for each in conditions
+    ]
+    if any(rule.candidates is not None and rule.candidates.is_of_bad for rule in rules):
         selects.append(
-            f"SELECT h.* FROM tensor_health AS h LEFT JOIN {outputs} AS c ON {match} "
-            "WHERE h.has_inf_or_nan AND c.run_id IS NULL"
+            f"SELECT {columns} FROM tensor_health AS h WHERE h.has_inf_or_nan "
+            f"AND NOT EXISTS (SELECT 1 FROM {outputs} AS c WHERE {match})"
         )
-    return " UNION ALL ".join(selects) or "SELECT * FROM tensor_health WHERE false"
+    return " UNION ALL ".join(selects) or f"SELECT {columns} FROM tensor_health AS h WHERE false"
 
 
 def _run_rule(runs: Logdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int) -> None:

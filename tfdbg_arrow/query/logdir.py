@@ -399,7 +399,7 @@ class _SubLogdir(Logdir):
         self._views = _prepared(self._connection, check=whole._check, run_id=run_id)
         self._scopes = OrderedDict()
         self.bad_runs = BadRuns(self)
-        self.op_digests = whole.op_digests
+        self.op_digests = OpDigests(self)
         self._parts = {}
         self._take_from_whole()
 

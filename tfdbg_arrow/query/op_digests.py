@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tfdbg_arrow.query.logdir import Logdir
 
-_DIGEST = """\
+_EXTREMES = """\
 SELECT
     run_id, graph_id, op_name, op_type, output_slot,
     count(*) AS num_tensors,
@@ -28,15 +28,45 @@ SELECT
     max(size) AS max_size,
     min(size) AS min_size,
     max(hash(shape)) AS max_shape,
-    min(hash(shape)) AS min_shape
+    min(hash(shape)) AS min_shape,
+    stddev_pop(CASE WHEN max_abs_finite > 0 THEN ln(max_abs_finite) END) AS stddev_log
 FROM tensor_health
 GROUP BY run_id, graph_id, op_name, op_type, output_slot"""
+_DIGEST = f"""\
+SELECT d.*, g.op_name IS NOT NULL AS is_gradient
+FROM (
+{_EXTREMES}
+) AS d
+LEFT JOIN gradient_op AS g ON g.run_id = d.run_id AND g.graph_id = d.graph_id AND g.op_name = d.op_name"""
+_UPDATES = """\
+SELECT DISTINCT
+    w.run_id, w.graph_id,
+    w_value.source_op_name AS u_name, w_value.source_output_slot AS u_slot,
+    r.op_name AS v_name
+FROM graph_op AS w
+JOIN graph_op_input AS w_resource
+    ON w_resource.run_id = w.run_id AND w_resource.graph_id = w.graph_id AND w_resource.op_name = w.op_name
+    AND w_resource.input_index = 0 AND NOT w_resource.is_control
+JOIN graph_op_input AS w_value
+    ON w_value.run_id = w.run_id AND w_value.graph_id = w.graph_id AND w_value.op_name = w.op_name
+    AND w_value.input_index = 1 AND NOT w_value.is_control
+JOIN graph_op_input AS r_resource
+    ON r_resource.run_id = w.run_id AND r_resource.graph_id = w.graph_id
+    AND r_resource.source_op_name = w_resource.source_op_name AND NOT r_resource.is_control
+JOIN graph_op AS r
+    ON r.run_id = w.run_id AND r.graph_id = w.graph_id AND r.op_name = r_resource.op_name
+    AND r.op_type = 'ReadVariableOp'
+WHERE w.op_type IN ('AssignAddVariableOp', 'AssignSubVariableOp')"""
+"""One row is a value that is added to a variable in a graph (u), and a read of that variable there (v)."""
+_DERIVED = {"op_digest": _DIGEST, "weight_update": _UPDATES}
 _BATCH = 100
 """Runs that are digested at a time: it bounds the memory, which grows with outputs, and what an interrupt loses."""
 
 
 class OpDigests:
-    """The table `derived.op_digest`. A part never changes, so the rows of a run hold as long as its parts do.
+    """The tables `derived.op_digest` and `derived.weight_update`.
+
+    A part never changes, so what was read of a run holds as long as its parts of tensor_health do.
 
     Args:
         logdir: The logdir.
@@ -53,15 +83,18 @@ class OpDigests:
         parts = logdir.parts_by_run("tensor_health")
         if not self._known:
             logdir.rows("CREATE SCHEMA IF NOT EXISTS derived")
-            logdir.rows(f"CREATE OR REPLACE TABLE derived.op_digest AS {_DIGEST} LIMIT 0")
+            for name, select in _DERIVED.items():
+                logdir.rows(f"CREATE OR REPLACE TABLE derived.{name} AS {select} LIMIT 0")
         outdated = [run_id for run_id, known in self._known.items() if parts.get(run_id) != known]
         for run_id in outdated:
             del self._known[run_id]
         if outdated:
-            logdir.rows("DELETE FROM derived.op_digest WHERE run_id IN (SELECT unnest(?))", [outdated])
+            for name in _DERIVED:
+                logdir.rows(f"DELETE FROM derived.{name} WHERE run_id IN (SELECT unnest(?))", [outdated])
         unknown = sorted(run_id for run_id in parts if run_id not in self._known)
         for start in range(0, len(unknown), _BATCH):
             batch = unknown[start : start + _BATCH]
             with logdir.of_runs(batch) as runs:
-                runs.rows(f"INSERT INTO derived.op_digest {_DIGEST}")
+                for name, select in _DERIVED.items():
+                    runs.rows(f"INSERT INTO derived.{name} {select}")
             self._known.update({run_id: parts[run_id] for run_id in batch})

@@ -1,27 +1,7 @@
 -- Both the value that is added and the variable as it is read. The factor allows for rounding.
-WITH pairs AS (
-    SELECT DISTINCT
-        w.run_id, w.graph_id,
-        w_value.source_op_name AS u_name, w_value.source_output_slot AS u_slot,
-        r.op_name AS v_name
-    FROM graph_op AS w
-    JOIN graph_op_input AS w_resource
-        ON w_resource.run_id = w.run_id AND w_resource.graph_id = w.graph_id AND w_resource.op_name = w.op_name
-        AND w_resource.input_index = 0 AND NOT w_resource.is_control
-    JOIN graph_op_input AS w_value
-        ON w_value.run_id = w.run_id AND w_value.graph_id = w.graph_id AND w_value.op_name = w.op_name
-        AND w_value.input_index = 1 AND NOT w_value.is_control
-    JOIN graph_op_input AS r_resource
-        ON r_resource.run_id = w.run_id AND r_resource.graph_id = w.graph_id
-        AND r_resource.source_op_name = w_resource.source_op_name AND NOT r_resource.is_control
-    JOIN graph_op AS r
-        ON r.run_id = w.run_id AND r.graph_id = w.graph_id AND r.op_name = r_resource.op_name
-        AND r.op_type = 'ReadVariableOp'
-    WHERE w.op_type IN ('AssignAddVariableOp', 'AssignSubVariableOp')
-),
-large AS (
+WITH large AS (
     SELECT p.run_id, p.graph_id, p.u_name, p.u_slot, p.v_name
-    FROM pairs AS p
+    FROM derived.weight_update AS p
     JOIN derived.op_digest AS u
         ON u.run_id = p.run_id AND u.graph_id = p.graph_id AND u.op_name = p.u_name AND u.output_slot = p.u_slot
     JOIN derived.op_digest AS v
