@@ -29,7 +29,9 @@ _MAX_RUNS = 100
 _KEY = ("run_id", "graph_id", "op_name", "op_type", "output_slot")
 _JOINED = frozenset({*_KEY, "event_index", "scope", "execution_index", "device_id"})
 """Columns that views and the search for a finding's line use, whatever a rule does."""
-_ORDER = "f.run_id, f.first_event_index NULLS LAST, f.graph_id, f.op_name, f.output_slot"
+_ORDER = (
+    "f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, f.output_slot NULLS LAST"
+)
 
 
 @dataclass
@@ -71,21 +73,24 @@ def scan(
     )
     logdir.rows(f"CREATE OR REPLACE TABLE derived.candidate AS {candidates}")
     try:
-        for run_ids in _batches(logdir):
+        for kinds, run_ids in _batches(logdir):
+            chosen = [rule for rule in rules if rule.kind in kinds]
             with logdir.of_runs(run_ids) as runs:
-                having = "SELECT DISTINCT kind FROM derived.candidate WHERE run_id IN (SELECT unnest(?))"
-                kinds = {kind for (kind,) in runs.rows(having, [run_ids])}
-                chosen = [rule for rule in rules if rule.kind in kinds]
                 runs.replace("tensor_health", _wanted(runs, chosen, run_ids))
                 for rule in chosen:
                     _run_rule(runs, rule, parameters.get(rule.kind, {}), found[rule.kind], limit=limit)
     finally:
         logdir.rows("DROP TABLE IF EXISTS derived.candidate")
+    for of_rule in found.values():
+        of_rule.rows = sorted(of_rule.rows, key=_place)[:limit]
     return found
 
 
-def _batches(logdir: Logdir) -> list[list[str]]:
-    """Returns the runs that have candidates, in order, as many together as can be read at a time."""
+def _batches(logdir: Logdir) -> list[tuple[tuple[str, ...], list[str]]]:
+    """Returns the rules, and the runs for which just these have candidates, as many together as can be read at a time.
+
+    Runs where few rules have any are then not read for those of many, which need more columns.
+    """
     sizes = logdir.rows(
         "SELECT c.run_id, coalesce(sum(d.num_tensors), 0) FROM (SELECT run_id, graph_id, op_name, op_type, output_slot "
         "FROM derived.candidate GROUP BY ALL HAVING NOT bool_and(is_of_bad)) AS c "
@@ -98,15 +103,31 @@ def _batches(logdir: Logdir) -> list[list[str]]:
     of_run: dict[str, int] = {}
     for run_id, size in sizes:
         of_run[run_id] = of_run.get(run_id, 0) + int(size)
-    batches: list[list[str]] = []
-    filled = 0
-    for run_id in sorted(of_run):
-        if not batches or len(batches[-1]) >= _MAX_RUNS or filled + of_run[run_id] > _MAX_ROWS:
-            batches.append([])
-            filled = 0
-        batches[-1].append(run_id)
-        filled += of_run[run_id]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for run_id, kinds in logdir.rows(
+        "SELECT run_id, list(DISTINCT kind ORDER BY kind) FROM derived.candidate GROUP BY run_id ORDER BY run_id"
+    ):
+        alike.setdefault(tuple(kinds), []).append(run_id)
+    batches: list[tuple[tuple[str, ...], list[str]]] = []
+    for kinds, run_ids in alike.items():
+        batch: list[str] = []
+        filled = 0
+        for run_id in run_ids:
+            if batch and (len(batch) >= _MAX_RUNS or filled + of_run.get(run_id, 0) > _MAX_ROWS):
+                batches.append((kinds, batch))
+                batch, filled = [], 0
+            batch.append(run_id)
+            filled += of_run.get(run_id, 0)
+        batches.append((kinds, batch))
     return batches
+
+
+def _place(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns what findings are ordered by, as _ORDER does."""
+    values = (
+        row[COLUMNS.index(name)] for name in ("run_id", "first_event_index", "graph_id", "op_name", "output_slot")
+    )
+    return tuple((value is None, value) for value in values)
 
 
 def _wanted(runs: Logdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
@@ -150,14 +171,13 @@ def _run_rule(runs: Logdir, rule: Rule, given: Mapping[str, float], found: Found
     key = _KEY[:2] if rule.candidates.is_by_graph else _KEY
     is_candidate = " AND ".join(f"c.{name} IS NOT DISTINCT FROM f.{name}" for name in key)
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
-    left = max(limit - len(found.rows), 0)
     rows = runs.rows(
         f"WITH found AS (\n{rule.sql(given)}\n) SELECT {columns}, h.execution_index, count(*) OVER () AS num_found "
         "FROM found AS f LEFT JOIN tensor_health AS h ON f.graph_id IS NULL "
         "AND h.run_id = f.run_id AND h.event_index = f.first_event_index "
         f"WHERE EXISTS (SELECT 1 FROM derived.candidate AS c WHERE c.kind = '{rule.kind}' AND {is_candidate}) "
-        f"ORDER BY {_ORDER} LIMIT {max(left, 1)}"
+        f"ORDER BY {_ORDER} LIMIT {max(limit, 1)}"
     )
     if rows:
         found.number += rows[0][-1]
-        found.rows += [row[:-1] for row in rows[:left]]
+        found.rows += [row[:-1] for row in rows[:limit]]
