@@ -11,6 +11,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.alert_rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
 from tfdbg_arrow.query.alert_scan import Found, is_large, scan
 from tfdbg_arrow.query.coverage import check_run
+from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.stacks import Frame
 
@@ -70,7 +71,7 @@ class Alerts:
 
 
 def alerts(
-    logdir: Logdir | str | Path,
+    logdir: Engine | str | Path,
     *,
     kinds: Iterable[str] | None = None,
     parameters: Mapping[str, Mapping[str, float]] | None = None,
@@ -81,7 +82,7 @@ def alerts(
     """Returns what alert rules find in a logdir.
 
     Args:
-        logdir: A logdir, or its path.
+        logdir: A logdir, opened or its path.
         kinds: Only these rules; None: all.
         parameters: By rule, numbers to use instead of its defaults.
         rules_directory: A directory of rules of your own, which come after the built-in ones and take the place of
@@ -108,7 +109,7 @@ def alerts(
             check_run(open_, run_id)
             open_ = open_.of_run(run_id)
         scanned: dict[str, Found] = {}
-        if run_id is None and is_large(open_):
+        if run_id is None and isinstance(open_, Logdir) and is_large(open_):
             known = [rule for rule in rules if rule.candidates is not None]
             scanned = scan(open_, known, given, limit=limit)
             sources = _sources(open_, [row for of_rule in scanned.values() for row in of_rule.rows])
@@ -117,7 +118,7 @@ def alerts(
                 of_rule, number = scanned[rule.kind].rows, scanned[rule.kind].number
                 rows = [(*row[: len(COLUMNS)], *sources[row]) for row in of_rule]
             else:
-                rows, number = _run_rule(open_, rule, given.get(rule.kind, {}), limit=limit)
+                rows, number = _run_rule(open_, rule, given.get(rule.kind, {}), run_id=run_id, limit=limit)
             num_found[rule.kind] = number
             found += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
     found.sort(key=lambda alert: SEVERITIES.index(alert.severity))
@@ -139,7 +140,7 @@ def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequen
 
 
 def _run_rule(
-    logdir: Logdir, rule: Rule, given: Mapping[str, float], *, limit: int
+    logdir: Engine, rule: Rule, given: Mapping[str, float], *, run_id: str | None, limit: int
 ) -> tuple[list[tuple[Any, ...]], int]:
     """Returns the first findings of a rule (values of COLUMNS, graph_name, the user's line), and how many there are."""
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
@@ -155,8 +156,10 @@ def _run_rule(
             "LEFT JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
             "LEFT JOIN user_frame AS s ON s.run_id = f.run_id "
             "AND s.stack_trace_id = coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) "
-            "ORDER BY f.run_id, f.first_event_index NULLS LAST, f.graph_id, f.op_name, f.output_slot LIMIT ?",
-            [max(limit, 1)],
+            "WHERE f.run_id = ? OR ? IS NULL "
+            "ORDER BY f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, "
+            "f.output_slot NULLS LAST LIMIT ?",
+            [run_id, run_id, min(max(limit, 1), MAX_ROWS)],
         )
     except QueryError as error:
         raise QueryError(f"the rule {rule.kind} cannot be run: {error}") from error
