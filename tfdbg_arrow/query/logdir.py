@@ -118,7 +118,7 @@ class Logdir(Answers):
 
     def close(self) -> None:
         """Closes the connection; relations taken from it cannot be read any more."""
-        self.connection.close()
+        self._connection.close()
 
     def refresh(self) -> None:
         """Reads the manifests again, so that the views show the parts that are live now.
