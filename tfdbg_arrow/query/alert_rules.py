@@ -9,6 +9,8 @@ A rule's comments come first, one line each:
 
 and then one SELECT, in SQL that DuckDB and Spark both run as written, that gives the columns of COLUMNS. A parameter
 is a number, and stands in the SQL as {name}. The file's name is the alert's kind.
+
+A built-in rule has a second file of the same name in candidates/: see Candidates.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from tfdbg_arrow.errors import QueryError
@@ -125,14 +128,16 @@ def builtin_rules() -> tuple[Rule, ...]:
     return tuple(
         replace(
             parse_rule(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8"), where=file.name),
-            candidates=_parse_candidates((candidates / file.name).read_text(encoding="utf-8")),
+            candidates=_read_candidates(candidates / file.name),
         )
         for file in sorted(found, key=lambda file: file.name)
     )
 
 
-def _parse_candidates(text: str) -> Candidates:
-    lines = text.splitlines()
+def _read_candidates(file: Traversable) -> Candidates | None:
+    if not file.is_file():
+        return None
+    lines = file.read_text(encoding="utf-8").splitlines()
     return Candidates(
         select="\n".join(line for line in lines if not line.startswith("--")),
         is_of_bad="-- rows: bad" in lines,
