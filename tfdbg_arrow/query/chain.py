@@ -11,7 +11,7 @@ from tfdbg_arrow.query.events import KINDS, TensorEvent
 from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
-from tfdbg_arrow.query.provenance import DataFlow, Input
+from tfdbg_arrow.query.provenance import DataFlow
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 from tfdbg_arrow.query.why import explain
 
@@ -151,11 +151,11 @@ class _Search:
         """Adds what a bad tensor's op took; returns the bad ones among it that are new."""
         own = self._found[event.event_index]
         verdict = self._origins.verdict(event)
-        direct = [(input_, self._rows(input_)) for input_ in self._flow.inputs_of(event)]
+        direct = self._flow.inputs_of(event)
         found: list[tuple[int | None, str, TensorEvent]] = []
-        for input_, rows in direct:
+        for input_ in direct:
             how = "variable" if input_.trace.dtype == "resource" else input_.trace.how
-            found += [(input_.index, how, row) for row in rows]
+            found += [(input_.index, how, row) for row in input_.events]
         known = {row.event_index for _, _, row in found}
         between = [row for row in self._flow.sources_of(event).events if row.event_index not in known]
         found += [(None, "unrecorded", row) for row in between]
@@ -172,20 +172,6 @@ class _Search:
             if is_bad:
                 new.append(row)
         return new
-
-    def _rows(self, input_: Input) -> list[TensorEvent]:
-        """The recorded tensors that one input stands for; several where a variable was updated in place."""
-        trace = input_.trace
-        if trace.dtype != "resource":
-            row = trace.event or trace.health
-            return [] if row is None else [row]
-        write = input_.write
-        if write is None:
-            return []
-        how = "eager" if write.graph_id is None else "graph"
-        traces = [self._flow.trace(value, how=how, near=2**63 - 1) for value in write.values]
-        rows = [trace.event or trace.health for trace in traces] + [write.old_value]
-        return [row for row in rows if row is not None]
 
     def _add(self, event: TensorEvent, *, user: int | None, input_index: int | None, how: str, role: str) -> None:
         self._found[event.event_index] = len(self._hops)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -86,17 +86,20 @@ class SiteVisit:
         graph_id: The graph.
         call_site: Its call site.
         frame_id: Its control-flow frame.
-        first_iteration: Least iteration with a row.
-        last_iteration: Greatest iteration with a row.
+        iterations: The iterations with a row, in order.
         first_event_index: Least event_index of the rows.
     """
 
     graph_id: int
     call_site: str
     frame_id: int
-    first_iteration: int
-    last_iteration: int
+    iterations: tuple[int, ...]
     first_event_index: int
+
+    @property
+    def last_iteration(self) -> int:
+        """The greatest iteration with a row."""
+        return self.iterations[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,8 @@ class EventReader:
         self.root_context = lru_cache(maxsize=256)(self._read_root_context)
         self.consumers = lru_cache(maxsize=10_000)(self._read_consumers)
         self.execution_outputs = lru_cache(maxsize=4096)(self._read_execution_outputs)
+        self.users = lru_cache(maxsize=4096)(self._read_users)
+        self._users_before = lru_cache(maxsize=4096)(self._read_users_before)
         self._nearest = lru_cache(maxsize=10_000)(self._read_nearest)
 
     def bad_events(
@@ -234,14 +239,18 @@ class EventReader:
 
     def _read_site_visits(self, step_id: int, execution_index: int | None) -> tuple[SiteVisit, ...]:
         rows = self._logdir.rows(
-            "SELECT graph_id, call_site, coalesce(frame_id, 0), min(coalesce(iteration, 0)), "
-            "max(coalesce(iteration, 0)), min(event_index) AS first_event_index "
+            "SELECT graph_id, call_site, coalesce(frame_id, 0), coalesce(iteration, 0) AS iteration_, "
+            "min(event_index) "
             "FROM tensor_health WHERE run_id = ? AND step_id = ? AND execution_index IS NOT DISTINCT FROM ? "
             "AND graph_id IS NOT NULL AND call_site IS NOT NULL "
-            "GROUP BY graph_id, call_site, coalesce(frame_id, 0) ORDER BY first_event_index",
+            "GROUP BY graph_id, call_site, coalesce(frame_id, 0), coalesce(iteration, 0) ORDER BY iteration_",
             [self._run_id, step_id, execution_index],
         )
-        return tuple(SiteVisit(*row) for row in rows)
+        iterations: dict[tuple[int, str, int], dict[int, int]] = {}
+        for graph_id, call_site, frame_id, iteration, event_index in rows:
+            iterations.setdefault((graph_id, call_site, frame_id), {})[iteration] = event_index
+        visits = (SiteVisit(*key, tuple(found), min(found.values())) for key, found in iterations.items())
+        return tuple(sorted(visits, key=lambda visit: visit.first_event_index))
 
     def _read_root_context(self, execution_index: int, graph_id: int) -> Context:
         rows = self._logdir.rows(
@@ -324,29 +333,44 @@ class EventReader:
         )
         return [Execution(*row) for row in rows]
 
-    def users(self, tensor_id: int) -> list[tuple[str, int | None, int]]:
+    def _read_users(self, tensor_id: int) -> list[tuple[str, int | None, int]]:
         """Returns (op type, called graph, input index) of every way in which executions take an eager tensor."""
         rows = self._logdir.rows(
             "SELECT DISTINCT e.op_type, e.graph_id, i.input_index FROM execution_input AS i JOIN execution AS e "
             "ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
-            "WHERE i.run_id = ? AND i.tensor_id = ? ORDER BY ALL",
+            "WHERE i.run_id = ? AND i.tensor_id = ? ORDER BY e.op_type, e.graph_id, i.input_index",
             [self._run_id, tensor_id],
         )
         return [(op_type, graph_id, index) for op_type, graph_id, index in rows]
 
-    def last_user(self, tensor_id: int, *, op_types: Sequence[str], before: int) -> Execution | None:
-        """Returns the last execution of these op types or functions that takes an eager tensor and starts before."""
-        if not op_types:
-            return None
+    def users_before(self, tensor_id: int, *, op_types: Sequence[str], before: int) -> Iterator[Execution]:
+        """Yields the executions of these op types or functions that take an eager tensor, the last one first.
+
+        Args:
+            tensor_id: The tensor.
+            op_types: Op types, or functions by their names.
+            before: Only executions that start before this event_index.
+        """
+        limit = 1
+        while op_types:
+            found = self._users_before(tensor_id, tuple(op_types), before, limit)
+            yield from found
+            if len(found) < limit:
+                return
+            before, limit = found[-1].event_index, min(2 * limit, 256)
+
+    def _read_users_before(
+        self, tensor_id: int, op_types: tuple[str, ...], before: int, limit: int
+    ) -> tuple[Execution, ...]:
         rows = self._logdir.rows(
-            "SELECT e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id "
+            "SELECT DISTINCT e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id "
             "FROM execution_input AS i JOIN execution AS e "
             "ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
             f"WHERE i.run_id = ? AND i.tensor_id = ? AND e.op_type IN ({', '.join('?' * len(op_types))}) "
-            "AND e.event_index < ? ORDER BY e.event_index DESC LIMIT 1",
+            f"AND e.event_index < ? ORDER BY e.event_index DESC LIMIT {limit}",
             [self._run_id, tensor_id, *op_types, before],
         )
-        return Execution(*rows[0]) if rows else None
+        return tuple(Execution(*row) for row in rows)
 
     def _events(self, condition: str, parameters: Sequence[object]) -> list[TensorEvent]:
         return [_event(row) for row in self._logdir.rows(_SELECT + condition, [self._run_id, *parameters])]

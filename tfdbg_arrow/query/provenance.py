@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -32,11 +33,30 @@ class Input:
         index: Which input, from 0.
         trace: Where it came from.
         write: For a variable or another resource, the last write to it; None where none was recorded.
+        events: The recorded tensors that it stands for: its own row, or of a resource those that its content came from.
     """
 
     index: int
     trace: Trace
     write: Write | None
+    events: tuple[TensorEvent, ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a resource held at a read.
+
+    Attributes:
+        last: The last write; None where none was recorded.
+        values: What was written and is in it still: (place, whether `eager` or `graph` code wrote it), latest first.
+        old_value: A recorded read of what it held before these; None where there is none, or where they replaced it.
+        is_known: Whether these decide what it held.
+    """
+
+    last: Write | None
+    values: tuple[tuple[Place, str], ...]
+    old_value: TensorEvent | None
+    is_known: bool
 
 
 @dataclass(frozen=True)
@@ -66,6 +86,7 @@ class DataFlow:
         self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
         self._resources = Resources(self.graphs, self.events, self.borders)
         self._sources: dict[int, Sources] = {}
+        self._contents: dict[tuple[Place, int], Content] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
         settings = logdir.rows(
             "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 AND NOT EXISTS "
@@ -84,10 +105,15 @@ class DataFlow:
         for index, (place, how) in enumerate(self._input_places(event)):
             trace = self.trace(place, how=how, near=event.event_index)
             write = None
+            rows = [row for row in (trace.event or trace.health,) if row is not None]
             if trace.dtype == "resource":
-                write, is_known = self._last_write(trace, event)
-                trace = trace if is_known else replace(trace, is_lost=True)
-            found.append(Input(index, trace, write))
+                content = self.content(trace, event)
+                write = content.last
+                trace = trace if write is not None or content.is_known else replace(trace, is_lost=True)
+                traces = [self.trace(value, how=how, near=2**63 - 1) for value, how in content.values]
+                rows = [row for each in traces if (row := each.event or each.health) is not None]
+                rows += [] if content.old_value is None else [content.old_value]
+            found.append(Input(index, trace, write, tuple(rows)))
         return tuple(found)
 
     def sources_of(self, event: TensorEvent) -> Sources:
@@ -177,9 +203,10 @@ class DataFlow:
             if len(seen) > _MAX_UNRECORDED:
                 return Sources(tuple(found.values()), is_complete=False)
             if trace.dtype == "resource":
-                more, is_known, old_value = self._written(trace, event)
-                if old_value is not None:
-                    found[old_value.event_index] = old_value
+                content = self.content(trace, event)
+                more, is_known = list(content.values), content.is_known
+                if content.old_value is not None:
+                    found[content.old_value.event_index] = content.old_value
             else:
                 more = list(self._made_from(trace.place))
                 # A list of tensors is what was put in; any other unrecorded tensor is not known by its inputs.
@@ -200,26 +227,44 @@ class DataFlow:
                 source, slot = op.inputs[0]
                 yield GraphTensor(own.context, own.graph_id, source, slot, own.near), "graph"
 
-    def _written(self, handle: Trace, reader: TensorEvent) -> tuple[list[tuple[Place, str]], bool, TensorEvent | None]:
-        """Returns (the values last written to a resource, whether they decide its content, its old value)."""
-        write, is_known = self._last_write(handle, reader)
-        if write is None:
-            return [], is_known, None
-        how = "eager" if write.graph_id is None else "graph"
-        is_known = write.is_replacing or write.old_value is not None
-        return [(value, how) for value in write.values], is_known, write.old_value
+    def content(self, handle: Trace, reader: TensorEvent) -> Content:
+        """Returns what a resource held when it was read.
 
-    def _last_write(self, handle: Trace, reader: TensorEvent) -> tuple[Write | None, bool]:
-        """Returns (the last write to a resource before it was read, whether it is known to be the last)."""
-        write = self._resources.last_write(handle, reader=reader)
-        if write is None:
-            # Never written while recording: what it holds came from outside, and that is known.
-            return None, not handle.is_lost and not self._gaps.between(-1, reader.execution_index)
-        if write.execution_index is not None and write.execution_index == reader.execution_index:
-            return write, True
-        if self._gaps.between(write.execution_index, reader.execution_index):
-            return None, False
-        return write, True
+        Of writes that change what is there, all back to one that replaces it, or to a recorded read of the old value.
+        """
+        key = (handle.place, reader.event_index)
+        if key not in self._contents:
+            self._contents[key] = self._find_content(handle, reader)
+        return self._contents[key]
+
+    def _find_content(self, handle: Trace, reader: TensorEvent) -> Content:
+        last: Write | None = None
+        later: Write | None = None
+        values: list[tuple[Place, str]] = []
+        until = reader.execution_index
+        for write in itertools.chain(self._resources.writes(handle, reader=reader), [None]):
+            if later is not None:
+                old = self._resources.read_between(handle, after=write, before=later)
+                if old is not None:
+                    is_known = not self._gaps.between(old.execution_index, later.execution_index)
+                    return Content(last, tuple(values), old, is_known)
+            if write is None:
+                # Before its first write it holds what came from outside, and that is known.
+                is_known = not handle.is_lost and not self._gaps.between(-1, until)
+                return Content(last, tuple(values), None, is_known)
+            if write.execution_index is None or write.execution_index != until:
+                if self._gaps.between(write.execution_index, until):
+                    return Content(last, tuple(values), None, is_known=False)
+                until = write.execution_index
+            last = last or write
+            how = "eager" if write.graph_id is None else "graph"
+            values += [(value, how) for value in write.values]
+            if write.is_replacing or write.old_value is not None:
+                return Content(last, tuple(values), write.old_value, is_known=True)
+            if len(values) > _MAX_UNRECORDED:
+                break
+            later = write
+        return Content(last, tuple(values), None, is_known=False)
 
     def _is_made_known(self, event: TensorEvent) -> bool:
         """Whether the recording tells what the op that made a tensor took in."""
@@ -283,7 +328,10 @@ class DataFlow:
         if event is not None:
             return event.dtype
         if isinstance(place, EagerValue):
-            return self.events.eager(place.tensor_id).dtype
+            tensor = self.events.eager(place.tensor_id)
+            if tensor.dtype is None and tensor.execution_index is None and self._resources.is_resource(place.tensor_id):
+                return "resource"
+            return tensor.dtype
         return self.graphs.graph(place.graph_id).dtypes.get((place.op_name, place.output_slot))
 
     def _is_external(self, place: Place) -> bool:
