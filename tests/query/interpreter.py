@@ -351,9 +351,7 @@ class Interpreter:
             values[..., 0] = poison.value
         return values
 
-    def _recorder_in_graph(
-        self, builder: GraphBuilder, op: Op, slot: int, row: Row, place: Place
-    ) -> Callable[[], int]:
+    def _recorder_in_graph(self, builder: GraphBuilder, op: Op, slot: int, row: Row, place: Place) -> Callable[[], int]:
         return lambda: self.run.tensor(
             builder,
             f"{op.name}:{slot}",
@@ -387,9 +385,7 @@ class Interpreter:
 def _entering(callee: Graph, values: list[Value]) -> list[Value]:
     """The inputs of a calling op as the arguments of what it calls."""
     hows = ["argument"] * len(callee.arguments) + ["capture"] * len(callee.captures)
-    return [
-        value.crossed(how) if isinstance(value, Ref) else value for value, how in zip(values, hows, strict=True)
-    ]
+    return [value.crossed(how) if isinstance(value, Ref) else value for value, how in zip(values, hows, strict=True)]
 
 
 def _can_write(graph: Graph, handle: str) -> bool:

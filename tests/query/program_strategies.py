@@ -27,7 +27,6 @@ _ELEMENTS = st.sampled_from([1.0, 0.0, -2.0, 0.5, 3.0])
 _POISONS = st.one_of(
     st.none(),
     st.none(),
-    st.none(),
     st.builds(Poison, st.sampled_from([math.nan, math.inf, -math.inf]), st.sampled_from([-1, 0, 1])),
 )
 _MAX_DEPTH = 3
@@ -50,15 +49,16 @@ class _Writer:
         self._variables: list[Variable] = []
         self._functions: list[Graph] = []
         self._eager: list[EagerSymbol] = []
-        self._budget = 3 * max_ops
+        self._budget = 6 * max_ops
         """How many ops there may still be in all graphs, lest loops of loops of calls grow without bound."""
 
     def program(self, max_statements: int) -> Program:
         statements: list[Statement] = [self._constant()]
-        for _ in range(self._number(0, 2)):
+        for _ in range(self._number(1, 2)):
             self._variables.append(Variable(self._new_id(), self._elements()))
         for _ in range(self._number(1, 3)):
             self._functions.append(self._function())
+        statements.append(self._call(self._functions[-1]))
         for _ in range(self._number(1, max_statements)):
             statements.append(self._statement())
         return Program(tuple(self._variables), tuple(statements), self._number(0, 1000))
@@ -76,11 +76,7 @@ class _Writer:
         if kind == "constant":
             return self._constant()
         if kind == "call":
-            graph = self._choice(self._functions)
-            arguments = tuple(self._choice(self._eager) for _ in graph.arguments)
-            outputs = tuple(self._new_eager() for _ in graph.results)
-            self._eager += outputs
-            return EagerCall(graph, arguments, outputs)
+            return self._call(self._choice(self._functions))
         if kind == "op":
             op_type = self._choice([*_BINARY, *(name for name in _UNARY if name != "Unpack")])
             inputs = tuple(self._choice(self._eager) for _ in range(2 if op_type in _BINARY else 1))
@@ -91,6 +87,12 @@ class _Writer:
             return self._with_output(EagerOp("ReadVariableOp", (), self._new_eager(), variable))
         op_type = "AssignVariableOp" if kind == "assign" else "AssignAddVariableOp"
         return EagerOp(op_type, (self._choice(self._eager),), None, variable)
+
+    def _call(self, graph: Graph) -> EagerCall:
+        arguments = tuple(self._choice(self._eager) for _ in graph.arguments)
+        outputs = tuple(self._new_eager() for _ in graph.results)
+        self._eager += outputs
+        return EagerCall(graph, arguments, outputs)
 
     def _with_output(self, op: EagerOp) -> EagerOp:
         assert op.output is not None
@@ -117,7 +119,7 @@ class _Writer:
 
     def _fill(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> None:
         """Adds ops to a graph; what they give is added to its tensors."""
-        for _ in range(self._number(1, self._max_ops)):
+        for _ in range(self._number(2, self._max_ops)):
             if self._budget <= 0:
                 return
             self._budget -= 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 NUM_ELEMENTS = 2
 
@@ -244,3 +245,7 @@ class Program:
 
     def __repr__(self) -> str:
         return "\n".join(["Program:", *map(repr, (*self.variables, *self.statements)), f"order={self.order}"])
+
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        """How hypothesis prints one that fails."""
+        printer.text(repr(self))

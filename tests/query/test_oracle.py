@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from tfdbg_arrow.query import Logdir, open_logdir
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.provenance import DataFlow
+from tfdbg_arrow.query.recorded import read_events
 from tfdbg_arrow.schema import arrow_schema
 
 from . import oracle
@@ -46,12 +46,11 @@ def check(program: Program, logdir: Logdir) -> None:
 
 
 def assert_inputs(rows: dict[int, Row], logdir: Logdir) -> None:
-    """Every row has the inputs, the verdict and the completeness that it should."""
+    """Every row has the sources, and the verdict, that it should, and they are known to be all."""
     flow = DataFlow(logdir, run_id="run-a")
     origins = Origins(flow, kinds=("nan", "inf"))
-    for row in rows.values():
-        event = flow.events.event(row.event_index)
-        assert event is not None
+    for event in read_events(logdir, "event_index >= 0 ORDER BY event_index", ["run-a"]):
+        row = rows[event.event_index]
         assert event.bad_kinds() == row.kinds
         expected = sorted(source.event_index for source in oracle.sources(row))
         found = flow.sources_of(event)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.callsites import CallSites, Level, join_site
-from tfdbg_arrow.query.events import Context, EventReader, SiteVisit
+from tfdbg_arrow.query.events import EventReader
 from tfdbg_arrow.query.graphs import Argument, Call, GraphReader, Op
 from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place
+from tfdbg_arrow.query.recorded import Context, SiteVisit
 from tfdbg_arrow.query.sessions import REFERENCE_VARIABLES, Sessions
 
 PASSING_OPS = frozenset({

@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.events import Context, EventReader, SiteVisit
+from tfdbg_arrow.query.events import EventReader
 from tfdbg_arrow.query.frames import find_entries
 from tfdbg_arrow.query.graphs import Call, GraphReader
+from tfdbg_arrow.query.recorded import Context, SiteVisit
 
 _SUFFIXES = {
     "body": r"/body(/_\d+)?",

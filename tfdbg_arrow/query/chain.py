@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.events import KINDS, TensorEvent
 from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.provenance import DataFlow
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 from tfdbg_arrow.query.why import explain
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.coverage import check_run
-from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.expected import Expectation
 from tfdbg_arrow.query.gaps import read_left_out
 from tfdbg_arrow.query.health import TensorHealth, health_facts
@@ -17,6 +16,7 @@ from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.places import EagerValue
 from tfdbg_arrow.query.provenance import COLLECTIVES, DataFlow, Input
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.borders import Borders
 from tfdbg_arrow.query.callsites import CallSites
-from tfdbg_arrow.query.events import EventReader, TensorEvent
+from tfdbg_arrow.query.events import EventReader
 from tfdbg_arrow.query.gaps import Gaps
 from tfdbg_arrow.query.graphs import NEVER_BAD, GraphReader
 from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place, Trace
+from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.variables import Resources, Write
 
 _CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")

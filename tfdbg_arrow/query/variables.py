@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.borders import PASSING_OPS, Borders
 from tfdbg_arrow.query.callsites import Level
-from tfdbg_arrow.query.events import Context, EventReader, Execution, TensorEvent
+from tfdbg_arrow.query.events import EventReader
 from tfdbg_arrow.query.graphs import Call, GraphReader, Op
 from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place, Trace
+from tfdbg_arrow.query.recorded import Context, Execution, TensorEvent
 
 _WRITER = re.compile(
     r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
@@ -95,7 +96,7 @@ class Resources:
         start = self._events.execution(before.execution_index)
         if start is None:
             return None
-        for execution in self._events.users_before(tensor_id, op_types=readers, before=start.event_index):
+        for execution in self._events.uses_before(tensor_id, op_types=readers, before=start.event_index):
             if execution.execution_index <= earliest:
                 return None
             event = self._read_in(execution, tensor_id)
@@ -162,19 +163,21 @@ class Resources:
     def _before(self, tensor_id: int, *, before: int) -> Iterator[Write]:
         """Yields the writes by the executions before an event."""
         writers = self._users(tensor_id, is_wanted=self._writes)
-        for execution in self._events.users_before(tensor_id, op_types=writers, before=before):
+        for execution in self._events.uses_before(tensor_id, op_types=writers, before=before):
             yield from self._by(execution, tensor_id)
 
     def _users(self, tensor_id: int, *, is_wanted: Callable[[str, int | None, int], bool]) -> tuple[str, ...]:
         """Returns the op types, functions included, that use a handle in one of the ways wanted."""
-        found = (op_type for op_type, graph_id, index in self._all_users(tensor_id) if is_wanted(op_type, graph_id, index))
+        found = (
+            op_type for op_type, graph_id, index in self._all_users(tensor_id) if is_wanted(op_type, graph_id, index)
+        )
         return tuple(sorted(set(found)))
 
     def _all_users(self, tensor_id: int) -> list[tuple[str, int | None, int]]:
         """Returns (op type, called graph, input index) of every way in which executions use a handle."""
         return [
             (op_type, self._graphs.function_graphs.get(op_type, called), index)
-            for op_type, called, index in self._events.users(tensor_id)
+            for op_type, called, index in self._events.ways_of_use(tensor_id)
         ]
 
     def _writes(self, op_type: str, graph_id: int | None, index: int) -> bool:
@@ -237,9 +240,7 @@ class Resources:
             else:
                 yield from self._in_callees(op, graph_id, handle_name, context, near=near)
 
-    def _in_callees(
-        self, op: Op, graph_id: int, handle_name: str, context: Context, *, near: int
-    ) -> Iterator[Write]:
+    def _in_callees(self, op: Op, graph_id: int, handle_name: str, context: Context, *, near: int) -> Iterator[Write]:
         """Yields the writes in what an op called: the branch that ran, all iterations of a loop."""
         for call in self._graphs.calls(graph_id, op.op_name):
             if call.callee_graph_id is None or call.attribute == "cond":
