@@ -44,6 +44,9 @@ class Row:
         record: Adds the row to the run; returns its event_index.
         scope: As in tensor_health.
         event_index: Set when it is recorded.
+        passed: The row of the op that computed it, where it only crossed borders since.
+        variables: The variables that it was written to, by the tensor ids of their handles.
+        returned_by: The functions that returned it to eager code, as `name:output`.
     """
 
     values: Array
@@ -51,6 +54,9 @@ class Row:
     record: Callable[[], int] = field(repr=False)
     scope: str = "graph"
     event_index: int = -1
+    passed: Row | None = None
+    variables: set[int] = field(default_factory=set)
+    returned_by: dict[str, None] = field(default_factory=dict)
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -156,6 +162,7 @@ class Interpreter:
             inputs = [(_eager_how(ref), [ref.row]) for ref in refs]
         assert op.output is not None
         row = self._output_row(execution, op.output, 0, values, inputs)
+        row.passed = refs[0].row if op.op_type == "Identity" else None
         if op.variable is not None:
             self._stores[op.variable].read = row
         self._eager[op.output] = refs[0] if op.op_type == "Identity" else Ref(row, values)
@@ -181,7 +188,8 @@ class Interpreter:
         self._pending.clear()
         for slot, (symbol, result) in enumerate(zip(call.outputs, results, strict=True)):
             assert isinstance(result, Ref)
-            self._output_row(execution, symbol, slot, result.values, [("call", [result.row])])
+            self._output_row(execution, symbol, slot, result.values, [("call", [result.row])]).passed = result.row
+            result.row.returned_by[f"{graph.name}:{slot}"] = None
             self._eager[symbol] = result.crossed("call")
 
     def _start(
@@ -256,7 +264,7 @@ class Interpreter:
         def crossed(value: Value, how: str, slot: int = 0) -> Value:
             """The row of a tensor that only passes, and the tensor as what comes after finds it."""
             if isinstance(value, Ref):
-                row(value.values, [(how, [value.row])], slot)
+                row(value.values, [(how, [value.row])], slot).passed = value.row
             return value
 
         if op.name in given:
@@ -336,6 +344,7 @@ class Interpreter:
         return found
 
     def _write(self, store: Store, op_type: str, ref: Ref, *, old: Row | None) -> None:
+        ref.row.variables.add(store.tensor_id)
         if op_type == "AssignVariableOp":
             store.values, store.rows = ref.values, [ref.row]
         else:

@@ -30,11 +30,25 @@ class Answer:
         hops: In the order in which the search finds them: the bad ones are followed earliest first.
         origin: event_index of the origin.
         path: event_indexes from that origin to the start, its causes left out.
+        causes: event_indexes of the healthy tensors that the origin was made from.
     """
 
     hops: tuple[ExpectedHop, ...]
     origin: int
     path: tuple[int, ...]
+    causes: frozenset[int]
+
+
+@dataclass(frozen=True)
+class ExpectedSpreadHop:
+    """What a hop of a spread must be; the attributes are those of SpreadHop."""
+
+    event_index: int
+    source_hop_index: int | None
+    input_index: int | None
+    how: str
+    variables: tuple[int, ...]
+    returned_by: tuple[str, ...]
 
 
 def sources(row: Row) -> list[Row]:
@@ -107,7 +121,35 @@ def provenance(start: Row) -> Answer:
     while at is not None:
         path.append(hops[at].event_index)
         at = hops[at].user_hop_index
-    return Answer(tuple(hops), origin.event_index, tuple(path))
+    made_from = sources(rows[found[origin.event_index]])
+    causes = frozenset(source.event_index for source in made_from if not source.kinds)
+    return Answer(tuple(hops), origin.event_index, tuple(path), causes)
+
+
+def spread(start: Row, rows: dict[int, Row]) -> tuple[ExpectedSpreadHop, ...]:
+    """Returns all bad tensors that were made from a bad one, those recorded first followed first."""
+    users: dict[int, list[tuple[Row, int, str]]] = {}
+    for _, row in sorted(rows.items()):
+        if row.passed is None and row.kinds:
+            for input_index, (how, taken) in enumerate(row.inputs):
+                for source in taken:
+                    users.setdefault(source.event_index, []).append((row, input_index, how))
+    start = start.passed or start
+    hops = [ExpectedSpreadHop(start.event_index, None, None, "start", *_reached(start))]
+    found = {start.event_index: 0}
+    waiting = [start.event_index]
+    while waiting:
+        source_index = heapq.heappop(waiting)
+        for user, input_index, how in users.get(source_index, ()):
+            if user.event_index not in found:
+                found[user.event_index] = len(hops)
+                heapq.heappush(waiting, user.event_index)
+                hops.append(ExpectedSpreadHop(user.event_index, found[source_index], input_index, how, *_reached(user)))
+    return tuple(hops)
+
+
+def _reached(row: Row) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    return tuple(sorted(row.variables)), tuple(row.returned_by)
 
 
 def _users(event_index: int, users: dict[int, set[int]]) -> set[int]:

@@ -43,6 +43,7 @@ def check(program: Program, logdir: Logdir) -> None:
     bad = [row for row in interpreter.rows.values() if row.kinds]
     for start in (*bad[:1], *bad[-2:]):
         assert_provenance(start, logdir)
+        assert_spread(start, interpreter.rows, logdir)
 
 
 def assert_inputs(rows: dict[int, Row], logdir: Logdir) -> None:
@@ -71,8 +72,19 @@ def assert_provenance(start: Row, logdir: Logdir) -> None:
     assert found.origin is not None
     assert found.origin.event_index == expected.origin
     assert tuple(hop.event_index for hop in found.path if hop.role != "cause") == expected.path
-    causes = [hop for hop in found.path if hop.role == "cause"]
-    assert {hop.user_hop_index for hop in causes} <= {found.origin.hop_index}
+    assert {hop.event_index for hop in found.path if hop.role == "cause"} == expected.causes
+
+
+def assert_spread(start: Row, rows: dict[int, Row], logdir: Logdir) -> None:
+    found = logdir.spread(start.event_index)
+    assert not found.is_cut
+    hops = tuple(
+        oracle.ExpectedSpreadHop(
+            hop.event_index, hop.source_hop_index, hop.input_index, hop.how, hop.variables, hop.returned_by
+        )
+        for hop in found.hops
+    )
+    assert hops == oracle.spread(start, rows)
 
 
 @QUICK

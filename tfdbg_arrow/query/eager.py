@@ -111,6 +111,11 @@ class EagerReader:
                 last = execution
                 yield execution
 
+    def op_types(self) -> list[tuple[str, int | None]]:
+        """Returns (op type or function, called graph) of all executions, each once."""
+        rows = self._logdir.rows("SELECT DISTINCT op_type, graph_id FROM execution WHERE run_id = ?", [self._run_id])
+        return [(op_type, graph_id) for op_type, graph_id in rows]
+
     def executions_of(self, op_types: Sequence[str]) -> list[Execution]:
         """Returns the executions of these op types or functions, by event_index."""
         if not op_types:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.history import HistoryRow
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.nonfinite import NonFinite
+    from tfdbg_arrow.query.spread import Spread
 
 _Result = TypeVar("_Result")
 
@@ -227,6 +228,12 @@ class Logdir:
         from tfdbg_arrow.query.chain import provenance
 
         return provenance(self, event_index, run_id=run_id, limit=limit)
+
+    def spread(self, event_index: int, *, run_id: str | None = None, limit: int = 10_000) -> Spread:
+        """Returns what a bad tensor spoilt; see `tfdbg_arrow.query.spread`."""
+        from tfdbg_arrow.query.spread import spread
+
+        return spread(self, event_index, run_id=run_id, limit=limit)
 
     def history(
         self,

@@ -235,7 +235,7 @@ class _RunReader:
         return self.origins.first(lambda root: (self.expectation.reason(root) is not None) == is_expected)
 
     def describe(self, event: TensorEvent) -> NonFinite:
-        stack = self._stacks.stack(self._stack_trace_id(event))
+        stack = self._stacks.stack(self.flow.stack_trace_id(event))
         expected_reason = self.expectation.reason(event)
         return NonFinite(
             run_id=self._run_id,
@@ -310,15 +310,6 @@ class _RunReader:
 
     def _graph_name(self, graph_id: int | None) -> str | None:
         return None if graph_id is None else self.flow.graphs.names.get(graph_id)
-
-    def _stack_trace_id(self, event: TensorEvent) -> int | None:
-        if event.scope == "graph":
-            if event.graph_id is None or event.op_name is None:
-                return None
-            op = self.flow.graphs.op(event.graph_id, event.op_name)
-            return None if op is None else op.stack_trace_id
-        execution = None if event.execution_index is None else self.flow.events.execution(event.execution_index)
-        return None if execution is None else execution.stack_trace_id
 
 
 def _health(event: TensorEvent) -> TensorHealth:

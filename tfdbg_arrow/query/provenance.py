@@ -85,7 +85,7 @@ class DataFlow:
         self.graphs = GraphReader(logdir, run_id=run_id)
         self.events = EventReader(logdir, run_id=run_id)
         self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
-        self._resources = Resources(self.graphs, self.events, self.borders)
+        self.resources = Resources(self.graphs, self.events, self.borders)
         self._sources: dict[int, Sources] = {}
         self._contents: dict[tuple[Place, int], Content] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
@@ -135,6 +135,16 @@ class DataFlow:
         if place is None:
             return event
         return self.trace(place, how="graph", near=event.event_index).event or event
+
+    def stack_trace_id(self, event: TensorEvent) -> int | None:
+        """Returns the stack that created the op of a tensor, or executed it; None where it was not recorded."""
+        if event.scope == "graph":
+            if event.graph_id is None or event.op_name is None:
+                return None
+            op = self.graphs.op(event.graph_id, event.op_name)
+            return None if op is None else op.stack_trace_id
+        execution = None if event.execution_index is None else self.events.execution(event.execution_index)
+        return None if execution is None else execution.stack_trace_id
 
     def trace(self, place: Place, *, how: str, near: int) -> Trace:
         """Follows a tensor back over borders to the op that computed it.
@@ -243,9 +253,9 @@ class DataFlow:
         later: Write | None = None
         values: list[tuple[Place, str]] = []
         until = reader.execution_index
-        for write in itertools.chain(self._resources.writes(handle, reader=reader), [None]):
+        for write in itertools.chain(self.resources.writes(handle, reader=reader), [None]):
             if later is not None:
-                old = self._resources.read_between(handle, after=write, before=later)
+                old = self.resources.read_between(handle, after=write, before=later)
                 if old is not None:
                     is_known = not self._gaps.between(old.execution_index, later.execution_index)
                     return Content(last, tuple(values), old, is_known)
@@ -330,7 +340,7 @@ class DataFlow:
             return event.dtype
         if isinstance(place, EagerValue):
             tensor = self.events.eager(place.tensor_id)
-            if tensor.dtype is None and tensor.execution_index is None and self._resources.is_resource(place.tensor_id):
+            if tensor.dtype is None and tensor.execution_index is None and self.resources.is_resource(place.tensor_id):
                 return "resource"
             return tensor.dtype
         return self.graphs.graph(place.graph_id).dtypes.get((place.op_name, place.output_slot))

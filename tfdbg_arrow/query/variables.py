@@ -45,6 +45,14 @@ class Write:
     old_value: TensorEvent | None
 
 
+@dataclass(frozen=True, slots=True)
+class WriteSite:
+    """Where something was written to resources: their handles, and the tensors that went in."""
+
+    handles: tuple[Place, ...]
+    values: tuple[Place, ...]
+
+
 class Resources:
     """Finds writes to resources within one run.
 
@@ -61,6 +69,7 @@ class Resources:
         self._events = events
         self._borders = borders
         self._writers: dict[tuple[int, str], tuple[Op, ...]] = {}
+        self._writers_of: dict[int, list[Op]] = {}
 
     def writes(self, handle: Trace, *, reader: TensorEvent) -> Iterator[Write]:
         """Yields the recorded writes before a read, the last one first.
@@ -103,6 +112,64 @@ class Resources:
             if event is not None:
                 return event
         return None
+
+    def all_writes(self, *, after: int | None, before: int | None) -> Iterator[WriteSite]:
+        """Yields every recorded write to resources.
+
+        Args:
+            after: Only by this execution and later ones; None: all.
+            before: Only by executions that start before this event_index; None: all.
+        """
+        for execution in self._events.executions_of(self._writing_functions()):
+            if (after is not None and execution.execution_index < after) or (
+                before is not None and execution.event_index >= before
+            ):
+                continue
+            graph_id = self._graphs.function_graphs.get(execution.op_type, execution.graph_id)
+            if graph_id is not None:
+                yield from self._all_writes_in(execution, graph_id)
+                continue
+            ids = list(self._events.execution_inputs(execution.execution_index).values())
+            if ids:
+                yield WriteSite((EagerValue(ids[0]),), tuple(map(EagerValue, ids[1:])))
+
+    def _writing_functions(self) -> list[str]:
+        """Returns the types of the executions that write to resources: ops, and functions that do at any depth."""
+        found = []
+        for op_type, called in self._events.op_types():
+            graph_id = self._graphs.function_graphs.get(op_type, called)
+            if graph_id is None:
+                is_writing = _WRITER.fullmatch(op_type) is not None
+            else:
+                is_writing = any(self._writers_in(part) for part in self._graphs.parts(graph_id))
+            if is_writing:
+                found.append(op_type)
+        return found
+
+    def _writers_in(self, graph_id: int) -> list[Op]:
+        """Returns the ops of a graph itself that write to resources."""
+        if graph_id not in self._writers_of:
+            ops = self._graphs.graph(graph_id).ops.values()
+            self._writers_of[graph_id] = [op for op in ops if _WRITER.fullmatch(op.op_type) is not None]
+        return self._writers_of[graph_id]
+
+    def _all_writes_in(self, execution: Execution, graph_id: int) -> Iterator[WriteSite]:
+        """Yields the writes in one call."""
+        root = self._events.root_context(execution.execution_index, graph_id)
+        places: dict[tuple[int, Context], None] = {(graph_id, root): None}
+        visits = () if root.step_id is None else self._events.site_visits(root.step_id, root.execution_index)
+        for visit in visits:
+            at = replace(root, call_site=visit.call_site, frame_id=visit.frame_id)
+            for iteration in visit.iterations if self._writers_in(visit.graph_id) else ():
+                places[visit.graph_id, replace(at, iteration=iteration)] = None
+        for part_id, context in places:
+            dtypes = self._graphs.graph(part_id).dtypes
+            for op in self._writers_in(part_id):
+                inputs = [
+                    (GraphTensor(context, part_id, *source, 2**63 - 1), dtypes.get(source)) for source in op.inputs
+                ]
+                handles = tuple(place for place, dtype in inputs if dtype == "resource")
+                yield WriteSite(handles, tuple(place for place, dtype in inputs if dtype != "resource"))
 
     def is_resource(self, tensor_id: int) -> bool:
         """Whether executions use a tensor from outside as a handle: what kind of tensor it is was not recorded."""
