@@ -23,7 +23,7 @@ from .programs import (
 
 _UNARY = ("Neg", "Identity", "Reverse", "SelectV2", "Log", "Sqrt", "Exp", "Unpack")
 _BINARY = ("AddV2", "Mul", "Sub", "RealDiv")
-_ELEMENTS = st.sampled_from([1.0, 0.0, -2.0, 0.5, 3.0])
+_ELEMENTS = st.sampled_from([1.0, 0.0, -2.0, 0.5])
 _POISONS = st.one_of(
     st.none(),
     st.none(),
@@ -56,7 +56,7 @@ class _Writer:
         statements: list[Statement] = [self._constant()]
         for _ in range(self._number(1, 2)):
             self._variables.append(Variable(self._new_id(), self._elements()))
-        for _ in range(self._number(1, 3)):
+        for _ in range(self._number(2, 3)):
             self._functions.append(self._function())
         statements.append(self._call(self._functions[-1]))
         for _ in range(self._number(1, max_statements)):
@@ -89,7 +89,7 @@ class _Writer:
         return EagerOp(op_type, (self._choice(self._eager),), None, variable)
 
     def _call(self, graph: Graph) -> EagerCall:
-        arguments = tuple(self._choice(self._eager) for _ in graph.arguments)
+        arguments = tuple(self._choice(self._eager[-4:]) for _ in graph.arguments)
         outputs = tuple(self._new_eager() for _ in graph.results)
         self._eager += outputs
         return EagerCall(graph, arguments, outputs)
@@ -115,7 +115,7 @@ class _Writer:
 
     def _return(self, graph: Graph, tensors: list[Symbol], number: int) -> None:
         """Returns tensors as TensorFlow does: each through an Identity of its own."""
-        graph.results += [graph.add("Identity", [self._choice(tensors[::-1])]) for _ in range(number)]
+        graph.results += [graph.add("Identity", [self._choice(tensors[:-4:-1])]) for _ in range(number)]
 
     def _fill(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> None:
         """Adds ops to a graph; what they give is added to its tensors."""
@@ -134,11 +134,12 @@ class _Writer:
         if self._functions:
             kinds += ["call", "call"]
         if depth < _MAX_DEPTH:
-            kinds += ["branch", "loop"]
+            kinds += ["branch", "loop", "loop"]
         kind = self._choice(kinds)
         if kind == "op":
             op_type = self._choice([*_BINARY, *_UNARY])
-            inputs = [self._choice(tensors) for _ in range(2 if op_type in _BINARY else 1)]
+            # The first input is one of the latest tensors, so that chains come about.
+            inputs = [self._choice(tensors[-3:]), *([self._choice(tensors)] if op_type in _BINARY else [])]
             poison = None if op_type == "Identity" else self._draw(_POISONS)
             dtypes = ("float32",) * (2 if op_type == "Unpack" else 1)
             first = graph.add(op_type, inputs, dtypes=dtypes, poison=poison)
@@ -150,10 +151,10 @@ class _Writer:
         elif kind in ("assign", "assign_add"):
             op_type = "AssignVariableOp" if kind == "assign" else "AssignAddVariableOp"
             handle = graph.capture(self._choice(self._variables))
-            graph.add(op_type, [handle, self._choice(tensors)], dtypes=())
+            graph.add(op_type, [handle, self._choice(tensors[-3:])], dtypes=())
         elif kind == "call":
             callee = self._choice(self._functions)
-            arguments = [self._choice(tensors) for _ in callee.arguments]
+            arguments = [self._choice(tensors[-3:]) for _ in callee.arguments]
             tensors += graph.called(callee, arguments, name=self._choice(["StatefulPartitionedCall", "scope/call"]))
         elif kind == "branch":
             tensors += self._branch(graph, tensors, depth=depth)
@@ -164,19 +165,19 @@ class _Writer:
         num_branches = self._number(2, 3)
         op_type = "Greater" if num_branches == 2 else "ArgMax"
         dtype = "bool" if num_branches == 2 else "int32"
-        predicate = graph.add(op_type, [self._choice(tensors)], dtypes=(dtype,))
+        predicate = graph.add(op_type, [self._choice(tensors[-3:])], dtypes=(dtype,))
         branches = []
         num_results = self._number(1, 2)
         for _ in range(num_branches):
             branch = self._graph("branch", around=graph)
-            inner = [branch.capture(self._choice(tensors)) for _ in range(self._number(1, 2))]
+            inner = [branch.capture(self._choice(tensors[-3:])) for _ in range(self._number(1, 2))]
             self._fill(branch, inner, depth=depth + 1)
             self._return(branch, inner, num_results)
             branches.append(branch)
         return graph.branched(predicate, branches)
 
     def _loop(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> list[Symbol]:
-        start = [self._choice(tensors) for _ in range(self._number(1, 2))]
+        start = [self._choice(tensors[-3:]) for _ in range(self._number(1, 2))]
         body, cond = self._graph("while_body", around=graph), self._graph("while_cond", around=graph)
         counter = body.argument(dtype="int32")
         inner = [body.argument() for _ in start]
@@ -186,7 +187,10 @@ class _Writer:
         self._fill(body, inner, depth=depth + 1)
         for argument in body.arguments[1:]:
             kept = Symbol(body, argument)
-            body.results.append(body.add("Identity", [kept if self._number(0, 3) == 3 else self._choice(inner[::-1])]))
+            chosen = kept if self._number(0, 3) == 3 else self._choice(inner[:-4:-1])
+            body.results.append(body.add("Identity", [chosen]))
+                body.add("Identity", [kept if self._number(0, 3) == 3 else self._choice(inner[:-4:-1])])
+            )
         condition = cond.add("Less", [cond.argument(dtype="int32")], dtypes=("bool",))
         seen = [cond.argument() for _ in start]
         cond.results = [condition]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, TensorHop, bad_start, check_one_run
+from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, TensorHop, bad_start, check_one_run, hop_columns, hop_row
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.provenance import DataFlow
@@ -50,6 +51,15 @@ class Provenance:
     run_id: str
     hops: tuple[Hop, ...]
     is_cut: bool
+
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        """Returns the columns of its rows."""
+        return hop_columns(Hop)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the hops as flat rows, in order: scalars only, the source as file_path and lineno, lists as text."""
+        return [hop_row(hop) for hop in self.hops]
 
     @property
     def origin(self) -> Hop | None:

@@ -125,6 +125,13 @@ def check_one_run(logdir: Logdir, run_id: str | None) -> str:
     return run_id
 
 
+def hop_columns(kind: type[TensorHop]) -> tuple[str, ...]:
+    """Returns the columns of the rows of a kind of hop."""
+    names = [field.name for field in fields(kind)]
+    place = names.index("source")
+    return (*names[:place], "file_path", "lineno", *names[place + 1 :])
+
+
 def hop_row(hop: TensorHop) -> dict[str, Any]:
     """Returns a hop as one flat row: scalars only, the source as file and line, lists as text."""
     row: dict[str, Any] = {}
@@ -135,8 +142,6 @@ def hop_row(hop: TensorHop) -> dict[str, Any]:
             row["lineno"] = None if value is None else value.lineno
         elif field.name == "shape":
             row["shape"] = None if value is None else str(list(value))
-        elif isinstance(value, tuple):
-            row[field.name] = ", ".join(map(str, value))
         else:
-            row[field.name] = value
+            row[field.name] = ", ".join(map(str, value)) if isinstance(value, tuple) else value
     return row

@@ -6,9 +6,10 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, TensorHop, bad_start, check_one_run
+from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, TensorHop, bad_start, check_one_run, hop_columns, hop_row
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.places import EagerValue, Place, Trace
 from tfdbg_arrow.query.provenance import DataFlow
@@ -49,6 +50,15 @@ class Spread:
     run_id: str
     hops: tuple[SpreadHop, ...]
     is_cut: bool
+
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        """Returns the columns of its rows."""
+        return hop_columns(SpreadHop)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the hops as flat rows, in order: scalars only, the source as file_path and lineno, lists as text."""
+        return [hop_row(hop) for hop in self.hops]
 
     @property
     def variables(self) -> tuple[int, ...]:
