@@ -189,8 +189,6 @@ class _Writer:
             kept = Symbol(body, argument)
             chosen = kept if self._number(0, 3) == 3 else self._choice(inner[:-4:-1])
             body.results.append(body.add("Identity", [chosen]))
-                body.add("Identity", [kept if self._number(0, 3) == 3 else self._choice(inner[:-4:-1])])
-            )
         condition = cond.add("Less", [cond.argument(dtype="int32")], dtypes=("bool",))
         seen = [cond.argument() for _ in start]
         cond.results = [condition]
