@@ -60,7 +60,7 @@ class _Writer:
             self._functions.append(self._function())
         statements.append(self._call(self._functions[-1]))
         for _ in range(self._number(1, max_statements)):
-            statements.append(self._statement())
+            statements += self._step() if self._number(0, 3) == 3 else [self._statement()]
         return Program(tuple(self._variables), tuple(statements), self._number(0, 1000))
 
     # Eager code.
@@ -87,6 +87,14 @@ class _Writer:
             return self._with_output(EagerOp("ReadVariableOp", (), self._new_eager(), variable))
         op_type = "AssignVariableOp" if kind == "assign" else "AssignAddVariableOp"
         return EagerOp(op_type, (self._choice(self._eager),), None, variable)
+
+    def _step(self) -> list[Statement]:
+        """A step of a training: a variable is read, something is computed with it, and it is updated."""
+        variable = self._choice(self._variables)
+        read = self._with_output(EagerOp("ReadVariableOp", (), self._new_eager(), variable))
+        call = self._call(self._choice(self._functions))
+        op_type = self._choice(["AssignAddVariableOp", "AssignVariableOp"])
+        return [read, call, EagerOp(op_type, (call.outputs[0],), None, variable)]
 
     def _call(self, graph: Graph) -> EagerCall:
         arguments = tuple(self._choice(self._eager[-4:]) for _ in graph.arguments)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,8 +11,10 @@ from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent, Use, read_events
 
 _BLOCK = 128
-"""Executions that are read at once."""
-_MAX_BLOCKS = 256
+"""Executions that are read at once at first; with each further block that is not there, twice as many."""
+_MAX_BLOCKS_AT_ONCE = 32
+_MAX_KEPT = 100_000
+"""Executions and tensors that are kept; when there are more, all are forgotten."""
 _MAX_USES = 20_000
 """Uses of one tensor that are read at once; a variable that has more is asked for piece by piece."""
 
@@ -34,16 +34,6 @@ _OF_BLOCK = (
 )
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Some executions, their inputs and outputs, and all eager tensors among these, by their ids and indexes."""
-
-    executions: dict[int, Execution]
-    inputs: dict[int, dict[int, int]]
-    outputs: dict[int, dict[int, tuple[int, str]]]
-    tensors: dict[int, EagerTensor]
-
-
 class EagerReader:
     """Reads the executions and eager tensors of one run; keeps what it read last.
 
@@ -55,31 +45,37 @@ class EagerReader:
     def __init__(self, logdir: Logdir, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
-        self._blocks: OrderedDict[int, _Block] = OrderedDict()
-        self._block_of: dict[int, int] = {}
-        self._single = lru_cache(maxsize=10_000)(self._read_single)
+        self._blocks: set[int] = set()
+        self._num_at_once = 1
+        self._executions: dict[int, Execution] = {}
+        self._inputs: dict[int, dict[int, int]] = {}
+        self._outputs: dict[int, dict[int, tuple[int, str]]] = {}
+        self._tensors: dict[int, EagerTensor] = {}
         self._some_uses = lru_cache(maxsize=1024)(self._read_some_uses)
         self._uses_before = lru_cache(maxsize=1024)(self._read_uses_before)
         self.ways_of_use = lru_cache(maxsize=4096)(self._read_ways_of_use)
 
     def tensor(self, tensor_id: int) -> EagerTensor:
         """Returns what is known of an eager tensor."""
-        block = self._block_of.get(tensor_id)
-        if block is not None:
-            return self._block(block).tensors[tensor_id]
-        return self._single(tensor_id)
+        known = self._tensors.get(tensor_id)
+        if known is None:
+            known = self._tensors[tensor_id] = self._read_single(tensor_id)
+        return known
 
     def execution(self, execution_index: int) -> Execution | None:
         """Returns an execution, or None where it was not recorded."""
-        return self._around(execution_index).executions.get(execution_index)
+        self._need(execution_index)
+        return self._executions.get(execution_index)
 
     def inputs(self, execution_index: int) -> dict[int, int]:
         """Returns the tensor id of each input of an execution, by its index, in order."""
-        return self._around(execution_index).inputs.get(execution_index, {})
+        self._need(execution_index)
+        return self._inputs.get(execution_index, {})
 
     def outputs(self, execution_index: int) -> dict[int, tuple[int, str]]:
         """Returns (tensor id, dtype) of each output of an execution, by its slot, in order."""
-        return self._around(execution_index).outputs.get(execution_index, {})
+        self._need(execution_index)
+        return self._outputs.get(execution_index, {})
 
     def uses(self, tensor_id: int) -> tuple[Use, ...]:
         """Returns every use of an eager tensor by an execution, in order."""
@@ -136,38 +132,44 @@ class EagerReader:
                 return
             before, limit = found[-1].event_index, min(2 * limit, 256)
 
-    def _around(self, execution_index: int) -> _Block:
-        return self._block(execution_index // _BLOCK)
+    def _need(self, execution_index: int) -> None:
+        """Reads the block of an execution if it is not there, and some of the blocks before it."""
+        number = execution_index // _BLOCK
+        if number in self._blocks:
+            return
+        if len(self._executions) + len(self._tensors) > _MAX_KEPT:
+            for kept in (self._blocks, self._executions, self._inputs, self._outputs, self._tensors):
+                kept.clear()
+        first = number
+        while first > 0 and first - 1 not in self._blocks and number - first + 1 < self._num_at_once:
+            first -= 1
+        self._num_at_once = min(2 * self._num_at_once, _MAX_BLOCKS_AT_ONCE)
+        self._read(first * _BLOCK, (number + 1) * _BLOCK - 1)
+        self._blocks.update(range(first, number + 1))
 
-    def _block(self, number: int) -> _Block:
-        block = self._blocks.get(number)
-        if block is None:
-            block = self._blocks[number] = self._read_block(number * _BLOCK, (number + 1) * _BLOCK - 1)
-            self._block_of.update(dict.fromkeys(block.tensors, number))
-            if len(self._blocks) > _MAX_BLOCKS:
-                self._blocks.popitem(last=False)
-        self._blocks.move_to_end(number)
-        return block
-
-    def _read_block(self, first: int, last: int) -> _Block:
+    def _read(self, first: int, last: int) -> None:
+        """Reads some executions, their inputs and outputs, and all eager tensors among these."""
         place = [self._run_id, first, last]
         condition = "WHERE run_id = ? AND execution_index BETWEEN ? AND ?"
-        executions = self._logdir.rows(
+        for row in self._logdir.rows(
             f"SELECT execution_index, event_index, op_type, graph_id, stack_trace_id FROM execution {condition}", place
-        )
-        inputs: dict[int, dict[int, int]] = {}
-        for index, input_index, tensor_id in self._logdir.rows(
-            f"SELECT execution_index, input_index, tensor_id FROM execution_input {condition} ORDER BY 1, 2", place
         ):
-            inputs.setdefault(index, {})[input_index] = tensor_id
-        outputs: dict[int, dict[int, tuple[int, str]]] = {}
-        for index, slot, tensor_id, dtype in self._logdir.rows(
-            f"SELECT execution_index, output_slot, tensor_id, dtype FROM execution_output {condition} ORDER BY 1, 2",
+            self._executions[row[0]] = Execution(*row)
+        ids: set[int] = set()
+        for index, input_index, tensor_id in self._logdir.rows(
+            f"SELECT execution_index, input_index, tensor_id FROM execution_input {condition} "
+            "ORDER BY execution_index, input_index",
             place,
         ):
-            outputs.setdefault(index, {})[slot] = (tensor_id, dtype)
-        ids = {tensor_id for known in inputs.values() for tensor_id in known.values()}
-        ids |= {tensor_id for known in outputs.values() for tensor_id, _ in known.values()}
+            self._inputs.setdefault(index, {})[input_index] = tensor_id
+            ids.add(tensor_id)
+        for index, slot, tensor_id, dtype in self._logdir.rows(
+            f"SELECT execution_index, output_slot, tensor_id, dtype FROM execution_output {condition} "
+            "ORDER BY execution_index, output_slot",
+            place,
+        ):
+            self._outputs.setdefault(index, {})[slot] = (tensor_id, dtype)
+            ids.add(tensor_id)
         makers = self._logdir.rows(
             f"{_MAKERS} o.tensor_id IN {_OF_BLOCK} ORDER BY o.execution_index", [self._run_id, *place, *place]
         )
@@ -176,9 +178,7 @@ class EagerReader:
             f"scope <> 'graph' AND tensor_id IN {_OF_BLOCK} ORDER BY event_index",
             [self._run_id, *place, *place],
         )
-        return _Block(
-            {row[0]: Execution(*row) for row in executions}, inputs, outputs, _eager_tensors(ids, makers, events)
-        )
+        self._tensors.update(_eager_tensors(ids, makers, events))
 
     def _read_single(self, tensor_id: int) -> EagerTensor:
         makers = self._logdir.rows(
