@@ -96,7 +96,9 @@ def provenance(
     if limit < 1:
         raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
     with opened(logdir) as open_:
-        return _Search(open_, run_id=check_one_run(open_, run_id)).run(event_index, limit=limit)
+        search = _Search(open_, run_id=check_one_run(open_, run_id))
+        with search.flow.lock:
+            return search.run(event_index, limit=limit)
 
 
 class _Search:
@@ -104,16 +106,16 @@ class _Search:
 
     def __init__(self, logdir: Logdir, *, run_id: str) -> None:
         self._run_id = run_id
-        self._flow = DataFlow(logdir, run_id=run_id)
-        self._origins = Origins(self._flow, kinds=KINDS)
-        self._hop_reader = HopReader(logdir, self._flow, run_id=run_id)
+        self.flow = DataFlow.of(logdir, run_id=run_id)
+        self._origins = Origins(self.flow, kinds=KINDS)
+        self._hop_reader = HopReader(logdir, self.flow, run_id=run_id)
         self._hops: list[Hop] = []
         self._found: dict[int, int] = {}
         self._sources: dict[int, set[int]] = {}
         """For each bad hop those that its op took, healthy ones where it is no propagator."""
 
     def run(self, event_index: int, *, limit: int) -> Provenance:
-        event = bad_start(self._flow, event_index, run_id=self._run_id)
+        event = bad_start(self.flow, event_index, run_id=self._run_id)
         self._add(event, user=None, input_index=None, how="start", role="unfollowed")
         waiting = [(event_index, event)]
         is_cut = False
@@ -130,13 +132,13 @@ class _Search:
         """Adds what a bad tensor's op took; returns the bad ones among it that are new."""
         own = self._found[event.event_index]
         verdict = self._origins.verdict(event)
-        direct = self._flow.inputs_of(event)
+        direct = self.flow.inputs_of(event)
         found: list[tuple[int | None, str, TensorEvent]] = []
         for input_ in direct:
             how = "variable" if input_.trace.dtype == "resource" else input_.trace.how
             found += [(input_.index, how, row) for row in input_.events]
         known = {row.event_index for _, _, row in found}
-        between = [row for row in self._flow.sources_of(event).events if row.event_index not in known]
+        between = [row for row in self.flow.sources_of(event).events if row.event_index not in known]
         found += [(None, "unrecorded", row) for row in between]
         role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
         inputs = {index: row for index, _, row in found if index is not None}

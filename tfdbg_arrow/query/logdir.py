@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,6 +52,10 @@ _MAX_ATTEMPTS = 20
 """Listings of the parts, each made because a part of the one before was gone."""
 
 
+_MAX_KEPT = 2
+"""Readers with what they read that are kept, of up to some 200 MB each."""
+
+
 class Logdir:
     """A logdir opened for reading.
 
@@ -78,6 +83,7 @@ class Logdir:
         self.connection.execute("SET enable_progress_bar = false")
         self.connection.execute("SET parquet_metadata_cache = true")
         self._parts: dict[str, tuple[str, ...]] = {}
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._has_public_views = False
         try:
             self.refresh()
@@ -108,7 +114,10 @@ class Logdir:
             BrokenPartError: A part cannot be opened.
         """
         for attempt in range(_MAX_ATTEMPTS):
-            self._parts = self._list()
+            parts = self._list()
+            if parts != self._parts:
+                self._kept.clear()
+            self._parts = parts
             try:
                 self._register_views()
             except (duckdb.Error, UnicodeDecodeError) as error:
@@ -136,6 +145,21 @@ class Logdir:
             self._register_views()
         except (duckdb.Error, UnicodeDecodeError) as error:
             raise self._broken_part(error) from error
+
+    def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Returns what a reader made of the rows, made anew where the parts changed or others were used since.
+
+        Args:
+            key: What it is.
+            make: Makes it.
+        """
+        if key not in self._kept:
+            self._kept[key] = make()
+        self._kept.move_to_end(key)
+        while len(self._kept) > _MAX_KEPT:
+            self._kept.popitem(last=False)
+        found: _Result = self._kept[key]
+        return found
 
     def sql(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
         """Runs SQL over the views.

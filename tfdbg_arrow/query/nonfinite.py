@@ -175,7 +175,7 @@ def origins_of(logdir: Logdir | str | Path, event_indexes: Iterable[int], *, run
         for event_index in event_indexes:
             bad = reader.flow.events.bad_events(KINDS, limit=1, after=event_index - 1, before=event_index + 1)
             for event in bad:
-                origin = reader.origins.of(event)
+                origin = reader.origin_of(event)
                 if origin.event_index not in found:
                     found[origin.event_index] = reader.describe(origin)
     return list(found.values())
@@ -226,15 +226,26 @@ class _RunReader:
         )
         ((self._worker,),) = logdir.rows("SELECT max(worker) FROM run WHERE run_id = ?", [run_id])
         self._left_out = read_left_out(logdir).get(run_id, ())
-        self.flow = DataFlow(logdir, run_id=run_id)
+        self.flow = DataFlow.of(logdir, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds)
         self.expectation = Expectation(logdir, self.flow, run_id=run_id)
 
     def first(self, *, is_expected: bool) -> TensorEvent | None:
         """Returns the earliest origin that is expected, or that is not; None where there is none."""
-        return self.origins.first(lambda root: (self.expectation.reason(root) is not None) == is_expected)
+        with self.flow.lock:
+            return self.origins.first(lambda root: (self.expectation.reason(root) is not None) == is_expected)
+
+    def origin_of(self, event: TensorEvent) -> TensorEvent:
+        """Returns the origin that a bad tensor goes back to."""
+        with self.flow.lock:
+            return self.origins.of(event)
 
     def describe(self, event: TensorEvent) -> NonFinite:
+        """Returns all that is known of a bad tensor."""
+        with self.flow.lock:
+            return self._describe(event)
+
+    def _describe(self, event: TensorEvent) -> NonFinite:
         stack = self._stacks.stack(self.flow.stack_trace_id(event))
         expected_reason = self.expectation.reason(event)
         return NonFinite(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,8 @@ COLLECTIVES = ("Collective", "Nccl")
 """How the types of ops begin whose output depends on what the same op of other replicas takes, maybe in other runs."""
 _MAX_PATH = 10_000
 """Borders that one tensor is followed over; more is taken for a circle."""
+_MAX_KEPT = 50_000
+"""Tensors whose sources are kept."""
 _MAX_UNRECORDED = 500
 """Unrecorded tensors that are looked through for one op."""
 
@@ -86,6 +89,7 @@ class DataFlow:
         self.events = EventReader(logdir, run_id=run_id)
         self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
         self.resources = Resources(self.graphs, self.events, self.borders)
+        self.lock = threading.RLock()
         self._sources: dict[int, Sources] = {}
         self._contents: dict[tuple[Place, int], Content] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
@@ -95,6 +99,14 @@ class DataFlow:
             {"run_id": run_id},
         )
         self._records_all = bool(settings and settings[0][0])
+
+    @classmethod
+    def of(cls, logdir: Logdir, *, run_id: str) -> DataFlow:
+        """Returns the data flow of a run with all that was read for earlier questions.
+
+        Whoever asks it holds its `lock`.
+        """
+        return logdir.kept((cls, run_id), lambda: cls(logdir, run_id=run_id))
 
     def inputs_of(self, event: TensorEvent) -> tuple[Input, ...]:
         """Returns the inputs of the op that made a tensor, in order.
@@ -124,6 +136,9 @@ class DataFlow:
         its dtype, or keeps other tensors (a variable, a list), which are then followed.
         """
         if event.event_index not in self._sources:
+            if len(self._sources) > _MAX_KEPT:
+                self._sources.clear()
+                self._contents.clear()
             self._sources[event.event_index] = self._find_sources(event)
         return self._sources[event.event_index]
 

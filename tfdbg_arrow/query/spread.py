@@ -92,7 +92,9 @@ def spread(
     if limit < 1:
         raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
     with opened(logdir) as open_:
-        return _Search(open_, run_id=check_one_run(open_, run_id)).run(event_index, limit=limit)
+        search = _Search(open_, run_id=check_one_run(open_, run_id))
+        with search.flow.lock:
+            return search.run(event_index, limit=limit)
 
 
 @dataclass(frozen=True)
@@ -113,14 +115,14 @@ class _Search:
 
     def __init__(self, logdir: Logdir, *, run_id: str) -> None:
         self._run_id = run_id
-        self._flow = DataFlow(logdir, run_id=run_id)
-        self._hop_reader = HopReader(logdir, self._flow, run_id=run_id)
+        self.flow = DataFlow.of(logdir, run_id=run_id)
+        self._hop_reader = HopReader(logdir, self.flow, run_id=run_id)
         self._edges: dict[int, list[_Edge]] = {}
         self._returned: dict[int, dict[str, None]] = {}
         self._spoilt: set[int] = set()
 
     def run(self, event_index: int, *, limit: int) -> Spread:
-        start = self._flow.computed(bad_start(self._flow, event_index, run_id=self._run_id))
+        start = self.flow.computed(bad_start(self.flow, event_index, run_id=self._run_id))
         self._spoilt = {start.event_index}
         last = start.event_index
         for event in self._later(start):
@@ -150,10 +152,10 @@ class _Search:
         """Yields the bad tensors from the start of the call on that a tensor was made in, as they were recorded."""
         after = start.event_index - 1
         if start.scope == "graph":
-            execution = None if start.execution_index is None else self._flow.events.execution(start.execution_index)
+            execution = None if start.execution_index is None else self.flow.events.execution(start.execution_index)
             after = -1 if execution is None else execution.event_index
         while True:
-            batch = self._flow.events.bad_events(KINDS, limit=_BATCH, after=after)
+            batch = self.flow.events.bad_events(KINDS, limit=_BATCH, after=after)
             yield from batch
             if len(batch) < _BATCH:
                 return
@@ -161,20 +163,20 @@ class _Search:
 
     def _look_at(self, event: TensorEvent) -> None:
         """Notes what a bad tensor was computed from; of one that only crossed a border, where it was returned."""
-        computed = self._flow.computed(event)
+        computed = self.flow.computed(event)
         if computed.event_index != event.event_index:
-            if event.scope == "execution" and event.op_type in self._flow.graphs.function_graphs:
-                name = self._flow.graphs.names.get(self._flow.graphs.function_graphs[event.op_type], event.op_type)
+            if event.scope == "execution" and event.op_type in self.flow.graphs.function_graphs:
+                name = self.flow.graphs.names.get(self.flow.graphs.function_graphs[event.op_type], event.op_type)
                 self._returned.setdefault(computed.event_index, {})[f"{name}:{event.output_slot}"] = None
             return
         is_spoilt = False
         direct: set[int] = set()
-        for input_ in self._flow.inputs_of(event):
+        for input_ in self.flow.inputs_of(event):
             how = "variable" if input_.trace.dtype == "resource" else input_.trace.how
             for source in input_.events:
                 is_spoilt |= self._note(source, _Edge(event, input_.index, how))
                 direct.add(source.event_index)
-        for source in self._flow.sources_of(event).events:
+        for source in self.flow.sources_of(event).events:
             if source.event_index not in direct:
                 is_spoilt |= self._note(source, _Edge(event, None, "unrecorded"))
         if is_spoilt:
@@ -215,7 +217,7 @@ class _Search:
     def _written(self, spoilt: set[int], start: TensorEvent, *, before: int | None) -> dict[int, tuple[int, ...]]:
         """Returns, by the written tensor, the handles of the variables that it was written to."""
         found: dict[int, set[int]] = {}
-        for write in self._flow.resources.all_writes(after=start.execution_index, before=before):
+        for write in self.flow.resources.all_writes(after=start.execution_index, before=before):
             rows = [trace.event or trace.health for trace in map(self._traced, write.values)]
             written = {row.event_index for row in rows if row is not None} & spoilt
             handles = [trace.place for trace in map(self._traced, write.handles)] if written else []
@@ -226,4 +228,4 @@ class _Search:
         return {index: tuple(sorted(handles)) for index, handles in found.items()}
 
     def _traced(self, place: Place) -> Trace:
-        return self._flow.trace(place, how="graph", near=2**63 - 1)
+        return self.flow.trace(place, how="graph", near=2**63 - 1)
