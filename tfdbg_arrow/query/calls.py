@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.recorded import Context, SiteVisit, TensorEvent, read_events
 
 _MAX_CALL_ROWS = 20_000
@@ -61,7 +61,7 @@ class CallReader:
         run_id: The run.
     """
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
         self._calls: OrderedDict[_CallId, _Call] = OrderedDict()

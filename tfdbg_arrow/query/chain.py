@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, TensorHop, bad_start, check_one_run, hop_columns, hop_row
-from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.provenance import DataFlow
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
@@ -75,7 +76,7 @@ class Provenance:
 
 
 def provenance(
-    logdir: Logdir | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
+    logdir: Engine | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
 ) -> Provenance:
     """Follows a bad tensor back to where it went bad.
 
@@ -83,7 +84,7 @@ def provenance(
     to their last assignment, nested calls, loops, eager tensors. A bad tensor is followed on through its bad inputs.
 
     Args:
-        logdir: A logdir, or its path.
+        logdir: A logdir, opened or its path.
         event_index: The tensor's row in tensor_health.
         run_id: The run; None where the logdir holds one only.
         limit: At most so many tensors.
@@ -104,7 +105,7 @@ def provenance(
 class _Search:
     """One search; bad tensors are followed earliest first, which leads back in time soonest."""
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._run_id = run_id
         self.flow = DataFlow.of(logdir, run_id=run_id)
         self._origins = Origins(self.flow, kinds=KINDS)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tfdbg_arrow.query.calls import CallReader
 from tfdbg_arrow.query.eager import EagerReader
-from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.recorded import Context, TensorEvent, bad_condition, read_events
 
 
@@ -18,7 +18,7 @@ class EventReader:
         run_id: The run.
     """
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
         self._calls = CallReader(logdir, run_id=run_id)
@@ -55,7 +55,7 @@ class EventReader:
         return read_events(
             self._logdir,
             f"{bad_condition(kinds)} AND event_index > ? AND event_index < ? ORDER BY event_index"
-            + ("" if limit is None else f" LIMIT {int(limit)}"),
+            + ("" if limit is None else f" LIMIT {min(limit, MAX_ROWS)}"),
             [self._run_id, after, 2**63 - 1 if before is None else before],
         )
 

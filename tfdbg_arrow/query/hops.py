@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.health import TensorHealth, health_facts
-from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.info import read_runs
 from tfdbg_arrow.query.provenance import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.stacks import Frame, StackReader
@@ -63,7 +64,7 @@ class HopReader:
         run_id: The run.
     """
 
-    def __init__(self, logdir: Logdir, flow: DataFlow, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, flow: DataFlow, *, run_id: str) -> None:
         self._flow = flow
         self._stacks = StackReader(logdir, run_id=run_id)
         self._stack_ids: dict[int, int] = {}
@@ -110,13 +111,13 @@ def bad_start(flow: DataFlow, event_index: int, *, run_id: str) -> TensorEvent:
     return event
 
 
-def check_one_run(logdir: Logdir, run_id: str | None) -> str:
+def check_one_run(logdir: Engine, run_id: str | None) -> str:
     """Returns the run that is meant.
 
     Raises:
         QueryError: It is not in the logdir, or None where that holds not just one.
     """
-    known = [run.run_id for run in logdir.runs()]
+    known = [run.run_id for run in read_runs(logdir)]
     if run_id is None and len(known) == 1:
         return known[0]
     if run_id not in known:

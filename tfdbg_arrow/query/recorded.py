@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.health import TensorHealth
-from tfdbg_arrow.query.logdir import Logdir
 
 KINDS = ("nan", "inf")
 """The kinds of bad element."""
@@ -147,7 +147,7 @@ _SHAPE = _COLUMNS.index("shape")
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM tensor_health WHERE run_id = ? AND "
 
 
-def read_events(logdir: Logdir, condition: str, parameters: Sequence[object]) -> list[TensorEvent]:
+def read_events(logdir: Engine, condition: str, parameters: Sequence[object]) -> list[TensorEvent]:
     """Returns rows of tensor_health.
 
     Args:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, TensorHop, bad_start, check_one_run, hop_columns, hop_row
-from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.places import EagerValue, Place, Trace
 from tfdbg_arrow.query.provenance import DataFlow
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
@@ -72,7 +73,7 @@ class Spread:
 
 
 def spread(
-    logdir: Logdir | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
+    logdir: Engine | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
 ) -> Spread:
     """Follows a bad tensor to all bad tensors that were computed from it.
 
@@ -113,7 +114,7 @@ class _Search:
     any of that turns out to be spoilt.
     """
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._run_id = run_id
         self.flow = DataFlow.of(logdir, run_id=run_id)
         self._hop_reader = HopReader(logdir, self.flow, run_id=run_id)
