@@ -8,6 +8,7 @@ from tfdbg_arrow.query.chain import Hop, Provenance, provenance
 from tfdbg_arrow.query.coverage import CaptureStat, Coverage, UnobservedOp, UnobservedOps
 from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.history import HistoryRow, history
+from tfdbg_arrow.query.hops import TensorHop
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.query.nonfinite import (
@@ -19,6 +20,7 @@ from tfdbg_arrow.query.nonfinite import (
     nonfinite,
 )
 from tfdbg_arrow.query.public_views import View, public_views, views_sql
+from tfdbg_arrow.query.spread import Spread, SpreadHop, spread
 from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
 
 __all__ = [
@@ -39,8 +41,11 @@ __all__ = [
     "Rule",
     "Run",
     "SourceLine",
+    "Spread",
+    "SpreadHop",
     "TableInfo",
     "TensorHealth",
+    "TensorHop",
     "UnobservedOp",
     "UnobservedOps",
     "View",
@@ -54,6 +59,7 @@ __all__ = [
     "provenance",
     "public_views",
     "source_lines",
+    "spread",
     "user_source",
     "views_sql",
 ]

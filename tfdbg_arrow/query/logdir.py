@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -59,6 +59,10 @@ _IS_QUESTION = re.compile(
 """One statement that gives rows and does nothing else."""
 
 
+_MAX_KEPT = 2
+"""Readers with what they read that are kept, of up to some 200 MB each."""
+
+
 class Logdir(Answers):
     """A logdir opened for reading.
 
@@ -87,6 +91,7 @@ class Logdir(Answers):
         self._parts: Mapping[str, tuple[str, ...]] = {}
         self._by_run: dict[str, dict[str, tuple[str, ...]]] = {}
         self._scopes: OrderedDict[str, _SubLogdir] = OrderedDict()
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self.bad_runs = BadRuns(self)
         self.op_digests = OpDigests(self)
         try:
@@ -165,6 +170,21 @@ class Logdir(Answers):
     def of_runs(self, run_ids: Sequence[str]) -> _SubLogdir:
         """Returns the logdir as if it held some runs only; close it when done."""
         return _SubLogdir(self, run_ids)
+
+    def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Returns what a reader made of the rows, made anew where the parts changed or others were used since.
+
+        Args:
+            key: What it is.
+            make: Makes it.
+        """
+        if key not in self._kept:
+            self._kept[key] = make()
+        self._kept.move_to_end(key)
+        while len(self._kept) > _MAX_KEPT:
+            self._kept.popitem(last=False)
+        found: _Result = self._kept[key]
+        return found
 
     def sql(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
         """Runs SQL over the views.
@@ -247,6 +267,8 @@ class Logdir(Answers):
 
     def _take(self, parts: Mapping[str, tuple[str, ...]]) -> None:
         """Shows these parts from now on."""
+        if parts != self._parts:
+            self._kept.clear()
         self._parts = parts
         self._by_run = {}
         unfetched = [] if self._remote is None else [t.name for t in TABLES if t.name not in self._remote.wanted]
@@ -322,6 +344,7 @@ class _SubLogdir(Logdir):
         run_id = self._run_ids[0] if loads else None
         self._views = _prepared(self._connection, check=whole._check, run_id=run_id)
         self._scopes = OrderedDict()
+        self._kept = OrderedDict()
         self.bad_runs = BadRuns(self)
         self.op_digests = OpDigests(self)
         self._parts = {}
@@ -346,6 +369,10 @@ class _SubLogdir(Logdir):
     def of_run(self, run_id: str) -> Logdir:
         """Returns one of the runs."""
         return self if self._run_ids == (run_id,) else self._whole.of_run(run_id)
+
+    def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Returns what a reader made of the rows; all of a logdir share what memory there is for it."""
+        return self._whole.kept((self._run_ids, key), make)
 
     def replace(self, table_name: str, query: str, parameters: Sequence[object] = ()) -> None:
         """Has a table hold what a query over the views gives, until the parts change."""
