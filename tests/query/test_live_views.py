@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -150,3 +151,17 @@ def test_what_was_read_of_the_runs_with_bad_tensors_is_read_again_when_they_chan
         logdir.refresh()
         assert [each.run_id for each in logdir.nonfinite()] == ["run-c", "run-a", "run-b"]
         assert logdir.nonfinite(kinds=["inf"]) == []
+
+
+def test_threads_get_their_own_rows(tmp_path: Path) -> None:
+    for number in range(6):
+        program(f"run-{number}", tensors=number + 1).write(tmp_path)
+
+    def ask(number: int) -> list[object]:
+        query = "SELECT run_id, count(*) FROM tensor_health WHERE run_id = ? GROUP BY run_id"
+        own = f"run-{number % 6}"
+        return [logdir.of_run(own).rows(query, [own]), logdir.rows(query, [own])]
+
+    with open_logdir(tmp_path) as logdir, ThreadPoolExecutor(4) as pool:
+        for number, found in enumerate(pool.map(ask, range(60))):
+            assert found == [[(f"run-{number % 6}", number % 6 + 1)]] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -87,6 +88,7 @@ class Logdir(Answers):
             ":memory:",
             config={"autoinstall_known_extensions": False, "autoload_known_extensions": False},
         )
+        self._lock = threading.RLock()
         self._views = _prepared(self._connection, check=self._check)
         self._parts: Mapping[str, tuple[str, ...]] = {}
         self._by_run: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -131,7 +133,9 @@ class Logdir(Answers):
         Raises:
             LogdirError: The path is no longer a logdir, or a manifest is damaged.
         """
-        self._take(self._list())
+        parts = self._list()
+        with self._lock:
+            self._take(parts)
 
     def fetch(self, *table_names: str) -> None:
         """Fetches tables of a logdir at a URL; does nothing for a local one.
@@ -157,15 +161,16 @@ class Logdir(Answers):
 
         It lives as long as this one, and follows its `refresh`. Of a run that is not there it shows empty tables.
         """
-        scope = self._scopes.get(run_id)
-        if scope is None:
-            scope = self._scopes[run_id] = _SubLogdir(self, [run_id], loads=True)
-            if len(self._scopes) > _MAX_SCOPES:
-                self._scopes.popitem(last=False)  # whoever still has it may use it on
-        self._scopes.move_to_end(run_id)
-        for other in list(self._scopes.values())[:-_MAX_LOADED_SCOPES]:
-            other._views.release()
-        return scope
+        with self._lock:
+            scope = self._scopes.get(run_id)
+            if scope is None:
+                scope = self._scopes[run_id] = _SubLogdir(self, [run_id], loads=True)
+                if len(self._scopes) > _MAX_SCOPES:
+                    self._scopes.popitem(last=False)  # whoever still has it may use it on
+            self._scopes.move_to_end(run_id)
+            for other in list(self._scopes.values())[:-_MAX_LOADED_SCOPES]:
+                other._views.release()
+            return scope
 
     def of_runs(self, run_ids: Sequence[str]) -> _SubLogdir:
         """Returns the logdir as if it held some runs only; close it when done."""
@@ -282,6 +287,10 @@ class Logdir(Answers):
         return self._by_run
 
     def _run(self, action: Callable[[], _Result]) -> _Result:
+        with self._lock:  # a result belongs to its connection until it is read, and views to whoever reads them
+            return self._attempted(action)
+
+    def _attempted(self, action: Callable[[], _Result]) -> _Result:
         for attempt in range(_MAX_ATTEMPTS):
             try:
                 return action()
@@ -337,6 +346,7 @@ class _SubLogdir(Logdir):
     def __init__(self, whole: Logdir, run_ids: Sequence[str], *, loads: bool = False) -> None:
         self._whole, self._run_ids = whole, tuple(run_ids)
         self.path, self._remote, self._check = whole.path, whole._remote, whole._check
+        self._lock = whole._lock
         self._connection = whole._connection.cursor()
         self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case
         self._connection.execute(f"CREATE SCHEMA {self._schema}")
