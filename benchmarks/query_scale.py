@@ -69,7 +69,7 @@ def ask(logdir: Path) -> dict[str, Any]:
         assert origin.event_index <= last, origin
         measured["hops"] = len(found.hops)
         _check_alerts(opened, timed("alerts, cold", opened.alerts), expected)
-        _check_alerts(opened, timed("alerts", opened.alerts, repeats=2), expected)
+        _check_alerts(opened, timed("alerts", opened.alerts), expected)
         ((rows,),) = opened.rows("SELECT count(*) FROM tensor_health")
         assert rows == expected.rows, rows
     measured["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -207,12 +207,18 @@ def main() -> None:
             "small": _in_process("--ask", small),
             "large": _in_process("--ask", large),
         }
+        _write(found, arguments.output)
         if arguments.peer:
             found["peer"] = _measure_peer(directory)
-    if arguments.output:
-        arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps(found, indent=1) + "\n")
+            _write(found, arguments.output)
     print(show(found))
+
+
+def _write(found: dict[str, Any], output: Path | None) -> None:
+    """Writes what was measured so far: the peer takes long."""
+    if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

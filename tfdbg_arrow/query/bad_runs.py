@@ -41,7 +41,7 @@ class BadRuns:
         return sorted(firsts, key=lambda run_id: (firsts[run_id], run_id))
 
     def _read(self, logdir: Logdir) -> dict[str, _Times]:
-        from tfdbg_arrow.query.events import bad_condition
+        from tfdbg_arrow.query.recorded import bad_condition
 
         firsts = ", ".join(f"min(CASE WHEN {bad_condition(kinds)} THEN wall_time_ns END)" for kinds in _ASKED)
         rows = logdir.rows(f"SELECT run_id, {firsts} FROM tensor_health WHERE has_inf_or_nan GROUP BY run_id")
