@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
+import pyarrow as pa
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
 from tfdbg_arrow.query.opening import list_parts
@@ -172,6 +173,14 @@ class Logdir:
             if relation is None:
                 return (), []
             return tuple(relation.columns), relation.fetchall()
+
+        return self._run(run)
+
+    def arrow(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> pa.Table:
+        """Runs SQL over the views, as `rows`, and returns an Arrow table."""
+
+        def run() -> pa.Table:
+            return self._relation(query, parameters).to_arrow_table()
 
         return self._run(run)
 
