@@ -81,7 +81,7 @@ class Divergence:
         kind: `shape`; `dtype` (of another class, as float32 and int64); `nonfinite` (other NaN or infinities);
             `values` (the elements themselves); `magnitudes` (minimum, maximum, mean, standard deviation or largest
             magnitude); `counts` (how many are negative, zero, positive).
-        excess: How far they lie apart, in units of the tolerance; None for the first three kinds, which have no measure.
+        excess: How far they lie apart, in units of the tolerance; None for the first three kinds: no measure.
         difference: Of `values` of floating dtypes and of `magnitudes` the greatest absolute difference; of `counts`
             and of other dtypes the elements that differ; None for the first three kinds.
         tolerance: How much `difference` may be; None as `difference`.

@@ -119,8 +119,8 @@ def _read(
 ) -> Executions:
     table = logdir.arrow(
         "SELECT execution_index, coalesce(graph_id, -1) AS graph_id, op_type, coalesce(stack_trace_id, -1) AS stack, "
-        f"coalesce(step, {_NO_STEP}) AS step, coalesce(thread_id, 0) AS thread_id, num_inputs, num_outputs FROM execution "
-        "WHERE run_id = ? ORDER BY execution_index",
+        f"coalesce(step, {_NO_STEP}) AS step, coalesce(thread_id, 0) AS thread_id, num_inputs, num_outputs "
+        "FROM execution WHERE run_id = ? ORDER BY execution_index",
         [run_id],
     )
     columns = {name: table.column(name) for name in table.column_names}

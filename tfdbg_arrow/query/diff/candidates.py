@@ -39,12 +39,24 @@ _JUMPING = (
 )  # fmt: skip
 
 
-def find_candidates(work: Workspace, tolerance: Tolerance) -> None:
-    """Makes the table `candidate` (event_a, position) of the table `compared`, by data flow between executions."""
+def find_candidates(work: Workspace, tolerance: Tolerance, *, known: str | None) -> None:
+    """Makes the table `candidate` (event_a, position) of the table `compared`, by data flow between executions.
+
+    Args:
+        work: Where both runs were staged.
+        tolerance: What counts as rounding.
+        known: Regular expression for the name or type of ops that are no candidates; None: none.
+    """
     work.execute("CREATE TABLE apart AS SELECT * FROM compared WHERE excess > 1")
     work.execute(_INPUT)
     work.execute(_BEFORE)
     work.execute(_CANDIDATE.format(hard=HARD, growth=repr(tolerance.growth), condition=_CONDITION))
+    if known is not None:
+        work.rows(
+            "DELETE FROM candidate WHERE event_a IN (SELECT event_index FROM health_a "
+            "WHERE regexp_full_match(op_name, $known) OR regexp_full_match(op_type, $known))",
+            {"known": known},
+        )
 
 
 def _in(names: tuple[str, ...]) -> str:
@@ -53,7 +65,9 @@ def _in(names: tuple[str, ...]) -> str:
 
 _INPUT = """
 CREATE TABLE input AS
-SELECT event_a, max(relative) AS relative, max(CASE WHEN is_jump THEN relative ELSE 0 END) AS jump_relative, max(scale) AS scale, sum(size) AS size, count(*) AS num,
+SELECT event_a, max(relative) AS relative,
+    max(CASE WHEN is_jump THEN relative ELSE 0 END) AS jump_relative, max(scale) AS scale,
+    sum(size) AS size, count(*) AS num,
     sum(CASE WHEN scale > 0 AND class IN ('float', 'complex') THEN ln(scale) ELSE 0 END) AS log_scale,
     sum(CASE WHEN size > 0 AND class IN ('float', 'complex') THEN ln(size) ELSE 0 END) AS log_size
 FROM (
@@ -101,13 +115,14 @@ _CONDITION = f"""
         WHEN h.op_type IN {_in(_OF_INPUT)} THEN i.scale
         WHEN h.op_type IN {_in(_OF_SUM)} THEN i.scale * sqrt(i.size / p.size)
         WHEN h.op_type IN {_in(_OF_PRODUCT)}
-            THEN exp(least((i.log_scale + 0.25 * (i.log_size - ln(p.size))) * CASE WHEN i.num = 1 THEN 2 ELSE 1 END, 700))
+            THEN exp(least(700,
+                (i.log_scale + 0.25 * (i.log_size - ln(p.size))) * CASE WHEN i.num = 1 THEN 2 ELSE 1 END))
         WHEN h.op_type IN {_in(_OF_ONE)} THEN greatest(i.scale, 1)
         WHEN h.op_type IN {_in(_EXPONENTIAL)} THEN p.scale * greatest(i.scale, 1)
         ELSE 0 END
 """
-"""The magnitude to which an op's own rounding is proportional. A sum of n numbers: the square root of n, of a product of
-matrices n follows from the three sizes."""
+"""The magnitude to which an op's own rounding is proportional. A sum of n numbers: the square root of n, of a product
+of matrices n follows from the three sizes."""
 
 _CANDIDATE = """
 CREATE TABLE candidate AS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.query.diff.tolerance import UNITS, Tolerance
+from tfdbg_arrow.query.diff.tolerance import UNITS, Tolerance, precision_sql
 from tfdbg_arrow.query.diff.workspace import Workspace
 
 HARD = 1e300
@@ -14,8 +14,8 @@ def compare(work: Workspace, tolerance: Tolerance) -> None:
 
     Its columns are those of `pair` and `dtype_a`, `dtype_b`, `class`, `size`; `kind`, NULL where nothing could be
     compared; `difference` and the `scale` that it is relative to; `rtol` and `slack` (the tolerance is
-    `slack + rtol * scale`); `relative` (difference over scale), `excess` (difference over tolerance) and `num_apart` (the
-    elements that are beyond it, or differ in sign).
+    `slack + rtol * scale`); `relative` (difference over scale), `excess` (difference over tolerance) and `num_apart`
+    (the elements that are beyond it, or differ in sign).
     """
     work.execute(_MEASURED)
     work.execute(_PRECISION_SO_FAR)
@@ -50,9 +50,12 @@ FROM (
             WHEN is_health_known THEN 'counts' END AS kind
     FROM (
         SELECT p.event_a, p.event_b, p.ordinal, p.context_pair, p.site_id, p.op_id, p.output_slot,
-            a.dtype AS dtype_a, b.dtype AS dtype_b, pa.kind AS class, pb.kind AS class_b,
-            a.shape AS shape_a, b.shape AS shape_b, a.size AS size_a, b.size AS size_b, coalesce(a.size, b.size) AS size,
-            coalesce(greatest(pa.eps, pb.eps), 0) AS eps, coalesce(greatest(pa.floor, pb.floor), 0) AS floor_magnitude,
+            a.dtype AS dtype_a, b.dtype AS dtype_b, {precision_sql("kind", "a.dtype")} AS class, {precision_sql("kind", "b.dtype")} AS class_b,
+            a.shape AS shape_a, b.shape AS shape_b, a.size AS size_a, b.size AS size_b,
+            coalesce(a.size, b.size) AS size,
+            coalesce(greatest({precision_sql("eps", "a.dtype")}, {precision_sql("eps", "b.dtype")}), 0) AS eps,
+            coalesce(greatest({precision_sql("floor", "a.dtype")}, {precision_sql("floor", "b.dtype")}), 0)
+                AS floor_magnitude,
             a.has_inf_or_nan IS NOT NULL AND b.has_inf_or_nan IS NOT NULL AS is_health_known,
             coalesce(a.num_nan <> b.num_nan, false) OR coalesce(a.num_neg_inf <> b.num_neg_inf, false)
                 OR coalesce(a.num_pos_inf <> b.num_pos_inf, false)
@@ -62,15 +65,13 @@ FROM (
                 END AS magnitude_difference,
             coalesce(d.scale_a, a.max_abs_finite) AS scale_a, coalesce(d.scale_b, b.max_abs_finite) AS scale_b,
             d.difference AS element_difference, d.num_apart, coalesce(d.num_nonfinite, 0) AS num_nonfinite,
-            coalesce(pa.kind IN ('float', 'complex') AND coalesce((d.scale_a = 0) <> (d.scale_b = 0),
+            coalesce({precision_sql("kind", "a.dtype")} IN ('float', 'complex') AND coalesce((d.scale_a = 0) <> (d.scale_b = 0),
                 (a.num_zero = a.size AND b.num_zero = 0) OR (b.num_zero = b.size AND a.num_zero = 0)), false)
                 AND a.size > 0 AS is_one_zero
         FROM pair AS p
         JOIN health_a AS a ON a.event_index = p.event_a
         JOIN health_b AS b ON b.event_index = p.event_b
         LEFT JOIN element_difference AS d ON d.event_a = p.event_a
-        LEFT JOIN precision AS pa ON pa.dtype = a.dtype
-        LEFT JOIN precision AS pb ON pb.dtype = b.dtype
     ) AS facts
 ) AS judged
 """
@@ -104,7 +105,7 @@ FROM (
     SELECT event_a, event_b, ordinal, context_pair, site_id, op_id, output_slot, dtype_a, dtype_b, class, size,
         kind, is_one_zero, difference, scale, num_apart,
         CASE WHEN kind = 'counts' AND is_mixed THEN 0.25 ELSE {rtol} END AS rtol,
-        CASE WHEN kind = 'counts' THEN CASE WHEN is_mixed AND size > 1 THEN 1 ELSE 0 END
+        CASE WHEN kind = 'counts' THEN CASE WHEN is_mixed THEN 1 ELSE 0 END
             WHEN class IN ('float', 'complex') THEN {floor} ELSE 0 END AS slack
     FROM (
         SELECT measured.*, eps_so_far, eps_so_far > eps OR dtype_a <> dtype_b AS is_mixed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 from tfdbg_arrow.errors import QueryError
@@ -36,6 +37,7 @@ def diff(
     rtol: float | None = None,
     atol: float | None = None,
     growth: float = DEFAULT_GROWTH,
+    known: str | None = None,
     limit: int = 20,
 ) -> Diff:
     """Compares two runs of a program, op by op, call by call, step by step.
@@ -56,6 +58,8 @@ def diff(
         rtol: Relative tolerance; None: 16 units in the last place of the coarsest dtype in which a difference came up.
         atol: Absolute tolerance; None: where the coarser of both dtypes loses its relative precision.
         growth: How many times the relative difference of its inputs an op may show.
+        known: A regular expression for the whole of an op's name or type: ops that are known to diverge, as where a loss
+            is scaled, and behind which one looks.
         limit: At most so many entries in `Diff.unaligned`.
 
     Raises:
@@ -64,6 +68,8 @@ def diff(
         BrokenPartError: A part cannot be read.
     """
     tolerance = Tolerance(rtol, atol, growth)
+    if known is not None:
+        _check_pattern(known)
     if limit < 0:
         raise QueryError(f"limit is {limit}, expected a number of ops from 0 on.")
     with contextlib.ExitStack() as stack:
@@ -71,7 +77,7 @@ def diff(
         open_b = open_a if b is None or b is a else stack.enter_context(opened(b))
         chosen = _choose(open_a, open_b, run_a, run_b)
         work = stack.enter_context(Workspace())
-        return _compare(work, ((open_a, chosen[0].run_id), (open_b, chosen[1].run_id)), chosen, tolerance, limit)
+        return _compare(work, ((open_a, chosen[0].run_id), (open_b, chosen[1].run_id)), chosen, tolerance, known, limit)
 
 
 def _compare(
@@ -79,6 +85,7 @@ def _compare(
     sides: tuple[tuple[Logdir, str], tuple[Logdir, str]],
     runs: tuple[Run, Run],
     tolerance: Tolerance,
+    known: str | None,
     limit: int,
 ) -> Diff:
     for name, (logdir, run_id) in zip(SIDES, sides, strict=True):
@@ -98,11 +105,11 @@ def _compare(
         raise QueryError(
             f"nothing of run {runs[0].run_id} has a counterpart in run {runs[1].run_id}; are they runs of one program?"
         )
-    find_candidates(work, tolerance)
+    find_candidates(work, tolerance, known=known)
     roots = Roots(work, flows[0], tolerance)
     found = roots.first()
     unaligned, is_cut = find_unaligned(work, describers, limit=limit)
-    divergence = None if found is None else describe_divergence(found, describers, sides, graph_pairs)
+    divergence = None if found is None else describe_divergence(found, describers, sides, graph_pairs, work)
     return Diff(
         run_a=runs[0].run_id,
         run_b=runs[1].run_id,
@@ -124,6 +131,13 @@ def _compare(
         atol=tolerance.atol,
         growth=tolerance.growth,
     )
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise QueryError(f"known is {pattern!r}, which is no regular expression: {error}.") from None
 
 
 def _choose(a: Logdir, b: Logdir, run_a: str | None, run_b: str | None) -> tuple[Run, Run]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfdbg_arrow.query.diff.tolerance import PRECISIONS, UNITS, Tolerance
+from tfdbg_arrow.query.diff.tolerance import PRECISIONS, UNITS, Tolerance, precision_sql
 from tfdbg_arrow.query.diff.workspace import Workspace
 from tfdbg_arrow.query.logdir import Logdir
 
@@ -36,8 +36,21 @@ _DECODERS: dict[str, Callable[[npt.NDArray[np.uint8]], Array]] = {
     **{
         name: lambda raw, name=name: raw.view(np.dtype(name).newbyteorder("<"))  # type: ignore[misc]
         for name in (
-            "float16 float32 float64 complex64 complex128 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()  # noqa: SIM905
-        )
+            "bool",
+            "complex128",
+            "complex64",
+            "float16",
+            "float32",
+            "float64",
+            "int16",
+            "int32",
+            "int64",
+            "int8",
+            "uint16",
+            "uint32",
+            "uint64",
+            "uint8",
+        )  # fmt: skip
     },
 }
 
@@ -107,9 +120,10 @@ def element_distance(a: Array, b: Array) -> npt.NDArray[np.float64]:
     if not (np.issubdtype(a.dtype, np.inexact) and np.issubdtype(b.dtype, np.inexact)):
         return np.asarray(a != b, np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
+    wide = np.complex128 if np.iscomplexobj(a) or np.iscomplexobj(b) else np.float64
     with np.errstate(all="ignore"):
-        wide_a, wide_b = (x if np.iscomplexobj(x) else x.astype(np.float64) for x in (a, b))
-        distance = np.asarray(np.abs(wide_a - wide_b), np.float64)
+        wide_a, wide_b = np.asarray(a, wide), np.asarray(b, wide)
+        distance = np.asarray(np.abs(np.subtract(wide_a, wide_b)), np.float64)
         same = (wide_a == wide_b) | (np.isnan(wide_a) & np.isnan(wide_b))
     distance[~finite] = np.where(same[~finite], 0.0, np.inf)
     return distance
@@ -121,6 +135,9 @@ def _has_values(logdir: Logdir, run_id: str) -> bool:
 
 def _batches(work: Workspace) -> Iterator[_Batch]:
     """Yields the pairs of equal shape in the order of A, so that little of each table is read twice."""
+    events = (
+        "SELECT event_a, event_b, dtype_a, dtype_b FROM element_batch WHERE batch = ? AND more = ? ORDER BY event_a"
+    )
     names = ", ".join(f"'{name}'" for name in _DECODERS)
     work.execute(
         "CREATE OR REPLACE TABLE element_batch AS SELECT event_a, event_b, dtype_a, dtype_b, "
@@ -128,12 +145,12 @@ def _batches(work: Workspace) -> Iterator[_Batch]:
         f"CAST(floor(row_number() OVER (ORDER BY event_a) / {_BATCH_PAIRS}) AS BIGINT) AS more FROM ("
         "SELECT p.event_a, p.event_b, a.dtype AS dtype_a, b.dtype AS dtype_b, 8 * a.size AS num_bytes FROM pair AS p "
         "JOIN health_a AS a ON a.event_index = p.event_a JOIN health_b AS b ON b.event_index = p.event_b "
-        "JOIN precision AS pa ON pa.dtype = a.dtype JOIN precision AS pb ON pb.dtype = b.dtype AND pb.kind = pa.kind "
-        f"WHERE a.shape = b.shape AND a.size > 0 AND a.dtype IN ({names}) AND b.dtype IN ({names})) AS e"
+        f"WHERE {precision_sql('kind', 'a.dtype')} = {precision_sql('kind', 'b.dtype')} "
+        f"AND a.shape = b.shape AND a.size > 0 AND a.dtype IN ({names}) AND b.dtype IN ({names})) AS e"
     )
     for batch, more in work.rows("SELECT DISTINCT batch, more FROM element_batch ORDER BY ALL"):
         table = work.arrow(
-            "SELECT event_a, event_b, dtype_a, dtype_b FROM element_batch WHERE batch = ? AND more = ? ORDER BY event_a",
+            events,
             [batch, more],
         )
         yield _Batch(
@@ -163,18 +180,18 @@ def _differences(
         groups.setdefault(batch.dtypes[index], []).append(index)
     chosen, measured = [], []
     for dtypes, indexes in groups.items():
-        index = np.array(indexes, np.int64)
-        a, sizes_a = _joined(tables[0], places[0][index], dtypes[0])
-        b, sizes_b = _joined(tables[1], places[1][index], dtypes[1])
+        members = np.array(indexes, np.int64)
+        a, sizes_a = _joined(tables[0], places[0][members], dtypes[0])
+        b, sizes_b = _joined(tables[1], places[1][members], dtypes[1])
         if not np.array_equal(sizes_a, sizes_b):
             continue  # values that do not go with their shapes, as in a damaged part
         group = _Group(dtypes, a, b, sizes_a)
-        chosen.append((index, group))
+        chosen.append((members, group))
         if dtypes[0] != dtypes[1] or group.has_difference:
             eps = max(eps, PRECISIONS[dtypes[0]].eps, PRECISIONS[dtypes[1]].eps)
-    for index, group in chosen:
+    for members, group in chosen:
         rtol = UNITS * eps if tolerance.rtol is None else tolerance.rtol
-        measured.append(group.rows(batch.event_a[index], rtol))
+        measured.append(group.rows(batch.event_a[members], rtol))
     return (pa.concat_tables(measured) if measured else None), eps
 
 

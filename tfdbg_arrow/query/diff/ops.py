@@ -164,13 +164,13 @@ class _Sources:
             if op is None or (name, is_jump) in seen:
                 continue
             seen.add((name, is_jump))
-            if through is None and name not in self._aligned and op.op_type not in _PRECISION_OPS:
+            if through is None and name not in self._aligned and op.op_type not in PRECISION_OPS:
                 through = name
             waiting += ((source, is_jump) for source in reversed(op.inputs))
         return found, through
 
 
-_PRECISION_OPS = frozenset({"Cast", "Identity", "IdentityN"})
+PRECISION_OPS = frozenset({"Cast", "Identity", "IdentityN"})
 """Ops that mixed precision inserts, and ops that change nothing."""
 
 

@@ -73,7 +73,8 @@ def _load_executions(work: Workspace, executions: AlignedExecutions) -> None:
 def _found_sites(work: Workspace, side: str) -> list[FoundSite]:
     rows = work.rows(
         "SELECT DISTINCT coalesce(e.graph_id, -1), c.graph_id, c.call_site "
-        f"FROM context_{side} AS c LEFT JOIN execution_{side} AS e ON e.execution_index = c.execution_index ORDER BY ALL"
+        f"FROM context_{side} AS c LEFT JOIN execution_{side} AS e ON e.execution_index = c.execution_index "
+        "ORDER BY ALL"
     )
     return [FoundSite(*row) for row in rows]
 

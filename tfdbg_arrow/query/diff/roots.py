@@ -181,8 +181,8 @@ class Roots:
         if not missing:
             return
         rows = self._work.rows(
-            "SELECT c.event_a, c.event_b, c.op_id, c.kind, c.difference, c.scale, c.slack, c.rtol, c.relative, c.excess, "
-            "k.event_a IS NOT NULL FROM compared AS c LEFT JOIN candidate AS k ON k.event_a = c.event_a "
+            "SELECT c.event_a, c.event_b, c.op_id, c.kind, c.difference, c.scale, c.slack, c.rtol, c.relative, "
+            "c.excess, k.event_a IS NOT NULL FROM compared AS c LEFT JOIN candidate AS k ON k.event_a = c.event_a "
             "WHERE c.event_a IN (SELECT unnest(?))",
             [missing],
         )

@@ -6,10 +6,9 @@ the tolerance of a tensor is one number, `atol + rtol * scale`, where the scale 
 element in either run.
 
 By default `rtol` is 16 units in the last place (16 * eps) of the coarsest dtype in which a difference came up so
-far: accumulating n numbers loses about sqrt(n) units, and 16 covers sums of some hundred elements of the same sign in
-the worst case and of some ten thousand in practice. "So far" counts, since a float32 tensor made from a float16 tensor is
-only as exact as that. `atol` is the spacing at which the coarser dtype loses its relative precision: the least
-subnormal of float16, the least normal number of the others, whose subnormals TensorFlow flushes to zero.
+far: accumulating n numbers loses about sqrt(n) units in practice, and the scale leaves room besides. "So far" counts,
+since a float32 tensor made from a float16 tensor is only as exact as that. `atol` is the spacing at which the coarser
+dtype loses its relative precision: the least subnormal of float16, the least normal number of the others, whose subnormals TensorFlow flushes to zero.
 """
 
 from __future__ import annotations
@@ -64,6 +63,15 @@ PRECISIONS: dict[str, Precision] = {
     )
 }
 """All dtypes that are compared, by TensorFlow's name."""
+
+
+def precision_sql(fact: str, column: str) -> str:
+    """Returns the SQL expression of a fact (`kind`, `eps`, `floor`) of the dtype in a column; NULL for other dtypes.
+
+    An expression and not a table: joins over dtypes, of which there are few, tempt a planner to join many to many.
+    """
+    cases = " ".join(f"WHEN '{p.name}' THEN {getattr(p, fact)!r}" for p in PRECISIONS.values())
+    return f"CASE {column} {cases} END"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Workspace: a DuckDB database on disk, for as long as a comparison takes, with what it needs of both runs."""
+"""Workspace: a DuckDB database, for as long as a comparison takes, with what it needs of both runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tfdbg_arrow.query.diff.tolerance import PRECISIONS
+from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.health import HEALTH_COLUMNS
 from tfdbg_arrow.query.logdir import Logdir
 
@@ -40,7 +40,7 @@ _TABLES = {
 class Workspace:
     """A database in a temporary directory; a context manager.
 
-    What does not fit into `memory_limit` stays on disk, so that the size of the runs decides the time only.
+    What does not fit into `memory_limit` goes to files there, so that the size of the runs decides the time only.
 
     Attributes:
         connection: The database.
@@ -50,7 +50,7 @@ class Workspace:
         self._directory = tempfile.TemporaryDirectory(prefix="tfdbg_arrow_diff_")
         path = Path(self._directory.name)
         self.connection = duckdb.connect(
-            str(path / "work.duckdb"),
+            ":memory:",  # a database in a file would be flushed to the disk, for nothing
             config={
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
@@ -60,8 +60,6 @@ class Workspace:
             },
         )
         self.connection.execute("SET enable_progress_bar = false")
-        precisions = [(p.name, p.kind, p.eps, p.floor) for p in PRECISIONS.values()]
-        self.load("precision", ("dtype", "kind", "eps", "floor"), precisions, (str, str, float, float))
 
     def __enter__(self) -> Workspace:
         return self
@@ -112,9 +110,17 @@ class Workspace:
         """Returns every row of a query as an Arrow table."""
         return self.connection.sql(query, params=list(parameters)).to_arrow_table()
 
-    def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Returns every row of a query."""
-        return self.connection.execute(query, list(parameters)).fetchall()
+    def rows(self, query: str, parameters: Sequence[object] | dict[str, object] = ()) -> list[tuple[Any, ...]]:
+        """Returns every row of a query.
+
+        Raises:
+            QueryError: DuckDB refuses a parameter, as a regular expression that it does not know.
+        """
+        given = parameters if isinstance(parameters, dict) else list(parameters)
+        try:
+            return self.connection.execute(query, given).fetchall()
+        except duckdb.InvalidInputException as error:
+            raise QueryError(str(error)) from error
 
 
 def _literal(text: str) -> str:
