@@ -24,6 +24,7 @@ def compare(work: Workspace, tolerance: Tolerance) -> None:
     work.execute(_COMPARED.format(rtol=rtol, floor=floor, hard=HARD))
 
 
+_KIND_A, _KIND_B = precision_sql("kind", "a.dtype"), precision_sql("kind", "b.dtype")
 _SIGNS = " + ".join(f"abs(a.{name} - b.{name})" for name in ("num_neg_finite", "num_zero", "num_pos_finite"))
 _MAGNITUDES = ", ".join(
     f"coalesce(abs(a.{name} - b.{name}), 0)"
@@ -50,12 +51,13 @@ FROM (
             WHEN is_health_known THEN 'counts' END AS kind
     FROM (
         SELECT p.event_a, p.event_b, p.ordinal, p.context_pair, p.site_id, p.op_id, p.output_slot,
-            a.dtype AS dtype_a, b.dtype AS dtype_b, {precision_sql("kind", "a.dtype")} AS class, {precision_sql("kind", "b.dtype")} AS class_b,
+            a.dtype AS dtype_a, b.dtype AS dtype_b, {_KIND_A} AS class, {_KIND_B} AS class_b,
             a.shape AS shape_a, b.shape AS shape_b, a.size AS size_a, b.size AS size_b,
             coalesce(a.size, b.size) AS size,
-            coalesce(greatest({precision_sql("eps", "a.dtype")}, {precision_sql("eps", "b.dtype")}), 0) AS eps,
-            coalesce(greatest({precision_sql("floor", "a.dtype")}, {precision_sql("floor", "b.dtype")}), 0)
-                AS floor_magnitude,
+            coalesce(greatest({precision_sql("eps", "a.dtype")},
+                {precision_sql("eps", "b.dtype")}), 0) AS eps,
+            coalesce(greatest({precision_sql("floor", "a.dtype")},
+                {precision_sql("floor", "b.dtype")}), 0) AS floor_magnitude,
             a.has_inf_or_nan IS NOT NULL AND b.has_inf_or_nan IS NOT NULL AS is_health_known,
             coalesce(a.num_nan <> b.num_nan, false) OR coalesce(a.num_neg_inf <> b.num_neg_inf, false)
                 OR coalesce(a.num_pos_inf <> b.num_pos_inf, false)
@@ -65,7 +67,7 @@ FROM (
                 END AS magnitude_difference,
             coalesce(d.scale_a, a.max_abs_finite) AS scale_a, coalesce(d.scale_b, b.max_abs_finite) AS scale_b,
             d.difference AS element_difference, d.num_apart, coalesce(d.num_nonfinite, 0) AS num_nonfinite,
-            coalesce({precision_sql("kind", "a.dtype")} IN ('float', 'complex') AND coalesce((d.scale_a = 0) <> (d.scale_b = 0),
+            coalesce({_KIND_A} IN ('float', 'complex') AND coalesce((d.scale_a = 0) <> (d.scale_b = 0),
                 (a.num_zero = a.size AND b.num_zero = 0) OR (b.num_zero = b.size AND a.num_zero = 0)), false)
                 AND a.size > 0 AS is_one_zero
         FROM pair AS p

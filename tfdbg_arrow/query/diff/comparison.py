@@ -58,8 +58,8 @@ def diff(
         rtol: Relative tolerance; None: 16 units in the last place of the coarsest dtype in which a difference came up.
         atol: Absolute tolerance; None: where the coarser of both dtypes loses its relative precision.
         growth: How many times the relative difference of its inputs an op may show.
-        known: A regular expression for the whole of an op's name or type: ops that are known to diverge, as where a loss
-            is scaled, and behind which one looks.
+        known: A regular expression for the whole of an op's name or type: ops that are known to diverge, as where a
+            loss is scaled, and behind which one looks.
         limit: At most so many entries in `Diff.unaligned`.
 
     Raises:

@@ -33,30 +33,17 @@ _DECODERS: dict[str, Callable[[npt.NDArray[np.uint8]], Array]] = {
     "bfloat16": lambda raw: (raw.view("<u2").astype(np.uint32) << 16).view(np.float32),
     "float8_e5m2": lambda raw: (raw.astype(np.uint16) << 8).view(np.float16),
     "float8_e4m3fn": lambda raw: _E4M3FN[raw],
-    **{
-        name: lambda raw, name=name: raw.view(np.dtype(name).newbyteorder("<"))  # type: ignore[misc]
-        for name in (
-            "bool",
-            "complex128",
-            "complex64",
-            "float16",
-            "float32",
-            "float64",
-            "int16",
-            "int32",
-            "int64",
-            "int8",
-            "uint16",
-            "uint32",
-            "uint64",
-            "uint8",
-        )  # fmt: skip
-    },
 }
+_NUMPY_DTYPES = frozenset(
+    {"bool", "complex128", "complex64", "float16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
 
 
 def decode(raw: npt.NDArray[np.uint8], dtype: str) -> Array | None:
     """Returns the elements in a tensor's bytes, or None for a dtype that is not decoded."""
+    if dtype in _NUMPY_DTYPES:
+        return raw.view(np.dtype(dtype).newbyteorder("<"))
     decoder = _DECODERS.get(dtype)
     return None if decoder is None else decoder(raw)
 
@@ -138,15 +125,21 @@ def _batches(work: Workspace) -> Iterator[_Batch]:
     events = (
         "SELECT event_a, event_b, dtype_a, dtype_b FROM element_batch WHERE batch = ? AND more = ? ORDER BY event_a"
     )
-    names = ", ".join(f"'{name}'" for name in _DECODERS)
+    names = ", ".join(f"'{name}'" for name in sorted((*_DECODERS, *_NUMPY_DTYPES)))
+    # One join a statement: equal shapes must not become what a planner joins by.
+    work.execute(
+        "CREATE OR REPLACE TABLE element_pair AS SELECT p.event_a, p.event_b, h.dtype, h.shape, h.size "
+        "FROM pair AS p JOIN health_a AS h ON h.event_index = p.event_a "
+        f"WHERE h.size > 0 AND h.dtype IN ({names})"
+    )
     work.execute(
         "CREATE OR REPLACE TABLE element_batch AS SELECT event_a, event_b, dtype_a, dtype_b, "
         f"CAST(floor(sum(num_bytes) OVER (ORDER BY event_a) / {_BATCH_BYTES}) AS BIGINT) AS batch, "
         f"CAST(floor(row_number() OVER (ORDER BY event_a) / {_BATCH_PAIRS}) AS BIGINT) AS more FROM ("
-        "SELECT p.event_a, p.event_b, a.dtype AS dtype_a, b.dtype AS dtype_b, 8 * a.size AS num_bytes FROM pair AS p "
-        "JOIN health_a AS a ON a.event_index = p.event_a JOIN health_b AS b ON b.event_index = p.event_b "
-        f"WHERE {precision_sql('kind', 'a.dtype')} = {precision_sql('kind', 'b.dtype')} "
-        f"AND a.shape = b.shape AND a.size > 0 AND a.dtype IN ({names}) AND b.dtype IN ({names})) AS e"
+        "SELECT p.event_a, p.event_b, p.dtype AS dtype_a, h.dtype AS dtype_b, 8 * p.size AS num_bytes "
+        "FROM element_pair AS p JOIN health_b AS h ON h.event_index = p.event_b "
+        f"WHERE p.shape = h.shape AND h.dtype IN ({names}) "
+        f"AND {precision_sql('kind', 'p.dtype')} = {precision_sql('kind', 'h.dtype')}) AS e"
     )
     for batch, more in work.rows("SELECT DISTINCT batch, more FROM element_batch ORDER BY ALL"):
         table = work.arrow(

@@ -50,7 +50,7 @@ def pair_tensors(
     work.execute(_STEP_PAIR)
     for side in SIDES:
         work.execute(_RANKED.format(s=side))
-    for statement in (_CONTEXT_PAIR, _PAIR, _EXTERNAL_PAIR):
+    for statement in (_CONTEXT_PAIR, _NAMED, _PAIR, _EXTERNAL_PAIR):
         work.execute(statement)
     return pairs
 
@@ -210,13 +210,20 @@ JOIN context_{s} AS c ON c.execution_index = h.execution_index AND c.step_id = h
 WHERE h.scope = 'graph'
 """
 
-_PAIR = f"""
-CREATE TABLE pair AS
-SELECT a.event_index AS event_a, b.event_index AS event_b, c.ordinal, c.context_pair, c.site_id, o.op_id, a.output_slot
+_NAMED = f"""
+CREATE TABLE named AS
+SELECT a.event_index, a.output_slot, a.occurrence, c.ordinal, c.context_pair, c.context_b, c.site_id, o.op_id, o.op_b
 FROM ({_GRAPH_EVENT.format(s="a")}) AS a
 JOIN context_pair AS c ON c.context_a = a.context_id
 JOIN op_pair AS o ON o.graph_a = c.graph_a AND o.graph_b = c.graph_b AND o.op_a = a.op_name
-JOIN ({_GRAPH_EVENT.format(s="b")}) AS b ON b.context_id = c.context_b AND b.op_name = o.op_b
+"""
+"""One row is a tensor of A in a graph, and what it is called in B."""
+
+_PAIR = f"""
+CREATE TABLE pair AS
+SELECT a.event_index AS event_a, b.event_index AS event_b, a.ordinal, a.context_pair, a.site_id, a.op_id, a.output_slot
+FROM named AS a
+JOIN ({_GRAPH_EVENT.format(s="b")}) AS b ON b.context_id = a.context_b AND b.op_name = a.op_b
     AND b.output_slot = a.output_slot AND b.occurrence = a.occurrence
 UNION ALL
 SELECT a.event_index, b.event_index, x.ordinal, NULL, NULL, NULL, a.output_slot

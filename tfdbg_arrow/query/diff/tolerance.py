@@ -8,7 +8,8 @@ element in either run.
 By default `rtol` is 16 units in the last place (16 * eps) of the coarsest dtype in which a difference came up so
 far: accumulating n numbers loses about sqrt(n) units in practice, and the scale leaves room besides. "So far" counts,
 since a float32 tensor made from a float16 tensor is only as exact as that. `atol` is the spacing at which the coarser
-dtype loses its relative precision: the least subnormal of float16, the least normal number of the others, whose subnormals TensorFlow flushes to zero.
+dtype loses its relative precision: the least subnormal of float16, the least normal number of the others, whose
+subnormals TensorFlow flushes to zero.
 """
 
 from __future__ import annotations
