@@ -6,6 +6,18 @@ from tfdbg_arrow.query.alert_rules import Parameter, Rule, builtin_rules
 from tfdbg_arrow.query.alerts import Alert, Alerts, alerts
 from tfdbg_arrow.query.chain import Hop, Provenance, provenance
 from tfdbg_arrow.query.coverage import CaptureStat, Coverage, UnobservedOp, UnobservedOps
+from tfdbg_arrow.query.diff import (
+    Diff,
+    DiffInput,
+    DiffTensor,
+    Divergence,
+    DtypeChange,
+    Setting,
+    Unaligned,
+    UnalignedOp,
+    WorstElement,
+    diff,
+)
 from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.history import HistoryRow, history
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
@@ -26,6 +38,11 @@ __all__ = [
     "Alerts",
     "CaptureStat",
     "Coverage",
+    "Diff",
+    "DiffInput",
+    "DiffTensor",
+    "Divergence",
+    "DtypeChange",
     "Frame",
     "HistoryRow",
     "Hop",
@@ -38,14 +55,19 @@ __all__ = [
     "Provenance",
     "Rule",
     "Run",
+    "Setting",
     "SourceLine",
     "TableInfo",
     "TensorHealth",
+    "Unaligned",
+    "UnalignedOp",
     "UnobservedOp",
     "UnobservedOps",
     "View",
+    "WorstElement",
     "alerts",
     "builtin_rules",
+    "diff",
     "first_nan",
     "first_nonfinite",
     "history",

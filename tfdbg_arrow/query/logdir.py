@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.alerts import Alerts
     from tfdbg_arrow.query.chain import Provenance
     from tfdbg_arrow.query.coverage import Coverage
+    from tfdbg_arrow.query.diff import Diff
     from tfdbg_arrow.query.history import HistoryRow
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.nonfinite import NonFinite
@@ -266,6 +267,25 @@ class Logdir:
 
         return alerts(
             self, kinds=kinds, parameters=parameters, rules_directory=rules_directory, run_id=run_id, limit=limit
+        )
+
+    def diff(
+        self,
+        other: Logdir | str | Path | None = None,
+        *,
+        run_a: str | None = None,
+        run_b: str | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        growth: float = 10.0,
+        known: str | None = None,
+        limit: int = 20,
+    ) -> Diff:
+        """Returns how a run here compares with one of another logdir, or of this one; see `tfdbg_arrow.diff`."""
+        from tfdbg_arrow.query.diff import diff
+
+        return diff(
+            self, other, run_a=run_a, run_b=run_b, rtol=rtol, atol=atol, growth=growth, known=known, limit=limit
         )
 
     def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:
