@@ -54,7 +54,8 @@ def print_diff(found: Diff) -> None:
 
 
 def _aligned_text(found: Diff) -> str:
-    return f"{found.num_compared:,} pairs of tensors were compared, in {found.num_aligned_executions:,} pairs of executions"
+    pairs = f"{found.num_compared:,} pairs of tensors were compared"
+    return f"{pairs}, in {found.num_aligned_executions:,} pairs of executions"
 
 
 def _setting_text(name: str, value: str | None) -> str:
@@ -70,11 +71,15 @@ def _setting_text(name: str, value: str | None) -> str:
 
 def _print_divergence(found: Divergence) -> None:
     out = console()
-    by = "" if found.excess is None else f", {found.excess:,.4g} times the tolerance"
+    is_counted = _is_counted(found)
+    by = "" if found.excess is None or is_counted else f", {found.excess:,.4g} times the tolerance"
     out.print(styled((f"The first divergence: {_name(found.a)} has {_KINDS[found.kind]}{by}.", "bold red")))
     if found.difference is not None and found.tolerance is not None:
-        what = "elements differ" if _is_counted(found) else "is the greatest difference"
-        out.print(styled(f"    {found.difference:.6g} {what}, {found.tolerance:.3g} may be"))
+        if is_counted:
+            may = f", {found.tolerance:.0f} may" if found.tolerance >= 1 else ""
+            out.print(styled(f"    {found.difference:.6g} of {found.a.size:,} elements differ{may}"))
+        else:
+            out.print(styled(f"    {found.difference:.6g} is the greatest difference, {found.tolerance:.3g} may be"))
     for name, side in (("A", found.a), ("B", found.b)):
         out.print(styled(f"  {name}  ", (_name(side), "bold"), _where(side)))
         out.print(styled(f"     {facts_text(side)}{_magnitudes(side)}"))
@@ -132,15 +137,8 @@ def _print_unaligned(found: Diff) -> None:
         if not (only.num_tensors or only.num_executions or only.num_ops):
             continue
         out.print()
-        out.print(
-            styled(
-                (
-                    f"Only {side.upper()} has {only.num_tensors:,} tensors, {only.num_executions:,} executions and "
-                    f"{only.num_ops:,} ops of the graphs that both have",
-                    "bold",
-                )
-            )
-        )
+        alone = f"Only {side.upper()} has {only.num_tensors:,} tensors, {only.num_executions:,} executions"
+        out.print(styled((f"{alone} and {only.num_ops:,} ops of the graphs that both have", "bold")))
         for op in found.unaligned:
             if op.side != side:
                 continue
