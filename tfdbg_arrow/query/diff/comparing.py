@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.query.diff.tolerance import UNITS, Tolerance, precision_sql
+from tfdbg_arrow.query.diff.tolerance import MAX_RTOL, UNITS, Tolerance, precision_sql
 from tfdbg_arrow.query.diff.workspace import Workspace
 
 HARD = 1e300
@@ -19,7 +19,9 @@ def compare(work: Workspace, tolerance: Tolerance) -> None:
     """
     work.execute(_MEASURED)
     work.execute(_PRECISION_SO_FAR)
-    rtol = f"{UNITS} * eps_so_far" if tolerance.rtol is None else f"CAST({tolerance.rtol!r} AS DOUBLE)"
+    rtol = (
+        f"least({UNITS} * eps_so_far, {MAX_RTOL})" if tolerance.rtol is None else f"CAST({tolerance.rtol!r} AS DOUBLE)"
+    )
     floor = "floor_magnitude" if tolerance.atol is None else f"CAST({tolerance.atol!r} AS DOUBLE)"
     work.execute(_COMPARED.format(rtol=rtol, floor=floor, hard=HARD))
 

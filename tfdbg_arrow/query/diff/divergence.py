@@ -78,6 +78,8 @@ def _elements(
     place = int(element_distance(*elements).argmax())
     index = tuple(int(number) for number in np.unravel_index(place, a.shape))
     worst = WorstElement(index, elements[0][place].item(), elements[1][place].item())
+    if not all(np.issubdtype(side.dtype, np.inexact) for side in elements):
+        return worst, None
     return worst, _scaling(elements[0].astype(np.complex128), elements[1].astype(np.complex128))
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfdbg_arrow.query.diff.tolerance import PRECISIONS, UNITS, Tolerance, precision_sql
+from tfdbg_arrow.query.diff.tolerance import MAX_RTOL, PRECISIONS, UNITS, Tolerance, precision_sql
 from tfdbg_arrow.query.diff.workspace import Workspace
 from tfdbg_arrow.query.logdir import Logdir
 
@@ -183,7 +183,7 @@ def _differences(
         if dtypes[0] != dtypes[1] or group.has_difference:
             eps = max(eps, PRECISIONS[dtypes[0]].eps, PRECISIONS[dtypes[1]].eps)
     for members, group in chosen:
-        rtol = UNITS * eps if tolerance.rtol is None else tolerance.rtol
+        rtol = min(UNITS * eps, MAX_RTOL) if tolerance.rtol is None else tolerance.rtol
         measured.append(group.rows(batch.event_a[members], rtol))
     return (pa.concat_tables(measured) if measured else None), eps
 

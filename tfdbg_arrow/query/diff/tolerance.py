@@ -21,6 +21,8 @@ from tfdbg_arrow.errors import QueryError
 
 UNITS = 16
 """Default relative tolerance, in units in the last place."""
+MAX_RTOL = 0.5
+"""At most so much by default: 16 units of an eight-bit dtype would be more than a number itself."""
 DEFAULT_GROWTH = 10.0
 """How many times the relative difference of its inputs an op may show before it counts as a divergence."""
 
