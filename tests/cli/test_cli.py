@@ -427,3 +427,35 @@ def test_help_of_every_command_says_what_it_does() -> None:
         result = run_cli(command, "--help")
         assert result.exit_code == 0
         assert "LOGDIR" in result.stdout
+
+
+class TestDiff:
+    @pytest.fixture
+    def other(self, tmp_path: Path) -> Path:
+        run = RunBuilder("run-b", tensorflow_version="2.17.0")
+        run.tensor(run.graph("f").op("x", "Mul"), "x", counts(nan=1, pos=1))
+        return run.write(tmp_path / "other")
+
+    def test_nothing_diverges_is_exit_code_0(self, healthy: Path) -> None:
+        result = run_cli("diff", healthy, healthy)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "Nothing diverges: 1 pairs of tensors were compared, in 0 pairs of executions." in result.stdout
+
+    def test_a_divergence_is_exit_code_1_and_shows_both_sides(self, healthy: Path, other: Path) -> None:
+        result = run_cli("diff", healthy, other)
+        assert result.exit_code == 1
+        assert "The first divergence: x:0 (Mul) has other NaN or infinities.\n" in result.stdout
+        assert "     float32 [2]: 1 NaN, 1 positive of 2 elements\n" in result.stdout
+        assert "  tensorflow_version: 2.21.0  |  2.17.0\n" in result.stdout
+
+    def test_json(self, healthy: Path, other: Path) -> None:
+        result = run_cli("diff", healthy, other, "--json")
+        found = json.loads(result.stdout)["diff"]
+        assert result.exit_code == 1
+        assert (found["run_a"], found["run_b"], found["divergence"]["kind"]) == ("run-a", "run-b", "nonfinite")
+        assert found["divergence"]["b"]["num_nan"] == 1
+
+    def test_an_unknown_run_is_exit_code_2(self, healthy: Path) -> None:
+        result = run_cli("diff", healthy, healthy, "--run-a", "run-z")
+        assert result.exit_code == 2
+        assert "run-z" in result.stderr

@@ -19,10 +19,11 @@ def compare(work: Workspace, tolerance: Tolerance) -> None:
     """
     work.execute(_MEASURED)
     work.execute(_PRECISION_SO_FAR)
-    rtol = (
-        f"least({UNITS} * eps_so_far, {MAX_RTOL})" if tolerance.rtol is None else f"CAST({tolerance.rtol!r} AS DOUBLE)"
-    )
-    floor = "floor_magnitude" if tolerance.atol is None else f"CAST({tolerance.atol!r} AS DOUBLE)"
+    rtol, floor = f"least({UNITS} * eps_so_far, {MAX_RTOL})", "floor_magnitude"
+    if tolerance.rtol is not None:
+        rtol = f"CAST({tolerance.rtol!r} AS DOUBLE)"
+    if tolerance.atol is not None:
+        floor = f"CAST({tolerance.atol!r} AS DOUBLE)"
     work.execute(_COMPARED.format(rtol=rtol, floor=floor, hard=HARD))
 
 
@@ -49,7 +50,8 @@ FROM (
             WHEN class <> class_b THEN 'dtype'
             WHEN is_nonfinite_different OR num_nonfinite > 0 THEN 'nonfinite'
             WHEN element_difference IS NOT NULL THEN 'values'
-            WHEN magnitude_difference > 0 THEN 'magnitudes'
+            WHEN magnitude_difference > 0 OR (magnitude_difference = 0 AND coalesce(num_moved, 0) = 0)
+                THEN 'magnitudes'
             WHEN is_health_known THEN 'counts' END AS kind
     FROM (
         SELECT p.event_a, p.event_b, p.ordinal, p.context_pair, p.site_id, p.op_id, p.output_slot,
