@@ -1,9 +1,10 @@
 # Everything from a clean clone: `make demo`, `make test`. Only python3 (3.11 or newer, with venv) and a C++17
-# compiler have to be there; without a compiler the package is installed without its native core.
+# compiler have to be there; without a compiler the package is installed without its native core. The tests of Spark
+# want Java 17 or newer too, and say so where it is missing.
 #
 #   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first
 #   make test      linters, types, layers, the specification's freshness, and the tests
-#   make exhaustive  the tests that take long: every mode beside Debugger V2's, Spark
+#   make exhaustive  the tests that take long: every mode beside Debugger V2's
 #   make format    format the code
 #   make protos    compile the messages of Debugger V2 dumps
 #   make clean     remove what was built; `make distclean` also removes the virtual environment
@@ -37,7 +38,7 @@ demo: $(STAMPS)/demo $(STAMPS)/package
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not exhaustive"
 
-exhaustive: $(STAMPS)/exhaustive $(STAMPS)/package
+exhaustive: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m exhaustive
 
 lint: $(STAMPS)/test $(STAMPS)/package
@@ -78,10 +79,6 @@ $(STAMPS)/demo: $(DEMO_REQUIREMENTS) | $(STAMPS)/venv
 $(STAMPS)/test: $(TEST_REQUIREMENTS) | $(STAMPS)/venv
 	$(PIP) install --quiet -r requirements/test.txt
 	@touch $@ $(STAMPS)/demo
-
-$(STAMPS)/exhaustive: requirements/exhaustive.txt | $(STAMPS)/test
-	$(PIP) install --quiet -r requirements/exhaustive.txt
-	@touch $@
 
 $(STAMPS)/package: $(BUILD_SOURCES) | $(STAMPS)/demo
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .

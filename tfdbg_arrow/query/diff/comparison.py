@@ -6,7 +6,7 @@ import contextlib
 import re
 from pathlib import Path
 
-from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.errors import LogdirError, QueryError
 from tfdbg_arrow.query.callsites import CallSites
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.diff.answer import Diff
@@ -25,7 +25,7 @@ from tfdbg_arrow.query.diff.summary import count_pairs, find_dtype_changes, find
 from tfdbg_arrow.query.diff.tolerance import DEFAULT_GROWTH, Tolerance
 from tfdbg_arrow.query.diff.workspace import SIDES, Workspace
 from tfdbg_arrow.query.info import Run
-from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.logdir import Logdir, open_logdir
 
 
 def diff(
@@ -73,8 +73,8 @@ def diff(
     if limit < 0:
         raise QueryError(f"limit is {limit}, expected a number of ops from 0 on.")
     with contextlib.ExitStack() as stack:
-        open_a = stack.enter_context(opened(a))
-        open_b = open_a if b is None or b is a else stack.enter_context(opened(b))
+        open_a = _open(a, stack)
+        open_b = open_a if b is None or b is a else _open(b, stack)
         chosen = _choose(open_a, open_b, run_a, run_b)
         work = stack.enter_context(Workspace())
         return _compare(work, ((open_a, chosen[0].run_id), (open_b, chosen[1].run_id)), chosen, tolerance, known, limit)
@@ -131,6 +131,15 @@ def _compare(
         atol=tolerance.atol,
         growth=tolerance.growth,
     )
+
+
+def _open(logdir: Logdir | str | Path, stack: contextlib.ExitStack) -> Logdir:
+    if isinstance(logdir, Logdir):
+        return logdir
+    if isinstance(logdir, (str, Path)):
+        return stack.enter_context(open_logdir(logdir))
+    # What two runs need lies in DuckDB: other engines would have to join over two logdirs.
+    raise LogdirError(f"logdir is {logdir!r}, expected a path or what open_logdir() returned.")
 
 
 def _check_pattern(pattern: str) -> None:
