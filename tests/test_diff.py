@@ -130,13 +130,14 @@ def test_half_precision_diverges_where_it_overflows(logdirs: Path) -> None:
     assert found.b.source.code == 'return tf.cast(tf.square(y), "float32")'
 
 
-def test_a_change_in_a_loop_is_found_in_its_iteration(logdirs: Path) -> None:
-    found = compare(logdirs, "loop").divergence
+def test_a_loop_diverges_where_it_first_reads_what_differs(logdirs: Path) -> None:
+    comparison = compare(logdirs, "loop")
+    found = comparison.divergence
     assert found is not None
-    # What the loop took is the first that differs; it tells in iteration 3 only.
-    assert found.a.op_type in ("ReadVariableOp", None)
-    behind = diff(logdirs / "loop-a", logdirs / "loop-b", known="ReadVariableOp|Placeholder|.*while.*ReadVariableOp.*")
-    assert behind.num_differing > 1
+    assert (found.a.op_type, found.a.iteration or 0) == (found.b.op_type, found.b.iteration or 0)
+    assert found.worst is not None
+    assert (found.worst.a, found.worst.b) == (0.0, pytest.approx(1e-3))
+    assert comparison.num_differing > 1
 
 
 def test_an_edited_function_is_aligned_around_the_edit(logdirs: Path) -> None:
