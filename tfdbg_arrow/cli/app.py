@@ -14,6 +14,7 @@ from tfdbg_arrow.cli import (
     alerts,
     coverage,
     diff,
+    doctor,
     export,
     first_nonfinite,
     import_dump,
@@ -82,6 +83,7 @@ app.command("check")(alerts.check)
 app.command("sql")(sql.sql)
 app.command("schema")(schema.schema)
 app.command("coverage")(coverage.coverage)
+app.command("doctor")(doctor.doctor)
 app.command("info")(info.info)
 app.command("upload")(upload.upload)
 app.command("export")(export.export)

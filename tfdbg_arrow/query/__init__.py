@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tfdbg_arrow.query.alert_rules import Parameter, Rule, builtin_rules
 from tfdbg_arrow.query.alerts import Alert, Alerts, alerts
+from tfdbg_arrow.query.capture_stats import CaptureStat
 from tfdbg_arrow.query.chain import Hop, Provenance, provenance
-from tfdbg_arrow.query.coverage import CaptureStat, Coverage, UnobservedOp, UnobservedOps
+from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
 from tfdbg_arrow.query.diff import (
     Diff,
     DiffInput,
@@ -18,6 +19,9 @@ from tfdbg_arrow.query.diff import (
     WorstElement,
     diff,
 )
+from tfdbg_arrow.query.doctor import Diagnosis, doctor
+from tfdbg_arrow.query.export import Exported, ExportedTable, ExportFormat, export
+from tfdbg_arrow.query.findings import Finding
 from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.history import HistoryRow, history
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
@@ -31,6 +35,7 @@ from tfdbg_arrow.query.nonfinite import (
     nonfinite,
 )
 from tfdbg_arrow.query.public_views import View, public_views, views_sql
+from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
 from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
 
 __all__ = [
@@ -38,11 +43,16 @@ __all__ = [
     "Alerts",
     "CaptureStat",
     "Coverage",
+    "Diagnosis",
     "Diff",
     "DiffInput",
     "DiffTensor",
     "Divergence",
     "DtypeChange",
+    "ExportFormat",
+    "Exported",
+    "ExportedTable",
+    "Finding",
     "Frame",
     "HistoryRow",
     "Hop",
@@ -68,6 +78,8 @@ __all__ = [
     "alerts",
     "builtin_rules",
     "diff",
+    "doctor",
+    "export",
     "first_nan",
     "first_nonfinite",
     "history",
@@ -76,6 +88,9 @@ __all__ = [
     "provenance",
     "public_views",
     "source_lines",
+    "to_arrow",
+    "to_pandas",
+    "to_polars",
     "user_source",
     "views_sql",
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import duckdb
 import pyarrow as pa
 
-from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
+from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyError, QueryError
 from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.query.opening import list_parts
 from tfdbg_arrow.query.public_views import public_views
@@ -174,10 +174,85 @@ class Logdir(Answers):
         return self._run(run)
 
     def arrow(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> pa.Table:
-        """Runs SQL over the views, as `rows`, and returns an Arrow table."""
+        """Runs SQL over the views and returns every row as a `pyarrow.Table`; NULL and NaN stay what they are.
+
+        Raises:
+            QueryError: DuckDB refuses the statement or a parameter.
+            BrokenPartError: A part cannot be read.
+        """
 
         def run() -> pa.Table:
-            return self._relation(query, parameters).to_arrow_table()
+            relation = self._relation(query, parameters)
+            return pa.table({}) if relation is None else relation.to_arrow_table()
+
+        return self._run(run)
+
+    def polars(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
+        """Runs SQL as `arrow` and returns a `polars.DataFrame`.
+
+        Raises:
+            MissingDependencyError: Polars is not installed.
+            QueryError: DuckDB refuses the statement or a parameter.
+            BrokenPartError: A part cannot be read.
+        """
+        from tfdbg_arrow.query.results import as_polars
+
+        return as_polars(self.arrow(query, parameters))
+
+    def pandas(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
+        """Runs SQL as `arrow` and returns a `pandas.DataFrame` with Arrow's types, in which NULL is not NaN.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+            QueryError: DuckDB refuses the statement or a parameter.
+            BrokenPartError: A part cannot be read.
+        """
+        from tfdbg_arrow.query.results import as_pandas
+
+        return as_pandas(self.arrow(query, parameters))
+
+    def stream(
+        self,
+        query: str,
+        consume: Callable[[pa.RecordBatchReader], _Result],
+        *,
+        parameters: Sequence[object] | dict[str, object] | None = None,
+        batch_rows: int = 16_384,
+    ) -> _Result:
+        """Runs SQL over the views and hands the rows on while DuckDB computes them, so that memory stays bounded.
+
+        Args:
+            query: A statement that gives rows.
+            consume: Takes the rows as Arrow batches. It is called anew, with all rows from the first on, where parts
+                were replaced meanwhile: a recording is still in force.
+            parameters: As for `sql`.
+            batch_rows: At most so many rows a batch.
+
+        Returns:
+            What `consume` returns.
+
+        Raises:
+            QueryError: DuckDB refuses the statement or a parameter.
+            BrokenPartError: A part cannot be read.
+        """
+
+        def run() -> _Result:
+            source = self._relation(query, parameters).to_arrow_reader(batch_rows)
+            failures: list[Exception] = []
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                try:
+                    yield from source
+                except (OSError, pa.ArrowException) as error:  # as which Arrow hands DuckDB's errors on
+                    failures.append(error)
+                    raise
+
+            try:
+                return consume(pa.RecordBatchReader.from_batches(source.schema, batches()))
+            except Exception as error:
+                if failures:
+                    raise duckdb.IOException(_message(failures[0])) from failures[0]
+                raise error
 
         return self._run(run)
 
@@ -231,6 +306,11 @@ class Logdir(Answers):
             try:
                 return action()
             except (duckdb.Error, UnicodeDecodeError) as error:
+                if "module 'pytz'" in _message(error):
+                    raise MissingDependencyError(
+                        "a TIMESTAMP WITH TIME ZONE needs pytz in Python, which is not installed; run: pip install "
+                        "pytz, or ask for the column as a TIMESTAMP."
+                    ) from error
                 if isinstance(error, _USER_ERRORS):
                     raise QueryError(_message(error)) from error
                 if attempt < _MAX_ATTEMPTS - 1 and self._missing_parts():

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.expected import Expectation
-from tfdbg_arrow.query.gaps import read_left_out
 from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.origins import Origins
@@ -109,7 +109,11 @@ class NonFinite(TensorHealth):
 
 
 def first_nonfinite(
-    logdir: Engine | str | Path, *, kinds: Iterable[str] = KINDS, run_id: str | None = None
+    logdir: Engine | str | Path,
+    *,
+    kinds: Iterable[str] = KINDS,
+    run_id: str | None = None,
+    is_allowed: Callable[[str | None, str | None], bool] = lambda op_type, op_name: False,
 ) -> NonFinite | None:
     """Returns the earliest origin of a bad value, by data flow.
 
@@ -117,6 +121,8 @@ def first_nonfinite(
         logdir: A logdir, opened or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
         run_id: Only this run; None: the run in which a bad value was recorded first.
+        is_allowed: Told the type and the name of an op (None where it has none), whether it may make bad values:
+            origins for which it is true are passed over.
 
     Returns:
         Among the origins that no origin is an ancestor of, the one with the least event_index; one that `is_expected`
@@ -137,7 +143,7 @@ def first_nonfinite(
         received: NonFinite | None = None
         for run in _bad_runs(open_, wanted, run_id=run_id):
             reader = _RunReader(open_, run_id=run, kinds=wanted)
-            event = reader.first(is_expected=False)
+            event = reader.first(is_expected=False, is_allowed=is_allowed)
             if event is not None:
                 found = reader.describe(event)
                 if found.is_origin or not (found.op_type or "").startswith(COLLECTIVES):
@@ -147,7 +153,7 @@ def first_nonfinite(
         if received is not None:
             return received
         for reader in readers:
-            event = reader.first(is_expected=True)
+            event = reader.first(is_expected=True, is_allowed=is_allowed)
             if event is not None:
                 return reader.describe(event)
     return None
@@ -226,14 +232,19 @@ class _RunReader:
             logdir.rows("SELECT device_id, device_name FROM device WHERE run_id = ?", [run_id])
         )
         ((self._worker,),) = logdir.rows("SELECT max(worker) FROM run WHERE run_id = ?", [run_id])
-        self._left_out = read_left_out(logdir).get(run_id, ())
+        self._left_out = gap_sentences(read_capture_stats(logdir, run_id=run_id)).get(run_id, ())
         self.flow = DataFlow(logdir, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds)
         self.expectation = Expectation(logdir, self.flow, run_id=run_id)
 
-    def first(self, *, is_expected: bool) -> TensorEvent | None:
-        """Returns the earliest origin that is expected, or that is not; None where there is none."""
-        return self.origins.first(lambda root: (self.expectation.reason(root) is not None) == is_expected)
+    def first(self, *, is_expected: bool, is_allowed: Callable[[str | None, str | None], bool]) -> TensorEvent | None:
+        """Returns the earliest origin that is expected or not, and not allowed; None where there is none."""
+        return self.origins.first(
+            lambda root: (
+                not is_allowed(root.op_type, root.op_name)
+                and (self.expectation.reason(root) is not None) == is_expected
+            )
+        )
 
     def describe(self, event: TensorEvent) -> NonFinite:
         stack = self._stacks.stack(self._stack_trace_id(event))

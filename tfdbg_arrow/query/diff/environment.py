@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from tfdbg_arrow.query.diff.answer import Setting
-from tfdbg_arrow.query.gaps import read_left_out
+from  import read_left_out
 from tfdbg_arrow.query.logdir import Logdir
 
 _IDENTITY = frozenset({"run_id", "wall_time_ns", "wall_time", "end_wall_time_ns", "pid", "settings"})
