@@ -126,7 +126,7 @@ def _compare(
         is_search_cut=roots.is_cut,
         dtype_changes=find_dtype_changes(work),
         environment=environment_differences(sides),
-        incomparable=incomparable(sides, (runs[0].tensor_debug_mode, runs[1].tensor_debug_mode)),
+        incomparable=incomparable(runs),
         rtol=tolerance.rtol,
         atol=tolerance.atol,
         growth=tolerance.growth,

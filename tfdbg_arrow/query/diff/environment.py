@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from tfdbg_arrow.query.diff.answer import Setting
-from  import read_left_out
+from tfdbg_arrow.query.info import Run
 from tfdbg_arrow.query.logdir import Logdir
 
 _IDENTITY = frozenset({"run_id", "wall_time_ns", "wall_time", "end_wall_time_ns", "pid", "settings"})
@@ -55,15 +55,13 @@ _ONLY = {
 }
 
 
-def incomparable(
-    sides: tuple[tuple[Logdir, str], tuple[Logdir, str]], modes: tuple[str | None, str | None]
-) -> tuple[str, ...]:
+def incomparable(runs: tuple[Run, Run]) -> tuple[str, ...]:
     """Returns what could not be compared, as sentences: modes that measure less than another, gaps in a recording.
 
     Args:
-        sides: The logdir and the run id of each.
-        modes: tensor_debug_mode of each.
+        runs: A and B.
     """
+    modes = (runs[0].tensor_debug_mode, runs[1].tensor_debug_mode)
     found = []
     if modes[0] != modes[1]:
         known = [mode for mode in modes if mode in _MEASURES]
@@ -78,6 +76,6 @@ def incomparable(
         found.append(f"A was recorded in {modes[0]}, B in {modes[1]}: only {text} could be compared.")
     elif modes[0] in _ONLY:
         found.append(f"In {modes[0]} only {_ONLY[modes[0]]} are recorded, not the numbers themselves.")
-    for name, (logdir, run_id) in zip("AB", sides, strict=True):
-        found += (f"Not all of {name} was recorded: {text}" for text in read_left_out(logdir).get(run_id, ()))
+    for name, run in zip("AB", runs, strict=True):
+        found += (f"Not all of {name} was recorded: {text}" for text in run.left_out)
     return tuple(found)
