@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import csv
 import dataclasses
 import json
 import math
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any
 
@@ -57,6 +58,20 @@ def styled(*pieces: str | tuple[str, str]) -> Text:
         text, style = (piece, "") if isinstance(piece, str) else piece
         line.append(printable(text), style=style)
     return line
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Prints rows as CSV on stdout, NULL as nothing; what a terminal would act on is escaped only on a terminal."""
+    safe = printable if sys.stdout.isatty() else str
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([safe(column) for column in columns])
+    writer.writerows([["" if value is None else safe(cell_text(value)) for value in row] for row in rows])
+
+
+def cell_text(value: Any) -> str:
+    """Returns a value as one cell of a table."""
+    plain = to_json(value)
+    return str(plain).lower() if isinstance(plain, bool) else str(plain)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

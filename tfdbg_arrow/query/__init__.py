@@ -24,6 +24,7 @@ from tfdbg_arrow.query.export import Exported, ExportedTable, ExportFormat, expo
 from tfdbg_arrow.query.findings import Finding
 from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.history import HistoryRow, history
+from tfdbg_arrow.query.hops import TensorHop
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.query.nonfinite import (
@@ -36,6 +37,7 @@ from tfdbg_arrow.query.nonfinite import (
 )
 from tfdbg_arrow.query.public_views import View, public_views, views_sql
 from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
+from tfdbg_arrow.query.spread import Spread, SpreadHop, spread
 from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
 
 __all__ = [
@@ -67,8 +69,11 @@ __all__ = [
     "Run",
     "Setting",
     "SourceLine",
+    "Spread",
+    "SpreadHop",
     "TableInfo",
     "TensorHealth",
+    "TensorHop",
     "Unaligned",
     "UnalignedOp",
     "UnobservedOp",
@@ -88,6 +93,7 @@ __all__ = [
     "provenance",
     "public_views",
     "source_lines",
+    "spread",
     "to_arrow",
     "to_pandas",
     "to_polars",

@@ -105,6 +105,7 @@ def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Cover
     """
     with opened(logdir) as open_:
         check_run(open_, run_id)
+        open_ = open_ if run_id is None else open_.of_run(run_id)
         rows = open_.rows(
             "SELECT run_id, graph_id, any_value(graph_name), reason, op_name, any_value(op_type), count(*), "
             f"count(*) FILTER (WHERE dtype NOT IN ({', '.join('?' * len(_NEVER_BAD))})) FROM unobserved_output "
@@ -125,10 +126,9 @@ def check_run(logdir: Engine, run_id: str | None) -> None:
     Raises:
         QueryError: It does not.
     """
-    if run_id is not None:
-        known = [run.run_id for run in read_runs(logdir)]
-        if run_id not in known:
-            raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {', '.join(known) or 'no run'}.")
+    if run_id is not None and not logdir.of_run(run_id).rows("SELECT 1 FROM run WHERE run_id = ? LIMIT 1", [run_id]):
+        known = ", ".join(run.run_id for run in read_runs(logdir))
+        raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {known or 'no run'}.")
 
 
 def _grouped(rows: list[tuple[str, int, str | None, str, str, str | None, int, int]]) -> tuple[UnobservedOps, ...]:

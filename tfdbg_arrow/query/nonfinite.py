@@ -11,13 +11,13 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.expected import Expectation
 from tfdbg_arrow.query.health import TensorHealth, health_facts
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.places import EagerValue
 from tfdbg_arrow.query.provenance import COLLECTIVES, DataFlow, Input
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
 
@@ -182,7 +182,7 @@ def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run
         for event_index in event_indexes:
             bad = reader.flow.events.bad_events(KINDS, limit=1, after=event_index - 1, before=event_index + 1)
             for event in bad:
-                origin = reader.origins.of(event)
+                origin = reader.origin_of(event)
                 if origin.event_index not in found:
                     found[origin.event_index] = reader.describe(origin)
     return list(found.values())
@@ -226,6 +226,7 @@ class _RunReader:
     """Describes the bad tensors of one run."""
 
     def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...]) -> None:
+        logdir = logdir.of_run(run_id)
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
         self._devices: dict[int, str] = dict(
@@ -233,21 +234,32 @@ class _RunReader:
         )
         ((self._worker,),) = logdir.rows("SELECT max(worker) FROM run WHERE run_id = ?", [run_id])
         self._left_out = gap_sentences(read_capture_stats(logdir, run_id=run_id)).get(run_id, ())
-        self.flow = DataFlow(logdir, run_id=run_id)
+        self.flow = DataFlow.of(logdir, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds)
         self.expectation = Expectation(logdir, self.flow, run_id=run_id)
 
     def first(self, *, is_expected: bool, is_allowed: Callable[[str | None, str | None], bool]) -> TensorEvent | None:
         """Returns the earliest origin that is expected or not, and not allowed; None where there is none."""
-        return self.origins.first(
-            lambda root: (
-                not is_allowed(root.op_type, root.op_name)
-                and (self.expectation.reason(root) is not None) == is_expected
+        with self.flow.lock:
+            return self.origins.first(
+                lambda root: (
+                    not is_allowed(root.op_type, root.op_name)
+                    and (self.expectation.reason(root) is not None) == is_expected
+                )
             )
-        )
+
+    def origin_of(self, event: TensorEvent) -> TensorEvent:
+        """Returns the origin that a bad tensor goes back to."""
+        with self.flow.lock:
+            return self.origins.of(event)
 
     def describe(self, event: TensorEvent) -> NonFinite:
-        stack = self._stacks.stack(self._stack_trace_id(event))
+        """Returns all that is known of a bad tensor."""
+        with self.flow.lock:
+            return self._describe(event)
+
+    def _describe(self, event: TensorEvent) -> NonFinite:
+        stack = self._stacks.stack(self.flow.stack_trace_id(event))
         expected_reason = self.expectation.reason(event)
         return NonFinite(
             run_id=self._run_id,
@@ -323,15 +335,6 @@ class _RunReader:
     def _graph_name(self, graph_id: int | None) -> str | None:
         return None if graph_id is None else self.flow.graphs.names.get(graph_id)
 
-    def _stack_trace_id(self, event: TensorEvent) -> int | None:
-        if event.scope == "graph":
-            if event.graph_id is None or event.op_name is None:
-                return None
-            op = self.flow.graphs.op(event.graph_id, event.op_name)
-            return None if op is None else op.stack_trace_id
-        execution = None if event.execution_index is None else self.flow.events.execution(event.execution_index)
-        return None if execution is None else execution.stack_trace_id
-
 
 def _health(event: TensorEvent) -> TensorHealth:
     return TensorHealth(**health_facts(event))
@@ -349,6 +352,9 @@ def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
 def _bad_runs(logdir: Engine, kinds: tuple[str, ...], *, run_id: str | None) -> list[str]:
     """Returns the runs with a bad tensor, by the time of the first one."""
     check_run(logdir, run_id)
+    if isinstance(logdir, Logdir):
+        scope = logdir if run_id is None else logdir.of_run(run_id)
+        return scope.bad_runs.by_first(kinds)
     rows = logdir.rows(
         f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND (run_id = ? OR ? IS NULL) "
         "GROUP BY run_id ORDER BY min(wall_time_ns), run_id",

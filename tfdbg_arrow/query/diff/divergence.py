@@ -14,8 +14,8 @@ from tfdbg_arrow.query.diff.elements import element_distance, read_element_pair
 from tfdbg_arrow.query.diff.ops import PRECISION_OPS, GraphPair
 from tfdbg_arrow.query.diff.roots import Found, Pair
 from tfdbg_arrow.query.diff.workspace import SIDES, Workspace
-from tfdbg_arrow.query.events import TensorEvent
 from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.stacks import Frame
 
 
