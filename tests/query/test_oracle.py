@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from .interpreter import Interpreter, Row
 from .program_strategies import programs
 from .programs import Program
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -40,12 +40,18 @@ class Tables(Answers):
             self._connection.execute(f"CREATE VIEW {view.name} AS {view.text}")
 
     def take(self, run: RunBuilder) -> None:
+        self._kept: dict[Hashable, Any] = {}
         for name, rows in run.rows.items():
             self._connection.register("given", pa.Table.from_pylist(rows, schema=arrow_schema(name)))
             self._connection.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM given")
 
     def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return self._connection.execute(query, list(parameters)).fetchall()
+
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
 
     def extent(self, table_name: str) -> tuple[int, int, int]:
         raise NotImplementedError
@@ -72,7 +78,7 @@ def check(program: Program, tables: Tables) -> None:
 
 def assert_inputs(rows: dict[int, Row], tables: Tables) -> None:
     """Every row has the sources, and the verdict, that it should, and they are known to be all."""
-    flow = DataFlow(tables, run_id="run-a")
+    flow = DataFlow.of(tables, run_id="run-a")
     origins = Origins(flow, kinds=("nan", "inf"))
     for event in read_events(tables, "event_index >= 0 ORDER BY event_index", ["run-a"]):
         row = rows[event.event_index]
