@@ -13,6 +13,7 @@ from tfdbg_arrow._version import __version__
 from tfdbg_arrow.cli import (
     alerts,
     coverage,
+    doctor,
     export,
     first_nonfinite,
     import_dump,
@@ -80,6 +81,7 @@ app.command("check")(alerts.check)
 app.command("sql")(sql.sql)
 app.command("schema")(schema.schema)
 app.command("coverage")(coverage.coverage)
+app.command("doctor")(doctor.doctor)
 app.command("info")(info.info)
 app.command("upload")(upload.upload)
 app.command("export")(export.export)

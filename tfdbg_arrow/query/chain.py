@@ -97,7 +97,8 @@ def provenance(
     if limit < 1:
         raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
     with opened(logdir) as open_:
-        search = _Search(open_, run_id=check_one_run(open_, run_id))
+        run = check_one_run(open_, run_id)
+        search = _Search(open_.of_run(run), run_id=run)
         with search.flow.lock:
             return search.run(event_index, limit=limit)
 

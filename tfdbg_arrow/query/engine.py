@@ -58,6 +58,9 @@ class Engine(Protocol):
             BrokenPartError: A part cannot be read.
         """
 
+    def of_run(self, run_id: str) -> Engine:
+        """Returns an engine for questions about one run, which may show no other; queries name the run all the same."""
+
     def kept(self, _: Hashable, make: Callable[[], _Kept]) -> _Kept:
         """Returns what a reader made of the rows; an engine may keep it for the next one, until the parts change.
 
@@ -73,6 +76,10 @@ class Engine(Protocol):
 
 class Answers(Engine, Protocol):
     """The questions that every engine answers, as methods."""
+
+    def of_run(self, run_id: str) -> Engine:
+        """Returns an engine for questions about one run: this one, where reading one run alone brings nothing."""
+        return self
 
     def runs(self) -> tuple[Run, ...]:
         """Returns the runs in the logdir, oldest first."""

@@ -117,6 +117,8 @@ def check_one_run(logdir: Engine, run_id: str | None) -> str:
     Raises:
         QueryError: It is not in the logdir, or None where that holds not just one.
     """
+    if run_id is not None and logdir.of_run(run_id).rows("SELECT 1 FROM run WHERE run_id = ? LIMIT 1", [run_id]):
+        return run_id
     known = [run.run_id for run in read_runs(logdir)]
     if run_id is None and len(known) == 1:
         return known[0]

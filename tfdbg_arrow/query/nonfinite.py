@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.expected import Expectation
-from tfdbg_arrow.query.gaps import read_left_out
 from tfdbg_arrow.query.health import TensorHealth, health_facts
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.places import EagerValue
 from tfdbg_arrow.query.provenance import COLLECTIVES, DataFlow, Input
@@ -109,7 +109,11 @@ class NonFinite(TensorHealth):
 
 
 def first_nonfinite(
-    logdir: Engine | str | Path, *, kinds: Iterable[str] = KINDS, run_id: str | None = None
+    logdir: Engine | str | Path,
+    *,
+    kinds: Iterable[str] = KINDS,
+    run_id: str | None = None,
+    is_allowed: Callable[[str | None, str | None], bool] = lambda op_type, op_name: False,
 ) -> NonFinite | None:
     """Returns the earliest origin of a bad value, by data flow.
 
@@ -117,6 +121,8 @@ def first_nonfinite(
         logdir: A logdir, opened or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
         run_id: Only this run; None: the run in which a bad value was recorded first.
+        is_allowed: Told the type and the name of an op (None where it has none), whether it may make bad values:
+            origins for which it is true are passed over.
 
     Returns:
         Among the origins that no origin is an ancestor of, the one with the least event_index; one that `is_expected`
@@ -137,7 +143,7 @@ def first_nonfinite(
         received: NonFinite | None = None
         for run in _bad_runs(open_, wanted, run_id=run_id):
             reader = _RunReader(open_, run_id=run, kinds=wanted)
-            event = reader.first(is_expected=False)
+            event = reader.first(is_expected=False, is_allowed=is_allowed)
             if event is not None:
                 found = reader.describe(event)
                 if found.is_origin or not (found.op_type or "").startswith(COLLECTIVES):
@@ -147,7 +153,7 @@ def first_nonfinite(
         if received is not None:
             return received
         for reader in readers:
-            event = reader.first(is_expected=True)
+            event = reader.first(is_expected=True, is_allowed=is_allowed)
             if event is not None:
                 return reader.describe(event)
     return None
@@ -220,21 +226,27 @@ class _RunReader:
     """Describes the bad tensors of one run."""
 
     def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...]) -> None:
+        logdir = logdir.of_run(run_id)
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
         self._devices: dict[int, str] = dict(
             logdir.rows("SELECT device_id, device_name FROM device WHERE run_id = ?", [run_id])
         )
         ((self._worker,),) = logdir.rows("SELECT max(worker) FROM run WHERE run_id = ?", [run_id])
-        self._left_out = read_left_out(logdir).get(run_id, ())
+        self._left_out = gap_sentences(read_capture_stats(logdir, run_id=run_id)).get(run_id, ())
         self.flow = DataFlow.of(logdir, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds)
         self.expectation = Expectation(logdir, self.flow, run_id=run_id)
 
-    def first(self, *, is_expected: bool) -> TensorEvent | None:
-        """Returns the earliest origin that is expected, or that is not; None where there is none."""
+    def first(self, *, is_expected: bool, is_allowed: Callable[[str | None, str | None], bool]) -> TensorEvent | None:
+        """Returns the earliest origin that is expected or not, and not allowed; None where there is none."""
         with self.flow.lock:
-            return self.origins.first(lambda root: (self.expectation.reason(root) is not None) == is_expected)
+            return self.origins.first(
+                lambda root: (
+                    not is_allowed(root.op_type, root.op_name)
+                    and (self.expectation.reason(root) is not None) == is_expected
+                )
+            )
 
     def origin_of(self, event: TensorEvent) -> TensorEvent:
         """Returns the origin that a bad tensor goes back to."""
@@ -340,6 +352,9 @@ def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
 def _bad_runs(logdir: Engine, kinds: tuple[str, ...], *, run_id: str | None) -> list[str]:
     """Returns the runs with a bad tensor, by the time of the first one."""
     check_run(logdir, run_id)
+    if isinstance(logdir, Logdir):
+        scope = logdir if run_id is None else logdir.of_run(run_id)
+        return scope.bad_runs.by_first(kinds)
     rows = logdir.rows(
         f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND (run_id = ? OR ? IS NULL) "
         "GROUP BY run_id ORDER BY min(wall_time_ns), run_id",

@@ -10,6 +10,13 @@ WITH bad AS (
     FROM tensor_health
     WHERE has_inf_or_nan
 ),
+-- The executions that took a bad tensor, each once: joined without that, bad rows would meet all others of their run.
+took AS (
+    SELECT DISTINCT i.run_id, i.execution_index
+    FROM execution_input AS i
+    JOIN bad AS a ON a.run_id = i.run_id AND a.tensor_id = i.tensor_id
+    WHERE a.scope <> 'graph'
+),
 fed AS (
     SELECT b.run_id, b.event_index
     FROM bad AS b
@@ -28,8 +35,7 @@ fed AS (
     UNION
     SELECT b.run_id, b.event_index
     FROM bad AS b
-    JOIN execution_input AS i ON i.run_id = b.run_id AND i.execution_index = b.execution_index
-    JOIN bad AS a ON a.run_id = b.run_id AND a.tensor_id = i.tensor_id AND a.scope <> 'graph'
+    JOIN took AS t ON t.run_id = b.run_id AND t.execution_index = b.execution_index
     WHERE b.scope = 'execution'
 ),
 calls AS (
