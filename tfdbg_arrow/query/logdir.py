@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
+import tempfile
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -88,9 +91,16 @@ class Logdir(Answers):
             check_logdir(path)
         self.path: Path | RemoteLocation = path
         self._check = LinkCheck(path).check if isinstance(path, Path) else _no_check
+        # What a large query spills goes there: DuckDB would write into the working directory.
+        spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
+        self._remove_spill = weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
         self._connection = duckdb.connect(
             ":memory:",
-            config={"autoinstall_known_extensions": False, "autoload_known_extensions": False},
+            config={
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+                "temp_directory": spill,
+            },
         )
         self._lock = threading.RLock()
         self._views = _prepared(self._connection, check=self._check)
@@ -103,7 +113,7 @@ class Logdir(Answers):
         try:
             self.refresh()
         except BaseException:
-            self._connection.close()
+            self.close()
             raise
 
     @property
@@ -130,6 +140,7 @@ class Logdir(Answers):
     def close(self) -> None:
         """Closes the connection; relations taken from it cannot be read any more."""
         self._connection.close()
+        self._remove_spill()
 
     def refresh(self) -> None:
         """Reads the manifests again, so that the views show the parts that are live now.
@@ -230,7 +241,11 @@ class Logdir(Answers):
             if _IS_QUESTION.match(query):  # bound once, where a relation is bound twice
                 self._need(query)
                 result = self._connection.execute(query, parameters)
-                return tuple(column[0] for column in result.description), result.fetchall()
+                try:
+                    return tuple(column[0] for column in result.description), result.fetchall()
+                except BaseException:
+                    result.abort()  # else the connection takes no other statement
+                    raise
             relation = self._relation(query, parameters)
             if relation is None:
                 return (), []
