@@ -15,7 +15,7 @@ from ..writer.debugger_v2.building import small_dump, write_dump
 
 READERS: dict[str, tuple[str, ...]] = {
     "first-nonfinite": ("first-nonfinite", "{logdir}"),
-    "sql": ("sql", "{logdir}", "SELECT 1"),
+    "sql": ("sql", "{logdir}", "SELECT count(*) FROM tensor_health"),
     "info": ("info", "{logdir}"),
 }
 RUN = ("run", "--logdir", "{logdir}", "program.py")

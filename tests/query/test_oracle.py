@@ -28,11 +28,12 @@ LONG = settings(max_examples=3000, deadline=None, suppress_health_check=list(Hea
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logdir]:
     """A logdir whose tables each example puts its own rows in the place of: no file is written for it."""
     with open_logdir(RunBuilder("run-a").write(tmp_path_factory.mktemp("oracle"))) as opened:
-        yield opened
+        yield opened.of_run("run-a")
 
 
 def check(program: Program, logdir: Logdir) -> None:
     interpreter = Interpreter(program)
+    logdir.forget()
     for name, rows in interpreter.run.rows.items():
         logdir.connection.register(name, pa.Table.from_pylist(rows, schema=arrow_schema(name)))
     assert_inputs(interpreter.rows, logdir)
