@@ -206,6 +206,12 @@ class Logdir(Answers):
         found: _Result = self._kept[key]
         return found
 
+    def forget(self) -> None:
+        """Forgets what was read of the parts, for one that puts other rows in their place."""
+        self._kept.clear()
+        self.bad_runs = BadRuns(self)
+        self.op_digests = OpDigests(self)
+
     def sql(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
         """Runs SQL over the views.
 
@@ -509,6 +515,11 @@ class _SubLogdir(Logdir):
     def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns what a reader made of the rows; all of a logdir share what memory there is for it."""
         return self._whole.kept((self._run_ids, key), make)
+
+    def forget(self) -> None:
+        """Forgets what was read of the parts, for one that puts other rows in their place."""
+        super().forget()
+        self._whole.forget()
 
     def replace(self, table_name: str, query: str, parameters: Sequence[object] = ()) -> None:
         """Has a table hold what a query over the views gives, until the parts change."""
