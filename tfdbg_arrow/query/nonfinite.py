@@ -235,7 +235,7 @@ class _RunReader:
         return self.origins.first(lambda root: (self.expectation.reason(root) is not None) == is_expected)
 
     def describe(self, event: TensorEvent) -> NonFinite:
-        stack = self._stacks.stack(self._stack_trace_id(event))
+        stack = self.stack(event)
         expected_reason = self.expectation.reason(event)
         return NonFinite(
             run_id=self._run_id,
@@ -248,7 +248,7 @@ class _RunReader:
             output_slot=event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
             is_origin=self.origins.verdict(event).is_origin,
-            inputs=tuple(self._input(input_) for input_ in self.flow.inputs_of(event)),
+            inputs=self.inputs(event),
             stack=stack,
             source=user_source(stack),
             is_expected=expected_reason is not None,
@@ -256,6 +256,14 @@ class _RunReader:
             worker=self._worker,
             left_out=self._left_out,
         )
+
+    def inputs(self, event: TensorEvent) -> tuple[InputTensor, ...]:
+        """Returns the inputs of the op that made a tensor, in order."""
+        return tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
+
+    def stack(self, event: TensorEvent) -> tuple[Frame, ...]:
+        """Returns the Python stack that created, executed or first used a tensor, innermost frame first."""
+        return self._stacks.stack(self._stack_trace_id(event))
 
     def _input(self, input_: Input) -> InputTensor:
         trace = input_.trace
@@ -343,3 +351,27 @@ def _bad_runs(logdir: Logdir, kinds: tuple[str, ...], *, run_id: str | None) -> 
         {"run_id": run_id},
     )
     return [row[0] for row in rows]
+
+
+def inputs_and_stack(
+    logdir: Logdir, event_index: int, *, run_id: str
+) -> tuple[tuple[InputTensor, ...], tuple[Frame, ...]]:
+    """Returns what the op of a recorded tensor, bad or not, took in that very call and iteration, and its stack.
+
+    Args:
+        logdir: The logdir.
+        event_index: The tensor's row in tensor_health.
+        run_id: The run.
+
+    Returns:
+        (its inputs in order, its stack with the innermost frame first); see `NonFinite`.
+
+    Raises:
+        QueryError: The run has no such row.
+        BrokenPartError: A part cannot be read.
+    """
+    reader = _RunReader(logdir, run_id=run_id, kinds=KINDS)
+    event = reader.flow.events.event(event_index)
+    if event is None:
+        raise QueryError(f"event {event_index} of run {run_id} is no row of tensor_health.")
+    return reader.inputs(event), reader.stack(event)
