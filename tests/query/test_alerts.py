@@ -221,7 +221,9 @@ def test_the_origin_among_many_bad_tensors_takes_little_memory(tmp_path: Path) -
     run = RunBuilder("run-a")
     run.eager(run.execution("Log", outputs={0: "float32"}), INF, tensor_id=0)
     for tensor_id in range(1, 8000):
-        run.eager(run.execution("Mul", inputs=[tensor_id - 1], outputs={tensor_id: "float32"}), NAN, tensor_id=tensor_id)
+        run.eager(
+            run.execution("Mul", inputs=[tensor_id - 1], outputs={tensor_id: "float32"}), NAN, tensor_id=tensor_id
+        )
     with open_logdir(run.write(tmp_path)) as logdir:
         logdir.connection.execute("SET memory_limit = '256MB'")
         logdir.connection.execute("SET temp_directory = ''")

@@ -56,13 +56,15 @@ class Server:
         url: The address to open, with the token.
         host: The name or address it listens at.
         port: The port.
-        run: Answers requests until the process is interrupted.
+        run: Answers requests until the process is interrupted, or stop() is called.
+        stop: Ends run() from another thread.
     """
 
     url: str
     host: str
     port: int
     run: Callable[[], None]
+    stop: Callable[[], None]
 
 
 def listen(reader: Reader, *, token: str, host: str = "127.0.0.1", port: int = 0, run_id: str | None = None) -> Server:
@@ -102,11 +104,16 @@ def listen(reader: Reader, *, token: str, host: str = "127.0.0.1", port: int = 0
     parameters = {TOKEN_PARAMETER: token} | ({} if run_id is None else {"run": run_id})
     url = f"http://{name}:{port}{ServerLinks().page('overview', **parameters)}"
 
+    server = uvicorn.Server(config)
+
     def run() -> None:
         with listener:
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
 
-    return Server(url=url, host=host, port=port, run=run)
+    def stop() -> None:
+        server.should_exit = True
+
+    return Server(url=url, host=host, port=port, run=run, stop=stop)
 
 
 def _hosts(host: str) -> set[str]:
