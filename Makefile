@@ -1,9 +1,10 @@
 # Everything from a clean clone: `make demo`, `make test`. Only python3 (3.11 or newer, with venv) and a C++17
-# compiler have to be there; without a compiler the package is installed without its native core.
+# compiler have to be there; without a compiler the package is installed without its native core. The tests of Spark
+# want Java 17 or newer too, and say so where it is missing.
 #
-#   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first
+#   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first, also as a page
 #   make test      linters, types, layers, the specification's freshness, and the tests
-#   make exhaustive  the tests that take long: every mode beside Debugger V2's, Spark
+#   make exhaustive  the tests that take long: every mode beside Debugger V2's
 #   make format    format the code
 #   make protos    compile the messages of Debugger V2 dumps
 #   make clean     remove what was built; `make distclean` also removes the virtual environment
@@ -25,6 +26,8 @@ BUILD_SOURCES := pyproject.toml CMakeLists.txt tfdbg_arrow/_version.py \
 # The requirements that the last goal installed into the environment: test.txt holds demo.txt, which holds build.txt.
 DEMO_REQUIREMENTS := requirements/build.txt requirements/demo.txt
 TEST_REQUIREMENTS := $(DEMO_REQUIREMENTS) requirements/test.txt
+# The browser in which the viewer is tested: Debian's.
+CHROMIUM := /usr/bin/chromium
 
 .PHONY: demo test exhaustive lint format protos clean distclean
 .DELETE_ON_ERROR:
@@ -34,10 +37,10 @@ demo: $(STAMPS)/demo $(STAMPS)/package
 	@rm -rf $(DEMO_LOGDIR)
 	$(BIN)/python examples/demo.py --logdir $(DEMO_LOGDIR)
 
-test: lint
+test: lint $(CHROMIUM)
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not exhaustive"
 
-exhaustive: $(STAMPS)/exhaustive $(STAMPS)/package
+exhaustive: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m exhaustive
 
 lint: $(STAMPS)/test $(STAMPS)/package
@@ -79,9 +82,15 @@ $(STAMPS)/test: $(TEST_REQUIREMENTS) | $(STAMPS)/venv
 	$(PIP) install --quiet -r requirements/test.txt
 	@touch $@ $(STAMPS)/demo
 
-$(STAMPS)/exhaustive: requirements/exhaustive.txt | $(STAMPS)/test
-	$(PIP) install --quiet -r requirements/exhaustive.txt
-	@touch $@
+# Where it cannot be installed from here, the tests that need it fail and say so.
+$(CHROMIUM):
+	@if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		{ apt-get update -q && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -q --no-install-recommends chromium; } >&2 || \
+			echo "chromium could not be installed: the viewer's tests in a browser will fail." >&2; \
+	else \
+		echo "The viewer's tests in a browser need $@: apt-get install -y chromium, as root." >&2; \
+	fi
 
 $(STAMPS)/package: $(BUILD_SOURCES) | $(STAMPS)/demo
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfdbg_arrow.writer import session
+from tfdbg_arrow.writer.live_stop.origins import Origin, look_up_origins_with
 from tfdbg_arrow.writer.session import capture, enable, start
-from tfdbg_arrow.writer.stopping import Origin
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import NonFinite
@@ -61,4 +60,4 @@ def _key(found: NonFinite) -> object:
     return (found.graph_name, found.op_name, found.op_type, found.output_slot, line)
 
 
-session.look_up_origins_with(find_origins)
+look_up_origins_with(find_origins)

@@ -140,8 +140,11 @@ class _Comparer:
         outer_of: dict[str, str | None] = {}
         for graph in self._ours.graphs:
             program = self._our_programs[graph.graph_id] = _program_of(self._our_ops[graph.graph_id])
-            waiting[program, _plain_name(graph.name)].append(graph)
             outer_of[graph.graph_id] = graph.outer_graph_id
+            if graph.name == _PLAIN_GRAPH and not self._our_ops[graph.graph_id]:
+                self._result.only_ours["graph"] += 1  # a nameless graph without ops would go with any other
+                continue
+            waiting[program, _plain_name(graph.name)].append(graph)
         for graph in self._theirs.graphs:
             ops = self._their_ops[graph.graph_id]
             program = self._programs[graph.graph_id] = _program_of(ops)
@@ -319,12 +322,17 @@ _SKIPPED = frozenset(
 
 
 def _is_skipped(execution: Execution) -> bool:
-    return execution.op_type in _SKIPPED
+    """Whether Debugger V2 has no such executions: some ops, and the runs of sessions."""
+    return execution.op_type in _SKIPPED or execution.op_type.startswith("Session.run")
+
+
+_PLAIN_GRAPH = "tf.Graph"
+"""What we call a graph that is no function's; Debugger V2 has no name for it."""
 
 
 def _plain_name(name: str | None) -> str | None:
-    """A name without the numbers that TensorFlow counts up in a process."""
-    return None if name is None else re.sub(r"_\d+", "", name)
+    """A name without the numbers that TensorFlow counts up in a process; None for the graph of a session."""
+    return None if name in (None, _PLAIN_GRAPH) else re.sub(r"_\d+", "", name)
 
 
 def _ops_by_graph(recording: Recording) -> dict[str, list[GraphOp]]:
@@ -350,6 +358,7 @@ def _pair_ops(
 
     The same are those with one name; else those whose names are equal but for numbers, in order of creation. Without
     `is_by_name` the second rule alone holds for constants: Debugger V2's own take names away from the program's.
+    Placeholders that are left belong together in order where Debugger V2's are named after its own ops.
     """
     by_name = {op.op_name: op for op in ours}
     found = {}
@@ -362,7 +371,16 @@ def _pair_ops(
     for op in theirs:
         if op.op_name not in found and waiting[_plain_op(op)]:
             found[op.op_name] = waiting[_plain_op(op)].pop(0)
+    arguments = [op for ops in waiting.values() for op in ops if op.op_type == "Placeholder"]
+    for op in theirs:
+        if op.op_name not in found and op.op_type == "Placeholder" and OWN_NAMES.search(op.op_name) and arguments:
+            found[op.op_name] = arguments.pop(0)
+            waiting[_plain_op(found[op.op_name])].remove(found[op.op_name])
     return [(op, found.get(op.op_name)) for op in theirs], sum(map(len, waiting.values()))
+
+
+OWN_NAMES = re.compile(r"(^|/)(DebugIdentityV2|DebugNumericSummaryV2|tfdbg_identity)(_\d+)?(/|:|$)")
+"""The names of Debugger V2's own ops, and of what TensorFlow names after them."""
 
 
 def _plain_op(op: GraphOp) -> tuple[str, str]:

@@ -10,8 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .compare import Difference
-from .recording import UNREADABLE, Value
+from .compare import OWN_NAMES, Difference
 
 HEALTH_MODES = ("CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH")
 MODES = ("NO_TENSOR", *HEALTH_MODES, "SHAPE", "FULL_TENSOR")
@@ -81,6 +80,16 @@ def default_graph(difference: Difference) -> bool:
 )
 def export_graph(difference: Difference) -> bool:
     return difference.subject == "None" and difference.program == "saved_model" and "VarHandleOp" in difference.theirs
+
+
+@explain(
+    "outer_graph",
+    what="The graph that a SavedModel is exported from, around the functions of its saver",
+    why="See export_graph: we have its id, without its ops, and so this comparison pairs it with none.",
+)
+def inside_export_graph(difference: Difference) -> bool:
+    is_of_saver = difference.subject in ("_traced_save", "_traced_restore")
+    return is_of_saver and difference.theirs is None and difference.ours is not None
 
 
 @explain(
@@ -203,29 +212,31 @@ def outputs_added_by_gradient(difference: Difference) -> bool:
     return difference.subject in ("While", "If") and difference.ours > difference.theirs
 
 
-_OWN_NAMES = re.compile(r"(^|/)(DebugIdentityV2|DebugNumericSummaryV2|tfdbg_identity)(_\d+)?(/|:|$)")
-
-
 @explain(
-    "op",
-    what="An op that feeds one of Debugger V2's own",
-    why="It is made for the debugger: the program has none.",
-    modes=("NO_TENSOR", "FULL_TENSOR"),
+    "op_name",
+    what="An argument of a function, named after one of Debugger V2's own ops",
+    why="Where Debugger V2 puts its op between a tensor and a function that takes it (a loop in graph mode, a saver), "
+    "TensorFlow names the argument after that op. Ours has the name that it has without a recorder.",
+    modes=("NO_TENSOR", "SHAPE", "FULL_TENSOR"),
 )
-def made_for_debug_op(difference: Difference) -> bool:
-    return _OWN_NAMES.search(difference.theirs) is not None
+def argument_named_after_debug_op(difference: Difference) -> bool:
+    return (
+        difference.subject == "Placeholder"
+        and OWN_NAMES.search(difference.theirs) is not None
+        and OWN_NAMES.search(difference.ours) is None
+    )
 
 
 @explain(
     "op_inputs",
     what="An input that comes from one of Debugger V2's own ops, where we have the program's",
     why="Debugger V2 gives out its own op as the output of the program's.",
-    modes=("NO_TENSOR", "SHAPE", "FULL_TENSOR"),
+    modes=("SHAPE", "FULL_TENSOR"),
 )
 def input_through_debug_op(difference: Difference) -> bool:
     pairs = list(itertools.zip_longest(difference.theirs, difference.ours))
     changed = [theirs for theirs, ours in pairs if theirs != ours]
-    return None not in itertools.chain(*pairs) and all(_OWN_NAMES.search(name) for name in changed)
+    return None not in itertools.chain(*pairs) and all(OWN_NAMES.search(name) for name in changed)
 
 
 _MOVED = ("Shape", "Size", "Rank", "TensorListElementShape", "TensorListLength")
@@ -324,23 +335,6 @@ def traces_of_saved_debug_ops(difference: Difference) -> bool:
 )
 def no_tensor_means_none(difference: Difference) -> bool:
     return difference.ours is None and {value for _, value in difference.theirs} == {None}
-
-
-@explain(
-    "trace",
-    "execution_value",
-    what="The elements of tensors of strings",
-    why="Our format has no rows for them.",
-    modes=("FULL_TENSOR",),
-)
-def strings(difference: Difference) -> bool:
-    if difference.kind == "execution_value":
-        return difference.ours is None and _is_of_strings(difference.theirs)
-    return all(_is_of_strings(value) for _, value in difference.theirs)
-
-
-def _is_of_strings(value: Value) -> bool:
-    return value == UNREADABLE or (value is not None and value[0] == "string")
 
 
 # Source files.

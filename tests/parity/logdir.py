@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
 
 from tfdbg_arrow.schema.dtypes import DTYPES
+from tfdbg_arrow.schema.strings import decode_strings
 
 from .recording import Execution, Frame, Graph, GraphOp, Recording, Stack, Trace, Value, tensor_value
 
@@ -143,4 +145,7 @@ def _value(row: Row, mode: str, full: dict[int, Row]) -> Value:
         padding = [0] * (_MAX_DIMS_OF_SHAPE - len(dims))
         return (number, float(row["rank"]), float(row["size"]), *map(float, (*dims, *padding)))
     value = full[row["event_index"]]
-    return tensor_value(value["dtype"], tuple(value["shape"]), value["value"])
+    shape = tuple(value["shape"])
+    if value["dtype"] == "string":
+        return ("string", shape, tuple(item.decode("latin-1") for item in decode_strings(value["value"], prod(shape))))
+    return tensor_value(value["dtype"], shape, value["value"])

@@ -136,7 +136,11 @@ def _trace_value(reader: Any, trace: Any, mode: str) -> Value:
     try:
         return _full(reader.graph_execution_trace_to_tensor_value(trace))
     except ValueError:
-        return UNREADABLE
+        # The reader cannot, but the file has them.
+        proto = reader._reader.read_graph_execution_traces_event(trace.locator).graph_execution_trace.tensor_proto
+        if proto.dtype != tf.string.as_datatype_enum:
+            return UNREADABLE
+        return _full(np.asarray(tf.io.parse_tensor(proto.SerializeToString(), tf.string).numpy(), np.object_))
 
 
 def _summary(value: Any, mode: str) -> Value:

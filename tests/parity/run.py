@@ -66,7 +66,9 @@ def record(mode: str, directory: Path, programs: tuple[str, ...] = ()) -> None:
         command = [sys.executable, "-m", "parity.record", recorder, mode, str(directory / recorder), *programs]
         log = (directory / f"{recorder}.log").open("wb")
         with log:
-            processes[recorder] = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log, env=environment)
+            processes[recorder] = subprocess.Popen(
+                command, cwd=directory / recorder, stdout=log, stderr=log, env=environment
+            )
     try:
         ends = {recorder: process.wait(_TIMEOUT_SECONDS) for recorder, process in processes.items()}
     finally:

@@ -1,95 +1,296 @@
-"""The public views and the alert rules give the same rows on Spark as on DuckDB."""
+"""The public views, the alert rules and every question give on Spark what they give on DuckDB."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import math
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfdbg_arrow.query import builtin_rules, open_logdir, public_views
-from tfdbg_arrow.query.spark import register
+from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
+from tfdbg_arrow.query import (
+    Logdir,
+    builtin_rules,
+    first_nan,
+    first_nonfinite,
+    open_logdir,
+    public_views,
+    source_lines,
+)
+from tfdbg_arrow.query.alerts import alerts
+from tfdbg_arrow.query.coverage import coverage
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.spark import SparkLogdir, register
 from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.schema.logdir_layout import manifest_path
 
-from .builder import RunBuilder
+from .builder import CLEAN, INF, NAN, RunBuilder
 from .test_alerts import CASES
+from .test_expected import Step
+from .test_first_nonfinite import chain, loop
 
-pytestmark = [
-    pytest.mark.exhaustive,
-    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java"),
-]
+PROGRAM = """
+    import sys
+    import tensorflow as tf
+    import tfdbg_arrow
+
+    @tf.function
+    def step(x):
+        for _ in tf.range(2):
+            x = x * x  # overflows
+        return tf.math.log(x - x)
+
+    weight = tf.Variable([1e20, 2.0])
+    with tfdbg_arrow.capture(sys.argv[1], tensor_debug_mode="FULL_TENSOR"):
+        for number in range(2):
+            tfdbg_arrow.mark(step=number)
+            weight.assign(step(weight))
+"""
 
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run for each alert rule that it is for, and for each that it nearly is."""
+    """A run for each alert rule that finds something in it; runs of calls, loops, expected and lost values; one of
+    TensorFlow's."""  # fmt: skip
     path = tmp_path_factory.mktemp("spark") / "logdir"
-    for index, (_, build, _, nearly) in enumerate(CASES):
-        for name, program in (("bad", build), ("nearly", nearly)):
-            run = RunBuilder(f"run-{index:02}-{name}")
-            stack = run.stack(
-                ("/site/tensorflow/ops.py", 1, "log", None, "framework"), ("/home/me/train.py", 3, "f", "x", "user")
-            )
-            execution = run.execution("Log", inputs=[7], outputs={8: "float32"}, stack=stack)
-            program(run)
-            run.add("mark", event_index=execution, label="step", value="1")
-            run.write(path)
+    for index, (_, build, *_) in enumerate(CASES):
+        run = RunBuilder(f"run-{index:02}")
+        stack = run.stack(
+            ("/site/tensorflow/ops.py", 1, "log", None, "framework"), ("/home/me/train.py", 3, "f", "x", "user")
+        )
+        execution = run.execution("Log", inputs=[7], outputs={8: "float32"}, stack=stack)
+        build(run)
+        run.add("mark", event_index=execution, label="step", value="1")
+        run.write(path)
+    for build_run in (looped, expected, eager):
+        build_run().write(path)
+    program_file = path.with_name("program.py")
+    program_file.write_text(textwrap.dedent(PROGRAM))
+    subprocess.run([sys.executable, program_file, path], check=True, timeout=300)
     return path
 
 
+def looped() -> RunBuilder:
+    run = RunBuilder("run-looped", worker="worker:1")
+    body, cond, outer = loop(run)
+    call = run.execution("__inference_train_2", graph=outer)
+    run.tensor(outer, "start", CLEAN, execution=call)
+    run.tensor(outer, "konst", CLEAN, execution=call)
+    for iteration in range(5):
+        place = {"execution": call, "frame": 77, "iteration": iteration}
+        run.tensor(cond, "Mean", NAN if iteration > 3 else CLEAN, site="while/cond/_10", **place)
+        run.tensor(body, "v", NAN if iteration > 3 else CLEAN, site="while/body/_9", **place)
+        run.tensor(body, "add", NAN if iteration >= 3 else CLEAN, site="while/body/_9", **place)
+    run.tensor(outer, "after", NAN, execution=call)
+    return chain(run)
+
+
+def expected() -> RunBuilder:
+    run = RunBuilder("run-expected")
+    Step(run).call(INF, is_applied=False)
+    return run
+
+
+def eager() -> RunBuilder:
+    """Eager ops, some of them lost, on a bad tensor from outside; names in any script."""
+    run = RunBuilder("run-eager", wall_time_ns=1_600_000_000_000_000_000)
+    graph = run.graph("Größe 数").op("лог'\\n", "Log", dtypes=("float32", "int32"), not_recorded="xla")
+    graph.op("handle", "Placeholder", dtypes=("resource",), not_recorded="dtype")
+    first = run.execution("Mul", inputs=[1, 2], outputs={3: "float32"})
+    run.external(1, NAN, execution=first)
+    run.eager(first, NAN, tensor_id=3)
+    del run.rows["execution"][first + 1 :]
+    second = run.execution("Neg", inputs=[3], outputs={4: "float32"})
+    run.eager(second, NAN, tensor_id=4)
+    run.rows["execution"][second]["execution_index"] += 3
+    for number in (3, None):
+        run.add(
+            "capture_stat", event_index=run.next_event_index, stat="dropped", subject="s", reason="r", num_events=number
+        )
+    run.add("capture_stat", event_index=0, stat="disabled", subject="steps", reason="not asked for", num_events=4)
+    return run
+
+
 @pytest.fixture(scope="module")
-def spark(logdir: Path) -> Iterator[Any]:
-    pyspark_sql = pytest.importorskip("pyspark.sql")  # installed for these tests alone
-    session = (
-        pyspark_sql.SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
+def spark() -> Iterator[Any]:
+    assert shutil.which("java"), (
+        "Spark needs Java 17 or newer: install it, as by `apt-get install openjdk-17-jre-headless`"
     )
-    register(session, logdir)
+    from pyspark.sql import SparkSession
+
+    # As light as it gets: one thread, C1 only, no code made for queries of a few rows.
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    session = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
 
 
-def _comparable(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A row that sorts: NULL as text, lists as tuples; floats to twelve digits, which sums may differ behind."""
-    cells: list[Any] = []
-    for cell in row:
-        if isinstance(cell, float):
-            cells.append(f"{cell:.12g}")
-        elif isinstance(cell, (list, datetime.datetime, bytes, bytearray)):
-            cells.append(str(bytes(cell) if isinstance(cell, bytearray) else cell))
-        else:
-            cells.append(cell)
-    return tuple(str(cell) for cell in cells)
+@pytest.fixture(scope="module")
+def on_spark(spark: Any, logdir: Path) -> SparkLogdir:
+    return SparkLogdir(spark, logdir)
 
 
-def _assert_same(spark: Any, logdir: Path, query: str) -> int:
+@pytest.fixture(scope="module")
+def on_duckdb(logdir: Path) -> Iterator[Logdir]:
     with open_logdir(logdir) as opened:
-        columns, rows = opened.table(query)
-    frame = spark.sql(query)
-    assert tuple(frame.columns) == columns
-    assert sorted(map(_comparable, (tuple(row) for row in frame.collect()))) == sorted(map(_comparable, rows))
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def recorded(on_duckdb: Logdir) -> str:
+    """The run of TensorFlow."""
+    return next(run.run_id for run in on_duckdb.runs() if not run.run_id.startswith("run-"))
+
+
+def comparable(row: tuple[Any, ...]) -> tuple[str, ...]:
+    """A row that sorts; floats to twelve digits, which sums may differ behind."""
+    return tuple(f"{cell:.12g}" if isinstance(cell, float) else repr(cell) for cell in row)
+
+
+def assert_same_rows(on_spark: SparkLogdir, on_duckdb: Logdir, query: str) -> int:
+    columns, rows = on_duckdb.table(query)
+    found = on_spark.table(query)
+    assert found[0] == columns
+    assert sorted(map(comparable, found[1])) == sorted(map(comparable, rows))
     return len(rows)
 
 
 @pytest.mark.parametrize("name", [table.name for table in TABLES])
-def test_tables(spark: Any, logdir: Path, name: str) -> None:
-    _assert_same(spark, logdir, f"SELECT * FROM {name}")
+def test_tables(on_spark: SparkLogdir, on_duckdb: Logdir, name: str) -> None:
+    assert_same_rows(on_spark, on_duckdb, f"SELECT * FROM {name}")
 
 
-@pytest.mark.parametrize("name", [view.name for view in public_views()])
-def test_views(spark: Any, logdir: Path, name: str) -> None:
-    num_rows = _assert_same(spark, logdir, f"SELECT * FROM {name}")
-    assert num_rows > 0 or name == "unobserved_output"
+@pytest.mark.parametrize("name", [view.name for view in public_views() if view.name != "alert"])
+def test_views(on_spark: SparkLogdir, on_duckdb: Logdir, name: str) -> None:
+    assert assert_same_rows(on_spark, on_duckdb, f"SELECT * FROM {name}") > 0
 
 
 @pytest.mark.parametrize("rule", builtin_rules(), ids=lambda rule: rule.kind)
-def test_rules(spark: Any, logdir: Path, rule: Any) -> None:
-    assert _assert_same(spark, logdir, rule.sql()) > 0
+def test_rules(on_spark: SparkLogdir, on_duckdb: Logdir, rule: Any) -> None:
+    ours, theirs = (alerts(engine, kinds=[rule.kind], limit=1000) for engine in (on_duckdb, on_spark))
+    assert ours.num_found[rule.kind] > 0
+    assert (theirs.num_found, theirs.num_cut) == (ours.num_found, ours.num_cut)
+    for our, their in zip(ours.alerts, theirs.alerts, strict=True):
+        assert math.isclose(our.value, their.value, rel_tol=1e-12)  # sums of floats, in another order
+        assert dataclasses.replace(their, value=our.value) == our
+
+
+def test_the_view_of_all_alerts(on_spark: SparkLogdir, on_duckdb: Logdir) -> None:
+    query = "SELECT * FROM alert WHERE run_id = 'run-looped'"
+    assert assert_same_rows(on_spark, on_duckdb, query) > 0
+
+
+def last_bad(engine: Engine, run_id: str) -> int:
+    rows = engine.rows("SELECT max(event_index) FROM tensor_health WHERE run_id = ? AND has_inf_or_nan", [run_id])
+    return int(rows[0][0])
+
+
+Question = Callable[[Any, str], Any]
+"""Asks an engine something; it is also given the run that was recorded."""
+QUESTIONS: dict[str, Question] = {
+    "runs": lambda engine, _: engine.runs(),
+    "info": lambda engine, _: engine.info(),
+    "coverage": lambda engine, _: engine.coverage(),
+    "coverage of a run": lambda engine, _: coverage(engine, run_id="run-eager"),
+    "first of all runs": lambda engine, _: engine.first_nonfinite(),
+    "first in a loop": lambda engine, _: first_nonfinite(engine, run_id="run-looped"),
+    "first that is expected": lambda engine, _: first_nonfinite(engine, run_id="run-expected"),
+    "first that was recorded": lambda engine, recorded: first_nonfinite(engine, run_id=recorded),
+    "first NaN": lambda engine, recorded: first_nan(engine, run_id=recorded),
+    "first infinity": lambda engine, recorded: first_nonfinite(engine, kinds=["inf"], run_id=recorded),
+    "bad tensors": lambda engine, _: engine.nonfinite(limit=6),
+    "bad tensors of a run": lambda engine, recorded: engine.nonfinite(run_id=recorded),
+    "provenance in a loop": lambda engine, _: engine.provenance(last_bad(engine, "run-looped"), run_id="run-looped"),
+    "provenance over steps": lambda engine, recorded: engine.provenance(last_bad(engine, recorded), run_id=recorded),
+    "provenance of eager ops": lambda engine, _: engine.provenance(last_bad(engine, "run-eager"), run_id="run-eager"),
+    "alerts of a run": lambda engine, recorded: engine.alerts(kinds=["nonfinite"], run_id=recorded, limit=2),
+    "history": lambda engine, _: engine.history("Log|ReLU.*|add:0", limit=30),
+    "history with values": lambda engine, recorded: engine.history(
+        ".*[mM]ul.*", run_id=recorded, steps=(1, None), after=3, num_values=2
+    ),
+    "source": lambda engine, recorded: source_lines(
+        engine, engine.first_nonfinite(run_id=recorded).source, run_id=recorded
+    ),
+}
+
+
+@pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS.keys())
+def test_questions(on_spark: SparkLogdir, on_duckdb: Logdir, recorded: str, ask: Question) -> None:
+    answer = ask(on_duckdb, recorded)
+    assert answer
+    assert repr(ask(on_spark, recorded)) == repr(answer)  # as text, for a NaN among the values is not equal to itself
+
+
+def test_values_are_as_python_has_them(on_spark: SparkLogdir, recorded: str) -> None:
+    rows = on_spark.rows(
+        "SELECT h.wall_time, v.shape, v.value FROM tensor_health AS h JOIN tensor_value AS v "
+        "ON v.run_id = h.run_id AND v.event_index = h.event_index WHERE h.run_id = ? AND h.op_type IS NOT NULL LIMIT 1",
+        [recorded],
+    )
+    assert [[type(cell) for cell in row] for row in rows] == [[datetime.datetime, list, bytes]]
+    assert rows[0][0].tzinfo is None
+
+
+@pytest.mark.parametrize("query", ["SELECT nothing FROM run", "SELEC 1", "SELECT ?"])
+def test_what_spark_refuses_is_a_query_error(on_spark: SparkLogdir, query: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        on_spark.rows(query)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_run_is_one_too(on_spark: SparkLogdir) -> None:
+    with pytest.raises(QueryError, match="run 'run-x' is not in"):
+        on_spark.first_nonfinite(run_id="run-x")
+
+
+def test_a_url_is_refused(spark: Any) -> None:
+    with pytest.raises(LogdirError, match="memory://logdir, expected a path"):
+        SparkLogdir(spark, "memory://logdir")
+
+
+def test_several_logdirs_are_open_at_once_whatever_their_names(
+    spark: Any, on_spark: SparkLogdir, tmp_path: Path
+) -> None:
+    logdir = chain(RunBuilder("run-a")).write(tmp_path / "a [1] {b,c} é%20*?", parts=2)
+    other = SparkLogdir(spark, logdir)
+    assert [run.run_id for run in other.runs()] == ["run-a"]
+    assert len(on_spark.runs()) > 1
+    register(spark, logdir)
+    assert [row.run_id for row in spark.sql("SELECT run_id FROM run").collect()] == ["run-a"]
+    with open_logdir(logdir) as same:
+        assert other.first_nonfinite() == same.first_nonfinite()
+
+    # What came since, and what replaced the parts that were there.
+    chain(RunBuilder("run-b")).write(logdir)
+    other.refresh()
+    assert [run.run_id for run in other.runs()] == ["run-a", "run-b"]
+    part = next((logdir / "run" / "run_id=run-b").iterdir())
+    all_runs = "SELECT run_id FROM run ORDER BY run_id"
+    moved = part.rename(part.with_name("part-000007.parquet"))
+    manifest = logdir / manifest_path("run-b")
+    manifest.write_text(manifest.read_text().replace("run/run_id=run-b/part-000000", "run/run_id=run-b/part-000007"))
+    assert other.table(all_runs) == (("run_id",), [("run-a",), ("run-b",)])
+
+    moved.write_bytes(b"PAR1 and no more")
+    with pytest.raises(BrokenPartError, match=r"part-000007\.parquet cannot be read as Parquet"):
+        other.table(all_runs)

@@ -13,10 +13,10 @@ import pytest
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_layout import read_live_parts
-from tfdbg_arrow.writer import remote_run
-from tfdbg_arrow.writer.parts import PartWriter
-from tfdbg_arrow.writer.remote_run import RemoteRun
-from tfdbg_arrow.writer.upload import Transfer, mark_remote
+from tfdbg_arrow.writer.remote import run as remote_run
+from tfdbg_arrow.writer.remote.run import RemoteRun
+from tfdbg_arrow.writer.remote.transfer import Transfer, mark_remote
+from tfdbg_arrow.writer.sink.parts import PartWriter
 
 from ..writer.test_parts import marks
 from .stores import PROTOCOLS, Store, events_in, live_in, store
@@ -108,7 +108,8 @@ def story(copying: Copying, moments: random.Random) -> None:
     copying.parts.write("run", run_table())
     for _ in range(moments.choice((0, 2))):
         copying.step()
-    copying.parts.compact()
+    for table in copying.parts.tables:
+        copying.parts.compact(table)
     copying.finish()
 
 
@@ -168,7 +169,8 @@ def test_rows_are_given_up_and_files_here_removed_while_requests_fail(
             (copying.write, copying.write, copying.step, copying.step, copying.drop, copying.release)
         )
         action()
-    copying.parts.compact()
+    for table in copying.parts.tables:
+        copying.parts.compact(table)
     if seed % 3 == 0:
         copying.drop()
     copying.finish()

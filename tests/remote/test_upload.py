@@ -16,11 +16,12 @@ import pytest
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
 from tfdbg_arrow.schema.location import RemoteDirectory, RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_layout import manifest_path, read_live_parts
-from tfdbg_arrow.writer import upload as upload_module
-from tfdbg_arrow.writer.parts import PartWriter
-from tfdbg_arrow.writer.remote_settings import RemoteSettings
-from tfdbg_arrow.writer.upload import Uploader
-from tfdbg_arrow.writer.upload_logdir import upload_logdir
+from tfdbg_arrow.writer.remote import transfer as transfer_module
+from tfdbg_arrow.writer.remote import uploader as uploader_module
+from tfdbg_arrow.writer.remote.settings import RemoteSettings
+from tfdbg_arrow.writer.remote.upload_logdir import upload_logdir
+from tfdbg_arrow.writer.remote.uploader import Uploader
+from tfdbg_arrow.writer.sink.parts import PartWriter
 
 from ..writer.test_parts import marks
 from ..writer.test_sink import RUN_ID, Recording
@@ -29,10 +30,10 @@ from .stores import Store, events_in, live_in, store
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload_module, "_GATHER_S", 0.005)
-    monkeypatch.setattr(upload_module, "_PUBLISH_S", 0.05)
-    monkeypatch.setattr(upload_module, "_BACKOFF_S", (0.005, 0.02))
-    monkeypatch.setattr(upload_module, "START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(uploader_module, "_GATHER_S", 0.005)
+    monkeypatch.setattr(transfer_module, "_PUBLISH_S", 0.05)
+    monkeypatch.setattr(uploader_module, "_BACKOFF_S", (0.005, 0.02))
+    monkeypatch.setattr(uploader_module, "START_TIMEOUT_S", 0.2)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
@@ -325,7 +326,7 @@ class TestUploadOfALogdir:
         parts = self.write(tmp_path / "here")
         upload_logdir(tmp_path / "here", directory())
         parts.write("mark", marks(7))
-        parts.compact()
+        parts.compact("mark")
         place.files["log/mark/run_id=r/part-000099.parquet"] = b"left by an interrupted upload"
         (sent,) = upload_logdir(tmp_path / "here", directory())
         assert sent.num_parts == 1
@@ -372,7 +373,7 @@ class TestUploadOfALogdir:
     def test_an_older_state_does_not_replace_a_newer_one(self, tmp_path: Path, place: Store) -> None:
         parts = self.write(tmp_path / "here")
         old = (tmp_path / "here" / manifest_path("r")).read_text()
-        parts.compact()
+        parts.compact("mark")
         upload_logdir(tmp_path / "here", directory())
         before = dict(place.files)
         (tmp_path / "here" / manifest_path("r")).write_text(old)

@@ -7,23 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.dataset as ds
 import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.writer import black_box
+from tfdbg_arrow.writer.sink import black_box
+from tfdbg_arrow.writer.sink.convert import EVENT_TABLES
 
 from .subprocesses import run_python
+from .tables import Rows, rows
 
-Rows = list[dict[str, Any]]
-EVENT_TABLES = ("execution", "execution_input", "execution_output", "tensor_health", "tensor_value")
 KEPT_BACK = "The black box wrote only what lay around bad values, as it was asked to."
-
-
-def rows(logdir: Path, name: str) -> Rows:
-    return ds.dataset(logdir / name).to_table().to_pylist()
 
 
 @tf.function

@@ -15,15 +15,12 @@ import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.schema.logdir_layout import read_live_parts
-from tfdbg_arrow.writer.budget import EVENT_TABLES
+from tfdbg_arrow.writer.sink.convert import EVENT_TABLES
 
-Rows = list[dict[str, Any]]
+from .tables import rows
+
 MIB = 1 << 20
 VALUES = np.random.default_rng(5).normal(size=(48, 8, 1024)).astype(np.float32)  # 32 KiB each, which do not compress
-
-
-def rows(logdir: Path, name: str) -> Rows:
-    return ds.dataset(logdir / name).to_table().to_pylist()
 
 
 def negate(values: np.ndarray[Any, Any]) -> None:

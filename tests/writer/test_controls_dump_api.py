@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
 import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import RecordingError, SettingError
+
+from .tables import rows
 
 
 @pytest.fixture(autouse=True)
@@ -20,10 +21,6 @@ def nothing_left_on() -> Iterator[None]:
     yield
     tfdbg_arrow.disable_dump_debug_info()
     tfdbg_arrow.disable()
-
-
-def rows(logdir: Path, name: str) -> list[dict[str, Any]]:
-    return ds.dataset(logdir / name).to_table().to_pylist()
 
 
 def op_types(logdir: Path) -> list[str]:

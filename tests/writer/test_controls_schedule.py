@@ -6,11 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
-import pyarrow.dataset as ds
 import pytest
 import tensorflow as tf
 
@@ -18,15 +16,12 @@ import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.writer.schedule import StepGate, parse_schedule
 
-Rows = list[dict[str, Any]]
+from .tables import rows
+
 BACKENDS = ("native", "tensorflow")
 # What differs between two recordings of one program, or counts events.
 VOLATILE = frozenset(("run_id", "event_index", "wall_time_ns", "wall_time", "step_id", "thread_id", "device_id"))
 OF_THE_PROCESS = VOLATILE | {"tensor_id", "execution_index", "stack_trace_id", "frame_id"}
-
-
-def rows(logdir: Path, name: str) -> Rows:
-    return ds.dataset(logdir / name).to_table().to_pylist()
 
 
 def facts(logdir: Path, *, steps: set[int | None] | None = None) -> Counter[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import pyarrow.dataset as ds
 import pytest
 import tensorflow as tf
 
@@ -17,12 +16,9 @@ import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.writer import backend as backend_module
 
-Rows = list[dict[str, Any]]
+from .tables import rows
+
 BACKENDS = ("native", "tensorflow", "without core")
-
-
-def rows(logdir: Path, name: str) -> Rows:
-    return ds.dataset(logdir / name).to_table().to_pylist()
 
 
 @pytest.fixture(params=BACKENDS)

@@ -10,7 +10,6 @@ import pytest
 
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import DTYPES, dtype_itemsize, dtype_name
-from tfdbg_arrow.writer.convert import Batch, Converter, Names, join_records, metadata_table, num_whole, pick
 from tfdbg_arrow.writer.records import (
     NO_STEP,
     NO_VALUE,
@@ -20,6 +19,10 @@ from tfdbg_arrow.writer.records import (
     Flag,
     Kind,
 )
+from tfdbg_arrow.writer.sink.batch import Batch, join_records, num_whole, pick
+from tfdbg_arrow.writer.sink.convert import Converter
+from tfdbg_arrow.writer.sink.metadata import metadata_table
+from tfdbg_arrow.writer.sink.names import Names
 
 STRINGS = ["", "CPU:0", "MatMul", "__inference_f_1", "while/body"]
 NODES = [(7, "dense/MatMul", "MatMul", 0), (7, "dense/Relu", "Relu", 1)]

@@ -15,8 +15,9 @@ import pytest
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.logdir_layout import manifest_path, read_live_parts
-from tfdbg_arrow.writer import parts as parts_module
-from tfdbg_arrow.writer.parts import PartWriter
+from tfdbg_arrow.writer.sink import parts as parts_module
+from tfdbg_arrow.writer.sink import row_groups as row_groups_module
+from tfdbg_arrow.writer.sink.parts import PartWriter
 
 
 def marks(*events: int) -> pa.Table:
@@ -100,7 +101,7 @@ def test_compaction_keeps_every_row_in_order_and_drops_the_empty_part(writer: Pa
     for start in range(0, 30, 3):
         writer.write("mark", marks(start, start + 2, start + 1))
     before = events_on_disk(tmp_path)
-    writer.compact()
+    writer.compact("mark")
     assert events_on_disk(tmp_path) == before
     assert len(files(tmp_path)) == 1
     assert [entry.path.rpartition("/")[2] for entry in writer.parts("mark")] == files(tmp_path)
@@ -108,7 +109,7 @@ def test_compaction_keeps_every_row_in_order_and_drops_the_empty_part(writer: Pa
 
 def test_compaction_of_only_an_empty_part_leaves_it(writer: PartWriter, tmp_path: Path) -> None:
     writer.write("mark", marks())
-    writer.compact()
+    writer.compact("mark")
     assert files(tmp_path) == ["part-000000.parquet"]
 
 
@@ -119,7 +120,7 @@ def test_compaction_closes_a_part_at_its_target_and_leaves_large_ones(tmp_path: 
         writer.write("mark", marks(*range(start, start + 4)))
     large = writer.write("mark", marks(*range(24, 31)))
     writer.write("mark", marks(31))
-    writer.compact()
+    writer.compact("mark")
     assert sorted(events_on_disk(tmp_path)) == list(range(32))
     assert [entry.min_event_index for entry in writer.parts("mark")] == [0, 10, 20, 24, 31]
     assert [entry.rows for entry in writer.parts("mark")] == [10, 10, 4, 7, 1]
@@ -181,7 +182,7 @@ def test_a_failed_compaction_leaves_the_parts_as_they_were(
     with monkeypatch.context() as patch:
         fail_at(patch, name, number)
         with pytest.raises(OSError, match="No space"):
-            writer.compact()
+            writer.compact("mark")
     assert (events_on_disk(tmp_path), files(tmp_path)) == ([0, 1, 2], before)
 
 
@@ -192,7 +193,7 @@ def test_a_damaged_part_is_not_merged_into_a_sound_one(writer: PartWriter, tmp_p
     content[60] ^= 0xFF
     path.write_bytes(content)
     with pytest.raises(BrokenPartError, match=r"part-000001\.parquet has the SHA-256"):
-        writer.compact()
+        writer.compact("mark")
     assert [entry.path for entry in writer.parts("mark")] == [entry.path for entry in entries]
     assert files(tmp_path) == [entry.path.rpartition("/")[2] for entry in entries]
 
@@ -207,12 +208,13 @@ def test_a_manifest_line_cut_off_by_a_failure_is_removed_before_the_next(writer:
 
 def test_large_row_groups_are_split_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts_module, "ROW_GROUP_ROWS", 8)
-    monkeypatch.setattr(parts_module, "_ROW_GROUP_BYTES", 200)
+    monkeypatch.setattr(row_groups_module, "ROW_GROUP_ROWS", 8)
+    monkeypatch.setattr(row_groups_module, "_ROW_GROUP_BYTES", 200)
     writer = PartWriter(tmp_path, "r")
     writer.start()
     for start in range(0, 20, 2):
         writer.write("mark", marks(start, start + 1))
-    writer.compact()
+    writer.compact("mark")
     (entry,) = writer.parts("mark")
     metadata = pq.read_metadata(tmp_path / entry.path)
     assert max(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)) <= 8

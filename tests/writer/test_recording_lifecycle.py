@@ -2,102 +2,26 @@
 
 from __future__ import annotations
 
-import re
 import threading
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import keras
-import numpy as np
-import pyarrow.dataset as ds
 import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute
 from tensorflow.python.eager.polymorphic_function import atomic_function, function_context
-from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import script_ops
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import LogdirError, RecordingError
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.writer.instrument import GraphInstrumenter
-from tfdbg_arrow.writer.sink import Sink
+from tfdbg_arrow.writer.sink.sink import Sink
 
-from .counting import plain
-from .subprocesses import run_python
+from .lifecycle import X, doubling, num_graph_rows, stats
+from .tables import rows
 
-Rows = list[dict[str, Any]]
-X = np.array([1.0, -1.0], np.float32)
-
-
-def rows(logdir: Path, table: str = "tensor_health") -> Rows:
-    return ds.dataset(logdir / table).to_table().to_pylist()
-
-
-def stats(logdir: Path) -> list[tuple[str, str]]:
-    return [(row["stat"], row["subject"]) for row in rows(logdir, "capture_stat")]
-
-
-def num_graph_rows(logdir: Path, run_id: str | None = None) -> int:
-    return sum(row["scope"] == "graph" and run_id in (None, row["run_id"]) for row in rows(logdir))
-
-
-def doubling() -> Any:
-    """Returns a new function with a loop and a call in it."""
-
-    @tf.function
-    def relu(x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.relu(x)
-
-    @tf.function
-    def double(x: tf.Tensor) -> tf.Tensor:
-        for _ in tf.range(2):
-            x = relu(x) * 2.0
-        return x
-
-    return double
-
-
-def fail_in_gather(x: tf.Tensor) -> tf.Tensor:
-    return tf.gather(x, 5)
-
-
-def fail_in_assertion(x: tf.Tensor) -> tf.Tensor:
-    tf.debugging.assert_less(x, 1.0, message="too large")
-    return x
-
-
-def fail_in_loop(x: tf.Tensor) -> tf.Tensor:
-    for i in tf.range(4):
-        x = tf.reshape(tf.gather(x, [i, i]), [2])
-    return x
-
-
-def fail_in_python(x: tf.Tensor) -> tf.Tensor:
-    return tf.py_function(lambda y: 1 / 0, [x], tf.float32)
-
-
-def fail_in_trace(x: tf.Tensor) -> tf.Tensor:
-    raise KeyError("of the program")
-
-
-FAILING = {
-    "function": fail_in_gather,
-    "assertion": fail_in_assertion,
-    "loop": fail_in_loop,
-    "python": fail_in_python,
-    "trace": fail_in_trace,
-}
-
-
-@pytest.fixture(autouse=True)
-def _not_recording() -> Iterator[None]:
-    assert not tfdbg_arrow.is_recording()
-    yield
-    tfdbg_arrow.disable()
+pytestmark = pytest.mark.usefixtures("not_recording")
 
 
 class TestOff:
@@ -249,90 +173,6 @@ class TestAgain:
         assert num_graph_rows(tmp_path) > 0
 
 
-class TestFailures:
-    def errors_of(self, run: Any) -> list[tuple[type, str]]:
-        """What a program raises at its first and second run: the texts without line numbers and function numbers."""
-        found = []
-        for _ in range(2):
-            with pytest.raises(Exception) as caught:  # noqa: PT011
-                run()
-            text = str(caught.value).partition("[Op:")[0]
-            # TensorFlow's text of an error in Python holds the traceback, and so our frame.
-            text = "\n\n".join(paragraph for paragraph in text.split("\n\n") if "hooks.py" not in paragraph)
-            found.append((caught.type, re.sub(r", line \d+|_\d+\b|generated_file\w+", "", text)))
-        return found
-
-    @pytest.mark.parametrize("place", ["eager", "function", "assertion", "loop", "python", "trace"])
-    def test_the_programs_exceptions_are_its_own(self, place: str, tmp_path: Path) -> None:
-        def program() -> Any:
-            if place == "eager":
-                return tf.gather(X, 5)
-            return tf.function(FAILING[place])(tf.constant(X))
-
-        bare = self.errors_of(program)
-        with tfdbg_arrow.capture(tmp_path):
-            recorded = self.errors_of(program)
-            result = doubling()(X).numpy()
-        assert recorded == bare
-        assert result.tolist() == [4.0, 0.0]
-        assert stats(tmp_path) == []
-        last = max(row["execution_index"] for row in rows(tmp_path, "execution"))
-        assert (last, "graph") in {(row["execution_index"], row["scope"]) for row in rows(tmp_path)}
-
-    def test_a_failure_of_ours_is_one_warning_and_a_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail(*_: Any, **__: Any) -> None:
-            raise ValueError("broken")
-
-        monkeypatch.setattr(GraphInstrumenter, "prepare", fail)
-        match = "could not be instrumented: ValueError: broken"
-        with pytest.warns(RuntimeWarning, match=match) as warned, tfdbg_arrow.capture(tmp_path):
-            results = [doubling()(X).numpy().tolist() for _ in range(2)]
-        assert results == [[4.0, 0.0]] * 2
-        assert len([w for w in warned if "broken" in str(w.message)]) == 1
-        assert {stat for stat, _ in stats(tmp_path)} == {"failed"}
-
-    def test_warnings_that_are_errors_do_not_break_the_training(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        def fail(*_: Any, **__: Any) -> None:
-            raise ValueError("broken")
-
-        monkeypatch.setattr(GraphInstrumenter, "prepare", fail)
-        with warnings.catch_warnings(), tfdbg_arrow.capture(tmp_path):
-            warnings.simplefilter("error")
-            assert doubling()(X).numpy().tolist() == [4.0, 0.0]
-        assert "could not be instrumented: ValueError: broken" in capsys.readouterr().err
-
-    def test_nor_do_they_where_something_is_changed_or_left_out(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        f = doubling()
-        held = f.get_concrete_function(tf.TensorSpec([2]))
-        compiled = tf.function(lambda x: tf.reduce_sum(f(x)), jit_compile=True)
-        with warnings.catch_warnings(), tfdbg_arrow.capture(tmp_path):
-            warnings.simplefilter("error")
-            results = compiled(X).numpy(), held(tf.constant(X)).numpy()
-        assert [value.tolist() for value in results] == [4.0, [4.0, 0.0]]
-        assert {stat for stat, _ in stats(tmp_path)} == {"changed", "unobservable"}
-        assert "without XLA" in capsys.readouterr().err
-
-    def test_an_interrupt_while_tracing(self, tmp_path: Path) -> None:
-        interrupts = [KeyboardInterrupt]
-
-        @tf.function
-        def f(x: tf.Tensor) -> tf.Tensor:
-            y = x * 2.0
-            if interrupts:
-                raise interrupts.pop()
-            return y
-
-        with tfdbg_arrow.capture(tmp_path):
-            with pytest.raises(KeyboardInterrupt):
-                f(X)
-            assert f(X).numpy().tolist() == [2.0, -2.0]
-        assert sum(row["op_type"] == "Mul" for row in rows(tmp_path)) == 1
-
-
 class TestXla:
     def test_a_compiled_function_runs_without_xla_and_that_is_said(self, tmp_path: Path) -> None:
         @tf.function(jit_compile=True)
@@ -364,119 +204,6 @@ class TestXla:
         with pytest.warns(RuntimeWarning, match="without XLA"), tfdbg_arrow.capture(tmp_path):
             during = gradient(tf.constant(X))
         assert during == gradient(tf.constant(X)) == [2.0, -2.0]
-
-
-class TestOthersCallbacks:
-    def test_the_users_callback_sees_its_ops_and_stays(self, tmp_path: Path) -> None:
-        def program() -> None:
-            doubling()(X)
-            tf.constant(1.0) + 2.0
-
-        def seen_while(record: bool) -> list[str]:
-            seen: list[str] = []
-
-            def callback(op_type: Any, *_: Any, **__: Any) -> None:
-                text = op_type.decode() if isinstance(op_type, bytes) else op_type
-                seen.append("call" if text.startswith("__") else plain(text))
-
-            op_callbacks.add_op_callback(callback)
-            try:
-                if record:
-                    with tfdbg_arrow.capture(tmp_path):
-                        program()
-                    seen.append("recording ends")
-                else:
-                    program()
-                    seen.append("recording ends")
-                tf.constant(1.0) + 2.0
-            finally:
-                op_callbacks.remove_op_callback(callback)
-            return seen
-
-        recorded, bare = seen_while(record=True), seen_while(record=False)
-        # TensorFlow itself adds a NoOp to a function that holds a stateful op.
-        assert [kind for kind in recorded if kind != "NoOp"] == bare
-
-    def test_recording_outlives_the_users_callback(self, tmp_path: Path) -> None:
-        def callback(*_: Any, **__: Any) -> None:
-            return None
-
-        op_callbacks.add_op_callback(callback)
-        with tfdbg_arrow.capture(tmp_path):
-            op_callbacks.remove_op_callback(callback)
-            tf.constant(1.0) + 2.0
-        assert [row["op_type"] for row in rows(tmp_path, "execution")] == ["AddV2"]
-
-
-class TestSavedModels:
-    def test_hold_no_op_of_ours_and_load_where_we_are_not(self, tmp_path: Path) -> None:
-        class Model(tf.Module):
-            def __init__(self) -> None:
-                self.w = tf.Variable([2.0, 3.0])
-
-            @tf.function(input_signature=[tf.TensorSpec([2])])
-            def run(self, x: tf.Tensor) -> tf.Tensor:
-                for i in tf.range(3):
-                    if tf.reduce_sum(x) > 0.0:  # noqa: SIM108
-                        x = self.inner(x) - tf.cast(i, tf.float32)
-                    else:
-                        x = self.inner(x * x)
-                return x
-
-            @tf.function
-            def inner(self, x: tf.Tensor) -> tf.Tensor:
-                return tf.nn.relu(x) * self.w
-
-            @tf.function(input_signature=[tf.TensorSpec([2])])
-            def gradient(self, x: tf.Tensor) -> tf.Tensor:
-                with tf.GradientTape() as tape:
-                    y = self.run(x)
-                return tape.gradient(y, self.w)
-
-        def save(path: Path) -> None:
-            tf.saved_model.save(module, path, signatures={"run": module.run, "gradient": module.gradient})
-
-        keras.utils.set_random_seed(1)
-        network = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, "relu"), keras.layers.Dense(1)])
-        network.compile("sgd", "mse")
-        module = Model()
-        x = tf.constant(X)
-        expected = [module.run(x), module.gradient(x), network(x[None])]
-        with tfdbg_arrow.capture(tmp_path / "logdir"):
-            module.run(x)
-            module.gradient(x)
-            save(tmp_path / "during")
-            network.export(tmp_path / "exported", verbose=False)
-            loaded = tf.saved_model.load(tmp_path / "during")
-            reloaded = loaded.run(x)
-        save(tmp_path / "after")
-
-        assert reloaded.numpy().tolist() == expected[0].numpy().tolist()
-        for name in ("during", "after", "exported"):
-            protobuf = (tmp_path / name / "saved_model.pb").read_bytes()
-            assert b"Tfdbg" not in protobuf
-            assert b"tfdbg" not in protobuf
-        text = """
-            import sys, numpy as np, tensorflow as tf
-            x = tf.constant([1.0, -1.0])
-            for name in ("during", "after"):
-                loaded = tf.saved_model.load(f"{sys.argv[1]}/{name}")
-                print(loaded.run(x).numpy().tolist(), loaded.signatures["gradient"](x)["output_0"].numpy().tolist())
-            exported = tf.saved_model.load(f"{sys.argv[1]}/exported")
-            print(exported.serve(x[None]).numpy().tolist())
-            assert not [name for name in sys.modules if name.startswith("tfdbg_arrow")]
-        """
-        run, gradient, prediction = (value.numpy().tolist() for value in expected)
-        lines = run_python(tmp_path / "load.py", text, tmp_path).splitlines()
-        assert lines == [f"{run} {gradient}"] * 2 + [str(prediction)]
-
-    def test_a_loaded_model_is_recorded(self, tmp_path: Path) -> None:
-        module = tf.Module()
-        module.f = tf.function(lambda x: tf.exp(x) + 1.0, input_signature=[tf.TensorSpec([2])])
-        tf.saved_model.save(module, tmp_path / "model")
-        with tfdbg_arrow.capture(tmp_path / "logdir"):
-            tf.saved_model.load(tmp_path / "model").f(X)
-        assert [row["op_type"] for row in rows(tmp_path / "logdir") if row["scope"] == "graph"].count("Exp") == 1
 
 
 def test_threads_that_started_before(tmp_path: Path) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
 import tensorflow as tf
 
 import tfdbg_arrow
 
-
-def rows(logdir: Path, table: str) -> list[dict[str, Any]]:
-    return ds.dataset(logdir / table).to_table().to_pylist()
+from .tables import rows
 
 
 def outer_names(logdir: Path) -> dict[str, str | None]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pyarrow.dataset as ds
 import pytest
 
 from .subprocesses import run_python
+from .tables import rows
 
 pytestmark = pytest.mark.slow
 
@@ -25,10 +24,6 @@ def f(x):
         x = x * 2.0
     return x
 """
-
-
-def rows(logdir: Path, table: str) -> list[dict[str, Any]]:
-    return ds.dataset(logdir / table).to_table().to_pylist()
 
 
 def clean_ends(logdir: Path) -> list[bool]:

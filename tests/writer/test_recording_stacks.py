@@ -12,19 +12,16 @@ from types import ModuleType
 from typing import Any
 
 import keras
-import pyarrow.dataset as ds
 import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.writer.stacks import FrameOwners, StackTable, lineno_of
 
+from .tables import rows
+
 X = tf.constant([0.25, 0.5])
 Frame = dict[str, Any]
-
-
-def rows(logdir: Path, table: str) -> list[dict[str, Any]]:
-    return ds.dataset(logdir / table).to_table().to_pylist()
 
 
 class Stacks:
@@ -223,6 +220,7 @@ def test_the_stack_goes_out_to_the_caller(recorded: Stacks) -> None:
 
 def test_no_frame_is_ours_or_generated(recorded: Stacks) -> None:
     package = str(Path(tfdbg_arrow.__file__).parent)
+    assert __file__ in recorded.sources
     for path in recorded.sources:
         assert not path.startswith(package)
         assert "__autograph_generated_file" not in path

@@ -16,11 +16,12 @@ import pytest
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_layout import read_live_parts
-from tfdbg_arrow.writer import sink as sink_module
 from tfdbg_arrow.writer import values as values_module
-from tfdbg_arrow.writer.convert import join_records
 from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind
-from tfdbg_arrow.writer.sink import Sink
+from tfdbg_arrow.writer.sink import backlog as backlog_module
+from tfdbg_arrow.writer.sink import sink as sink_module
+from tfdbg_arrow.writer.sink.batch import join_records
+from tfdbg_arrow.writer.sink.sink import Sink
 
 RUN_ID = "run1"
 MEASURED = Flag.COVERED | Flag.SHAPE | Flag.CHECKED
@@ -350,7 +351,7 @@ class TestFailures:
         self, recording: Recording, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("tfdbg_arrow.writer.parts.os.rename", _full_disk)
+            patch.setattr("tfdbg_arrow.writer.sink.parts.os.rename", _full_disk)
             recording.call(0, step_id=50)
             recording.sink.append("graph_function", [{"function_name": "f", "graph_id": 7}])
             recording.sink.flush()
@@ -368,9 +369,9 @@ class TestFailures:
     def test_beyond_the_bound_the_oldest_events_are_dropped_and_counted(
         self, recording: Recording, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sink_module, "MAX_BACKLOG_BYTES", 3000)
+        monkeypatch.setattr(backlog_module, "MAX_BACKLOG_BYTES", 3000)
         with monkeypatch.context() as patch:
-            patch.setattr("tfdbg_arrow.writer.parts.os.rename", _full_disk)
+            patch.setattr("tfdbg_arrow.writer.sink.parts.os.rename", _full_disk)
             recording.sink.append("graph_function", [{"function_name": "f", "graph_id": 7}])
             for _ in range(40):
                 recording.recorder.record(Kind.GRAPH_TENSOR, node=0, flags=MEASURED)
@@ -428,6 +429,21 @@ class TestFailures:
         assert recording.rows("tensor_health", "execution_index") == [(1,), (1,)]
         assert recording.rows("capture_stat", "subject", "num_events") == [("convert", 4)]
         assert recording.rows("run", "is_clean_end") == [(False,)]
+
+    def test_every_table_whose_parts_cannot_be_merged_is_told(self, recording: Recording) -> None:
+        for execution_index in range(2):
+            recording.call(execution_index, step_id=50 + execution_index)
+            recording.sink.flush()
+        for table in ("execution", "tensor_health"):
+            last = sorted((recording.logdir / table).rglob("part-*.parquet"))[-1]
+            last.write_bytes(b"changed")
+        recording.close()
+        failed = [
+            (subject, reason.partition(":")[0])
+            for stat, subject, reason in recording.rows("capture_stat", "stat", "subject", "reason")
+            if stat == "failed"
+        ]
+        assert failed == [("merging execution", "BrokenPartError"), ("merging tensor_health", "BrokenPartError")]
 
     def test_a_callback_that_raises_harms_nothing(self, tmp_path: Path) -> None:
         recording = Recording(tmp_path, on_failure=_raise).start()

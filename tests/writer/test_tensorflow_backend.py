@@ -20,8 +20,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer import backend, hooks, summary
-from tfdbg_arrow.writer.instrument import OWN_NAME_PREFIX
+from tfdbg_arrow.writer import backend, summary
+from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX
+from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import _Devices
@@ -308,11 +309,12 @@ TWO_DEVICES = """
     import sys
     import tensorflow as tf
     import tfdbg_arrow
-    from tfdbg_arrow.writer import backend, hooks
+    from tfdbg_arrow.writer import backend
+    from tfdbg_arrow.writer.hooks import runtime
 
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    hooks.has_accelerator = lambda: True
+    runtime.has_accelerator = lambda: True
     if sys.argv[2] == "without core":
         backend.native_core = lambda: None
 
@@ -359,14 +361,14 @@ def test_tensors_are_measured_on_their_own_device(variant: str, mode: str, tmp_p
 def test_a_gpu_that_has_to_be_deterministic_is_spared_the_summary_op(monkeypatch: pytest.MonkeyPatch) -> None:
     """DebugNumericSummaryV2 refuses to run there; and no op asks for a device that must have a kernel for it."""
     gpu = "/job:worker/replica:0/task:3/device:GPU:1"
-    monkeypatch.setattr(hooks, "has_accelerator", lambda: True)
+    monkeypatch.setattr(runtime, "has_accelerator", lambda: True)
     devices = _Devices()
     assert (devices.measuring(gpu), devices.measuring("")) == (gpu, "")
     assert devices.full_name("/device:GPU:1") == "/job:localhost/replica:0/task:0/device:GPU:1"
     assert devices.full_name("") == ""
-    monkeypatch.setattr(hooks, "allows_soft_placement", lambda: False)
+    monkeypatch.setattr(runtime, "allows_soft_placement", lambda: False)
     assert devices.measuring(gpu) == ""
-    monkeypatch.setattr(hooks, "is_op_determinism_enabled", lambda: True)
+    monkeypatch.setattr(runtime, "is_op_determinism_enabled", lambda: True)
     assert devices.measuring(gpu) == "/job:worker/replica:0/task:3/device:CPU:0"
     assert devices.measuring("") == "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -492,7 +494,7 @@ def test_a_recording_is_freed_though_its_functions_live_on(
         made.append(weakref.ref(chosen))
         return chosen
 
-    monkeypatch.setattr("tfdbg_arrow.writer.session.choose_backend", watched)
+    monkeypatch.setattr("tfdbg_arrow.writer.recording.recording.choose_backend", watched)
     f = tf.function(lambda x: x + 1.0)
     record(tmp_path, lambda: f(tf.constant(1.0)))
     gc.collect()
@@ -550,7 +552,7 @@ def test_a_core_that_does_not_fit_tensorflow_is_left_alone(tmp_path: Path, monke
     def fail(*args: Any) -> None:
         raise RecordingError("no library")
 
-    monkeypatch.setattr(hooks, "library_paths", fail)
+    monkeypatch.setattr(runtime, "library_paths", fail)
     f = tf.function(lambda x: x + 1.0)
     recorded = record(tmp_path, lambda: f(tf.constant(1.0)))
     assert {row["op_name"] for row in recorded.tensors(scope="graph")} == {"x", "add/y", "add", "Identity"}

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.dataset as ds
 import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
 
 from . import tf1_programs
+from .tables import rows
 from .tf1_programs import PROGRAMS
 
-Rows = list[dict[str, Any]]
 BACKENDS = ("native", "tensorflow")
 _LOWERED = frozenset({"If", "While"})
 """The runtime puts other nodes in their place, named `<op>/<node>`."""
@@ -25,11 +24,6 @@ _ONE_OF_TWO = frozenset({"Switch", "RefSwitch"})
 
 
 @lru_cache(maxsize=64)
-def rows(logdir: Path, table: str) -> Rows:
-    found: Rows = ds.dataset(logdir / table).to_table().to_pylist()
-    return found
-
-
 def num_runs_of_nodes(step_stats: Any) -> Counter[str]:
     return Counter(node.node_name for device in step_stats.dev_stats for node in device.node_stats)
 

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
 import pytest
 
 from tfdbg_arrow.query import first_nonfinite
 
 from .subprocesses import run_python
+from .tables import rows
 
 PROGRAM = """
     import contextlib, hashlib, json, sys
@@ -74,10 +74,6 @@ PROGRAM = """
         bad = tf.log(tf.nn.relu(0.0 * readout[0, 0]), name="bad")  # the line of the bad value
         print(json.dumps([bits.hexdigest(), num_ops, repr(session.run(bad))]))
 """
-
-
-def rows(logdir: Path, table: str) -> list[dict[str, Any]]:
-    return ds.dataset(logdir / table).to_table().to_pylist()
 
 
 BAD_LINE = 'bad = tf.log(tf.nn.relu(0.0 * readout[0, 0]), name="bad")'

@@ -8,23 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.dataset as ds
 import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
-from tfdbg_arrow.writer.session_runs import SessionRuns
+from tfdbg_arrow.writer.recording.session_runs import SessionRuns
 
+from .tables import rows
 from .tf1_programs import Program, behaviour, unoptimized
 
 tf1 = tf.compat.v1
-Rows = list[dict[str, Any]]
 X = np.float32([[1.0, 2.0], [3.0, 4.0]])
-
-
-def rows(logdir: Path, table: str) -> Rows:
-    found: Rows = ds.dataset(logdir / table).to_table().to_pylist()
-    return found
 
 
 def graph_rows(logdir: Path) -> Counter[tuple[int | None, str]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.dataset as ds
 import pytest
 import tensorflow as tf
 
@@ -17,20 +16,14 @@ from tfdbg_arrow.errors import SettingError
 
 from .compiled import PROGRAMS
 from .subprocesses import run_python
+from .tables import rows
 
 BACKENDS = ("native", "tensorflow")
 X = tf.constant([1.0, 4.0])
 
-Rows = list[dict[str, Any]]
-
 
 def flat(value: Any) -> list[bytes]:
     return [np.asarray(tensor).tobytes() for tensor in tf.nest.flatten(value)]
-
-
-def rows(logdir: Path, table: str) -> Rows:
-    found: Rows = ds.dataset(logdir / table).to_table().to_pylist()
-    return found
 
 
 def stats(logdir: Path) -> list[tuple[str, str]]:

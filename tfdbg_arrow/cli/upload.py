@@ -22,7 +22,7 @@ def upload(
     A recording to a URL that could not send everything in time leaves such a directory, and says so.
     """
     from tfdbg_arrow.schema.location import RemoteLocation, parse_location
-    from tfdbg_arrow.writer.upload_logdir import upload_logdir
+    from tfdbg_arrow.writer.remote.upload_logdir import upload_logdir
 
     source, target = parse_location(local), parse_location(url)
     if not isinstance(source, Path):

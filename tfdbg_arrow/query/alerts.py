@@ -8,7 +8,9 @@ from pathlib import Path
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.alert_rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
-from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.engine import MAX_ROWS, Engine
+from tfdbg_arrow.query.info import read_runs
+from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.stacks import Frame
 
 DEFAULT_LIMIT = 100
@@ -67,7 +69,7 @@ class Alerts:
 
 
 def alerts(
-    logdir: Logdir | str | Path,
+    logdir: Engine | str | Path,
     *,
     kinds: Iterable[str] | None = None,
     parameters: Mapping[str, Mapping[str, float]] | None = None,
@@ -78,7 +80,7 @@ def alerts(
     """Returns what alert rules find in a logdir.
 
     Args:
-        logdir: A logdir, or its path.
+        logdir: A logdir, opened or its path.
         kinds: Only these rules; None: all.
         parameters: By rule, numbers to use instead of its defaults.
         rules_directory: A directory of rules of your own, which come after the built-in ones and take the place of
@@ -101,7 +103,7 @@ def alerts(
     found: list[Alert] = []
     num_found: dict[str, int] = {}
     with opened(logdir) as open_:
-        if run_id is not None and run_id not in [run.run_id for run in open_.runs()]:
+        if run_id is not None and run_id not in [run.run_id for run in read_runs(open_)]:
             raise QueryError(f"run {run_id!r} is not in {open_.path}.")
         for rule in rules:
             of_rule, number = _run_rule(open_, rule, given.get(rule.kind, {}), run_id=run_id, limit=limit)
@@ -126,7 +128,7 @@ def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequen
 
 
 def _run_rule(
-    logdir: Logdir, rule: Rule, given: Mapping[str, float], *, run_id: str | None, limit: int
+    logdir: Engine, rule: Rule, given: Mapping[str, float], *, run_id: str | None, limit: int
 ) -> tuple[list[Alert], int]:
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
     try:
@@ -141,9 +143,10 @@ def _run_rule(
             "LEFT JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
             "LEFT JOIN user_frame AS s ON s.run_id = f.run_id "
             "AND s.stack_trace_id = coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) "
-            "WHERE f.run_id = $run_id OR $run_id IS NULL "
-            "ORDER BY f.run_id, f.first_event_index NULLS LAST, f.graph_id, f.op_name, f.output_slot LIMIT $limit",
-            {"run_id": run_id, "limit": max(limit, 1)},
+            "WHERE f.run_id = ? OR ? IS NULL "
+            "ORDER BY f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, "
+            "f.output_slot NULLS LAST LIMIT ?",
+            [run_id, run_id, min(max(limit, 1), MAX_ROWS)],
         )
     except QueryError as error:
         raise QueryError(f"the rule {rule.kind} cannot be run: {error}") from error

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.events import KINDS, TensorEvent
 from tfdbg_arrow.query.health import TensorHealth, health_facts
-from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.info import read_runs
+from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.provenance import DataFlow, Input
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
@@ -90,7 +92,7 @@ class Provenance:
 
 
 def provenance(
-    logdir: Logdir | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
+    logdir: Engine | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
 ) -> Provenance:
     """Follows a bad tensor back to where it went bad.
 
@@ -98,7 +100,7 @@ def provenance(
     to their last assignment, nested calls, loops, eager tensors. A bad tensor is followed on through its bad inputs.
 
     Args:
-        logdir: A logdir, or its path.
+        logdir: A logdir, opened or its path.
         event_index: The tensor's row in tensor_health.
         run_id: The run; None where the logdir holds one only.
         limit: At most so many tensors.
@@ -118,7 +120,7 @@ def provenance(
 class _Search:
     """One search; bad tensors are followed earliest first, which leads back in time soonest."""
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._run_id = run_id
         self._flow = DataFlow(logdir, run_id=run_id)
         self._origins = Origins(self._flow, kinds=KINDS)
@@ -232,8 +234,8 @@ class _Search:
         return tuple(replace(hop, is_on_path=hop.hop_index in on_path) for hop in hops)
 
 
-def _check_run(logdir: Logdir, run_id: str | None) -> str:
-    known = [run.run_id for run in logdir.runs()]
+def _check_run(logdir: Engine, run_id: str | None) -> str:
+    known = [run.run_id for run in read_runs(logdir)]
     if run_id is None and len(known) == 1:
         return known[0]
     if run_id not in known:

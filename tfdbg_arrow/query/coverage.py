@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.graphs import NEVER_BAD
-from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.info import read_runs
+from tfdbg_arrow.query.logdir import opened
 
 _HANDLES = frozenset({"resource", "variant"})
 _CHANGED = "changed"
@@ -96,11 +98,11 @@ class Coverage:
         return ", ".join(said) or None
 
 
-def coverage(logdir: Logdir | str | Path, *, run_id: str | None = None) -> Coverage:
+def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Coverage:
     """Returns what a recording did not look at: nothing is known to be good of what this lists.
 
     Args:
-        logdir: A logdir, or its path.
+        logdir: A logdir, opened or its path.
         run_id: Only this run; None: all.
 
     Raises:
@@ -112,16 +114,16 @@ def coverage(logdir: Logdir | str | Path, *, run_id: str | None = None) -> Cover
         check_run(open_, run_id)
         rows = open_.rows(
             "SELECT run_id, graph_id, any_value(graph_name), reason, op_name, any_value(op_type), count(*), "
-            f"count(*) FILTER (dtype NOT IN ({', '.join('?' * len(_NEVER_BAD))})) FROM unobserved_output "
+            f"count(*) FILTER (WHERE dtype NOT IN ({', '.join('?' * len(_NEVER_BAD))})) FROM unobserved_output "
             "WHERE (run_id = ? OR ? IS NULL) GROUP BY run_id, graph_id, reason, op_name "
-            "ORDER BY run_id, graph_id, reason, op_name",
+            "ORDER BY run_id, graph_id, reason NULLS LAST, op_name",
             [*_NEVER_BAD, run_id, run_id],
         )
         stats = open_.rows(
-            "SELECT run_id, stat, subject, reason, sum(num_events)::BIGINT FROM capture_stat "
-            "WHERE (run_id = $run_id OR $run_id IS NULL) GROUP BY ALL "
+            "SELECT run_id, stat, subject, reason, CAST(sum(num_events) AS BIGINT) FROM capture_stat "
+            "WHERE (run_id = ? OR ? IS NULL) GROUP BY run_id, stat, subject, reason "
             "ORDER BY run_id, min(event_index), stat, subject, reason",
-            {"run_id": run_id},
+            [run_id, run_id],
         )
         return Coverage(str(open_.path), _grouped(rows), tuple(CaptureStat(*row) for row in stats))
 
@@ -129,14 +131,14 @@ def coverage(logdir: Logdir | str | Path, *, run_id: str | None = None) -> Cover
 _NEVER_BAD = tuple(sorted(NEVER_BAD | _HANDLES))
 
 
-def check_run(logdir: Logdir, run_id: str | None) -> None:
+def check_run(logdir: Engine, run_id: str | None) -> None:
     """Makes sure that a logdir holds a run.
 
     Raises:
         QueryError: It does not.
     """
     if run_id is not None:
-        known = [run.run_id for run in logdir.runs()]
+        known = [run.run_id for run in read_runs(logdir)]
         if run_id not in known:
             raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {', '.join(known) or 'no run'}.")
 

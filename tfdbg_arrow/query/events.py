@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
+from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.health import TensorHealth
-from tfdbg_arrow.query.logdir import Logdir
 
 KINDS = ("nan", "inf")
 """The kinds of bad element."""
@@ -146,7 +146,7 @@ class EventReader:
         run_id: The run.
     """
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
         self._slice = lru_cache(maxsize=512)(self._read_slice)
@@ -172,7 +172,7 @@ class EventReader:
         """
         return self._events(
             f"{bad_condition(kinds)} AND event_index > ? AND event_index < ? ORDER BY event_index"
-            + ("" if limit is None else f" LIMIT {int(limit)}"),
+            + ("" if limit is None else f" LIMIT {min(limit, MAX_ROWS)}"),
             [after, 2**63 - 1 if before is None else before],
         )
 
@@ -246,7 +246,7 @@ class EventReader:
     def _read_root_context(self, execution_index: int, graph_id: int) -> Context:
         rows = self._logdir.rows(
             "SELECT step_id FROM tensor_health WHERE run_id = ? AND execution_index = ? AND scope = 'graph' "
-            "AND step_id IS NOT NULL ORDER BY graph_id = ? AND call_site = '' DESC, event_index LIMIT 1",
+            "AND step_id IS NOT NULL ORDER BY graph_id = ? AND call_site = '' DESC NULLS LAST, event_index LIMIT 1",
             [self._run_id, execution_index, graph_id],
         )
         if not rows:
@@ -329,7 +329,8 @@ class EventReader:
         rows = self._logdir.rows(
             "SELECT DISTINCT e.op_type, e.graph_id, i.input_index FROM execution_input AS i JOIN execution AS e "
             "ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
-            "WHERE i.run_id = ? AND i.tensor_id = ? ORDER BY ALL",
+            "WHERE i.run_id = ? AND i.tensor_id = ? "
+            "ORDER BY e.op_type, e.graph_id NULLS LAST, i.input_index",
             [self._run_id, tensor_id],
         )
         return [(op_type, graph_id, index) for op_type, graph_id, index in rows]

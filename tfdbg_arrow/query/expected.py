@@ -25,9 +25,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.events import Context, TensorEvent
 from tfdbg_arrow.query.graphs import NEVER_BAD, Call, Op
-from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.query.provenance import DataFlow
 
 _CHECKS = ("IsFinite", "IsInf", "IsNan")
@@ -90,7 +90,7 @@ class Expectation:
         run_id: The run.
     """
 
-    def __init__(self, logdir: Logdir, flow: DataFlow, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, flow: DataFlow, *, run_id: str) -> None:
         self._flow = flow
         self._known: dict[_Tensor, str | None] = {}
         self._is_overflow: dict[int, bool] = {}
@@ -98,9 +98,9 @@ class Expectation:
         # Nearly no program checks: then nothing needs to be followed.
         self._has_checks = bool(
             logdir.rows(
-                f"SELECT 1 FROM graph_op WHERE run_id = $run_id AND op_type IN ({checks}) UNION ALL "
-                f"SELECT 1 FROM execution WHERE run_id = $run_id AND op_type IN ({checks}) LIMIT 1",
-                {"run_id": run_id},
+                f"SELECT 1 FROM graph_op WHERE run_id = ? AND op_type IN ({checks}) UNION ALL "
+                f"SELECT 1 FROM execution WHERE run_id = ? AND op_type IN ({checks}) LIMIT 1",
+                [run_id, run_id],
             )
         )
         self._records_graph = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from functools import cached_property
 
-from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.engine import Engine
 
 
 class Gaps:
@@ -16,7 +16,7 @@ class Gaps:
         run_id: The run.
     """
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
 
@@ -40,22 +40,23 @@ class Gaps:
         rows = self._logdir.rows(
             "SELECT before + 1, execution_index - 1 FROM (SELECT execution_index, "
             "coalesce(lag(execution_index) OVER (ORDER BY execution_index), -1) AS before FROM execution "
-            "WHERE run_id = $run_id) WHERE execution_index > before + 1 "
-            "AND EXISTS (SELECT 1 FROM capture_stat WHERE run_id = $run_id AND stat IN ('disabled', 'dropped')) "
+            "WHERE run_id = ?) WHERE execution_index > before + 1 "
+            "AND EXISTS (SELECT 1 FROM capture_stat WHERE run_id = ? AND stat IN ('disabled', 'dropped')) "
             "ORDER BY 1",
-            {"run_id": self._run_id},
+            [self._run_id, self._run_id],
         )
         return [(first, last) for first, last in rows]
 
 
-def read_left_out(logdir: Logdir) -> dict[str, tuple[str, ...]]:
+def read_left_out(logdir: Engine) -> dict[str, tuple[str, ...]]:
     """Returns, by run, why parts of it were left out, as the recorder told: skipped steps, dropped events; in order."""
     rows = logdir.rows(
-        "SELECT run_id, reason, stat, sum(num_events), min(event_index) AS event_index FROM capture_stat "
-        "WHERE stat IN ('disabled', 'dropped') GROUP BY run_id, stat, reason ORDER BY run_id, event_index, reason"
+        "SELECT run_id, reason, stat, CAST(sum(num_events) AS BIGINT), min(event_index) AS event_index "
+        "FROM capture_stat WHERE stat IN ('disabled', 'dropped') "
+        "GROUP BY run_id, stat, reason ORDER BY run_id, event_index, reason"
     )
     found: dict[str, tuple[str, ...]] = {}
     for run_id, reason, _, num_events, _ in rows:
-        text = reason if num_events is None else f"{reason} ({int(num_events):,} of them)"
+        text = reason if num_events is None else f"{reason} ({num_events:,} of them)"
         found[run_id] = (*found.get(run_id, ()), text)
     return found

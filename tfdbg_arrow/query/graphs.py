@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.engine import Engine
 
 NEVER_BAD = frozenset({
     "bool", "int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64",
@@ -81,7 +81,7 @@ class GraphReader:
         run_id: The run.
     """
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
         self.graph = lru_cache(maxsize=1024)(self._read_graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.errors import BrokenPartError, QueryError
+from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.health import HEALTH_COLUMNS, TensorHealth
-from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.schema.dtypes import DTYPES
+from tfdbg_arrow.schema.strings import decode_strings
 
 _NUMPY_DTYPES = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()  # noqa: SIM905
@@ -49,8 +52,8 @@ class HistoryRow(TensorHealth):
         op_name: The op in it.
         op_type: Type of the op.
         output_slot: Which output of the op.
-        values: The first elements in row-major order, as many as were asked for; None where they were not kept, or the
-            dtype is none of NumPy's.
+        values: The first elements in row-major order, as many as were asked for, strings as text; None where they were
+            not kept, or the dtype is none of NumPy's.
     """
 
     run_id: str
@@ -66,7 +69,7 @@ class HistoryRow(TensorHealth):
 
 
 def history(
-    logdir: Logdir | str | Path,
+    logdir: Engine | str | Path,
     pattern: str,
     *,
     steps: tuple[int | None, int | None] = (None, None),
@@ -78,7 +81,7 @@ def history(
     """Returns what chosen tensors held, by run and event_index.
 
     Args:
-        logdir: A logdir, or its path.
+        logdir: A logdir, opened or its path.
         pattern: A regular expression; it must match the whole of `op_name`, `op_name:slot` or the op type.
         steps: First training step, and the one after the last; None: from the start, to the end.
         run_id: Only this run; None: all.
@@ -97,24 +100,19 @@ def history(
         raise QueryError(f"the pattern {pattern!r} is no regular expression: {error}.") from error
     if limit < 0 or num_values < 0:
         raise QueryError(f"limit is {limit} and num_values {num_values}; expected numbers from 0 on.")
+    whole = rf"\A(?:{pattern})\z"  # what it matches then is the whole name, which is never empty
+    first, end = steps
     with opened(logdir) as open_:
         columns = ", ".join(f"h.{column}" for column in _COLUMNS)
         rows = open_.rows(
             f"SELECT {columns}, g.graph_name FROM tensor_health AS h "
             "LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id "
-            "WHERE (regexp_full_match(h.op_name, $pattern) OR regexp_full_match(h.op_type, $pattern) "
-            "OR regexp_full_match(h.op_name || ':' || h.output_slot, $pattern)) "
-            "AND (h.run_id = $run_id OR $run_id IS NULL) AND h.event_index > $after "
-            "AND (h.step >= $first OR $first IS NULL) AND (h.step < $end OR $end IS NULL) "
-            "ORDER BY h.run_id, h.event_index LIMIT $limit",
-            {
-                "pattern": pattern,
-                "run_id": run_id,
-                "after": after,
-                "first": steps[0],
-                "end": steps[1],
-                "limit": limit,
-            },
+            "WHERE (regexp_extract(h.op_name, ?, 0) <> '' OR regexp_extract(h.op_type, ?, 0) <> '' "
+            "OR regexp_extract(h.op_name || ':' || CAST(h.output_slot AS VARCHAR(20)), ?, 0) <> '') "
+            "AND (h.run_id = ? OR ? IS NULL) AND h.event_index > ? "
+            "AND (h.step >= ? OR ? IS NULL) AND (h.step < ? OR ? IS NULL) "
+            "ORDER BY h.run_id, h.event_index LIMIT ?",
+            [*[whole] * 3, run_id, run_id, after, first, first, end, end, min(limit, MAX_ROWS)],
         )
         kept = _read_values(open_, rows, num_values) if num_values and rows else {}
     found = []
@@ -128,20 +126,42 @@ def history(
 
 
 def _read_values(
-    logdir: Logdir, rows: Iterable[tuple[object, ...]], num_values: int
+    logdir: Engine, rows: Iterable[tuple[object, ...]], num_values: int
 ) -> dict[tuple[str, int], tuple[object, ...] | None]:
     event_index = _COLUMNS.index("event_index")
     events = [row[event_index] for row in rows]
     itemsize = max(size for size in _ITEMSIZES.values() if size is not None)
     found = logdir.rows(
-        "SELECT run_id, event_index, dtype, value[1:$num_bytes] FROM tensor_value "
-        "WHERE event_index IN (SELECT unnest($events))",
-        {"events": events, "num_bytes": num_values * itemsize},
+        "SELECT run_id, event_index, dtype, shape, CASE WHEN dtype = 'string' THEN value ELSE blob_prefix(value, ?) END "
+        f"FROM tensor_value WHERE event_index IN ({', '.join('?' * len(events))})",
+        [num_values * itemsize, *events],
     )
-    return {
-        (run_id, event_index): elements(value, dtype)[:num_values] if dtype in _NUMPY_DTYPES else None
-        for run_id, event_index, dtype, value in found
-    }
+    values: dict[tuple[str, int], tuple[object, ...] | None] = {}
+    for run_id, event_index, dtype, shape, value in found:
+        kept: tuple[object, ...] | None = None
+        if dtype == "string":
+            kept = texts(value, size=math.prod(shape))
+        elif dtype in _NUMPY_DTYPES:
+            kept = elements(value, dtype)
+        values[run_id, event_index] = None if kept is None else kept[:num_values]
+    return values
+
+
+def texts(value: bytes, *, size: int) -> tuple[str, ...]:
+    """Returns the elements of a tensor of strings as text; of what is no UTF-8, the bytes as escapes.
+
+    Args:
+        value: `tensor_value.value`, whole.
+        size: Number of elements.
+
+    Raises:
+        BrokenPartError: The value does not hold so many.
+    """
+    try:
+        found = decode_strings(value, size)
+    except ValueError as error:
+        raise BrokenPartError(f"a row of tensor_value cannot be read: {error}; record again.") from error
+    return tuple(item.decode("utf-8", "backslashreplace") for item in found)
 
 
 def elements(value: bytes, dtype: str) -> tuple[object, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.query.gaps import read_left_out
-from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.schema import TABLES
 
 _MODES_WITHOUT_HEALTH = frozenset({"NO_TENSOR", "SHAPE"})
@@ -76,7 +76,7 @@ class LogdirInfo:
     unobserved: str | None = None
 
 
-def read_runs(logdir: Logdir) -> tuple[Run, ...]:
+def read_runs(logdir: Engine) -> tuple[Run, ...]:
     """Returns the runs in a logdir, oldest first."""
     rows = logdir.rows(
         "SELECT run_id, wall_time_ns, end_wall_time_ns, is_clean_end, tfdbg_arrow_version, tensorflow_version, "
@@ -86,7 +86,7 @@ def read_runs(logdir: Logdir) -> tuple[Run, ...]:
     return tuple(Run(*(*row, left_out.get(row[0], ()))) for row in rows)
 
 
-def read_info(logdir: Logdir) -> LogdirInfo:
+def read_info(logdir: Answers) -> LogdirInfo:
     """Returns what a logdir holds."""
     tables = []
     for table in TABLES:

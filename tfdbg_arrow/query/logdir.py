@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import duckdb
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
+from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.query.opening import list_parts
 from tfdbg_arrow.query.public_views import public_views
 from tfdbg_arrow.query.remote import RemoteSource, mentioned_tables
 from tfdbg_arrow.schema import TABLES, Table
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_check import check_logdir
-
-if TYPE_CHECKING:
-    from tfdbg_arrow.query.alerts import Alerts
-    from tfdbg_arrow.query.chain import Provenance
-    from tfdbg_arrow.query.coverage import Coverage
-    from tfdbg_arrow.query.history import HistoryRow
-    from tfdbg_arrow.query.info import LogdirInfo, Run
-    from tfdbg_arrow.query.nonfinite import NonFinite
 
 _Result = TypeVar("_Result")
 
@@ -50,7 +43,7 @@ _MAX_ATTEMPTS = 20
 """Listings of the parts, each made because a part of the one before was gone."""
 
 
-class Logdir:
+class Logdir(Answers):
     """A logdir opened for reading.
 
     Each table of the format is a view of the same name over exactly the parts that the manifests
@@ -69,13 +62,14 @@ class Logdir:
             self._remote = RemoteSource(path, storage_options)
         else:
             check_logdir(path)
-        self.path = path
+        self.path: Path | RemoteLocation = path
         self.connection = duckdb.connect(
             ":memory:",
             config={"autoinstall_known_extensions": False, "autoload_known_extensions": False},
         )
         self.connection.execute("SET enable_progress_bar = false")
         self.connection.execute("SET parquet_metadata_cache = true")
+        self.connection.execute("CREATE MACRO blob_prefix(value, n) AS value[1:n]")
         self._parts: dict[str, tuple[str, ...]] = {}
         self._has_public_views = False
         try:
@@ -153,7 +147,7 @@ class Logdir:
         """
         return self._run(lambda: self._relation(query, parameters))
 
-    def rows(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> list[tuple[Any, ...]]:
+    def rows(self, query: str, parameters: Sequence[object] | dict[str, object] | None = ()) -> list[tuple[Any, ...]]:
         """Runs SQL over the views and returns every row, as `sql` but with errors of reading covered.
 
         Raises:
@@ -189,75 +183,6 @@ class Logdir:
         parts = self.parts(table_name)
         (num_rows,) = self.rows(f'SELECT count(*) FROM "{table_name}"')[0]
         return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())
-
-    def runs(self) -> tuple[Run, ...]:
-        """Returns the runs in the logdir, oldest first."""
-        from tfdbg_arrow.query.info import read_runs
-
-        return read_runs(self)
-
-    def info(self) -> LogdirInfo:
-        """Returns what the logdir holds: runs, rows and bytes of each table, the range of time, the bad tensors."""
-        from tfdbg_arrow.query.info import read_info
-
-        return read_info(self)
-
-    def coverage(self, *, run_id: str | None = None) -> Coverage:
-        """Returns what the recording did not look at, and why; see `tfdbg_arrow.query.coverage`."""
-        from tfdbg_arrow.query.coverage import coverage
-
-        return coverage(self, run_id=run_id)
-
-    def nonfinite(
-        self, *, kinds: Iterable[str] = ("nan", "inf"), run_id: str | None = None, limit: int | None = 1000
-    ) -> list[NonFinite]:
-        """Returns the bad tensors by arrival; see `tfdbg_arrow.nonfinite`."""
-        from tfdbg_arrow.query.nonfinite import nonfinite
-
-        return nonfinite(self, kinds=kinds, run_id=run_id, limit=limit)
-
-    def first_nonfinite(self, *, kinds: Iterable[str] = ("nan", "inf"), run_id: str | None = None) -> NonFinite | None:
-        """Returns the earliest origin of a bad value; see `tfdbg_arrow.first_nonfinite`."""
-        from tfdbg_arrow.query.nonfinite import first_nonfinite
-
-        return first_nonfinite(self, kinds=kinds, run_id=run_id)
-
-    def provenance(self, event_index: int, *, run_id: str | None = None, limit: int = 10_000) -> Provenance:
-        """Returns how a bad tensor came about; see `tfdbg_arrow.query.provenance`."""
-        from tfdbg_arrow.query.chain import provenance
-
-        return provenance(self, event_index, run_id=run_id, limit=limit)
-
-    def history(
-        self,
-        pattern: str,
-        *,
-        steps: tuple[int | None, int | None] = (None, None),
-        run_id: str | None = None,
-        after: int = -1,
-        limit: int = 1000,
-        num_values: int = 0,
-    ) -> list[HistoryRow]:
-        """Returns what chosen tensors held, over time; see `tfdbg_arrow.query.history`."""
-        from tfdbg_arrow.query.history import history
-
-        return history(self, pattern, steps=steps, run_id=run_id, after=after, limit=limit, num_values=num_values)
-
-    def alerts(
-        self,
-        *,
-        kinds: Iterable[str] | None = None,
-        parameters: Mapping[str, Mapping[str, float]] | None = None,
-        rules_directory: str | Path | None = None,
-        run_id: str | None = None,
-        limit: int = 100,
-    ) -> Alerts:
-        """Returns what alert rules find; see `tfdbg_arrow.query.alerts`."""
-        from tfdbg_arrow.query.alerts import alerts
-
-        return alerts(
-            self, kinds=kinds, parameters=parameters, rules_directory=rules_directory, run_id=run_id, limit=limit
-        )
 
     def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:
         if self._remote is not None:
@@ -365,13 +290,13 @@ def open_logdir(path: str | Path, *, storage_options: Mapping[str, Any] | None =
 
 
 @contextlib.contextmanager
-def opened(logdir: Logdir | str | Path) -> Iterator[Logdir]:
-    """Yields a Logdir: the one given, or one opened for the while from a path."""
-    if isinstance(logdir, Logdir):
-        yield logdir
-    elif isinstance(logdir, (str, Path)):
+def opened(logdir: Engine | str | Path) -> Iterator[Engine]:
+    """Yields the engine given, or a Logdir opened for the while from a path."""
+    if isinstance(logdir, (str, Path)):
         with open_logdir(logdir) as own:
             yield own
+    elif isinstance(logdir, Engine):
+        yield logdir
     else:
         raise LogdirError(f"logdir is {logdir!r}, expected a path or what open_logdir() returned.")
 

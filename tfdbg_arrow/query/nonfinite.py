@@ -9,11 +9,12 @@ from typing import Any
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.coverage import check_run
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.expected import Expectation
 from tfdbg_arrow.query.gaps import read_left_out
 from tfdbg_arrow.query.health import TensorHealth, health_facts
-from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.places import EagerValue
 from tfdbg_arrow.query.provenance import COLLECTIVES, DataFlow, Input
@@ -108,12 +109,12 @@ class NonFinite(TensorHealth):
 
 
 def first_nonfinite(
-    logdir: Logdir | str | Path, *, kinds: Iterable[str] = KINDS, run_id: str | None = None
+    logdir: Engine | str | Path, *, kinds: Iterable[str] = KINDS, run_id: str | None = None
 ) -> NonFinite | None:
     """Returns the earliest origin of a bad value, by data flow.
 
     Args:
-        logdir: A logdir, or its path.
+        logdir: A logdir, opened or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
         run_id: Only this run; None: the run in which a bad value was recorded first.
 
@@ -152,16 +153,16 @@ def first_nonfinite(
     return None
 
 
-def first_nan(logdir: Logdir | str | Path, *, run_id: str | None = None) -> NonFinite | None:
+def first_nan(logdir: Engine | str | Path, *, run_id: str | None = None) -> NonFinite | None:
     """Returns the earliest origin of a NaN: `first_nonfinite` with kinds=("nan",)."""
     return first_nonfinite(logdir, kinds=("nan",), run_id=run_id)
 
 
-def origins_of(logdir: Logdir | str | Path, event_indexes: Iterable[int], *, run_id: str) -> list[NonFinite]:
+def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run_id: str) -> list[NonFinite]:
     """Returns the origins that bad tensors of a run go back to, each once, in the order of the tensors.
 
     Args:
-        logdir: A logdir, or its path.
+        logdir: A logdir, opened or its path.
         event_indexes: The tensors, as rows of tensor_health; one that is not there, or not bad, is left out.
         run_id: The run.
 
@@ -182,7 +183,7 @@ def origins_of(logdir: Logdir | str | Path, event_indexes: Iterable[int], *, run
 
 
 def nonfinite(
-    logdir: Logdir | str | Path,
+    logdir: Engine | str | Path,
     *,
     kinds: Iterable[str] = KINDS,
     run_id: str | None = None,
@@ -191,7 +192,7 @@ def nonfinite(
     """Returns the tensors that hold a bad value, by run and event_index.
 
     Args:
-        logdir: A logdir, or its path.
+        logdir: A logdir, opened or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
         run_id: Only this run; None: all, the one in which a bad value was recorded first at the front.
         limit: At most so many; None: all. After its first NaN nearly every tensor of a training is bad.
@@ -218,7 +219,7 @@ def nonfinite(
 class _RunReader:
     """Describes the bad tensors of one run."""
 
-    def __init__(self, logdir: Logdir, *, run_id: str, kinds: tuple[str, ...]) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...]) -> None:
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
         self._devices: dict[int, str] = dict(
@@ -342,19 +343,19 @@ def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in given)
 
 
-def _bad_runs(logdir: Logdir, kinds: tuple[str, ...], *, run_id: str | None) -> list[str]:
+def _bad_runs(logdir: Engine, kinds: tuple[str, ...], *, run_id: str | None) -> list[str]:
     """Returns the runs with a bad tensor, by the time of the first one."""
     check_run(logdir, run_id)
     rows = logdir.rows(
-        f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND (run_id = $run_id OR $run_id IS NULL) "
+        f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND (run_id = ? OR ? IS NULL) "
         "GROUP BY run_id ORDER BY min(wall_time_ns), run_id",
-        {"run_id": run_id},
+        [run_id, run_id],
     )
     return [row[0] for row in rows]
 
 
 def inputs_and_stack(
-    logdir: Logdir, event_index: int, *, run_id: str
+    logdir: Engine, event_index: int, *, run_id: str
 ) -> tuple[tuple[InputTensor, ...], tuple[Frame, ...]]:
     """Returns what the op of a recorded tensor, bad or not, took in that very call and iteration, and its stack.
 

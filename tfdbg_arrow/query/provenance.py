@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.borders import Borders
 from tfdbg_arrow.query.callsites import CallSites
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.events import EventReader, TensorEvent
 from tfdbg_arrow.query.gaps import Gaps
 from tfdbg_arrow.query.graphs import NEVER_BAD, GraphReader
-from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place, Trace
 from tfdbg_arrow.query.variables import Resources, Write
 
@@ -60,7 +60,7 @@ class DataFlow:
         run_id: The run.
     """
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self.graphs = GraphReader(logdir, run_id=run_id)
         self.events = EventReader(logdir, run_id=run_id)
         self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
@@ -69,8 +69,8 @@ class DataFlow:
         self._gaps = Gaps(logdir, run_id=run_id)
         settings = logdir.rows(
             "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 AND NOT EXISTS "
-            "(SELECT 1 FROM capture_stat WHERE run_id = $run_id AND stat = 'dropped') FROM run WHERE run_id = $run_id",
-            {"run_id": run_id},
+            "(SELECT 1 FROM capture_stat WHERE run_id = ? AND stat = 'dropped') FROM run WHERE run_id = ?",
+            [run_id, run_id],
         )
         self._records_all = bool(settings and settings[0][0])
 

@@ -1,19 +1,27 @@
-"""Spark: the tables and public views of a logdir in a Spark session, for runs that one machine cannot hold.
+"""Spark: a logdir's tables, views and answers in Spark 4, for runs that one machine cannot hold.
 
 spark = SparkSession.builder.getOrCreate()
-tfdbg_arrow.query.spark.register(spark, "/shared/logdir")
-spark.sql("SELECT kind, count(*) FROM alert GROUP BY kind").show()
+logdir = tfdbg_arrow.query.spark.SparkLogdir(spark, "/shared/logdir")
+print(logdir.first_nonfinite())
+logdir.session.sql("SELECT kind, count(*) FROM alert GROUP BY kind").show()
 """
 
 from __future__ import annotations
 
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from tfdbg_arrow.errors import MissingDependencyError
+from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyError, QueryError
+from tfdbg_arrow.query.engine import Answers
 from tfdbg_arrow.query.opening import list_parts
 from tfdbg_arrow.query.public_views import public_views
 from tfdbg_arrow.schema import TABLES, Table, Type
+from tfdbg_arrow.schema.location import RemoteLocation, parse_location
+
+_Result = TypeVar("_Result")
 
 _TYPES = {
     Type.BIGINT: "BIGINT",
@@ -25,12 +33,144 @@ _TYPES = {
     Type.BLOB: "BINARY",
     Type.BIGINT_LIST: "ARRAY<BIGINT>",
 }
+_SETTINGS = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    # By default more than 32 parts are listed by a Spark job with a task for each part: several times as slow.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+}
+"""Settings of the session that queries run in: what the meaning of a query depends on is as Spark has it by default."""
+_MAX_ATTEMPTS = 20
+"""Listings of the parts, each made because a part of the one before was gone."""
+_MAX_KEPT_ROWS = 100_000
+"""Rows of answers that are kept; the questions ask much of the same again, and each time costs Spark a job."""
+_GLOB = re.compile(r"[]*?{}\\[]")
+
+
+class SparkLogdir(Answers):
+    """A logdir opened for reading in Spark; the query functions take one in the place of a `Logdir`.
+
+    Each table of the format and each public view is a temporary view over the parts that were live when it was opened.
+    `refresh` shows what came since.
+
+    Args:
+        spark: A `pyspark.sql.SparkSession`, of Spark 4.
+        logdir: The logdir, at a path that Spark's workers see too.
+
+    Attributes:
+        path: The logdir.
+        session: The Spark session that holds the views: one of its own, beside the given one, so that several logdirs
+            can be open at once. It shares the cluster, not the views and the SQL settings.
+
+    Raises:
+        LogdirError: The path is not a logdir that can be read.
+        FormatVersionError: The logdir has a MAJOR format version that this package does not read.
+        MissingDependencyError: PySpark is not installed.
+    """
+
+    def __init__(self, spark: Any, logdir: str | Path) -> None:
+        self.path: Path | RemoteLocation = _local(logdir)
+        self.session = spark.newSession()
+        for name, value in _SETTINGS.items():
+            self.session.conf.set(name, value)
+        self.session.sql(
+            "CREATE OR REPLACE TEMPORARY FUNCTION blob_prefix(value BINARY, n BIGINT) RETURNS BINARY "
+            "RETURN substring(value, 1, CAST(n AS INT))"
+        )
+        self._parts: Mapping[str, tuple[str, ...]] = {}
+        self._kept: OrderedDict[tuple[object, ...], list[tuple[Any, ...]]] = OrderedDict()
+        self._num_kept_rows = 0
+        self.refresh()
+        _register_views(self.session)
+
+    def __repr__(self) -> str:
+        return f"SparkLogdir({str(self.path)!r})"
+
+    def refresh(self) -> None:
+        """Reads the manifests again, so that the views show the parts that are live now.
+
+        Raises:
+            LogdirError: The path is no longer a logdir, or a manifest is damaged.
+        """
+        self._kept.clear()
+        self._num_kept_rows = 0
+        self._parts = _register_tables(self.session, self.path)
+
+    def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Runs SQL over the views and returns every row; see `Engine.rows`.
+
+        Until `refresh`, what was asked before is answered from memory, where it is not too long ago.
+
+        Raises:
+            QueryError: Spark refuses the statement or a parameter.
+            BrokenPartError: A part cannot be read.
+        """
+        # 1, 1.0 and True are one key of a dict otherwise.
+        key = (query, *((type(value), value) for value in parameters))
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return list(found)
+        found = self.table(query, parameters)[1]
+        self._kept[key] = found
+        self._num_kept_rows += len(found) + 1  # an answer without rows takes room too
+        while self._num_kept_rows > _MAX_KEPT_ROWS:
+            self._num_kept_rows -= len(self._kept.popitem(last=False)[1]) + 1
+        return list(found)
+
+    def table(self, query: str, parameters: Sequence[object] = ()) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Runs SQL over the views, as `rows`, and returns (names of the columns, rows)."""
+
+        def run() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+            frame = self.session.sql(query, args=list(parameters))
+            return tuple(frame.columns), [tuple(map(_plain, row)) for row in frame.collect()]
+
+        return self._run(run)
+
+    def extent(self, table_name: str) -> tuple[int, int, int]:
+        """Returns how much a table is: rows, parts and their bytes."""
+        parts = [Path(part) for part in self._parts.get(table_name, ())]
+        ((num_rows,),) = self.rows(f"SELECT count(*) FROM {table_name}")
+        return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())
+
+    def _run(self, action: Callable[[], _Result]) -> _Result:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+
+        for attempt in range(_MAX_ATTEMPTS):
+            try:
+                return action()
+            except (PySparkException, Py4JError) as error:
+                if isinstance(error, (AnalysisException, IllegalArgumentException)):
+                    raise QueryError(_message(error)) from error
+                # Compaction, of any run, may take a part away between the listing and the reading.
+                if attempt < _MAX_ATTEMPTS - 1 and self._is_part_missing():
+                    self.refresh()
+                    continue
+                raise self._reading_error(error) from error
+        raise AssertionError("unreachable")
+
+    def _is_part_missing(self) -> bool:
+        return any(not Path(part).exists() for parts in self._parts.values() for part in parts)
+
+    def _reading_error(self, error: Exception) -> QueryError | BrokenPartError:
+        text = str(error)
+        for part in (part for parts in self._parts.values() for part in parts):
+            if "/".join(Path(part).parts[-3:]) in text:  # what is before it, Spark gives as in a URL
+                return BrokenPartError(
+                    f"{part} cannot be read as Parquet ({_message(error)}); restore that file, or remove it and its "
+                    f"line in {self.path}/manifest to read the rest."
+                )
+        return QueryError(_message(error))
 
 
 def register(spark: Any, logdir: str | Path) -> None:
-    """Makes a temporary view of every table, and of every public view, in a Spark session.
+    """Makes a temporary view of every table, and of every public view, in a Spark session itself.
 
-    They hold the parts that are live now; register again to see what came since.
+    They hold the parts that are live now; register again to see what came since, or to see another logdir instead.
 
     Args:
         spark: A `pyspark.sql.SparkSession`, of Spark 4.
@@ -38,21 +178,60 @@ def register(spark: Any, logdir: str | Path) -> None:
 
     Raises:
         LogdirError: The path is not a logdir that can be read.
+        FormatVersionError: The logdir has a MAJOR format version that this package does not read.
         MissingDependencyError: PySpark is not installed.
     """
+    _register_tables(spark, _local(logdir))
+    _register_views(spark)
+
+
+def _local(logdir: str | Path) -> Path:
     try:
         import pyspark  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError("PySpark is not installed; run: pip install 'tfdbg-arrow[spark]'") from error
-    parts = list_parts(Path(logdir).absolute())
+    location = parse_location(logdir)
+    if isinstance(location, RemoteLocation):
+        raise LogdirError(
+            f"logdir is {logdir}, expected a path: Spark is told the parts that the manifests name, as files that it "
+            "and its workers see; mount the store, or copy the logdir."
+        )
+    return location.absolute()
+
+
+def _register_tables(spark: Any, path: Path | RemoteLocation) -> Mapping[str, tuple[str, ...]]:
+    assert isinstance(path, Path)
+    parts = list_parts(path)
     for table in TABLES:
-        _register_table(spark, table, parts.get(table.name, ()))
+        _register_table(spark, table, path, parts.get(table.name, ()))
+    return parts
+
+
+def _register_views(spark: Any) -> None:
     for view in public_views():
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view.name} AS\n{view.select}")
 
 
-def _register_table(spark: Any, table: Table, parts: tuple[str, ...]) -> None:
-    # Given whole, so that parts of an older MINOR version have NULL in the columns that they lack.
+def _register_table(spark: Any, table: Table, path: Path, parts: Sequence[str]) -> None:
+    # Given whole, so that no part is opened now, and parts of an older MINOR version have NULL in the columns that
+    # they lack.
     schema = ", ".join(f"`{column.name}` {_TYPES[column.type]}" for column in table.columns)
-    frame = spark.read.schema(schema).parquet(*parts) if parts else spark.createDataFrame([], schema)
-    frame.createOrReplaceTempView(table.name)
+    if parts:
+        # With the table as base path, run_id is a partition: a query about one run opens that run's parts only.
+        reader = spark.read.schema(schema).option("basePath", f"file://{path / table.name}")
+        frame = reader.parquet(*(f"file://{_GLOB.sub(_escaped, part)}" for part in parts))
+    else:
+        frame = spark.createDataFrame([], schema)
+    frame.select(*(column.name for column in table.columns)).createOrReplaceTempView(table.name)
+
+
+def _escaped(character: re.Match[str]) -> str:
+    return f"\\{character[0]}"
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def _message(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class StackReader:
         run_id: The run.
     """
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
         self._stack = lru_cache(maxsize=10_000)(self._read_stack)
@@ -71,7 +71,7 @@ def user_source(stack: tuple[Frame, ...]) -> Frame | None:
     return next((frame for frame in stack if frame.is_user), None)
 
 
-def source_lines(logdir: Logdir, frame: Frame, *, run_id: str, context: int = 3) -> tuple[SourceLine, ...]:
+def source_lines(logdir: Engine, frame: Frame, *, run_id: str, context: int = 3) -> tuple[SourceLine, ...]:
     """Returns the lines around a frame, from the text that the run kept.
 
     Args:

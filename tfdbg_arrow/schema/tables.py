@@ -900,7 +900,13 @@ TENSOR_VALUE = Table(
         Column(id=3, name="dtype", type=_T.VARCHAR, doc="Dtype, by TensorFlow's name."),
         Column(id=4, name="shape", type=_T.BIGINT_LIST, doc="Dimensions."),
         Column(
-            id=5, name="value", type=_T.BLOB, doc="The elements in row-major order, little-endian, without padding."
+            id=5,
+            name="value",
+            type=_T.BLOB,
+            doc=(
+                "The elements in row-major order, little-endian, without padding; of strings first where each ends, as "
+                "int64, then their bytes."
+            ),
         ),
     ),
 )

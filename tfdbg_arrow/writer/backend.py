@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer.events import EventWriter
-from tfdbg_arrow.writer.instrument import RecordOps
+from tfdbg_arrow.writer.graphs.own_ops import RecordOps
 from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.stacks import StackTable
@@ -144,12 +144,12 @@ def choose_backend(settings: Settings, *, spool_path: Path, value_path: Path, ge
         RecordingError: The native backend was asked for and cannot serve.
         OSError: The spool cannot be made.
     """
-    from tfdbg_arrow.writer import hooks
+    from tfdbg_arrow.writer.hooks import runtime
     from tfdbg_arrow.writer.native_backend import NativeBackend
 
     core = native_core()
     paths = {"spool_path": spool_path, "value_path": value_path}
-    if settings.health_backend == "tensorflow" or (settings.health_backend == "auto" and hooks.has_accelerator()):
+    if settings.health_backend == "tensorflow" or (settings.health_backend == "auto" and runtime.has_accelerator()):
         return _tensorflow_backend(settings, core=core, generation=generation, **paths)
     try:
         if core is None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-Records = npt.NDArray[np.void]
+from tfdbg_arrow.writer.records import Records
 
 
 class EventWriter(Protocol):

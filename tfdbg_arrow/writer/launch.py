@@ -34,8 +34,8 @@ from tfdbg_arrow.schema.logdir_layout import manifest_path, part_directory, read
 from tfdbg_arrow.writer import dump_api, session
 from tfdbg_arrow.writer.backend import native_core
 from tfdbg_arrow.writer.program import Program, ProgramAborted, check_program, run_program
+from tfdbg_arrow.writer.remote.upload_logdir import remove_run_if_empty
 from tfdbg_arrow.writer.settings import Request
-from tfdbg_arrow.writer.upload_logdir import remove_run_if_empty
 
 _TENSORFLOW = "tensorflow"
 

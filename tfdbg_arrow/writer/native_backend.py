@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer import hooks, hooks_session
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
-from tfdbg_arrow.writer.instrument import RecordOps
+from tfdbg_arrow.writer.graphs.own_ops import RecordOps
+from tfdbg_arrow.writer.hooks import runtime
+from tfdbg_arrow.writer.hooks.record_ops import NativeRecordOps
+from tfdbg_arrow.writer.hooks.session_ops import NativeSessionRecordOps
 from tfdbg_arrow.writer.records import RECORD_DTYPE, RECORD_SIZE
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.stacks import StackTable
@@ -39,7 +41,7 @@ class NativeSpool:
 
     def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
         try:
-            core.load_tensorflow(*hooks.library_paths())
+            core.load_tensorflow(*runtime.library_paths())
         except RuntimeError as error:
             raise RecordingError(
                 f"the native core does not fit this TensorFlow: {error}; use health_backend='tensorflow'"
@@ -171,10 +173,8 @@ class NativeBackend(NativeSpool):
     def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
         super().__init__(settings, core=core, spool_path=spool_path, value_path=value_path, generation=generation)
         self.op_callback: Callable[..., None] = core.op_callback
-        self.record_ops: RecordOps = hooks.NativeRecordOps(
-            generation=generation, is_gate=settings.on_nonfinite == "raise"
-        )
-        self.session_record_ops: SessionRecordOps = hooks_session.NativeSessionRecordOps(generation=generation)
+        self.record_ops: RecordOps = NativeRecordOps(generation=generation, is_gate=settings.on_nonfinite == "raise")
+        self.session_record_ops: SessionRecordOps = NativeSessionRecordOps(generation=generation)
         self.events: EventWriter = self
 
     def start(self, handlers: Handlers) -> None:

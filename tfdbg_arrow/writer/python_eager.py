@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tfdbg_arrow.schema.strings import encode_strings
 from tfdbg_arrow.writer.backend import Handlers
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.records import (
@@ -28,10 +29,9 @@ from tfdbg_arrow.writer.records import (
     RECORD_SIZE,
     Flag,
     Kind,
+    Records,
 )
-from tfdbg_arrow.writer.settings import MEASURABLE_MASK, Settings, TensorDebugMode
-
-Records = npt.NDArray[np.void]
+from tfdbg_arrow.writer.settings import KEEPABLE_MASK, Settings, TensorDebugMode
 
 _RAW = np.dtype(f"V{RECORD_SIZE}")
 _MAX_YOUNG_IDS = 1 << 20
@@ -309,7 +309,7 @@ class EagerRecorder:
             self._measure.fill(facts, rows, mode=mode)
             facts["device"] = [self._events.intern_string(tensor.device) for tensor in measured]
             if (keeps or self._mode is TensorDebugMode.FULL_TENSOR) and error is None:
-                keep_values(facts, {place: tensor.numpy() for place, tensor in enumerate(measured)}, self._events)
+                keep_values(facts, {place: _elements(tensor) for place, tensor in enumerate(measured)}, self._events)
             if not are_all:
                 records[places] = facts
             for place, tensor in zip(places, measured, strict=True):
@@ -333,7 +333,7 @@ class EagerRecorder:
         if self.is_remote is not None and self.is_remote(tensor.device):
             return False
         number = tensor.dtype.as_datatype_enum
-        mask = MEASURABLE_MASK if is_chosen else self._dtype_mask
+        mask = KEEPABLE_MASK if is_chosen else self._dtype_mask
         return bool(0 <= number < 64 and (mask >> number) & 1)
 
 
@@ -353,11 +353,19 @@ def _bad_tensors(records: Records, first_event_index: int) -> list[tuple[int, in
     return bad
 
 
+def _elements(tensor: Any) -> npt.NDArray[Any]:
+    elements = tensor.numpy()
+    # NumPy would take the zeros at the end of a string off.
+    return np.array(elements, np.object_) if isinstance(elements, bytes) else np.asarray(elements)
+
+
 def keep_values(records: Records, arrays: Mapping[int, npt.NDArray[Any]], events: EventWriter) -> None:
     """Keeps the elements of tensors, by position, and notes in their records where."""
     for index, array in arrays.items():
-        offset = events.append_value(array.tobytes())
+        data = encode_strings(array.ravel()) if array.dtype == np.object_ else array.tobytes()
+        offset = events.append_value(data)
         if offset != NO_VALUE:
+            records["value_bytes"][index] = len(data)
             records["value_offset"][index] = offset
             records["flags"][index] |= Flag.VALUE
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 
 import numpy as np
+import numpy.typing as npt
 
 RECORD_SIZE = 256
 NUM_INLINE_DIMS = 6
@@ -70,7 +71,7 @@ class Flag(IntFlag):
     ANY_FINITE = 128
     """max_abs exists: some element is finite."""
     VALUE = 256
-    """The elements are kept: `size` times the item size bytes at `value_offset` of the value spool."""
+    """The elements are kept: `value_bytes` bytes at `value_offset` of the value spool."""
     CHECKED = 512
     """Whether an element is bad was measured (CURT_HEALTH and up); BAD says the answer."""
     CONTEXT = 1024
@@ -110,7 +111,7 @@ _FIELDS: tuple[tuple[str, object, int], ...] = (
     ("mean", "<f8", 224),
     ("stddev", "<f8", 232),
     ("max_abs", "<f8", 240),
-    ("reserved", "<i8", 248),  # NumPy copies fields, not bytes: every byte needs one
+    ("value_bytes", "<i8", 248),
 )
 
 RECORD_DTYPE = np.dtype(
@@ -132,3 +133,6 @@ PAYLOAD_DTYPE = np.dtype(
     }
 )
 """The same 256 bytes, seen as the payload of EXECUTION, INPUTS and DIMS: `array.view(PAYLOAD_DTYPE)`."""
+
+Records = npt.NDArray[np.void]
+"""An array of RECORD_DTYPE."""

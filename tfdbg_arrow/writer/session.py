@@ -1,72 +1,44 @@
-"""enable(), disable(), capture(), mark(): the recording in force, its identity and its end."""
+"""enable(), disable(), capture(), mark(): which recording is in force, from its begin to its end."""
 
 from __future__ import annotations
 
 import atexit
-import itertools
-import json
 import os
-import platform
 import re
-import shlex
 import shutil
-import socket
 import sys
 import threading
-import time
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tfdbg_arrow._version import __version__
 from tfdbg_arrow.errors import (
     LogdirError,
     MissingDependencyError,
     NonFiniteError,
     RecordingError,
-    SettingError,
     TfdbgArrowError,
 )
-from tfdbg_arrow.schema import FORMAT_VERSION
 from tfdbg_arrow.schema.location import parse_location
-from tfdbg_arrow.schema.logdir_layout import make_run_id, spool_path, value_spool_path
-from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend
 from tfdbg_arrow.writer.chosen_values import Choice
-from tfdbg_arrow.writer.graphs import GraphRegistry, Row, now_columns, to_json, wall_time_columns
-from tfdbg_arrow.writer.plain_functions import PlainFunctions
-from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE
-from tfdbg_arrow.writer.remote_settings import (
+from tfdbg_arrow.writer.recording.marks import as_step
+from tfdbg_arrow.writer.remote.settings import (
     DEFAULT_MAX_LOCAL_BYTES,
     DEFAULT_UPLOAD_TIMEOUT_S,
-    LOCAL_FLUSH_INTERVAL_S,
-    REMOTE_FLUSH_INTERVAL_S,
 )
-from tfdbg_arrow.writer.schedule import StepGate
 from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
-from tfdbg_arrow.writer.sink import Sink
-from tfdbg_arrow.writer.stacks import StackTable, as_utf8
-from tfdbg_arrow.writer.stopping import EagerWatch, GraphJudge, Origin, Stop
-from tfdbg_arrow.writer.upload import Uploader
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.recording.recording import Recording
+
 
 _lock = threading.RLock()
+
 _active: Recording | None = None
-_generations = itertools.count(1)
+
 _is_registered_at_exit = False
-FindOrigins = Callable[[Path, str, Sequence[int]], Sequence[Origin]]
-_find_origins: FindOrigins = lambda logdir, run_id, event_indexes: ()  # noqa: E731
-
-
-def look_up_origins_with(find_origins: FindOrigins) -> None:
-    """Says how a recording with `on_nonfinite` finds its answer; the query layer knows it, which is not imported here.
-
-    Args:
-        find_origins: `(logdir, run_id, event_indexes)`: returns the origins that bad tensors go back to, each once.
-    """
-    global _find_origins
-    _find_origins = find_origins
 
 
 @dataclass(frozen=True)
@@ -80,406 +52,6 @@ class Capture:
 
     logdir: Path | str | None
     run_id: str | None
-
-
-class Recording:
-    """One recording, from enable() to disable(): what the hooks call, and what it writes.
-
-    No method that the hooks call raises: what fails is counted, said once, and left out.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        from tfdbg_arrow.writer import hooks, hooks_session
-        from tfdbg_arrow.writer.instrument import GraphInstrumenter
-        from tfdbg_arrow.writer.session_runs import SessionRuns
-
-        self.settings = settings
-        self.generation = next(_generations)
-        self._start_ns = time.time_ns()
-        self.run_id = make_run_id(self._start_ns, host_name=socket.gethostname(), pid=os.getpid())
-        self._failures: set[str] = set()
-        self._uploader = (
-            Uploader(settings.remote, local=settings.logdir, run_id=self.run_id, on_trouble=self._note_upload_trouble)
-            if settings.remote is not None
-            else None
-        )
-        self._backend = choose_backend(
-            settings,
-            spool_path=settings.logdir / spool_path(self.run_id),
-            value_path=settings.logdir / value_spool_path(self.run_id),
-            generation=self.generation,
-        )
-        self.registry = GraphRegistry()
-        judge = GraphJudge(is_used_by_graph=hooks.is_used_by_graph)
-        self.stop = None if settings.on_nonfinite == "record" else self._make_stop(judge)
-        self._sink = Sink(
-            settings.logdir,
-            self.run_id,
-            recorder=self._backend,
-            nodes=self.registry,
-            call_graph=self.registry,
-            circular_buffer_size=settings.circular_buffer_size,
-            flush_interval_s=LOCAL_FLUSH_INTERVAL_S if self._uploader is None else REMOTE_FLUSH_INTERVAL_S,
-            dump_after=settings.dump_after if settings.dump_on is not None else None,
-            max_bytes=settings.max_bytes,
-            on_failure=self._warn_once,
-            uploader=self._uploader,
-            on_records=None if self.stop is None else self.stop.see_records,
-        )
-        self._backend.stack_table = StackTable(self._sink.append, original_location=hooks.original_location)
-        self._instrumenter = GraphInstrumenter(
-            self.registry,
-            self._sink.append,
-            coverage=self,
-            record_ops=self._backend.record_ops,
-            single_record_ops=self._backend.session_record_ops,
-            is_pruned=hooks_session.is_pruned,
-            make_run=hooks.make_run if settings.on_nonfinite != "raise" else hooks.make_run_before_next,
-            judge=None if self.stop is None else judge.judge,
-            own_result=hooks.own_result,
-            intern_stack=self._backend.intern_stack,
-            intern_traceback=self._backend.stack_table.add_traceback,
-            on_unknown_callee=self._note_unobserved,
-            is_remote=hooks.is_remote,
-        )
-        self._called: set[bytes] = set()
-        self._remote: set[str] = set()
-        self._local_task = hooks.local_task
-        self.keeps_xla = settings.xla == "keep"
-        self.op_callback = self._backend.op_callback
-        self.end_call = self._backend.end_call if self.stop is None else self._end_call_and_tell
-        self._step: int | None = None
-        self._session_runs = SessionRuns(
-            settings,
-            registry=self.registry,
-            instrumenter=self._instrumenter,
-            append=self._sink.append,
-            record_ops=self._backend.session_record_ops,
-            events=self._backend.events,
-            step=lambda: NO_STEP if self._step is None else self._step,
-            note=self.note,
-            generation=self.generation,
-        )
-        self._gate = StepGate(settings.steps) if settings.steps is not None else None
-        self._plain = PlainFunctions(hooks.RuntimeFunctions(), on_error=self._note_failure)
-        self._hooks = hooks.Hooks(self)
-        self._session_hooks = hooks_session.SessionHooks(self._session_runs)
-
-    def start(self) -> None:
-        """Begins to record."""
-        try:
-            if self._uploader is not None:
-                self._uploader.start()
-            self._sink.append("run", [self._run_row(is_clean_end=False)])
-            self._sink.start()
-        except Exception:
-            self._backend.stop()
-            self._backend.remove_files()
-            if self._uploader is not None:
-                self._uploader.discard()
-            raise
-        handlers = Handlers(
-            on_graph_op=self._instrumenter.note_creation,
-            covers_op=self._level_of_op if self.settings.has_op_filter else None,
-            on_error=self._note_failure,
-        )
-        if self.stop is not None:
-            handlers = replace(
-                handlers, on_nonfinite=self.stop.on_eager_op, on_bad_graph_tensors=self.stop.on_bad_graph_tensors
-            )
-            reaction = OnNonFinite.FAIL if self.settings.on_nonfinite == "raise" else OnNonFinite.NOTE
-            self._backend.set_on_nonfinite(reaction, self.run_id)
-        self._backend.start(handlers)
-        self._session_runs.start(handlers)
-        self._hooks.install()
-        self._session_hooks.install()
-
-    def close(self) -> None:
-        """Ends recording and writes what is left."""
-        self._session_hooks.remove()
-        self._hooks.remove()
-        self._session_runs.stop()
-        self._backend.stop()
-        self._instrumenter.close()
-        if self._gate is not None and self._gate.num_skipped:
-            self._add_stat("disabled", "steps", self._gate.total, num_events=None)
-        self._sink.close(run_row=self._run_row(is_clean_end=True))
-        self._backend.remove_files()
-        if self._uploader is not None:
-            self._close_uploader(self._uploader)
-
-    def abandon(self) -> None:
-        """Forgets the recording in a fork's child, which must not write into its parent's run."""
-        self._session_hooks.remove()
-        self._hooks.remove()
-        self._backend.abandon()
-        if self._uploader is not None:
-            self._uploader.unlock()
-
-    def flush(self) -> None:
-        """Writes everything recorded so far."""
-        self._sink.flush()
-        if self._uploader is not None:
-            self._uploader.hurry()
-
-    # A logdir at a URL.
-
-    def _note_upload_trouble(self, reason: str) -> None:
-        text = f"{self.settings.shown_logdir} cannot be reached ({reason}); parts wait in {self.settings.logdir}"
-        self._add_stat("failed", "upload", text, num_events=None)
-        self._warn_once(f"{text}, and are sent when it can be reached again", key="upload")
-
-    def _say_waiting(self, num_parts: int, timeout_s: float) -> None:
-        shown = self.settings.shown_logdir
-        sys.stderr.write(f"tfdbg_arrow: sending the last {num_parts} parts to {shown}, {timeout_s:.0f} s at most\n")
-
-    def _close_uploader(self, uploader: Uploader) -> None:
-        shown = self.settings.shown_logdir
-        unsent = uploader.close(on_wait=self._say_waiting)
-        if unsent is not None:
-            self._warn_once(
-                f"{unsent.num_parts} parts ({unsent.size_bytes:,} bytes) of the run {self.run_id} were not sent to "
-                f"{shown}; they are kept in {unsent.directory}. When this process has ended, send them by: "
-                f"tfdbg-arrow upload --remove {shlex.quote(str(unsent.directory))} {shlex.quote(shown)}"
-            )
-
-    # What the hooks call.
-
-    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
-        """A call of a function begins; returns its execution index, -1 for none."""
-        if self._gate is not None and not self._gate.is_open:
-            return NO_VALUE
-        if function_name not in self._called and self.registry.graph_id_of_function(function_name.decode()) is None:
-            self._note_unobserved(function_name.decode())
-        self._called.add(function_name)
-        return self._backend.begin_call(function_name, inputs, num_outputs)
-
-    def function_to_run(self, function_name: bytes, /) -> bytes:
-        """Which function is to run where a function is called: in a step that is left out, one without record ops."""
-        gate = self._gate
-        return function_name if gate is None or gate.is_open else self._plain.name_of(function_name)
-
-    def before_function(self, function_name: str, graph: Any, unobserved_for: str | None = None, /) -> None:
-        """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""
-        try:
-            self._instrumenter.prepare(function_name, graph, unobserved_for=unobserved_for)
-        except Exception as error:
-            self._called.add(function_name.encode())
-            self.note("failed", function_name, f"its graph could not be instrumented: {_sentence(error)}")
-
-    def after_function(self, function_name: str, graph: Any, function_def: Callable[[], Any]) -> None:
-        """A runtime function was made of a graph; `function_def` gives its FunctionDef."""
-        try:
-            self._instrumenter.note_names(graph, function_def)
-        except Exception as error:
-            self.note("failed", function_name, f"its call sites could not be read: {_sentence(error)}")
-
-    def note_without_xla(self, function_name: str) -> None:
-        """A function that asked for XLA is compiled without it."""
-        self.note("changed", function_name, "runs without XLA while recording: compiled ops cannot be observed")
-
-    def note_kept_xla(self, function_name: str) -> None:
-        """A function that asked for XLA is compiled with it, and not recorded."""
-        # No warning: that is what the user asked for.
-        reason = "is compiled by XLA, as xla='keep' asks: the ops inside it are not recorded"
-        self._add_stat("unobservable", function_name, reason, num_events=None)
-
-    def note_connected(self) -> None:
-        """The process is connected to others, whose devices it can use."""
-        self._backend.set_local_task(self._local_task())
-        reason = "tensors and ops on devices of other processes are not recorded; this process is " + self._local_task()
-        self._add_stat("unobservable", "other processes", reason, num_events=None)
-
-    def note_remote(self, function_name: str, device_name: str | None) -> None:
-        """A function is made for, or called on, a device of another process."""
-        if function_name not in self._remote:
-            self._remote.add(function_name)
-            self._called.add(function_name.encode())
-            reason = f"runs in another process{'' if device_name is None else f', on {device_name}'}: not recorded"
-            self._add_stat("unobservable", function_name, reason, num_events=None)
-
-    def note_not_inlined(self, function_name: str) -> None:
-        """A function with loops or branches of graph mode is kept as a call."""
-        reason = (
-            "holds loops or branches of graph mode and is not inlined while recording: where several calls of it run "
-            "in one step, call_site does not tell their rows apart"
-        )
-        self._add_stat("changed", function_name, reason, num_events=None)
-
-    # What is recorded of which op.
-
-    def is_chosen(self, op_type: str, op_name: str | None) -> bool:
-        """Returns whether the user chose an op's values."""
-        if self.settings.values is None:
-            return False
-        try:
-            return self.settings.values.chooses(op_type, op_name)
-        except Exception as error:  # the program's own callable
-            if "values" not in self._failures:
-                self._failures.add("values")
-                self.note("failed", "values", f"the callable {self.settings.values.text} raised {_sentence(error)}")
-            return False
-
-    def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
-        """Returns None for a tensor to record, else a `not_recorded_reason`."""
-        return self.settings.reason_not_recorded(op_type, dtype_number, is_chosen=is_chosen)
-
-    def _level_of_op(self, op_type: str | bytes) -> int:
-        """What is recorded of the tensors of eager ops of a type: 0 nothing, 1 their facts, 2 their elements too."""
-        text = op_type.decode() if isinstance(op_type, bytes) else op_type
-        return 2 if self.is_chosen(text, None) else int(self.settings.covers_op(text))
-
-    # Live stop.
-
-    def _make_stop(self, judge: GraphJudge) -> Stop:
-        from tfdbg_arrow.writer import hooks
-
-        def find(event_indexes: Sequence[int]) -> Sequence[Origin]:
-            self.flush()
-            return _find_origins(self.settings.logdir, self.run_id, event_indexes)
-
-        noted: set[tuple[str, str]] = set()
-
-        def note(subject: str, reason: str) -> None:
-            if (subject, reason) not in noted:
-                noted.add((subject, reason))
-                self._add_stat("masked", subject, reason, num_events=None)
-
-        watch = EagerWatch(
-            tensor_id=hooks.eager_tensor_id,
-            set_watching=self._backend.set_watching,
-            is_function=lambda name: self.registry.graph_id_of_function(name) is not None,
-            note=note,
-        )
-        return Stop(
-            self.settings.on_nonfinite,
-            logdir=self.settings.logdir if self.settings.remote is None else self.settings.shown_logdir,
-            run_id=self.run_id,
-            find=find,
-            watch=watch,
-            judge=judge,
-            note=note,
-            take_notes=self._backend.take_nonfinite_notes,
-            let_pass=hooks.let_pass,
-            on_error=self._note_failure,
-        )
-
-    def _end_call_and_tell(self, execution_index: int, outputs: Sequence[Any] | None, /) -> None:
-        self._backend.end_call(execution_index, outputs)
-        if self.stop is not None and outputs is not None:
-            self.stop.after_call()
-
-    # What was not recorded.
-
-    def _note_unobserved(self, function_name: str) -> None:
-        """Tells once that a function was not made while recording; not where that failed, which has been told."""
-        if function_name.encode() in self._called:
-            return
-        self._called.add(function_name.encode())
-        reason = (
-            "was traced before recording began and is held as a concrete function: what runs inside it is not "
-            "recorded; call the tf.function itself, or trace it after enable()"
-        )
-        self.note("unobservable", function_name, reason)
-
-    def note(self, stat: str, subject: str, reason: str, *, num_events: int | None = None) -> None:
-        """Adds a row to capture_stat, and warns the first time for each kind."""
-        self._add_stat(stat, subject, reason, num_events=num_events)
-        self._warn_once(f"{stat}: {subject}: {reason}", key=f"{stat}: {reason}")
-
-    def _add_stat(self, stat: str, subject: str, reason: str, *, num_events: int | None) -> None:
-        row: Row = {"stat": stat, "subject": as_utf8(subject), "reason": as_utf8(reason), "num_events": num_events}
-        self._sink.append("capture_stat", [{"event_index": self._backend.num_events(), **now_columns(), **row}])
-
-    def _note_failure(self, what: str, error: object) -> None:
-        self.note("failed", what, _sentence(error))
-
-    def _warn_once(self, message: str, *, key: str | None = None) -> None:
-        if (key or message) not in self._failures:
-            self._failures.add(key or message)
-            # Never an exception, even where the program turns warnings into errors.
-            try:
-                warnings.warn(f"tfdbg_arrow: {message}", RuntimeWarning, stacklevel=2)
-            except RuntimeWarning:
-                sys.stderr.write(f"tfdbg_arrow: {message}\n")
-
-    # Labels.
-
-    def mark(self, step: int | None, labels: dict[str, object]) -> None:
-        """Labels the events from here on."""
-        event_index = self._backend.num_events()
-        if step is not None:
-            self._step = step
-            self._enter_step(step)
-        values = {**({"step": step} if step is not None else {}), **labels}
-        common = {"event_index": event_index, **now_columns(), "step": self._step}
-        rows = [{**common, "label": as_utf8(name), "value": _label_text(value)} for name, value in values.items()]
-        self._sink.append("mark", rows)
-
-    def _set_paused(self, paused: bool) -> None:
-        self._backend.set_paused(paused)
-        self._session_runs.set_paused(paused)
-
-    def _enter_step(self, step: int) -> None:
-        """Labels the events from here on, and leaves them out where the schedule does."""
-        gate = self._gate
-        if gate is None:
-            self._backend.set_step(step)
-            return
-        had_skipped = gate.num_skipped > 0
-        if gate.enter(step):
-            self._backend.set_step(step)
-            self._set_paused(False)
-            return
-        self._set_paused(True)
-        self._backend.set_step(step)
-        if not had_skipped:
-            self._add_stat("disabled", f"step {step}", gate.reason, num_events=None)
-
-    def _run_row(self, *, is_clean_end: bool) -> Row:
-        import numpy
-        import tensorflow as tf
-
-        settings = self.settings
-        keras = sys.modules.get("keras")
-        return {
-            "run_id": self.run_id,
-            **wall_time_columns(self._start_ns),
-            "end_wall_time_ns": time.time_ns() if is_clean_end else None,
-            "is_clean_end": is_clean_end,
-            "format_version": FORMAT_VERSION,
-            "tfdbg_arrow_version": __version__,
-            "tensorflow_version": tf.__version__,
-            "keras_version": getattr(keras, "__version__", None),
-            "python_version": platform.python_version(),
-            "platform": platform.platform(),
-            "host_name": socket.gethostname(),
-            "pid": os.getpid(),
-            "worker": _worker_of(os.environ.get("TF_CONFIG")) or _worker_at(self._local_task()),
-            "command_line": as_utf8(to_json(sys.orig_argv)),
-            "working_directory": _working_directory(),
-            "tensor_debug_mode": settings.mode.name,
-            "circular_buffer_size": settings.circular_buffer_size,
-            "op_regex": settings.op_regex.pattern if settings.op_regex is not None else None,
-            "tensor_dtypes": settings.tensor_dtypes_text,
-            "health_backend": self._backend.name,
-            "settings": to_json(
-                {
-                    "requested_health_backend": settings.health_backend,
-                    "spool_size_bytes": settings.spool_size_bytes,
-                    "dtypes": sorted(settings.dtypes),
-                    "xla": settings.xla,
-                    "values": settings.values.text if settings.values is not None else None,
-                    "steps": str(settings.steps) if settings.steps is not None else None,
-                    "max_bytes": settings.max_bytes,
-                    "dump_on": settings.dump_on,
-                    "dump_after": settings.dump_after if settings.dump_on is not None else None,
-                    "numpy_version": numpy.__version__,
-                    "num_cpus": os.cpu_count(),
-                    "on_nonfinite": settings.on_nonfinite if isinstance(settings.on_nonfinite, str) else "callable",
-                }
-            ),
-        }
 
 
 def enable(
@@ -616,6 +188,8 @@ def start(request: Request) -> str | None:
             )
         settings = check(request)
         try:
+            from tfdbg_arrow.writer.recording.recording import Recording  # loads TensorFlow's private API
+
             recording = Recording(settings)
             recording.start()
         except Exception as error:
@@ -707,7 +281,7 @@ def mark(step: int | None = None, **labels: object) -> None:
         return
     if recording.stop is not None:
         recording.stop.at_boundary()
-    recording.mark(None if step is None else _as_step(step), labels)
+    recording.mark(None if step is None else as_step(step), labels)
 
 
 def is_recording() -> bool:
@@ -719,17 +293,6 @@ def run_id() -> str | None:
     """Returns the id of the run that is being recorded, None if there is none."""
     recording = _active
     return None if recording is None else recording.run_id
-
-
-def _as_step(step: Any) -> int:
-    try:
-        number = int(step)
-        is_whole = bool(number == step)
-    except (TypeError, ValueError, OverflowError):
-        is_whole = False
-    if not is_whole or not -(2**63) < number < 2**63:
-        raise SettingError(f"the step of mark() is {step!r}; expected an integer within 64 bits")
-    return number
 
 
 def _shown_location(logdir: str | os.PathLike[str]) -> Path | str:
@@ -759,36 +322,3 @@ def _after_fork_in_child() -> None:
     _lock = threading.RLock()
     if recording is not None:
         recording.abandon()
-
-
-def _worker_of(tf_config: str | None) -> str | None:
-    """Task type and index from the environment variable that TensorFlow's clusters set."""
-    try:
-        task = json.loads(tf_config or "{}").get("task", {})
-        return f"{task['type']}:{task['index']}"
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _worker_at(task: str) -> str | None:
-    """Task type and index from an address, as `/job:chief/replica:0/task:0`."""
-    parts = dict(part.split(":", 1) for part in task.split("/") if ":" in part)
-    return f"{parts['job']}:{parts['task']}" if "job" in parts and "task" in parts else None
-
-
-def _working_directory() -> str:
-    try:
-        return as_utf8(os.getcwd())
-    except OSError:
-        return ""
-
-
-def _label_text(value: object) -> str:
-    try:
-        return as_utf8(str(value))
-    except Exception:  # the program's own __str__
-        return f"<{type(value).__qualname__} that cannot be shown>"
-
-
-def _sentence(error: object) -> str:
-    return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)

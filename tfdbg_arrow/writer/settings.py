@@ -16,7 +16,7 @@ from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
 from tfdbg_arrow.writer.chosen_values import Choice, ChosenValues, parse_values
-from tfdbg_arrow.writer.remote_settings import (
+from tfdbg_arrow.writer.remote.settings import (
     DEFAULT_MAX_LOCAL_BYTES,
     DEFAULT_UPLOAD_TIMEOUT_S,
     RemoteSettings,
@@ -36,8 +36,9 @@ _FLOATING = frozenset(("float16", "bfloat16", "float32", "float64", "complex64",
 _MEASURABLE = _FLOATING | {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 _NUMBERS = {dtype.name: dtype.number for dtype in DTYPES}
 _NAMES = {dtype.number: dtype.name for dtype in DTYPES}
-MEASURABLE_MASK = sum(1 << _NUMBERS[name] for name in _MEASURABLE)
-"""Bit i is set if tensors of TensorFlow's DataType i can be recorded at all."""
+_KEEPABLE = _MEASURABLE | {"string"}
+KEEPABLE_MASK = sum(1 << _NUMBERS[name] for name in _KEEPABLE)
+"""Bit i is set if the elements of tensors of TensorFlow's DataType i can be kept."""
 
 
 class TensorDebugMode(IntEnum):
@@ -61,9 +62,14 @@ class TensorDebugMode(IntEnum):
         """Names of the dtypes that the mode covers unless the user names others."""
         if self is TensorDebugMode.NO_TENSOR:
             return frozenset()
-        if self in (TensorDebugMode.SHAPE, TensorDebugMode.FULL_TENSOR):
+        if self is TensorDebugMode.SHAPE:
             return _MEASURABLE
-        return _FLOATING
+        return _KEEPABLE if self is TensorDebugMode.FULL_TENSOR else _FLOATING
+
+    @property
+    def recordable(self) -> frozenset[str]:
+        """Names of the dtypes that can be recorded in the mode: those with a health, and what is kept whole."""
+        return _KEEPABLE if self is TensorDebugMode.FULL_TENSOR else _MEASURABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,10 +142,11 @@ class Settings:
         if self.mode is TensorDebugMode.NO_TENSOR:
             return "mode"
         name = _NAMES.get(dtype_number)
-        if is_chosen and name in _MEASURABLE:
+        if is_chosen and name in _KEEPABLE:
             return None
         if name not in self.dtypes:
-            return "tensor_dtypes" if self.tensor_dtypes_text is not None and name in _MEASURABLE else "dtype"
+            is_filtered = self.tensor_dtypes_text is not None and name in self.mode.recordable
+            return "tensor_dtypes" if is_filtered else "dtype"
         return None if self.covers_op(op_type) else "op_regex"
 
 
@@ -299,7 +306,7 @@ def _choose_dtypes(
         return mode.dtypes, None
     if callable(tensor_dtypes):
         chosen = set()
-        for name in _MEASURABLE:
+        for name in mode.recordable:
             try:
                 dtype = as_dtype(name)
             except TypeError:  # an older TensorFlow does not know this float8 type
@@ -321,9 +328,12 @@ def _choose_dtypes(
             f"tensor_dtypes is {tensor_dtypes!r}; expected None, a list of dtypes or their names, or a callable "
             f"that takes a dtype: {error}"
         ) from error
-    unknown = [name for name in names if name not in _MEASURABLE]
+    unknown = [name for name in names if name not in mode.recordable]
     if unknown:
-        raise SettingError(f"tensor_dtypes has {', '.join(unknown)}; can be recorded: {', '.join(sorted(_MEASURABLE))}")
+        raise SettingError(
+            f"tensor_dtypes has {', '.join(unknown)}; in mode {mode.name} can be recorded: "
+            f"{', '.join(sorted(mode.recordable))}"
+        )
     return frozenset(names), "[" + ",".join(f'"{name}"' for name in names) + "]"
 
 

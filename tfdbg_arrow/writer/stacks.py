@@ -18,9 +18,8 @@ from pathlib import Path
 from types import CodeType
 
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
+from tfdbg_arrow.writer.rows import Append, Row
 
-Row = dict[str, object]
-Append = Callable[[str, Sequence[Row]], None]
 RawStack = Iterable[tuple[CodeType, int]]
 Location = tuple[str, int, str]
 """File path, line number from 1, function name."""

@@ -51,6 +51,7 @@ _FULL_HEALTH, _SHAPE = 4, 5
 _COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
 _MAGNITUDES = ("min", "max", "mean", "stddev", "max_abs")
 _COMPLEX_NUMBERS = (8, 18)
+_STRING_NUMBER = 7
 _SHAPE_FLAG, _BAD_FLAG = int(Flag.SHAPE), int(Flag.BAD)
 _FLAGS = {
     TensorDebugMode.NO_TENSOR: int(Flag.COVERED),
@@ -62,8 +63,8 @@ _FLAGS = {
     TensorDebugMode.FULL_NUMERICS: int(Flag.COVERED | Flag.CHECKED | Flag.COUNTS | Flag.SIGNS | Flag.NUMERICS),
 }
 """What a mode measures of every tensor."""
-# Neither Cast nor Bitcast takes them (TensorFlow 2.17 to 2.21).
-_OPAQUE_DTYPES = frozenset(("float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz"))
+# Neither Cast nor Bitcast takes these float8 dtypes (TensorFlow 2.17 to 2.21); strings have no health.
+_OPAQUE_DTYPES = frozenset(("float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz", "string"))
 
 
 def measures_elements(mode: TensorDebugMode) -> bool:
@@ -104,15 +105,15 @@ def measure_row(tensor: Any, *, mode: TensorDebugMode, device: str = "") -> npt.
     """Returns the summary row of an eager tensor.
 
     Args:
-        tensor: An eager tensor of a dtype that has a health.
+        tensor: An eager tensor of a dtype that has a health, or of strings, which have a shape only.
         mode: What to measure; the columns that it does not cover are 0.
         device: Where to measure it; empty for where TensorFlow will.
     """
+    row = shape_row(tuple(tensor.shape))
+    if not measures_elements(mode) or tensor.dtype == tf.string:
+        return row
     if not can_measure(tensor.dtype):
         return measure_array(tensor.numpy(), mode=mode)
-    row = shape_row(tuple(tensor.shape))
-    if not measures_elements(mode):
-        return row
     with tf.device(device) if device else nullcontext():
         if mode is TensorDebugMode.FULL_NUMERICS:
             row[COUNT_COLUMNS.start :] = _numerics_function(tensor.dtype, device)(tensor).numpy()
@@ -153,11 +154,11 @@ def measure_array(array: npt.NDArray[Any], *, mode: TensorDebugMode) -> npt.NDAr
     """Returns the summary row of an array, measured with NumPy.
 
     Args:
-        array: Of a dtype that has a health.
+        array: Of a dtype that has a health, or of strings, which have a shape only.
         mode: What to measure; the columns that it does not cover are 0.
     """
     row = shape_row(array.shape)
-    if measures_elements(mode):
+    if measures_elements(mode) and array.dtype != np.object_:
         row[COUNT_COLUMNS] = astuple(reference.summarize(array))
         if mode is TensorDebugMode.FULL_NUMERICS:
             row[MAGNITUDE_COLUMNS] = astuple(reference.measure(array))[:6]
@@ -185,7 +186,8 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
     """
     rank = rows[:, 0]
     shaped = (rank >= 0) & (rank <= NUM_INLINE_DIMS)
-    flags = np.where(shaped, _FLAGS[mode] | _SHAPE_FLAG, _FLAGS[mode])
+    measured = np.where(records["dtype"] == _STRING_NUMBER, _FLAGS[TensorDebugMode.SHAPE], _FLAGS[mode])
+    flags = np.where(shaped, measured | _SHAPE_FLAG, measured)
     records["rank"] = np.where(shaped, rank, 0)
     records["size"] = rows[:, 1]
     records["dims"] = np.where(shaped[:, None], rows[:, 2:8], 0)

@@ -33,21 +33,22 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer import hooks, hooks_session, summary
+from tfdbg_arrow.writer import summary
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
-from tfdbg_arrow.writer.instrument import RecordOps, TensorBatch
+from tfdbg_arrow.writer.graphs.own_ops import RecordOps, TensorBatch
+from tfdbg_arrow.writer.hooks import cluster, record_ops, runtime, session_ops
+from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.native_backend import NativeSpool
 from tfdbg_arrow.writer.python_eager import (
     EagerRecorder,
-    Records,
     add_deep_shapes,
     blank_records,
     keep_values,
 )
 from tfdbg_arrow.writer.python_spool import PythonSpool
 from tfdbg_arrow.writer.recorder import Recorder
-from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, NUM_INLINE_DIMS, RECORD_SIZE, Flag, Kind
+from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, NUM_INLINE_DIMS, RECORD_SIZE, Flag, Kind, Records
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
 from tfdbg_arrow.writer.stacks import StackTable
 
@@ -103,7 +104,7 @@ class TensorFlowBackend:
         if native is not None:
             self._spool = native
             self.record_ops = _NativeSummaryOps(settings.mode, generation=generation, devices=devices)
-            self.session_record_ops = hooks_session.NativeSessionRecordOps(generation=generation)
+            self.session_record_ops = session_ops.NativeSessionRecordOps(generation=generation)
         else:
             capacity = settings.spool_size_bytes // RECORD_SIZE
             self._spool = PythonSpool(spool_path=spool_path, value_path=value_path, capacity=capacity)
@@ -151,7 +152,7 @@ class TensorFlowBackend:
 
     def set_local_task(self, task: str) -> None:
         """Eager tensors of other processes than this one are not fetched."""
-        self._eager.is_remote = hooks.is_remote
+        self._eager.is_remote = cluster.is_remote
 
     def intern_stack(self) -> int:
         """Returns the id of the calling thread's Python stack, -1 for none."""
@@ -265,20 +266,20 @@ class _Devices:
     """Where to measure what."""
 
     def __init__(self) -> None:
-        self._host = tf.DeviceSpec.from_string(hooks.host_device_name())
-        self._has_accelerator = hooks.has_accelerator()
+        self._host = tf.DeviceSpec.from_string(runtime.host_device_name())
+        self._has_accelerator = runtime.has_accelerator()
 
     def measuring(self, device: str) -> str:
         """Returns where to measure the tensors of a device; empty for where TensorFlow will."""
         if not self._has_accelerator:
             return ""
-        if hooks.is_op_determinism_enabled():
+        if runtime.is_op_determinism_enabled():
             # The summary op refuses to run on a GPU then.
             return str(
                 self._host.make_merged_spec(_spec(device).replace(device_type="CPU", device_index=0)).to_string()
             )
         # An op without a kernel on that very device would else fail the user's function.
-        return device if hooks.allows_soft_placement() else ""
+        return device if runtime.allows_soft_placement() else ""
 
     def full_name(self, device: str) -> str:
         """Returns the full name of the device of an op, given the one asked for; empty if it is not known."""
@@ -300,11 +301,11 @@ class _EagerMeasure:
         self._devices = devices
 
     def tensor_id(self, tensor: Any) -> int:
-        return hooks.eager_tensor_id(tensor)
+        return runtime.eager_tensor_id(tensor)
 
     def rows(self, tensors: Sequence[Any]) -> tuple[npt.NDArray[np.float64], Exception | None]:
         try:
-            with hooks.unobserved():
+            with unobserved():
                 rows = [
                     summary.measure_row(tensor, mode=self._mode, device=self._devices.measuring(tensor.device))
                     for tensor in tensors
@@ -353,7 +354,7 @@ class _NativeSummaryOps:
         self._mode = mode
         self._generation = generation
         self._devices = devices
-        self._on_host = hooks.NativeRecordOps(generation=generation)
+        self._on_host = record_ops.NativeRecordOps(generation=generation)
 
     def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
         """Adds the ops; returns those that must run."""
@@ -364,10 +365,10 @@ class _NativeSummaryOps:
         summarized = _select(others, lambda tensor: not self._belongs_on_host(tensor))
         for device, group in _by_device(summarized).items():
             tensors = [each.tensor for each in group]
-            with hooks.own_scope(graph), _placed(self._devices.measuring(device)):
+            with record_ops.own_scope(graph), _placed(self._devices.measuring(device)):
                 rows = summary.pack(tensors, mode=self._mode)
             added.append(
-                hooks.create_summary_op(
+                record_ops.create_summary_op(
                     graph,
                     rows,
                     nodes=[each.node for each in group],
@@ -487,7 +488,7 @@ class _PythonSummaryOps:
                 record(pack, arrays)
             return []
 
-        with hooks.own_scope(graph):
+        with record_ops.own_scope(graph):
             inputs: list[Any] = []
             with _placed(self._devices.measuring(device)):
                 if in_matrix:
@@ -525,7 +526,7 @@ class _PythonSessionRecordOps:
                 record(pack, [np.asarray(array)])
             return []
 
-        return hooks_session.create_python_record(graph, tensor, record_tensor)
+        return session_ops.create_python_record(graph, tensor, record_tensor)
 
     def add_token(self, graph: Any, node: int) -> None:
         """Returns None: what a Python function records knows no step that could belong to an execution."""

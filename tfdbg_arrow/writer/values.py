@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfdbg_arrow.schema.dtypes import dtype_itemsize
-from tfdbg_arrow.writer.convert import Batch, Ints
-from tfdbg_arrow.writer.failures import Failures
 from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.records import Flag, Kind
+from tfdbg_arrow.writer.sink.batch import Batch, Ints
+from tfdbg_arrow.writer.sink.failures import Failures
 
 MAX_BATCH_VALUE_BYTES = 64 * 2**20
 """Bytes of elements read for one batch, so that FULL_TENSOR takes bounded memory."""
@@ -81,12 +80,8 @@ def _value_bytes(batch: Batch) -> Ints:
     """Returns the bytes of each tensor's kept elements, -1 where none are kept."""
     wanted = Flag.VALUE | Flag.SHAPE
     rows = np.flatnonzero((batch.kind <= Kind.EXTERNAL_TENSOR) & ((batch.flags & wanted) == wanted))
-    numbers = batch.field("dtype", rows)
-    itemsizes = np.full(len(rows), -1, dtype=np.int64)
-    for number in np.unique(numbers).tolist():
-        itemsizes[numbers == number] = dtype_itemsize(number) or -1
     sizes = np.full(len(batch), -1, dtype=np.int64)
-    sizes[rows] = np.where(itemsizes > 0, batch.field("size", rows) * itemsizes, -1)
+    sizes[rows] = batch.field("value_bytes", rows)
     return sizes
 
 

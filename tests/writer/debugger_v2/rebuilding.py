@@ -9,7 +9,7 @@ from typing import Any
 from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
-from tfdbg_arrow.writer.debugger_v2.records import FILES, TAIL_COLUMNS, is_measured, summary_tail
+from tfdbg_arrow.writer.debugger_v2.records import FILES, TAIL_COLUMNS, is_measured, summary_tail, tensor_content
 from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader
 
 Records = dict[str, list[Any]]
@@ -117,4 +117,4 @@ class _Rebuilder:
         elif mode == TensorDebugMode.FULL_TENSOR:
             held = {field.name for field, _ in tensor.ListFields()} - {"dtype", "tensor_shape", "version_number"}
             if not held and event_index in self._values:
-                tensor.tensor_content = self._values[event_index]
+                tensor.tensor_content = tensor_content(tensor, self._values[event_index])

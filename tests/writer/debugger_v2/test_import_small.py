@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from tfdbg_arrow.errors import DumpError, LogdirError
 from tfdbg_arrow.query import first_nonfinite, open_logdir
 from tfdbg_arrow.schema.logdir_layout import run_ids
+from tfdbg_arrow.schema.strings import decode_strings
 from tfdbg_arrow.writer.debugger_v2.importer import import_dump
-from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent
+from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
+from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import TensorProto
 from tfdbg_arrow.writer.debugger_v2.records import FILES
 from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader
 
@@ -167,6 +169,47 @@ ODD: dict[str, tuple[str, Callable[[], bytes]]] = {
     "an infinite dtype": (TRACES, lambda: odd_summary(trace(90, "g-model", "Softmax"), 2, float("inf"))),
     "an endless time": ("execution", lambda: endless().SerializeToString()),
 }  # fmt: skip
+
+
+def strings_trace(**fields: Any) -> bytes:
+    made = trace(90, "g-model", "Softmax")
+    computed = made.graph_execution_trace
+    computed.tensor_debug_mode = TensorDebugMode.FULL_TENSOR
+    computed.tensor_proto.CopyFrom(TensorProto(dtype="DT_STRING", **fields))
+    computed.tensor_proto.tensor_shape.dim.add(size=3)
+    return bytes(made.SerializeToString())
+
+
+STRINGS = (b"a" * 200, b"", "ünï".encode())
+PACKED = b"\xc8\x01" + bytes([0, 5]) + b"".join(STRINGS)
+"""As TensorFlow packs them: the lengths as varints, then the bytes."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"tensor_content": PACKED}, STRINGS),
+        ({"string_val": STRINGS}, STRINGS),
+        ({"string_val": [b"same"]}, (b"same",) * 3),
+        ({"string_val": [b"x"] * 4}, None),
+        ({"tensor_content": PACKED + b"more"}, None),
+        ({"tensor_content": PACKED[:-1]}, None),
+        ({"tensor_content": b"\xc8\x81\x00" + PACKED[2:]}, None),  # a varint longer than it has to be
+        ({"tensor_content": b"\xff" * 40}, None),
+        ({"tensor_content": b""}, None),
+    ],
+)
+def test_the_elements_of_strings_are_kept_and_come_back(
+    tmp_path: Path, fields: dict[str, Any], expected: tuple[bytes, ...] | None
+) -> None:
+    dump = small_dump()
+    dump[TRACES].append(strings_trace(**fields))
+    logdir = imported(tmp_path, dump)
+    assert_exact(tmp_path / "dump", logdir)
+    values = rows(logdir, "SELECT value, shape FROM tensor_value WHERE dtype = 'string'")
+    assert [(decode_strings(value, 3), shape) for value, shape in values] == (
+        [] if expected is None else [(expected, [3])]
+    )
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -24,6 +24,10 @@ def run_program() -> list[float]:
                 loss = probabilities(tf.reshape(tf.stack([loss, loss]), [1, 2]))[0, 0]
         return loss
 
+    @tf.function
+    def shout(text: tf.Tensor) -> tf.Tensor:
+        return tf.strings.upper(text, encoding="utf-8")
+
     losses = []
     for _ in range(2):
         with tf.GradientTape() as tape:
@@ -40,6 +44,7 @@ def run_program() -> list[float]:
     tf.reshape(tf.range(128.0), [2] * 7) * 2.0
     tf.constant([], tf.float32) + 1.0
     tf.strings.join(["a", "b"])
+    shout(tf.constant([["x", "ünï"], ["", "zero\0"]]))
     tf.logical_not([True, False])
     tf.Variable(tf.constant(1.0) / 0.0)
     return losses

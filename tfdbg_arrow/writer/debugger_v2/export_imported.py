@@ -15,7 +15,7 @@ from tfdbg_arrow.errors import BrokenPartError, LogdirError
 from tfdbg_arrow.writer.debugger_v2.export_files import DumpFiles
 from tfdbg_arrow.writer.debugger_v2.export_tables import Row, RunRow, RunTables, to_rows
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
-from tfdbg_arrow.writer.debugger_v2.records import FILES, TAIL_COLUMNS, is_measured, summary_tail
+from tfdbg_arrow.writer.debugger_v2.records import FILES, TAIL_COLUMNS, is_measured, summary_tail, tensor_content
 
 IMPORTED_BACKEND = "debugger_v2"
 """What run.health_backend is of an imported run."""
@@ -217,7 +217,7 @@ class _Tensors:
             is_listed = any(field.name not in _NO_ELEMENTS for field, _ in tensor.ListFields())
             value = None if is_listed else self._values.get(event_index)
             if value is not None:
-                tensor.tensor_content = value[0]
+                tensor.tensor_content = tensor_content(tensor, value[0])
             return
         values = dict(zip(_HEALTH_COLUMNS, health, strict=True))
         tail = summary_tail(mode, [values[name] for name in TAIL_COLUMNS[mode]], shape)

@@ -25,6 +25,7 @@ from tfdbg_arrow.writer.debugger_v2.export_summaries import (
 from tfdbg_arrow.writer.debugger_v2.export_tables import RunRow, RunTables, to_rows
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
 from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import TensorProto
+from tfdbg_arrow.writer.debugger_v2.records import NUM_SUMMARY
 
 FILE_VERSION = "debug.Event:1"
 PROGRESS_TABLES = ("graph_op", "execution", "tensor_health")
@@ -33,6 +34,7 @@ _UNKNOWN_DEVICE_ID = 0
 """Stands for a device that was not recorded; those that were count from 1, as Debugger V2's."""
 _EXECUTION_WINDOW = 4096
 _EVENT_WINDOW = 65536
+_NO_SUMMARY = "The mode's summary has what was not measured of the tensor, as of strings, which have no health."
 _NO_OP = "The run has no row of the op that made the tensor, without which Debugger V2's reader takes no trace."
 _EXTERNAL = "Debugger V2 knows no tensors that come from outside all recorded ops."
 _NO_PLACE = {
@@ -186,13 +188,17 @@ class RecordedRunWriter:
                     self._leave_out("tensor_health", _NO_OP)
                     continue
                 measured = _Measured(event_index, device_id, Health(*health))
+                proto = self._proto(measured, tensor_id=tensor_id)
+                if not proto.dtype and self._mode in NUM_SUMMARY:
+                    self._leave_out("tensor_health", _NO_SUMMARY)
+                    continue
                 event = DebugEvent(wall_time=wall_time_ns / 1_000_000_000)
                 trace = event.graph_execution_trace
                 trace.tfdbg_context_id = str(graph_id)
                 trace.op_name = op_name
                 trace.output_slot = slot
                 trace.tensor_debug_mode = self._mode
-                trace.tensor_proto.CopyFrom(self._proto(measured, tensor_id=tensor_id))
+                trace.tensor_proto.CopyFrom(proto)
                 trace.device_name = self._device_names.get(device_id, "")
                 self._files.write("graph_execution_traces", event.SerializeToString())
             num_other -= window.num_rows

@@ -5,11 +5,13 @@ Source: tensorflow/core/protobuf/debug_event.proto (enum TensorDebugMode), whose
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdbg_arrow.schema.dtypes import DTYPES
+from tfdbg_arrow.schema.strings import decode_strings
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import TensorDebugMode
 from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import DataType, TensorProto
 from tfdbg_arrow.writer.debugger_v2.records import NUM_SHAPE_DIMS
@@ -91,12 +93,17 @@ def whole_tensor(dtype: str, shape: Sequence[int], value: bytes) -> TensorProto:
     Args:
         dtype: TensorFlow's name of its dtype.
         shape: Its dimensions.
-        value: The elements in row-major order, little-endian.
+        value: The elements, as tensor_value has them.
     """
-    proto = TensorProto(dtype=DataType.Name(dtype_number(dtype)), tensor_content=value)
+    proto = TensorProto(dtype=DataType.Name(dtype_number(dtype)))
     proto.tensor_shape.SetInParent()
     for size in shape:
         proto.tensor_shape.dim.add(size=size)
+    if dtype == "string":
+        # Listed, as for an execution: the packed content of a trace is what TensorFlow's own reader cannot read.
+        proto.string_val.extend(decode_strings(value, math.prod(shape)))
+    else:
+        proto.tensor_content = value
     return proto
 
 

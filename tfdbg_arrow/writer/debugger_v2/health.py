@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.schema.strings import encode_strings
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import TensorDebugMode
 from tfdbg_arrow.writer.debugger_v2.records import NUM_KEPT, NUM_SHAPE_DIMS, NUM_SUMMARY, TAIL_COLUMNS
+from tfdbg_arrow.writer.debugger_v2.string_content import unpack_strings
 from tfdbg_arrow.writer.debugger_v2.templates import TensorFacts
 from tfdbg_arrow.writer.native.reference import TENSORFLOW_DTYPES, summarize
 
@@ -115,6 +118,11 @@ class Health:
         if not facts.has_elements and length == facts.value_bytes:
             value = tensors.buffer[start : start + length]
             self.is_exact[place] = True
+        elif not facts.has_elements and facts.dtype == "string" and facts.shape is not None:
+            strings = unpack_strings(tensors.buffer[start : start + length], math.prod(facts.shape))
+            if strings is not None:
+                value = encode_strings(strings)
+                self.is_exact[place] = True
         shape = facts.shape
         if shape is not None:
             self._shapes[place] = shape

@@ -20,8 +20,8 @@ Import makes one row of `dump_record` for each record of each of the six files, 
      to its n-th row of `tensor_health` by `event_index` (`scope` = 'execution', `execution_index` = `row_id`); a
      trace's to the row with `event_index` = `row_id`. In health and shape modes a part of the content stayed in the
      message: append `summary_tail()` of the row's columns to it. In FULL_TENSOR the content is
-     `tensor_value.value` of the row with that `event_index`; where there is no such row the content stayed, and
-     where the message lists the elements (`float_val` and so on) it has no content.
+     `tensor_content()` of `tensor_value.value` of the row with that `event_index`; where there is no such row the
+     content stayed, and where the message lists the elements (`float_val` and so on) it has no content.
 
 Records of the file `graphs` keep all but their stack in the message, since names are short and differ in each.
 A file of a file set exists (perhaps without records) where `run.settings` lists it: see `importer.py`.
@@ -29,11 +29,14 @@ A file of a file set exists (perhaps without records) where `run.settings` lists
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 
+from tfdbg_arrow.schema.strings import decode_strings
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import TensorDebugMode
 from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import DataType, TensorProto
+from tfdbg_arrow.writer.debugger_v2.string_content import pack_strings
 
 FILES = ("metadata", "source_files", "stack_frames", "graphs", "execution", "graph_execution_traces")
 """Suffixes of the files of a dump."""
@@ -89,3 +92,18 @@ def summary_tail(mode: int, values: Sequence[float], shape: Sequence[int] | None
         dims = list(shape or ())
         numbers += [float(dim) for dim in dims] + [0.0] * (NUM_SHAPE_DIMS - len(dims))
     return struct.pack(f"<{len(numbers)}d", *numbers)
+
+
+def tensor_content(tensor: TensorProto, value: bytes) -> bytes:
+    """Returns what a TensorProto without its content had as `tensor_content`.
+
+    Args:
+        tensor: Its dtype and shape.
+        value: `tensor_value.value`: the elements in row-major order, little-endian; strings as `schema.strings` says.
+
+    Raises:
+        ValueError: The dtype is string, and the value does not hold as many as the shape says.
+    """
+    if tensor.dtype != DataType.DT_STRING:
+        return value
+    return pack_strings(decode_strings(value, math.prod(dim.size for dim in tensor.tensor_shape.dim)))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.writer.convert import metadata_table
-from tfdbg_arrow.writer.parts import PartWriter
+from tfdbg_arrow.writer.sink.metadata import metadata_table
+from tfdbg_arrow.writer.sink.parts import PartWriter
 
 MAX_ROWS = 262_144
 """Rows of one table that wait, at most; a part has as many."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfdbg_arrow.schema.dtypes import dtype_itemsize, dtype_name
+from tfdbg_arrow.schema.strings import encode_strings
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import TensorDebugMode
 from tfdbg_arrow.writer.debugger_v2.records import NUM_KEPT, is_measured
 
@@ -17,6 +18,9 @@ _LISTS = {
     "scomplex_val": "<f4", "dcomplex_val": "<f8", "uint32_val": "<u4", "uint64_val": "<u8",
 }  # fmt: skip
 """Lists of elements and how they stand in memory; `int_val` depends on the dtype, `float8_val` is bytes."""
+
+_MAX_LISTED_BYTES = 64 * 2**20
+"""What the elements of a list may take: a few bytes can claim any size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +58,13 @@ def tensor_facts(tensor: Any, *, mode: int, output_slot: int | None) -> TensorFa
     shape = None if tensor.tensor_shape.unknown_rank else tuple(dim.size for dim in tensor.tensor_shape.dim)
     itemsize = dtype_itemsize(tensor.dtype)
     size = None if shape is None or any(dim < 0 for dim in shape) else _product(shape)
-    value = None if itemsize is None or size is None else _listed_value(tensor, itemsize=itemsize, size=size)
+    value = None
+    if size is not None:
+        name = dtype_name(tensor.dtype)
+        if name == "string":
+            value = _listed_strings(tensor, size=size)
+        elif itemsize is not None:
+            value = _listed_value(tensor, itemsize=itemsize, size=size)
     fields = {field.name for field, _ in tensor.ListFields()}
     return TensorFacts(
         mode=mode,
@@ -91,6 +101,14 @@ def _product(shape: Sequence[int]) -> int:
     return size
 
 
+def _listed_strings(tensor: Any, *, size: int) -> bytes | None:
+    """Returns the elements of a TensorProto that lists strings, as tensor_value has them; None as in _listed_value."""
+    items = list(tensor.string_val)
+    if not 0 < len(items) <= size or size * max(8, len(items[-1])) > _MAX_LISTED_BYTES:
+        return None
+    return encode_strings(items + items[-1:] * (size - len(items)))
+
+
 def _listed_value(tensor: Any, *, itemsize: int, size: int) -> bytes | None:
     """Returns the elements of a TensorProto that has them in a list, row-major; None where it has none, or too many."""
     if tensor.float8_val:
@@ -104,6 +122,6 @@ def _listed_value(tensor: Any, *, itemsize: int, size: int) -> bytes | None:
         items = np.array(getattr(tensor, name)).astype(_LISTS[name]).tobytes()
     if len(items) % itemsize or not 0 < len(items) <= itemsize * size:
         return None
-    if itemsize * size > 64 * 2**20:  # a few bytes can claim any size
+    if itemsize * size > _MAX_LISTED_BYTES:
         return None
     return items + items[-itemsize:] * (size - len(items) // itemsize)

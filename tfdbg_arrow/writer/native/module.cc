@@ -196,7 +196,7 @@ nb::list record_layout() {
   TFDBG_ARROW_FIELD(tensor.mean, "mean");
   TFDBG_ARROW_FIELD(tensor.stddev, "stddev");
   TFDBG_ARROW_FIELD(tensor.max_abs, "max_abs");
-  TFDBG_ARROW_FIELD(tensor.reserved, "reserved");
+  TFDBG_ARROW_FIELD(tensor.value_bytes, "value_bytes");
 #undef TFDBG_ARROW_FIELD
   return fields;
 }

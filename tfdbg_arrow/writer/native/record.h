@@ -51,7 +51,7 @@ struct TensorFacts {
   double mean;
   double stddev;
   double max_abs;
-  int64_t reserved;
+  int64_t value_bytes;  // of the elements that are kept
 };
 
 struct Record {

@@ -12,9 +12,12 @@
 #include <thread>
 
 #include "health.h"
+#include "tensorflow_api.h"
 
 namespace tfdbg_arrow {
 namespace {
+
+constexpr int kString = 7;  // TF_STRING
 
 // Users of the session are counted in shards, each on its own cache line: one counter for all
 // kernel threads would be the busiest line of the program.
@@ -111,7 +114,33 @@ void ValueSpool::release(int64_t offset) {
   released_ = offset;
 }
 
-bool Session::has_elements(int dtype) { return element_size(dtype) > 0; }
+bool Session::has_elements(int dtype) { return element_size(dtype) > 0 || dtype == kString; }
+
+namespace {
+
+// Appends the elements of a tensor of strings as tfdbg_arrow.schema.strings has them; kNoValue if that failed.
+int64_t append_strings(ValueSpool& values, const void* data, int64_t size, int64_t* num_bytes) {
+  const auto* elements = static_cast<const TF_TString*>(data);
+  const TensorFlowApi& tf = tf_api();
+  try {
+    std::vector<int64_t> ends(static_cast<size_t>(size));
+    int64_t end = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      ends[static_cast<size_t>(i)] = end += static_cast<int64_t>(tf.TF_StringGetSize(elements + i));
+    }
+    std::string bytes(reinterpret_cast<const char*>(ends.data()), ends.size() * sizeof(int64_t));
+    bytes.reserve(bytes.size() + static_cast<size_t>(end));
+    for (int64_t i = 0; i < size; ++i) {
+      bytes.append(tf.TF_StringGetDataPointer(elements + i), tf.TF_StringGetSize(elements + i));
+    }
+    *num_bytes = static_cast<int64_t>(bytes.size());
+    return values.append(bytes.data(), *num_bytes);
+  } catch (const std::bad_alloc&) {
+    return kNoValue;
+  }
+}
+
+}  // namespace
 
 void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
                      Record* record) {
@@ -155,7 +184,10 @@ void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims,
     }
   }
   if (keep || mode == Mode::kFullTensor) {
-    record->value_offset = session.values.append(data, size * element_size(dtype));
+    int64_t num_bytes = size * element_size(dtype);
+    record->value_offset = dtype == kString ? append_strings(session.values, data, size, &num_bytes)
+                                            : session.values.append(data, num_bytes);
+    record->tensor.value_bytes = num_bytes;
     if (record->value_offset != kNoValue) flags |= kValue;
   }
   record->flags = flags;

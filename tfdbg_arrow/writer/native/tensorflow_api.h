@@ -1,7 +1,8 @@
 // The functions of TensorFlow's C API that the core uses, declared here by hand and looked up when
 // recording first starts. No TensorFlow header and no TensorFlow library is needed to build this, and
 // one build serves all versions whose C API has these functions (checked: 2.17 to 2.21).
-// Source: tensorflow/c/{tf_status,tf_tensor,ops,kernels}.h, tensorflow/c/eager/c_api.h.
+// Source: tensorflow/c/{tf_status,tf_tensor,ops,kernels}.h, tensorflow/c/eager/c_api.h,
+// tensorflow/c/tf_tstring.h.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +21,10 @@ struct TF_OpDefinitionBuilder;
 struct TF_KernelBuilder;
 struct TF_ShapeInferenceContext;
 struct TFE_TensorHandle;
+// One element of a tensor of strings; its layout is TensorFlow's, its size has been this since 2.4.
+struct TF_TString {
+  uint64_t opaque[3];
+};
 struct TF_StringView {
   const char* data;
   size_t len;
@@ -65,11 +70,13 @@ struct TF_StringView {
   X(void, TF_OpKernelConstruction_GetAttrString, (TF_OpKernelConstruction*, const char*, char*, size_t, TF_Status*)) \
   X(void, TF_OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))
 
-// From libtensorflow_cc: the eager runtime.
+// From libtensorflow_cc: the eager runtime, and the elements of tensors of strings.
 #define TFDBG_ARROW_EAGER_API(X)                                                \
   X(int, TFE_TensorHandleDataType, (TFE_TensorHandle*))                         \
   X(const char*, TFE_TensorHandleDeviceName, (TFE_TensorHandle*, TF_Status*))   \
-  X(TF_Tensor*, TFE_TensorHandleResolve, (TFE_TensorHandle*, TF_Status*))
+  X(TF_Tensor*, TFE_TensorHandleResolve, (TFE_TensorHandle*, TF_Status*))      \
+  X(const char*, TF_StringGetDataPointer, (const TF_TString*))                  \
+  X(size_t, TF_StringGetSize, (const TF_TString*))
 
 // From TensorFlow's Python bindings: what an EagerTensor object holds. C++ names, hence mangled.
 #define TFDBG_ARROW_PYTHON_API(X)                                                                     \

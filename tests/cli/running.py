@@ -1,0 +1,86 @@
+"""Programs that the tests run under `tfdbg-arrow run`, and beside it under `python`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import tfdbg_arrow
+
+OURS = re.compile(r"^tfdbg-arrow: .*\n", re.MULTILINE)
+
+
+def write(directory: Path, name: str, text: str) -> Path:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+    return path
+
+
+def python(here: Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *args],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+    )
+
+
+def run(here: Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return python(here, "-m", "tfdbg_arrow", "run", *args, **environment)
+
+
+def rows(logdir: Path, query: str) -> list[tuple[Any, ...]]:
+    with tfdbg_arrow.open_logdir(logdir) as opened:
+        return opened.rows(query)
+
+
+BAD_PROGRAM = """
+import importlib.util, os, sys
+os.environ["TF_NUM_INTEROP_THREADS"] = "3"
+assert importlib.util.find_spec("tensorflow") is not None
+import tensorflow as tf
+
+tf.config.threading.set_intra_op_parallelism_threads(1)
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+@tf.function
+def model(x):
+    return tf.nn.softmax(x)
+
+
+@tf.function
+def loss(probs, labels):
+    return -tf.reduce_mean(labels * tf.math.log(probs))
+
+
+def main():
+    probs = model(tf.constant([[-1000.0, 0.0], [1.0, 2.0]]))
+    print("loss", loss(probs, tf.constant([[0.0, 1.0], [1.0, 0.0]])).numpy(), len(tf.config.list_logical_devices()))
+
+
+if __name__ == "__main__":
+    main()
+    if sys.argv[1:]:
+        sys.exit(int(sys.argv[1]))
+"""
+
+
+LOG_LINE = BAD_PROGRAM.splitlines().index("    return -tf.reduce_mean(labels * tf.math.log(probs))") + 1
+
+
+HEALTHY_PROGRAM = """
+import tensorflow as tf
+x = tf.ones([2, 2])
+print((x @ x + tf.cast(x, tf.float64).dtype.size).numpy().sum())
+"""

@@ -1,0 +1,120 @@
+"""`tfdbg-arrow first-nonfinite`: exit codes, JSON, and text that a terminal can be shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from tfdbg_arrow.query import NonFinite
+
+from ..query.builder import RunBuilder
+from .commands import run_cli
+
+
+class TestFirstNonfinite:
+    def test_healthy_is_exit_code_0(self, healthy: Path) -> None:
+        result = run_cli("first-nonfinite", healthy)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout == "Nothing is bad: no recorded tensor holds one of nan, inf.\n"
+
+    def test_bad_is_exit_code_1_and_names_everything(self, bad: Path) -> None:
+        result = run_cli("first-nonfinite", bad)
+        assert (result.exit_code, result.stderr) == (1, "")
+        assert result.stdout.splitlines() == [
+            "-Inf in Log:0 (Log)",
+            "  graph   loss\\x07",
+            "  tensor  float32 [6]: 2 -Inf, 4 negative of 6 elements",
+            "  device  /job:localhost/replica:0/task:0/device:CPU:0",
+            "  event   1, 2023-11-14 22:13:20.000001 UTC, run run-a",
+            "  origin  yes: no input holds what it holds",
+            "",
+            "inputs",
+            "  0  probs:0 (Softmax) in loss\\x07",
+            "     float32 [6]: 2 zero, 4 positive of 6 elements",
+            "",
+            "stack, innermost first",
+            "  /home/me/[red]train\\x1b[0m.py:3 in loss",
+            "      return tf.math.log(clipped)",
+            "  and 2 framework and 1 library frames",
+            "",
+            "source /home/me/[red]train\\x1b[0m.py:3",
+            "  1 | def loss(probs):",
+            "  2 |     clipped = probs",
+            "> 3 |     return tf.math.log(clipped)  # [bold]x",
+            "  4 | \\x1b[31mred",
+            "  5 |",
+        ]
+
+    def test_json_has_the_dataclass(self, bad: Path) -> None:
+        result = run_cli("first-nonfinite", bad, "--json")
+        assert result.exit_code == 1
+        found = json.loads(result.stdout)
+        assert list(found) == ["logdir", "kinds", "nonfinite", "source_lines", "left_out", "unobserved"]
+        assert list(found["nonfinite"]) == [field.name for field in dataclasses.fields(NonFinite)]
+        assert found["nonfinite"]["shape"] == [6]
+        assert found["nonfinite"]["source"]["lineno"] == 3
+        assert found["nonfinite"]["inputs"] == [
+            {
+                "index": 0,
+                "health": {
+                    "event_index": 0,
+                    "dtype": "float32",
+                    "shape": [6],
+                    "size": 6,
+                    "has_inf_or_nan": False,
+                    "num_neg_inf": 0,
+                    "num_pos_inf": 0,
+                    "num_nan": 0,
+                    "num_neg_finite": 0,
+                    "num_zero": 2,
+                    "num_pos_finite": 4,
+                    "num_subnormal": None,
+                    "min_finite": None,
+                    "max_finite": None,
+                    "mean_finite": None,
+                    "stddev_finite": None,
+                    "max_abs_finite": None,
+                },
+                "producer": {
+                    "op_type": "Softmax",
+                    "op_name": "probs",
+                    "graph_name": "loss\x07",
+                    "output_slot": 0,
+                    "event_index": 0,
+                    "execution_index": None,
+                    "how": "graph",
+                },
+            }
+        ]
+
+    def test_json_of_a_healthy_logdir(self, healthy: Path) -> None:
+        result = run_cli("first-nonfinite", healthy, "--json")
+        assert result.exit_code == 0
+        assert json.loads(result.stdout) == {
+            "logdir": str(healthy),
+            "kinds": ["nan", "inf"],
+            "nonfinite": None,
+            "source_lines": [],
+            "left_out": {},
+            "unobserved": None,
+        }
+
+    def test_kinds_and_run_are_options(self, bad: Path) -> None:
+        assert run_cli("first-nonfinite", bad, "--kinds", "nan").exit_code == 0
+        assert run_cli("first-nonfinite", bad, "--kinds", "inf", "--run-id", "run-a").exit_code == 1
+        assert run_cli("first-nonfinite", bad, "--kinds", "zero").exit_code == 2
+        assert run_cli("first-nonfinite", bad, "--run-id", "run-z").exit_code == 2
+
+    def test_a_mode_that_measures_nothing_is_not_called_clean(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a", tensor_debug_mode="NO_TENSOR")
+        result = run_cli("first-nonfinite", run.write(tmp_path))
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "run-a (NO_TENSOR)" in result.stderr
+
+    def test_one_such_run_among_others_is_a_warning(self, healthy: Path) -> None:
+        RunBuilder("run-b", tensor_debug_mode="SHAPE").write(healthy)
+        result = run_cli("first-nonfinite", healthy)
+        assert result.exit_code == 0
+        assert "warning" in result.stderr
+        assert "run-b (SHAPE)" in result.stderr

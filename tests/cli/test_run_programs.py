@@ -1,0 +1,198 @@
+"""`tfdbg-arrow run`: the program runs as under `python`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tfdbg_arrow
+from tfdbg_arrow.cli import app
+
+from .running import OURS, python, run, write
+
+FACTS = """
+import json, os, sys
+print(json.dumps({
+    "variables": [__name__, __file__, __package__, type(__loader__).__name__, __doc__, __annotations__, __cached__],
+    "spec": __spec__ and [__spec__.name, __spec__.origin],
+    "names": sorted(globals()),
+    "is_main": vars(sys.modules["__main__"]) is globals(),
+    "builtins": repr(__builtins__),
+    "argv": sys.argv,
+    "path": sys.path,
+    "cwd": os.getcwd(),
+    "errors": [sys.stdout.errors, sys.stderr.errors],
+    "excepthook": repr(sys.excepthook),
+}))
+"""
+
+
+class TestAsPythonDoes:
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ("facts.py",),
+            ("facts.py", "--logdir", "x", "-o", "y", "-m", "z", "--json", "--", "--help"),
+            ("package/module.py", "-h"),
+            ("-m", "package.module", "--mode", "SHAPE", "-m", "x"),
+            ("-mpackage", "--", "-o"),
+            ("package", "a b"),
+            ("zipped.zip", ""),
+        ],
+    )
+    def test_the_program_finds_what_it_finds_there(self, here: Path, args: tuple[str, ...]) -> None:
+        for name in ("facts.py", "package/__main__.py", "package/module.py"):
+            write(here, name, FACTS)
+        shutil.make_archive(str(here / "zipped"), "zip", here / "package")
+        theirs, ours = python(here, *args), run(here, *args)
+        assert (theirs.returncode, ours.returncode) == (0, 0), theirs.stderr + ours.stderr
+        assert json.loads(ours.stdout) == json.loads(theirs.stdout)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "def f():\n    raise ValueError('x')\nf()\n",
+            "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError('k') from error\n",
+            "x = (\n",
+            "import sys\nsys.exit(7)\n",
+            "import sys\nsys.exit('some text')\n",
+            "import sys\nsys.excepthook = lambda kind, _, tb: print('hooked', kind.__name__, tb.tb_lineno)\n1 / 0\n",
+            "import sys\ndef hook(*a):\n    raise OSError('broken')\nsys.excepthook = hook\n1 / 0\n",
+            "raise BaseException('b')\n",
+            "from tfdbg_arrow.errors import RecordingError\nraise RecordingError('the program raised it')\n",
+        ],
+    )
+    def test_its_end_is_its_own(self, here: Path, text: str) -> None:
+        write(here, "program.py", text)
+        theirs, ours = python(here, "program.py"), run(here, "program.py")
+        assert theirs.returncode != 0
+        assert (ours.returncode, ours.stdout, OURS.sub("", ours.stderr)) == (
+            theirs.returncode,
+            theirs.stdout,
+            theirs.stderr,
+        )
+
+    def test_a_module_that_fails_shows_its_own_frames(self, here: Path) -> None:
+        write(here, "package/__init__.py", "import no_such_module_at_all\n")
+        write(here, "package/module.py", "")
+        ours = run(here, "-m", "package.module")
+        assert ours.returncode == 1
+        assert "ModuleNotFoundError: No module named 'no_such_module_at_all'" in ours.stderr
+        assert str(Path(tfdbg_arrow.__file__).parent) not in ours.stderr
+
+    def test_threads_are_waited_for(self, here: Path) -> None:
+        write(
+            here,
+            "program.py",
+            """
+            import atexit, concurrent.futures, threading, time
+            def late(text):
+                time.sleep(0.3)
+                print(text, flush=True)
+            threading.Thread(target=late, args=["thread"]).start()
+            concurrent.futures.ThreadPoolExecutor(1).submit(late, "pool")
+            atexit.register(print, "at exit")
+            print("last line", flush=True)
+            """,
+        )
+        theirs, ours = python(here, "program.py"), run(here, "program.py")
+        assert sorted(ours.stdout.splitlines()) == sorted(theirs.stdout.splitlines())
+        assert sorted(ours.stdout.splitlines()) == ["at exit", "last line", "pool", "thread"]
+
+    def test_pickles_and_processes_find_main(self, here: Path) -> None:
+        write(
+            here,
+            "program.py",
+            """
+            import multiprocessing, os, pickle
+            class Thing:
+                pass
+            def double(x):
+                return 2 * x
+            if __name__ == "__main__":
+                assert type(pickle.loads(pickle.dumps(Thing()))) is Thing
+                for method in ("spawn", "fork"):
+                    with multiprocessing.get_context(method).Pool(1) as pool:
+                        print(pool.map(double, [1, 2]))
+                child = os.fork()
+                if child:
+                    os.waitpid(child, 0)
+                print("parent" if child else "child", flush=True)
+            """,
+        )
+        ours = run(here, "program.py")
+        assert ours.stdout.splitlines() == ["[2, 4]", "[2, 4]", "child", "parent"], ours.stderr
+        assert ours.stderr == "tfdbg-arrow: nothing was recorded: the program did not import TensorFlow\n"
+
+    def test_without_tensorflow_nothing_is_recorded_and_nothing_left_behind(self, here: Path) -> None:
+        write(here, "program.py", "print('hello')\n")
+        ours = run(here, "program.py")
+        assert (ours.returncode, ours.stdout) == (0, "hello\n")
+        assert ours.stderr == "tfdbg-arrow: nothing was recorded: the program did not import TensorFlow\n"
+        assert [path.name for path in here.iterdir()] == ["program.py"]
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        ("args", "why"),
+        [
+            ((), "no program"),
+            (("no_such_script.py",), "the script no_such_script.py cannot be read"),
+            (("-m", "no_such_module.x"), "no module 'no_such_module.x'"),
+            (("-m", "json"), "the module json cannot be run"),
+            (("--mode", "FULL_HELTH", "program.py"), "'FULL_HELTH'"),
+            (("--health-backend", "gpu", "program.py"), "'gpu'"),
+            (("--op-regex", "(", "program.py"), "no regular expression"),
+            (("--tensor-dtypes", "float3", "program.py"), "'float3'"),
+            (("--tensor-dtypes", "string", "program.py"), "string"),
+            (("--values", "(", "program.py"), "values is '('"),
+            (("--steps", "1:x", "program.py"), "steps is '1:x'"),
+            (("--max-bytes", "5", "program.py"), "max_bytes is 5"),
+            (("--dump-on", "nan", "program.py"), "dump_on is 'nan'"),
+            (("--dump-after", "5", "program.py"), "without dump_on"),
+        ],
+    )
+    def test_is_one_sentence_before_the_program_starts(self, here: Path, args: tuple[str, ...], why: str) -> None:
+        write(here, "program.py", "print('started')\n")
+        ours = run(here, *args)
+        assert (ours.returncode, ours.stdout) == (2, "")
+        assert why in ours.stderr
+        assert ours.stderr.startswith("tfdbg-arrow: ")
+        assert ours.stderr.count("\n") == 1
+        assert not (here / "tfdbg_logdir").exists()
+
+    def test_an_option_that_is_none_of_ours(self, here: Path) -> None:
+        write(here, "program.py", "print('started')\n")
+        ours = run(here, "--mod", "SHAPE", "program.py")
+        assert (ours.returncode, ours.stdout) == (2, "")
+        assert "--mod" in ours.stderr
+
+    def test_what_shows_only_when_tensorflow_is_imported(self, here: Path) -> None:
+        write(
+            here,
+            "program.py",
+            """
+            try:
+                import tensorflow
+            except Exception:
+                pass
+            print("still running")
+            """,
+        )
+        (here / "logdir").mkdir()
+        (here / "logdir" / "spool").write_text("in the way")
+        ours = run(here, "-o", "logdir", "program.py")
+        assert (ours.returncode, ours.stdout) == (2, "")
+        assert ours.stderr.splitlines()[-1].startswith(f"tfdbg-arrow: the logdir {here / 'logdir'} cannot be written: ")
+        assert "Traceback" not in ours.stderr
+
+
+def test_help_says_where_our_options_end() -> None:
+    result = CliRunner().invoke(app, ["run", "--help"])
+    assert result.exit_code == 0
+    assert "run [OPTIONS] {SCRIPT | -m MODULE} [ARGS]..." in result.stdout
+    assert "belongs to the program" in result.stdout

@@ -1,0 +1,75 @@
+"""`tfdbg-arrow why`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.query import open_logdir
+
+from ..query.builder import RunBuilder, counts
+from .commands import run_cli
+
+
+class TestWhy:
+    @pytest.fixture
+    def chain(self, tmp_path: Path) -> Path:
+        """Softmax with a zero -> Log -> thirty Negs -> Sum, all in one graph."""
+        run = RunBuilder("run-a")
+        stack = run.stack(("/home/me/train.py", 3, "loss", "return tf.math.log(probs)", "user"))
+        graph = run.graph("loss").op("probs", "Softmax").op("Log", inputs=["probs"], stack=stack)
+        run.tensor(graph, "probs", counts(zero=1, pos=2))
+        run.tensor(graph, "Log", counts(neg_inf=1, neg=2))
+        before = "Log"
+        for index in range(30):
+            graph.op(f"Neg_{index}", "Neg", inputs=[before])
+            before = f"Neg_{index}"
+            run.tensor(graph, before, counts(pos_inf=1, pos=2))
+        graph.op("Sum", inputs=[before, "probs"])
+        run.tensor(graph, "Sum", counts(pos_inf=1))
+        return run.write(tmp_path / "chain")
+
+    def test_the_first_bad_tensor_and_what_it_took(self, chain: Path) -> None:
+        result = run_cli("why", chain)
+        assert result.exit_code == 1
+        assert result.stdout == (
+            "Log of 0: 1 of 3 elements are 0, and its logarithm is -Inf.\n\n"
+            "Log:0 (Log) in loss  <- here it went bad\n"
+            "    float32 [3]: 1 -Inf, 2 negative of 3 elements\n"
+            "    /home/me/train.py:3  return tf.math.log(probs)\n"
+            "    probs:0 (Softmax) in loss  <- healthy\n"
+            "        float32 [3]: 1 zero, 2 positive of 3 elements\n"
+        )
+
+    def test_a_long_way_is_folded_but_not_silently(self, chain: Path) -> None:
+        folded = run_cli("why", chain, "Sum:0").stdout
+        assert "... 23 more tensors on the way; --full shows them" in folded
+        assert folded.index("Sum:0 (Sum)") < folded.index("Neg_29:0") < folded.index("Log:0") < folded.index("probs:0")
+        full = run_cli("why", chain, "Sum", "--full").stdout
+        assert sum(f"Neg_{index}:0 (Neg)" in full for index in range(30)) == 30
+        assert "more tensors" not in full
+        assert run_cli("why", chain, "Sum", "--tree").stdout.count("(Neg)") == 30
+
+    def test_json_holds_every_hop(self, chain: Path) -> None:
+        with open_logdir(chain) as opened:
+            ((event_index,),) = opened.rows("SELECT max(event_index) FROM tensor_health")
+        hops = json.loads(run_cli("why", chain, str(event_index), "--json").stdout)["provenance"]["hops"]
+        assert [hop["op_name"] for hop in hops] == ["Sum", *(f"Neg_{i}" for i in reversed(range(30))), "Log", "probs"]
+        assert [hop["role"] for hop in hops] == ["propagator"] * 31 + ["origin", "cause"]
+        assert all(hop["is_on_path"] for hop in hops)
+
+    def test_a_search_that_ends_early_says_so(self, chain: Path) -> None:
+        result = run_cli("why", chain, "Sum", "--limit", "5")
+        assert "The search ended after 5 tensors; --limit raises that." in result.stdout
+
+    def test_healthy_is_exit_code_0(self, healthy: Path, chain: Path) -> None:
+        assert run_cli("why", healthy).exit_code == 0
+        result = run_cli("why", chain, "probs")
+        assert (result.exit_code, result.stdout) == (0, "Nothing is bad in probs.\n")
+
+    def test_an_unknown_tensor_is_exit_code_2(self, chain: Path) -> None:
+        result = run_cli("why", chain, "Nosuch")
+        assert result.exit_code == 2
+        assert result.stderr.startswith("tfdbg-arrow: Nosuch names no recorded tensor of ")

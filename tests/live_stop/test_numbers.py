@@ -1,0 +1,52 @@
+"""A recording that may stop the program changes no number of a healthy one.
+
+TensorFlow's passes that fuse and reorder ops are off, as for every bit-by-bit comparison with a recording.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.writer.backend import native_core
+
+from ..writer.subprocesses import run_python
+
+TRAINING = """
+import sys, tempfile
+import keras
+import numpy as np
+import tensorflow as tf
+import tfdbg_arrow
+
+tf.config.experimental.enable_op_determinism()
+passes = "remapping layout_optimizer pin_to_host_optimization constant_folding arithmetic_optimization"
+tf.config.optimizer.set_experimental_options(dict.fromkeys(passes.split(), False))
+
+def train():
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential([
+        keras.layers.Input([8, 8, 1]), keras.layers.Conv2D(4, 3, activation="relu"),
+        keras.layers.BatchNormalization(), keras.layers.MaxPooling2D(), keras.layers.Flatten(),
+        keras.layers.Dropout(0.2), keras.layers.Dense(3),
+    ])
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    data = np.random.default_rng(1).normal(size=[64, 8, 8, 1]).astype(np.float32)
+    history = model.fit(data, np.arange(64) % 3, batch_size=16, epochs=2, verbose=0)
+    return np.concatenate([history.history["loss"], *(weight.ravel() for weight in model.get_weights())])
+
+found = []
+for backend in ("native", "tensorflow"):
+    for on_nonfinite in ("record", "raise", print):
+        with tfdbg_arrow.capture(tempfile.mkdtemp(dir=sys.argv[1]), health_backend=backend, on_nonfinite=on_nonfinite):
+            found.append(train())
+assert np.isfinite(found[0]).all()
+print([int((each != found[0]).sum()) for each in found])
+"""
+
+
+@pytest.mark.skipif(native_core() is None, reason="needs the native core")
+def test_a_healthy_training_has_the_same_numbers(tmp_path: Path) -> None:
+    printed = run_python(tmp_path / "training.py", TRAINING, tmp_path)
+    assert printed.split("\n")[-2] == "[0, 0, 0, 0, 0, 0]"

@@ -1,0 +1,162 @@
+"""on_nonfinite together with the other settings of a recording, and with graphs of graph mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+from tfdbg_arrow.errors import NonFiniteError
+
+from .stops import origin, stopped
+
+tf1 = tf.compat.v1
+
+
+def masked(logdir: Path) -> dict[str, str]:
+    found = ds.dataset(logdir / "capture_stat").to_table().to_pylist()
+    assert [row for row in found if row["stat"] == "failed"] == []
+    return {row["subject"]: row["reason"] for row in found if row["stat"] == "masked"}
+
+
+def test_a_step_that_the_schedule_leaves_out_stops_nothing(tmp_path: Path, variant: str) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(x) * 2.0
+
+    reached = []
+
+    def program() -> None:
+        f(tf.constant(1.0))
+        for step in (1, 2, 3):
+            tfdbg_arrow.mark(step=step)
+            bad = f(tf.constant(0.0))
+            reached.append((step, float(bad + 1.0), float(tf.math.log(tf.constant(0.0)) * 2.0)))
+
+    error = stopped(tmp_path, program, backend_name=variant, steps="3:")
+
+    assert reached == [(step, float("-inf"), float("-inf")) for step in (1, 2)]
+    assert origin(error) == ("Log", "f", True)
+    bad = ds.dataset(tmp_path / "tensor_health").to_table(filter=ds.field("has_inf_or_nan"))
+    assert set(bad["step"].to_pylist()) == {3}
+
+
+def test_a_bad_value_of_a_recorded_step_stops_no_step_that_is_left_out(tmp_path: Path, variant: str) -> None:
+    with tfdbg_arrow.capture(tmp_path, health_backend=variant, on_nonfinite="raise", steps="1,3"):
+        tfdbg_arrow.mark(step=1)
+        bad = tf.math.log(tf.constant([0.0]))
+        with pytest.raises(NonFiniteError, match="-Inf in output 0 of Log, run eagerly"):
+            tfdbg_arrow.mark(step=2)  # no op has taken it
+        tfdbg_arrow.mark(step=2)
+        assert (bad * 2.0).numpy() == [float("-inf")]
+        tfdbg_arrow.mark(step=3)
+        with pytest.raises(NonFiniteError, match="-Inf in output 0 of Log, run eagerly"):
+            bad * 2.0
+
+
+@pytest.mark.parametrize("chosen", ["Log", "Mul"])
+def test_values_that_are_kept_stop_as_others_do(tmp_path: Path, variant: str, chosen: str) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(x) * 2.0
+
+    error = stopped(tmp_path, lambda: f(tf.constant(0.0)), backend_name=variant, values=chosen)
+
+    assert origin(error) == ("Log", "f", True)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"circular_buffer_size": 20, "dump_on": "nonfinite"}, {"circular_buffer_size": 20}, {"max_bytes": 1 << 20}],
+)
+def test_what_is_held_back_is_there_for_the_answer(tmp_path: Path, variant: str, more: dict[str, Any]) -> None:
+    @tf.function
+    def f(x: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(x) * 2.0
+
+    def program() -> None:
+        for value in range(50, -1, -1):
+            f(tf.constant(float(value)))
+
+    error = stopped(tmp_path, program, backend_name=variant, **more)
+
+    assert origin(error) == ("Log", "f", True)
+
+
+def test_a_recording_to_a_url_names_it(tmp_path: Path) -> None:
+    url = f"memory://stop/{tmp_path.name}"
+    with (
+        pytest.raises(NonFiniteError) as caught,
+        tfdbg_arrow.capture(url, on_nonfinite="raise", local_dir=tmp_path),
+    ):
+        tf.math.log(tf.constant(0.0)) * 2.0
+
+    assert caught.value.logdir == url
+    assert caught.value.nonfinite is not None
+    assert caught.value.nonfinite.op_type == "Log"
+    assert tfdbg_arrow.first_nonfinite(url) == caught.value.nonfinite
+
+
+def test_the_result_of_a_function_that_stays_compiled_stops(tmp_path: Path) -> None:
+    @tf.function(jit_compile=True)
+    def f(x: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(x) * 2.0
+
+    reached = []
+
+    def program() -> None:
+        reached.append(f(tf.constant(0.0)))
+        reached.append(reached[0] + 1.0)
+
+    error = stopped(tmp_path, program, xla="keep")
+
+    assert len(reached) == 1
+    assert error.nonfinite is not None
+    assert (error.nonfinite.op_type or "").startswith("__inference_f")
+
+
+def test_a_graph_of_graph_mode_in_a_function_stops(tmp_path: Path, variant: str) -> None:
+    was_v2 = tf1.control_flow_v2_enabled()
+    tf1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default() as graph:
+            x = tf1.placeholder(tf.float32, [], name="x")
+            result = tf1.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, tf.math.log(a, name="log")), [0, x])[1]
+            tf.identity(result, name="output")
+    finally:
+        if was_v2:
+            tf1.enable_control_flow_v2()
+    assert "NextIteration" in {op.type for op in graph.get_operations()}
+    graph_def = graph.as_graph_def()
+
+    def program() -> None:
+        wrapped = tf1.wrap_function(
+            lambda x: tf.graph_util.import_graph_def(graph_def, {"x": x}, ["output:0"])[0],
+            [tf.TensorSpec([], tf.float32)],
+        )
+        tf.function(lambda x: wrapped(x) * 2.0)(tf.constant(1.0))
+
+    error = stopped(tmp_path, program, backend_name=variant)
+
+    # Nothing waits for a record op there: which of the loop's ops is named depends on what was recorded by then.
+    assert error.nonfinite is not None
+    assert error.nonfinite.graph_name == "wrapped_function"
+
+
+def test_the_ops_of_a_session_do_not_stop_and_say_so(tmp_path: Path, variant: str) -> None:
+    with (
+        tfdbg_arrow.capture(tmp_path, health_backend=variant, on_nonfinite="raise"),
+        tf.Graph().as_default(),
+        tf1.Session() as session,
+    ):
+        x = tf1.placeholder(tf.float32, [], name="x")
+        log = tf.math.log(x, name="log")
+        doubled = tf.multiply(log, 2.0, name="doubled")
+        assert session.run([doubled, log], {x: 0.0}) == [float("-inf")] * 2
+
+    reason = "it is of a graph that a session runs, which is recorded and not stopped"
+    assert masked(tmp_path) == {"log:0 (Log)": reason, "doubled:0 (Mul)": reason}

@@ -1,0 +1,14 @@
+"""The list of the features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+FEATURES: dict[str, Callable[[], Any]] = {}
+"""All of them, by name. Each returns numbers to compare."""
+
+
+def feature(run: Callable[[], Any]) -> Callable[[], Any]:
+    FEATURES[run.__name__] = run
+    return run

@@ -1,0 +1,16 @@
+"""What a logdir holds, as rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+
+Rows = list[dict[str, Any]]
+
+
+def rows(logdir: Path, table: str = "tensor_health") -> Rows:
+    """Every row of a table, of all runs."""
+    found: Rows = ds.dataset(logdir / table).to_table().to_pylist()
+    return found

@@ -1,0 +1,135 @@
+"""Failures: the program's own stay its own, and ours do not become its."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
+
+from .lifecycle import X, doubling, stats
+from .tables import rows
+
+pytestmark = pytest.mark.usefixtures("not_recording")
+
+
+def fail_in_gather(x: tf.Tensor) -> tf.Tensor:
+    return tf.gather(x, 5)
+
+
+def fail_in_assertion(x: tf.Tensor) -> tf.Tensor:
+    tf.debugging.assert_less(x, 1.0, message="too large")
+    return x
+
+
+def fail_in_loop(x: tf.Tensor) -> tf.Tensor:
+    for i in tf.range(4):
+        x = tf.reshape(tf.gather(x, [i, i]), [2])
+    return x
+
+
+def fail_in_python(x: tf.Tensor) -> tf.Tensor:
+    return tf.py_function(lambda y: 1 / 0, [x], tf.float32)
+
+
+def fail_in_trace(x: tf.Tensor) -> tf.Tensor:
+    raise KeyError("of the program")
+
+
+FAILING = {
+    "function": fail_in_gather,
+    "assertion": fail_in_assertion,
+    "loop": fail_in_loop,
+    "python": fail_in_python,
+    "trace": fail_in_trace,
+}
+
+
+class TestFailures:
+    def errors_of(self, run: Any) -> list[tuple[type, str]]:
+        """What a program raises at its first and second run: the texts without line numbers and function numbers."""
+        found = []
+        for _ in range(2):
+            with pytest.raises(Exception) as caught:  # noqa: PT011
+                run()
+            text = str(caught.value).partition("[Op:")[0]
+            # TensorFlow's text of an error in Python holds the traceback, and so our frame.
+            text = "\n\n".join(paragraph for paragraph in text.split("\n\n") if "writer/hooks/" not in paragraph)
+            found.append((caught.type, re.sub(r", line \d+|_\d+\b|generated_file\w+", "", text)))
+        return found
+
+    @pytest.mark.parametrize("place", ["eager", "function", "assertion", "loop", "python", "trace"])
+    def test_the_programs_exceptions_are_its_own(self, place: str, tmp_path: Path) -> None:
+        def program() -> Any:
+            if place == "eager":
+                return tf.gather(X, 5)
+            return tf.function(FAILING[place])(tf.constant(X))
+
+        bare = self.errors_of(program)
+        with tfdbg_arrow.capture(tmp_path):
+            recorded = self.errors_of(program)
+            result = doubling()(X).numpy()
+        assert recorded == bare
+        assert result.tolist() == [4.0, 0.0]
+        assert stats(tmp_path) == []
+        last = max(row["execution_index"] for row in rows(tmp_path, "execution"))
+        assert (last, "graph") in {(row["execution_index"], row["scope"]) for row in rows(tmp_path)}
+
+    def test_a_failure_of_ours_is_one_warning_and_a_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise ValueError("broken")
+
+        monkeypatch.setattr(GraphInstrumenter, "prepare", fail)
+        match = "could not be instrumented: ValueError: broken"
+        with pytest.warns(RuntimeWarning, match=match) as warned, tfdbg_arrow.capture(tmp_path):
+            results = [doubling()(X).numpy().tolist() for _ in range(2)]
+        assert results == [[4.0, 0.0]] * 2
+        assert len([w for w in warned if "broken" in str(w.message)]) == 1
+        assert {stat for stat, _ in stats(tmp_path)} == {"failed"}
+
+    def test_warnings_that_are_errors_do_not_break_the_training(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def fail(*_: Any, **__: Any) -> None:
+            raise ValueError("broken")
+
+        monkeypatch.setattr(GraphInstrumenter, "prepare", fail)
+        with warnings.catch_warnings(), tfdbg_arrow.capture(tmp_path):
+            warnings.simplefilter("error")
+            assert doubling()(X).numpy().tolist() == [4.0, 0.0]
+        assert "could not be instrumented: ValueError: broken" in capsys.readouterr().err
+
+    def test_nor_do_they_where_something_is_changed_or_left_out(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        f = doubling()
+        held = f.get_concrete_function(tf.TensorSpec([2]))
+        compiled = tf.function(lambda x: tf.reduce_sum(f(x)), jit_compile=True)
+        with warnings.catch_warnings(), tfdbg_arrow.capture(tmp_path):
+            warnings.simplefilter("error")
+            results = compiled(X).numpy(), held(tf.constant(X)).numpy()
+        assert [value.tolist() for value in results] == [4.0, [4.0, 0.0]]
+        assert {stat for stat, _ in stats(tmp_path)} == {"changed", "unobservable"}
+        assert "without XLA" in capsys.readouterr().err
+
+    def test_an_interrupt_while_tracing(self, tmp_path: Path) -> None:
+        interrupts = [KeyboardInterrupt]
+
+        @tf.function
+        def f(x: tf.Tensor) -> tf.Tensor:
+            y = x * 2.0
+            if interrupts:
+                raise interrupts.pop()
+            return y
+
+        with tfdbg_arrow.capture(tmp_path):
+            with pytest.raises(KeyboardInterrupt):
+                f(X)
+            assert f(X).numpy().tolist() == [2.0, -2.0]
+        assert sum(row["op_type"] == "Mul" for row in rows(tmp_path)) == 1

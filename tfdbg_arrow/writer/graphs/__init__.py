@@ -1,0 +1,1 @@
+"""Graphs: what they hold, as rows; and the ops that make them record."""

@@ -1,0 +1,293 @@
+"""Describes graphs: rows for what a graph holds.
+
+A graph is described when TensorFlow makes a runtime function of it; a graph that is made into a
+function again (a forward variant, a loop that a gradient extended) is described from where it was.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tfdbg_arrow.writer.graphs.node_defs import attribute_value, functions_of, input_rows, runs_inline
+from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch
+from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
+from tfdbg_arrow.writer.rows import Append, Row, now_columns, to_json, wall_time_columns
+from tfdbg_arrow.writer.stacks import Location
+
+Reasons = Callable[[Any, str, Any], str | None]
+"""`(op, op_type, tensor)`: why an output cannot be recorded; None for one that can. Told of every output once, in order
+of creation."""
+
+_SESSION_GRAPH_NAME = "tf.Graph"
+
+
+class Coverage(Protocol):
+    """What the settings ask to be recorded."""
+
+    def is_chosen(self, op_type: str, op_name: str | None) -> bool:
+        """Returns whether the elements of an op's tensors are kept by the user's choice."""
+
+    def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
+        """Returns None for a tensor to record, else a `not_recorded_reason`."""
+
+
+def is_function_graph(graph: Any) -> bool:
+    """Returns whether a graph is a FuncGraph, which TensorFlow can make a function of."""
+    return hasattr(graph, "control_outputs")
+
+
+class GraphDescriber:
+    """Turns graphs into rows, for one recording.
+
+    Args:
+        registry: Gives out ids and keys.
+        append: Takes rows for a table.
+        coverage: What is to be recorded.
+        own_result: Returns the user's tensor for a graph's result that we put in its place.
+        intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
+        intern_traceback: Returns the id of a stack that TensorFlow kept, given innermost first.
+        on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
+
+    Attributes:
+        lock: Guards the states of the graphs; held by whoever describes.
+    """
+
+    def __init__(
+        self,
+        registry: GraphRegistry,
+        append: Append,
+        *,
+        coverage: Coverage,
+        own_result: Callable[[Any], Any],
+        intern_stack: Callable[[], int],
+        intern_traceback: Callable[[Sequence[Location]], int],
+        on_unknown_callee: Callable[[str], None],
+    ) -> None:
+        self.lock = threading.RLock()
+        self._registry = registry
+        self._append = append
+        self._coverage = coverage
+        self._own_result = own_result
+        self._intern_stack = intern_stack
+        self._intern_traceback = intern_traceback
+        self._on_unknown_callee = on_unknown_callee
+        self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
+        self._undescribed: dict[int, Row] = {}
+        """Rows of graphs that others were traced in and that no function was made of, so far."""
+
+    def state(self, graph: Any) -> GraphState:
+        """Returns what is known of a graph."""
+        with self.lock:
+            state = self._states.get(graph)
+            if state is None:
+                state = self._states[graph] = self._registry.new_graph()
+            return state
+
+    def note_creation(
+        self, op_type: str, op_name: str | None, outputs: Sequence[Any], graph: Any, stack_id: int, wall_time_ns: int
+    ) -> None:
+        """Notes where and when an op of a graph is created; TensorFlow's op callback tells."""
+        if outputs:
+            # Not always the graph that is told of: the gradient of a loop puts some ops into the forward graph.
+            graph = outputs[0].graph
+        name = outputs[0].op.name if outputs else op_name
+        if name is not None and not op_type.startswith(OWN_OP_PREFIX):
+            self.state(graph).creations[name] = (stack_id, wall_time_ns)
+
+    def describe_graph(self, graph: Any, state: GraphState) -> None:
+        """Adds the row of a graph, the first time."""
+        if state.is_described:
+            return
+        state.is_described = True
+        stack_id = self._intern_stack()
+        row = self._graph_row(graph, state)
+        self._undescribed.pop(state.graph_id, None)
+        self._append("graph", [row | {"stack_trace_id": stack_id if stack_id >= 0 else None}])
+
+    def close(self) -> None:
+        """Describes the graphs that no function was ever made of, but that others name as their outer graph."""
+        with self.lock:
+            rows, self._undescribed = list(self._undescribed.values()), {}
+            if rows:
+                self._append("graph", rows)
+
+    def describe_ops(self, graph: Any, state: GraphState, *, reasons: Reasons) -> list[TensorBatch]:
+        """Adds the rows of what is new in a graph; returns the tensors of it that are to be recorded."""
+        ops: list[Row] = []
+        inputs: list[Row] = []
+        outputs: list[Row] = []
+        calls: list[Row] = []
+        batches: list[TensorBatch] = []
+        all_ops = graph.get_operations()  # before the node_defs: another thread may add ops meanwhile
+        node_defs = {node.name: node for node in graph.as_graph_def().node}
+        for op_index, op in enumerate(all_ops):
+            name = op.name
+            if op.type.startswith(OWN_OP_PREFIX) or name.startswith(OWN_NAME_PREFIX):
+                continue
+            node_def = node_defs[name]
+            # A gradient may give a loop or call that was described another callee, and more inputs and outputs.
+            calls += self._describe_calls(node_def, state)
+            num_inputs, num_outputs = state.edges.get(name, (0, 0))
+            is_new = op_index >= state.num_described
+            if not is_new and name not in state.edges:
+                continue
+            op_outputs = op.outputs
+            inputs += input_rows(node_def, state.graph_id, first=None if is_new else num_inputs)
+            if len(op_outputs) > num_outputs:
+                rows, batch = self._describe_outputs(
+                    op, node_def.op, op_outputs, state.graph_id, first=num_outputs, reasons=reasons
+                )
+                outputs += rows
+                if batch is not None:
+                    batches.append(batch)
+            if functions_of(node_def):
+                state.edges[name] = (len(op.inputs), len(op_outputs))
+            if not is_new:
+                continue
+            stack_id, wall_time_ns = state.creations.pop(name, (-1, 0))
+            if stack_id < 0:
+                stack_id = self._intern_traceback(_traceback_of(op))  # made before recording began
+            times = wall_time_columns(wall_time_ns) if wall_time_ns else now_columns()
+            ops.append(
+                {
+                    "graph_id": state.graph_id,
+                    "op_index": op_index,
+                    "op_name": name,
+                    "op_type": node_def.op,
+                    "num_outputs": len(op_outputs),
+                    "device_name": node_def.device or None,
+                    "attributes": to_json({key: attribute_value(node_def.attr[key]) for key in sorted(node_def.attr)}),
+                    "stack_trace_id": stack_id if stack_id >= 0 else None,
+                    **times,
+                }
+            )
+        for table, table_rows in (
+            ("graph_op", ops),
+            ("graph_op_input", inputs),
+            ("graph_op_output", outputs),
+            ("graph_call", calls),
+        ):
+            if table_rows:
+                self._append(table, table_rows)
+        return batches
+
+    def describe_signature(self, function_name: str, graph: Any, state: GraphState) -> None:
+        """Adds the rows of a function: the graph that it is made of, its arguments and its results."""
+        common = {"function_name": function_name, "graph_id": state.graph_id}
+        self._append("graph_function", [common])
+        captures = {id(tensor) for tensor in graph.internal_captures}
+        inputs: list[Row] = [
+            {**common, "input_index": index, "op_name": tensor.op.name, "is_capture": id(tensor) in captures}
+            for index, tensor in enumerate(graph.inputs)
+        ]
+        outputs: list[Row] = [
+            {**common, "output_index": index, "op_name": tensor.op.name, "output_slot": tensor.value_index}
+            for index, tensor in enumerate(map(self._own_result, graph.outputs))
+        ]
+        if inputs:
+            self._append("graph_function_input", inputs)
+        if outputs:
+            self._append("graph_function_output", outputs)
+
+    def note_names(self, graph: Any, function_def: Callable[[], Any]) -> None:
+        """Notes which calling ops a runtime function renamed, to keep clear of its arguments and results."""
+        with self.lock:
+            state = self.state(graph)
+            if not state.callees:
+                return
+            calling = {op_name for op_name, _, _ in state.callees}
+            arguments = {tensor.op.name for tensor in graph.inputs}
+            names = (op.name for op in graph.get_operations() if op.name not in arguments)
+            # TensorFlow keeps the order of the ops.
+            for op_name, node_def in zip(names, function_def().node_def, strict=True):
+                if op_name in calling and node_def.name != op_name:
+                    self._registry.add_rename(state.graph_id, op_name, node_def.name)
+
+    def _graph_row(self, graph: Any, state: GraphState) -> Row:
+        outer = getattr(graph, "outer_graph", None)
+        # Outside of functions it is the graph that a session runs, or, in eager mode, an empty one that nothing runs.
+        is_real = outer is not None and (is_function_graph(outer) or bool(outer.get_operations()))
+        outer_state = self.state(outer) if is_real else None
+        if outer_state is not None and not outer_state.is_described and outer_state.graph_id not in self._undescribed:
+            self._undescribed[outer_state.graph_id] = self._graph_row(outer, outer_state)
+        return {
+            "graph_id": state.graph_id,
+            "graph_name": graph.name if hasattr(graph, "name") else _SESSION_GRAPH_NAME,
+            "outer_graph_id": outer_state.graph_id if outer_state is not None else None,
+            "stack_trace_id": None,
+            **now_columns(),
+        }
+
+    def _describe_outputs(
+        self,
+        op: Any,
+        op_type: str,
+        op_outputs: Sequence[Any],
+        graph_id: int,
+        *,
+        first: int,
+        reasons: Reasons,
+    ) -> tuple[list[Row], TensorBatch | None]:
+        """The rows of an op's outputs from slot `first` on, and those of them to record."""
+        op_name = op.name
+        is_chosen = self._coverage.is_chosen(op_type, op_name)
+        rows: list[Row] = []
+        tensors: list[Any] = []
+        nodes: list[int] = []
+        for slot, tensor in enumerate(op_outputs[first:], start=first):
+            dtype = tensor.dtype.base_dtype
+            hindrance = reasons(op, op_type, tensor)
+            reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum, is_chosen=is_chosen)
+            reason = reason or hindrance
+            if reason is None:
+                tensors.append(tensor)
+                nodes.append(self._registry.add_node((graph_id, op_name, op_type, slot)))
+            rank = tensor.shape.rank
+            rows.append(
+                {
+                    "graph_id": graph_id,
+                    "op_name": op_name,
+                    "output_slot": slot,
+                    "dtype": dtype.name,
+                    "static_shape": None if rank is None else [-1 if d is None else d for d in tensor.shape.as_list()],
+                    "is_recorded": reason is None,
+                    "not_recorded_reason": reason,
+                }
+            )
+        if not tensors:
+            return rows, None
+        return rows, TensorBatch(op=op, tensors=tuple(tensors), nodes=tuple(nodes), is_chosen=is_chosen)
+
+    def _describe_calls(self, node_def: Any, state: GraphState) -> list[Row]:
+        rows: list[Row] = []
+        for attribute, branch_index, function_name in functions_of(node_def):
+            callee = self._registry.graph_id_of_function(function_name)
+            key = (node_def.name, attribute, branch_index)
+            if key in state.callees and state.callees[key] == callee:
+                continue
+            state.callees[key] = callee
+            is_inline = runs_inline(node_def.op)
+            if callee is None:
+                self._on_unknown_callee(function_name)
+            elif is_inline:
+                self._registry.add_callee(state.graph_id, key, callee)
+            rows.append(
+                {
+                    "graph_id": state.graph_id,
+                    "op_name": node_def.name,
+                    "attribute": attribute,
+                    "branch_index": branch_index,
+                    "function_name": function_name,
+                    "callee_graph_id": callee,
+                    "is_inline": is_inline,
+                }
+            )
+        return rows
+
+
+def _traceback_of(op: Any) -> list[Location]:
+    """The stack that TensorFlow kept of an op's creation, innermost frame first."""
+    return [(frame.filename, max(frame.lineno, 1), frame.name) for frame in reversed(op.traceback or ())]

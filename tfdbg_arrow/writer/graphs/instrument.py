@@ -1,0 +1,135 @@
+"""Makes graphs record: they get record ops for their tensors.
+
+The record ops are added in one go, just before TensorFlow makes a runtime function of a graph, and are
+control outputs of it: so every op that was traced runs and is recorded, arguments' Placeholders and
+outermost backward graphs included, and the user's own tracing code never sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfdbg_arrow.writer.graphs.description import GraphDescriber, Reasons
+from tfdbg_arrow.writer.graphs.own_ops import RecordOps, SingleRecordOps, TensorBatch
+from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
+
+
+class GraphInstrumenter:
+    """Describes graphs and adds record ops to them, for one recording.
+
+    Args:
+        registry: Gives out ids and keys.
+        describer: Turns graphs into rows, and knows their states.
+        record_ops: How tensors are recorded.
+        single_record_ops: How a tensor is recorded by an op of its own.
+        is_pruned: Whether only those ops of a function's graph run that its results need.
+        make_run: `(graph, ops)`: makes TensorFlow run ops of a graph whose outputs nobody uses.
+        is_remote: Whether a device, by name, is another process's, where our ops have no kernels.
+        judge: `(graph, batches)`: says of the tensors of a graph which stop the program if they are bad; None: none.
+    """
+
+    def __init__(
+        self,
+        registry: GraphRegistry,
+        describer: GraphDescriber,
+        *,
+        record_ops: RecordOps,
+        single_record_ops: SingleRecordOps,
+        is_pruned: Callable[[Any], bool],
+        make_run: Callable[[Any, Sequence[Any]], None],
+        is_remote: Callable[[str], bool],
+        judge: Callable[[Any, list[TensorBatch]], list[TensorBatch]] | None,
+    ) -> None:
+        self._registry = registry
+        self._describer = describer
+        self._record_ops = record_ops
+        self._single_record_ops = single_record_ops
+        self._is_pruned = is_pruned
+        self._make_run = make_run
+        self._is_remote = is_remote
+        self._judge = judge
+
+    def prepare(self, function_name: str, graph: Any, *, unobserved_for: str | None = None) -> None:
+        """Describes what is new in a graph and makes it record; a function is about to be made of it.
+
+        Args:
+            function_name: The function.
+            graph: The FuncGraph.
+            unobserved_for: Why nothing may be added to the graph, as a `not_recorded_reason`; None where it may.
+        """
+        with self._describer.lock:
+            state = self._describer.state(graph)
+            self._registry.add_function(function_name, state.graph_id)
+            self._describer.describe_graph(graph, state)
+            batches = self._describer.describe_ops(graph, state, reasons=self._function_reasons(unobserved_for))
+            self._describer.describe_signature(function_name, graph, state)
+            if unobserved_for is not None:
+                state.num_described = len(graph.get_operations())
+                return
+            if self._judge is not None:
+                batches = self._judge(graph, batches)
+            if self._is_pruned(graph):
+                must_run = self._add_where_reached(graph, batches, state)
+            else:
+                must_run = self._record_ops.add(graph, batches) if batches else []
+            # TensorFlow keeps what a call holds only if the call itself must run.
+            must_run += [graph.get_operation_by_name(name) for name in sorted({key[0] for key in state.callees})]
+            self._make_run(graph, must_run)
+            state.num_described = len(graph.get_operations())
+
+    def prepare_session_graph(self, graph: Any, reasons: Reasons) -> tuple[int, list[TensorBatch]]:
+        """Describes what is new in a graph that a session runs.
+
+        Args:
+            graph: The graph.
+            reasons: Why tensors of it are not recorded.
+
+        Returns:
+            The graph's id, and the new tensors to record.
+        """
+        with self._describer.lock:
+            state = self._describer.state(graph)
+            self._describer.describe_graph(graph, state)
+            ops = graph.get_operations()
+            batches = (
+                self._describer.describe_ops(graph, state, reasons=reasons) if len(ops) > state.num_described else []
+            )
+            state.num_described = len(ops)
+            return state.graph_id, batches if self._judge is None else self._judge(graph, batches)
+
+    def _add_where_reached(self, graph: Any, batches: Sequence[TensorBatch], state: GraphState) -> list[Any]:
+        """Adds record ops to a graph of which only what its results need runs: one for each tensor that does."""
+        for batch in batches:
+            for tensor, node, decides in zip(batch.tensors, batch.nodes, batch.all_decides, strict=True):
+                state.unreached[tensor.op.name, tensor.value_index] = (node, batch.is_chosen, decides)
+        asked_for = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
+        added = []
+        for op in ops_needed_for(asked_for):
+            for slot, tensor in enumerate(op.outputs):
+                if (op.name, slot) in state.unreached:
+                    node, keep, decides = state.unreached.pop((op.name, slot))
+                    record_ops = self._single_record_ops
+                    added.append(record_ops.add_record(graph, tensor, node, keep=keep, decides=decides))
+        return added
+
+    def _function_reasons(self, unobserved_for: str | None) -> Reasons:
+        """The reasons of a function's graph; `unobserved_for` is that of all its tensors, None for no such."""
+
+        def reason(op: Any, op_type: str, tensor: Any) -> str | None:
+            return unobserved_for or ("remote" if self._is_remote(op.device) else None)
+
+        return reason
+
+
+def ops_needed_for(asked_for: Sequence[Any]) -> list[Any]:
+    """Returns the ops that run if some are asked for, in no order."""
+    waiting = list(asked_for)
+    reached: dict[str, Any] = {}
+    while waiting:
+        op = waiting.pop()
+        if op.name not in reached:
+            reached[op.name] = op
+            waiting += [tensor.op for tensor in op.inputs]
+            waiting += op.control_inputs
+    return list(reached.values())

@@ -1,0 +1,54 @@
+"""The ops that we add to graphs: how they are known, and who adds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+OWN_OP_PREFIX = "TfdbgArrow"
+"""Begins the type of every op that only we have."""
+
+OWN_NAME_PREFIX = "tfdbg_arrow_"
+"""Begins the name of every op that we add to a graph."""
+
+
+class RecordOps(Protocol):
+    """Adds the ops that record, in the way of the health backend."""
+
+    def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
+        """Adds record ops for the tensors to the graph; returns those that must run."""
+
+
+class SingleRecordOps(Protocol):
+    """Adds ops that record a single tensor, in the way of the health backend."""
+
+    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool, decides: bool) -> Any:
+        """Adds the op that records a tensor, and keeps its elements or stops the program at it or not; returns it."""
+
+    def add_token(self, graph: Any, node: int) -> tuple[Any, Any] | None:
+        """Adds a Placeholder for the index of an execution and the op that takes it; None where none can."""
+
+
+@dataclass(frozen=True)
+class TensorBatch:
+    """The tensors of one op that are to be recorded.
+
+    Attributes:
+        op: The producing `tf.Operation`.
+        tensors: Its covered outputs, symbolic.
+        nodes: Their keys in the registry, in the same order.
+        is_chosen: Whether their elements are kept by the user's choice.
+        decides: For each whether it stops the program if it is bad, under `on_nonfinite`; empty: none does.
+    """
+
+    op: Any
+    tensors: tuple[Any, ...]
+    nodes: tuple[int, ...]
+    is_chosen: bool = False
+    decides: tuple[bool, ...] = ()
+
+    @property
+    def all_decides(self) -> tuple[bool, ...]:
+        """`decides`, one for each tensor."""
+        return self.decides or (False,) * len(self.tensors)

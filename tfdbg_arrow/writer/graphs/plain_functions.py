@@ -1,0 +1,137 @@
+"""Runtime functions without record ops, which run in place of the recorded ones while recording is paused.
+
+A record op that returns at once still costs: TensorFlow schedules it, cannot fuse across the tensor that it
+looks at, and cannot reuse that tensor's memory. So a call in a step that is not recorded goes to a copy of the function
+from which the record ops are stripped. Nothing is traced for it, and the copy is made once.
+
+A copy has kernels of its own. That would change the program where a kernel keeps a state, as TensorFlow's
+stateful random ops do: functions with such ops run as they are.
+
+The copies stay when recording ends: another thread may be about to call one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tfdbg_arrow.writer.graphs.node_defs import functions_of, runs_inline
+
+SUFFIX = "_tfdbg_arrow_plain"
+"""Ends the name of every copy."""
+
+_STATE_IS_ELSEWHERE = frozenset(
+    (
+        *(
+            "Assert",
+            "Print",
+            "PrintV2",
+            "PyFunc",
+            "EagerPyFunc",
+            "Timestamp",
+            "VarHandleOp",
+            "TensorArrayV3",
+            "StackV2",
+        ),
+        *("StatefulPartitionedCall", "If", "While", "Case"),
+        *("SaveV2", "RestoreV2", "MergeV2Checkpoints", "ReadFile", "WriteFile"),
+    )
+)
+"""Ops that TensorFlow calls stateful and whose kernels keep nothing from one run to the next."""
+
+
+class FunctionLibrary(Protocol):
+    """TensorFlow's runtime functions."""
+
+    def function_def(self, name: str) -> Any:
+        """Returns a copy of a function's FunctionDef."""
+
+    def add_function_def(self, function_def: Any) -> None:
+        """Adds a function."""
+
+    def strip_function(self, function_def: Any) -> bool:
+        """Removes every op of ours from a FunctionDef; returns whether there was one."""
+
+    def keeps_state(self, op_type: str) -> bool:
+        """Returns whether ops of that type are stateful and take no resource that holds the state."""
+
+
+class PlainFunctions:
+    """Makes the copies, for one recording.
+
+    Args:
+        library: Where functions are.
+        on_error: Told of a function of which no copy could be made.
+    """
+
+    def __init__(self, library: FunctionLibrary, *, on_error: Callable[[str, object], None]) -> None:
+        self._library = library
+        self._on_error = on_error
+        self._lock = threading.Lock()
+        self._plain: dict[bytes, bytes] = {}
+        self._made: set[str] = set()
+
+    def name_of(self, function_name: bytes) -> bytes:
+        """Returns the name of the copy of a function; its own where there can be none."""
+        known = self._plain.get(function_name)
+        if known is None:
+            with self._lock:
+                known = self._plain.get(function_name)
+                if known is None:
+                    known = self._plain[function_name] = self._copy(function_name.decode()).encode()
+        return known
+
+    def _copy(self, function_name: str) -> str:
+        try:
+            stripped = self._strip_all(function_name)
+            if stripped is None:
+                return function_name
+            for name, function_def in stripped.items():
+                if name + SUFFIX not in self._made:
+                    _rename(function_def, set(stripped))
+                    self._library.add_function_def(function_def)
+                    self._made.add(name + SUFFIX)
+        except Exception as error:
+            self._on_error(function_name, error)
+            return function_name
+        return function_name + SUFFIX
+
+    def _strip_all(self, function_name: str) -> dict[str, Any] | None:
+        """Returns a function and all that run inline in it, without ops of ours.
+
+        None where one keeps a state, and where none has ops of ours.
+        """
+        found: dict[str, Any] = {}
+        has_own = False
+        waiting = [function_name]
+        while waiting:
+            name = waiting.pop()
+            if name in found:
+                continue
+            function_def = found[name] = self._library.function_def(name)
+            has_own |= self._library.strip_function(function_def)
+            if "api_implements" in function_def.attr:  # TensorFlow may put another function of that name in its place
+                return None
+            for node in function_def.node_def:
+                if _may_keep_state(node.op) and self._library.keeps_state(node.op):
+                    return None
+                if runs_inline(node.op):
+                    waiting += [callee for _, _, callee in functions_of(node)]
+        return found if has_own else None
+
+
+def _may_keep_state(op_type: str) -> bool:
+    return op_type not in _STATE_IS_ELSEWHERE and "Dataset" not in op_type
+
+
+def _rename(function_def: Any, names: set[str]) -> None:
+    """Gives a FunctionDef, and the calls in it of functions that are copied too, the copies' names."""
+    function_def.signature.name += SUFFIX
+    for node in function_def.node_def:
+        if not runs_inline(node.op):
+            continue
+        for value in node.attr.values():
+            for func in (value.func, *value.list.func) if value.WhichOneof("value") in ("func", "list") else ():
+                if func.name in names:
+                    func.name += SUFFIX

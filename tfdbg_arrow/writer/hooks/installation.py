@@ -1,0 +1,51 @@
+"""Puts the hooks of one recording in place, and takes them away."""
+
+from __future__ import annotations
+
+from tfdbg_arrow.writer.hooks.calls import hook_calls
+from tfdbg_arrow.writer.hooks.cluster import tell_no_more, tell_when_connected
+from tfdbg_arrow.writer.hooks.distribution import hook_work_for_others, keep_remote_calls_clean
+from tfdbg_arrow.writer.hooks.observation import Observation, Observer, hook_threads
+from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.hooks.saved_models import keep_saved_models_clean
+from tfdbg_arrow.writer.hooks.stop_errors import hook_errors
+from tfdbg_arrow.writer.hooks.tracing import hook_tracing
+from tfdbg_arrow.writer.hooks.xla import hook_compiled_calls, keep_functions_compilable
+
+
+class Hooks:
+    """The hooks of one recording, but for those into sessions.
+
+    Args:
+        observer: Is told of calls and functions.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._observation = Observation(observer)
+        self._patches = Patches()
+
+    def install(self) -> None:
+        """Puts all hooks in place; the calling thread and every later one is observed."""
+        keep_saved_models_clean()
+        keep_functions_compilable()
+        keep_remote_calls_clean()
+        observation, patches = self._observation, self._patches
+        observation.is_active = True
+        tell_when_connected(self._observer.note_connected)
+        hook_calls(observation, patches)
+        hook_tracing(observation, patches)
+        hook_work_for_others(observation, patches)
+        if self._observer.keeps_xla:
+            hook_compiled_calls(observation, patches)
+        hook_threads(observation, patches)
+        if self._observer.stop is not None:
+            hook_errors(observation, patches)
+        observation.begin()
+
+    def remove(self) -> None:
+        """Takes the hooks away; functions made meanwhile run on."""
+        self._observation.is_active = False
+        tell_no_more(self._observer.note_connected)
+        self._patches.remove()
+        self._observation.end()

@@ -1,0 +1,85 @@
+"""Makes TensorFlow run ops whose outputs nobody uses, and wait for them where that matters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph, WhileCondFuncGraph
+
+_AttrValue = tf.compat.v1.AttrValue
+
+_LOW_LEVEL_CONTROL_FLOW = frozenset({"Enter", "Merge", "RefEnter", "RefMerge", "RefSwitch", "Switch"})
+
+
+def has_low_level_control_flow(graph: Any) -> bool:
+    """Returns whether a graph holds the loops and branches of graph mode."""
+    return any(op.type in _LOW_LEVEL_CONTROL_FLOW for op in graph.get_operations())
+
+
+_HELD_CONDITION = "condition_once_recorded"
+
+_HELD_VARIABLE = "loop_variable_once_recorded"
+
+
+def make_run(graph: Any, ops: Sequence[Any]) -> None:
+    """Makes TensorFlow run ops of a graph, though nobody uses their outputs, whenever the graph runs.
+
+    Control outputs do that, but for a loop's condition, of which the runtime keeps only the result: there
+    the result is made to wait for the ops.
+    """
+    known = {op.name for op in graph.control_outputs}
+    new = [op for op in ops if op.name not in known]
+    graph.control_outputs.extend(new)
+    if not new or not isinstance(graph, WhileCondFuncGraph):
+        return
+    result = graph.outputs[0]
+    if not _is_held(result):
+        attrs = {"T": _AttrValue(type=result.dtype.as_datatype_enum)}
+        with graph.as_default():
+            held = graph._create_op_internal(
+                "Identity", [result], [result.dtype], None, _HELD_CONDITION, attrs, None, False
+            )
+        held.outputs[0].set_shape(result.shape)
+        graph.outputs[0] = held.outputs[0]
+    graph.outputs[0].op._add_control_inputs(new)
+
+
+def make_run_before_next(graph: Any, ops: Sequence[Any]) -> None:
+    """As make_run(), and no iteration of a loop begins before the ops of the last one have run."""
+    known = {op.name for op in graph.control_outputs}
+    new = [op for op in ops if op.name not in known]
+    make_run(graph, ops)
+    # What runs within a loop of graph mode cannot be waited for from outside.
+    if not new or not isinstance(graph, WhileBodyFuncGraph) or has_low_level_control_flow(graph):
+        return
+    arguments = {id(tensor) for tensor in graph.inputs}
+    with graph.as_default():
+        for index, result in enumerate(graph.outputs):
+            # A gradient tells loop invariants and lists from loop variables by the tensors themselves.
+            if id(result) in arguments or result.dtype in (tf.resource, tf.variant):
+                continue
+            if not _is_held(result):
+                attrs = {"T": _AttrValue(type=result.dtype.as_datatype_enum)}
+                held = graph._create_op_internal(
+                    "Identity", [result], [result.dtype], None, _HELD_VARIABLE, attrs, None, False
+                )
+                held.outputs[0].set_shape(result.shape)
+                graph.outputs[index] = held.outputs[0]
+            graph.outputs[index].op._add_control_inputs(new)
+
+
+def own_result(tensor: Any) -> Any:
+    """Returns the user's tensor for a graph's result that make_run() has put in its place."""
+    return tensor.op.inputs[0] if _is_held(tensor) else tensor
+
+
+def _is_held(tensor: Any) -> bool:
+    # The name may have a scope before it and a number behind it.
+    return str(tensor.op.name).rpartition("/")[2].startswith((_HELD_CONDITION, _HELD_VARIABLE))
+
+
+def is_used_by_graph(graph: Any) -> bool:
+    """Returns whether another graph uses what a graph returns: not eager code, not a loop's next iteration."""
+    return hasattr(graph.outer_graph, "control_outputs") and not isinstance(graph, WhileBodyFuncGraph)

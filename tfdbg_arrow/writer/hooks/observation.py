@@ -1,0 +1,127 @@
+"""What the hooks tell a recording, and which threads it observes.
+
+| hook | why |
+|---|---|
+| op callback of each thread | every eager op, and the Python stack of every op created in a graph |
+| `threading.Thread._bootstrap_inner`, `FuncRegistry.__call__` | threads that start, and TensorFlow's that run Python |
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager import execute
+from tensorflow.python.ops import script_ops
+
+from tfdbg_arrow.writer.hooks.patches import Patches
+
+
+class Stop(Protocol):
+    """What turns TensorFlow's error of a step that we failed into ours."""
+
+    def error_in(self, text: str) -> Exception | None:
+        """Returns our error for the text of one of TensorFlow's; None for an error that is not about us."""
+
+
+class Observer(Protocol):
+    """What the hooks tell a recording. Nothing of it may raise."""
+
+    op_callback: Callable[..., None]
+    generation: int
+    keeps_xla: bool
+
+    @property
+    def stop(self) -> Stop | None:
+        """Set where the recording may stop the program."""
+
+    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
+        """A call of a function from eager code begins; returns its execution index, -1 for none."""
+
+    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, /) -> None:
+        """The call has returned its outputs, or raised (None)."""
+
+    def before_function(self, function_name: str, graph: Any, unobserved_for: str | None, /) -> None:
+        """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""
+
+    def after_function(self, function_name: str, graph: Any, function_def: Callable[[], Any]) -> None:
+        """A runtime function was made of a graph; `function_def` gives its FunctionDef."""
+
+    def note_without_xla(self, function_name: str) -> None:
+        """A function that asked for XLA is compiled without it."""
+
+    def note_kept_xla(self, function_name: str) -> None:
+        """A function that asked for XLA is compiled with it, and not recorded."""
+
+    def note_connected(self) -> None:
+        """The process is connected to others, whose devices it can use."""
+
+    def note_remote(self, function_name: str, device_name: str | None) -> None:
+        """A function is made for, or called on, a device of another process."""
+
+    def note_not_inlined(self, function_name: str) -> None:
+        """A function with loops or branches of graph mode is kept as a call."""
+
+    def function_to_run(self, function_name: bytes, /) -> bytes:
+        """Returns which function is to run where a function is called."""
+
+
+class Observation:
+    """One recording, as its hooks know it.
+
+    Args:
+        observer: Is told of calls and functions.
+
+    Attributes:
+        observer: The same.
+        is_active: Whether the recording lasts.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.is_active = False
+        self._callback_lists: list[list[Any]] = []
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Observes the calling thread, and lets TensorFlow ask its callbacks."""
+        self.observe_thread()
+        execute.execute = execute.execute_with_callbacks
+
+    def observe_thread(self) -> None:
+        """Gives the calling thread our op callback: TensorFlow keeps a list of them for each thread."""
+        callbacks = eager_context.context().op_callbacks
+        callback = self.observer.op_callback
+        if callback not in callbacks:
+            with self._lock:
+                if self.is_active:
+                    callbacks.append(callback)
+                    self._callback_lists.append(callbacks)
+
+    def end(self) -> None:
+        """Takes our op callback from all threads."""
+        callback = self.observer.op_callback
+        with self._lock:
+            for callbacks in self._callback_lists:
+                if callback in callbacks:
+                    callbacks.remove(callback)
+            self._callback_lists.clear()
+        if not eager_context.context().op_callbacks:
+            execute.execute = execute.quick_execute
+
+
+def hook_threads(observation: Observation, patches: Patches) -> None:
+    """From here on every thread is observed that starts, or that TensorFlow runs Python in."""
+
+    def make_observed_entry(original: Any) -> Any:
+        def run_observed(*args: Any, **kwargs: Any) -> Any:
+            if observation.is_active:
+                observation.observe_thread()
+            return original(*args, **kwargs)
+
+        return run_observed
+
+    patches.put(threading.Thread, "_bootstrap_inner", make_observed_entry)
+    patches.put(script_ops.FuncRegistry, "__call__", make_observed_entry)

@@ -1,0 +1,166 @@
+"""The ops that we add to the graphs of functions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch
+from tfdbg_arrow.writer.hooks.runtime import allows_soft_placement
+from tfdbg_arrow.writer.hooks.unobserved import unobserved
+
+_AttrValue = tf.compat.v1.AttrValue
+
+_own_names = 0
+
+_own_names_lock = threading.Lock()
+
+
+def own_name(what: str = "record") -> str:
+    """Returns a name for an op or a scope of ours that is no prefix or suffix of another in this process."""
+    global _own_names
+    with _own_names_lock:
+        _own_names += 1
+        return f"{OWN_NAME_PREFIX}{what}_{_own_names}_"
+
+
+def create_record_op(graph: Any, op_type: str, inputs: Sequence[Any], *, attrs: dict[str, Any], device: str) -> Any:
+    """Creates a record op in a graph, at its top, outside all scopes, and returns it.
+
+    Args:
+        graph: The FuncGraph.
+        op_type: One of the native ops.
+        inputs: Symbolic tensors of that graph.
+        attrs: The op's attributes but `own_name`, as AttrValue.
+        device: Where to run it, as the producer of its inputs; empty for anywhere.
+    """
+    name = own_name()
+    attrs = {**attrs, "own_name": _AttrValue(s=name.encode())}
+    # A name that ends in a slash is taken as it is.
+    op = graph._create_op_internal(op_type, list(inputs), [], None, name + "/", attrs, None, False)
+    # An op without a kernel on that very device would else fail the user's function.
+    if device and allows_soft_placement():
+        op._set_device(device)
+    return op
+
+
+def create_summary_op(
+    graph: Any,
+    rows: Any,
+    *,
+    nodes: Sequence[int],
+    dtypes: Sequence[int],
+    decides: Sequence[bool],
+    generation: int,
+    device: str,
+) -> Any:
+    """Creates the op that records summary rows, and returns it.
+
+    Args:
+        graph: The FuncGraph.
+        rows: Its symbolic float64 tensor of shape [len(nodes), NUM_COLUMNS] of `summary.py`.
+        nodes: The keys of the tensors.
+        dtypes: The tensors' own dtypes, as numbers.
+        decides: For each whether it stops the program if it is bad.
+        generation: Tells the recordings of one process apart.
+        device: Where the tensors are; the rows are taken from host memory.
+    """
+    attrs = {
+        "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
+        "dtypes": _AttrValue(list=_AttrValue.ListValue(i=dtypes)),
+        "decides": _AttrValue(list=_AttrValue.ListValue(i=[int(decide) for decide in decides])),
+        "generation": _AttrValue(i=generation),
+    }
+    with graph.as_default():
+        return create_record_op(graph, "TfdbgArrowRecordSummary", [rows], attrs=attrs, device=device)
+
+
+@contextmanager
+def own_scope(graph: Any) -> Iterator[None]:
+    """Within it, ops that TensorFlow's API makes are added at the top of a graph, under a name of ours, unobserved."""
+    with (
+        graph.as_default(),
+        unobserved(),
+        tf.control_dependencies(None),
+        tf.device(None),
+        graph.name_scope(own_name("summary") + "/"),
+    ):
+        yield
+
+
+class NativeRecordOps:
+    """Records with the native op: one for each op that makes covered tensors.
+
+    Args:
+        generation: Tells the recordings of one process apart.
+        is_gate: Whether no op takes a tensor that can stop the program before that tensor is recorded.
+    """
+
+    def __init__(self, *, generation: int, is_gate: bool = False) -> None:
+        self._generation = generation
+        self._max_ops = 1 if is_gate else _MAX_OPS_IN_GROUP
+        self._is_gate = is_gate
+
+    def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
+        """Adds the record ops; returns them."""
+        added = []
+        with graph.as_default():
+            places = {id(tensor): index for index, tensor in enumerate(graph.inputs)}
+            for device, group in _groups(batches, places, max_ops=self._max_ops):
+                tensors = [tensor for batch in group for tensor in batch.tensors]
+                types = [tensor.dtype.base_dtype.as_datatype_enum for tensor in tensors]
+                nodes = [node for batch in group for node in batch.nodes]
+                decides = [int(decide) for batch in group for decide in batch.decides]
+                arguments = [places[id(tensor)] for tensor in tensors if id(tensor) in places]
+                is_chosen = [batch.is_chosen for batch in group for _ in batch.tensors]
+                keeps = [place for place, is_kept in enumerate(is_chosen) if is_kept]
+                attrs = {
+                    "T": _AttrValue(list=_AttrValue.ListValue(type=types)),
+                    "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
+                    "decides": _AttrValue(list=_AttrValue.ListValue(i=[int(decide) for decide in decides])),
+                    "generation": _AttrValue(i=self._generation),
+                    "arguments": _AttrValue(list=_AttrValue.ListValue(i=arguments)),
+                    "keeps": _AttrValue(list=_AttrValue.ListValue(i=keeps)),
+                }
+                added.append(create_record_op(graph, "TfdbgArrowRecord", tensors, attrs=attrs, device=device))
+                if self._is_gate:
+                    _hold_users(added[-1], [tensor for tensor, decide in zip(tensors, decides, strict=True) if decide])
+        return added
+
+
+def _hold_users(record_op: Any, tensors: Sequence[Any]) -> None:
+    """Makes the ops that take the tensors wait for their record op.
+
+    Not those of constants: TensorFlow folds these into the ops that take them, which changes numbers in the last bits.
+    """
+    tensors = [tensor for tensor in tensors if tensor.op.type != "Const"]
+    users = {
+        id(user): user for tensor in tensors for user in tensor.consumers() if not user.type.startswith(OWN_OP_PREFIX)
+    }
+    for user in users.values():
+        user._add_control_inputs([record_op])
+
+
+# Each record op costs a turn of TensorFlow's scheduler, as much as counting a small tensor; but an op that takes
+# many tensors keeps the first alive until the last is there, and an error in between loses them all.
+_MAX_OPS_IN_GROUP = 4
+
+
+def _groups(
+    batches: Sequence[TensorBatch], places: Mapping[int, int], *, max_ops: int
+) -> list[tuple[str, list[TensorBatch]]]:
+    """Batches that one record op takes: neighbours in order of creation, on the same device, all arguments or none."""
+    groups: list[tuple[str, list[TensorBatch]]] = []
+    filling: dict[tuple[str, bool], list[TensorBatch]] = {}
+    for batch in batches:
+        device = batch.op.device
+        key = (device, id(batch.tensors[0]) in places)
+        if key not in filling or len(filling[key]) >= max_ops:
+            filling[key] = []
+            groups.append((device, filling[key]))
+        filling[key].append(batch)
+    return groups

@@ -1,0 +1,93 @@
+"""What TensorFlow's runtime is and has: devices, libraries, functions, the ids of tensors."""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.framework import config as framework_config
+from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import ops as framework_ops
+
+from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.writer.hooks.stripping import strip_function
+from tfdbg_arrow.writer.hooks.unobserved import unobserved
+
+
+def eager_tensor_id(tensor: Any) -> int:
+    """Returns the id of an eager tensor, -1 for anything else."""
+    return tensor._id if type(tensor) is framework_ops.EagerTensor else -1
+
+
+def allows_soft_placement() -> bool:
+    """Returns whether an op that has no kernel on the device it asks for runs elsewhere, as it does by default."""
+    # tf.config.get_soft_device_placement() answers otherwise while a graph is the default.
+    return eager_context.context()._soft_device_placement is not False
+
+
+def is_op_determinism_enabled() -> bool:
+    """Returns whether the program asked for deterministic ops."""
+    return bool(framework_config.is_op_determinism_enabled())
+
+
+def has_accelerator() -> bool:
+    """Returns whether TensorFlow sees a device other than the CPU."""
+    return any(device.device_type != "CPU" for device in tf.config.list_physical_devices())
+
+
+def host_device_name() -> str:
+    """Returns the full name of this process's first CPU."""
+    # In eager mode, also where the program turned that off: its default graph must not get an op.
+    with unobserved(), eager_context.eager_mode(), tf.device("CPU:0"):
+        return str(tf.zeros([]).device)
+
+
+def library_paths() -> tuple[str, str, str]:
+    """Returns the paths of TensorFlow's framework, runtime and Python binding libraries.
+
+    Raises:
+        RecordingError: They are not where TensorFlow 2.17 to 2.21 have them.
+    """
+    root = os.path.dirname(tf.__file__)
+    found: list[str] = []
+    for patterns in (
+        ("libtensorflow_framework.so.2", "libtensorflow_framework*.dylib"),
+        ("libtensorflow_cc.so.2", "libtensorflow_cc*.dylib"),
+        ("python/lib_pywrap_tensorflow_common.*", "python/_pywrap_tensorflow_internal.so"),
+    ):
+        paths = [path for pattern in patterns for path in sorted(glob.glob(os.path.join(root, pattern)))]
+        if not paths:
+            raise RecordingError(
+                f"TensorFlow {tf.__version__} in {root} has no library {patterns[0]}; the native recorder knows "
+                "TensorFlow 2.17 to 2.21: use health_backend='tensorflow'"
+            )
+        found.append(paths[0])
+    return found[0], found[1], found[2]
+
+
+class RuntimeFunctions:
+    """TensorFlow's runtime functions, as the eager context holds them."""
+
+    def function_def(self, name: str) -> Any:
+        """Returns a copy of a function's FunctionDef."""
+        return eager_context.context().get_function_def(name)
+
+    def add_function_def(self, function_def: Any) -> None:
+        """Adds a function."""
+        eager_context.context().add_function_def(function_def)
+
+    def strip_function(self, function_def: Any) -> bool:
+        """Removes every op of ours from a FunctionDef; returns whether there was one."""
+        return strip_function(function_def)
+
+    def keeps_state(self, op_type: str) -> bool:
+        """Returns whether ops of that type are stateful and take no resource that holds the state."""
+        op_def = op_def_registry.get(op_type)
+        if op_def is None:
+            return True
+        return bool(op_def.is_stateful) and not any(
+            arg.type == tf.resource.as_datatype_enum for arg in op_def.input_arg
+        )

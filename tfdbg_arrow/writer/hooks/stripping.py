@@ -1,0 +1,39 @@
+"""Takes the ops that we have added out of functions and graphs, as protocol buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, OWN_OP_PREFIX
+
+
+def strip_function(function_def: Any) -> bool:
+    """Removes every op of ours, and every mention of one, from a FunctionDef; returns whether it held any."""
+    names = strip_own_nodes(function_def.node_def)
+    for key in [key for key, node in function_def.control_ret.items() if node in names]:
+        del function_def.control_ret[key]
+        function_def.signature.control_output.remove(key)
+    return bool(names)
+
+
+def strip_own_nodes(nodes: Any) -> set[str]:
+    """Removes every op of ours, and every mention of one, from a list of NodeDefs; returns their names."""
+    names = {node.name for node in nodes if is_own(node)}
+    if names:
+        delete_from(nodes, lambda node: node.name in names)
+        for node in nodes:
+            delete_from(node.input, lambda text: text.removeprefix("^") in names)
+    return names
+
+
+def is_own(node: Any) -> bool:
+    """Returns whether a NodeDef is an op of ours."""
+    return bool(node.op.startswith(OWN_OP_PREFIX) or node.name.startswith(OWN_NAME_PREFIX))
+
+
+def delete_from(repeated: Any, is_unwanted: Callable[[Any], bool]) -> None:
+    """Deletes items of a repeated field."""
+    for index in range(len(repeated) - 1, -1, -1):
+        if is_unwanted(repeated[index]):
+            del repeated[index]

@@ -1,0 +1,96 @@
+"""Functions as they are traced: a graph becomes a runtime function.
+
+| hook | why |
+|---|---|
+| `atomic_function.from_func_graph` | a graph becomes a function: described and made to record |
+| `function_context.make_function_context` | what was traced without recording is traced anew |
+| `tracing_compilation._create_concrete_function` | what is traced for XLA is known as such from the start |
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.function.polymorphism import function_cache
+from tensorflow.python.eager.polymorphic_function import (
+    atomic_function,
+    function_context,
+    tracing_compilation,
+)
+from tensorflow.python.framework import ops as framework_ops
+
+from tfdbg_arrow.writer.hooks.must_run import has_low_level_control_flow
+from tfdbg_arrow.writer.hooks.observation import Observation
+from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.hooks.unobserved import reason_unobserved, this_thread, unobserved_graphs
+from tfdbg_arrow.writer.hooks.xla import must_compile, reaches_own_op, without_xla
+
+_NO_INLINE = "_noinline"
+
+_AttrValue = tf.compat.v1.AttrValue
+
+
+def hook_tracing(observation: Observation, patches: Patches) -> None:
+    """From here on functions are traced anew, and made to record."""
+    patches.put(atomic_function, "from_func_graph", partial(_make_from_func_graph, observation))
+    patches.put(function_context, "make_function_context", partial(_make_make_function_context, observation))
+    patches.put(tracing_compilation, "_create_concrete_function", partial(_make_create_concrete_function, observation))
+
+
+def _make_from_func_graph(observation: Observation, original: Any) -> Any:
+    observer = observation.observer
+
+    def from_func_graph(name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not observation.is_active or this_thread.is_unobserved:
+            return original(name, graph, attrs, *args, **kwargs)
+        text = name.decode() if isinstance(name, bytes) else name
+        if must_compile(attrs):
+            if observer.keeps_xla and not reaches_own_op(graph):
+                unobserved_graphs[graph] = "xla"
+                observer.note_kept_xla(text)
+            else:
+                # XLA has no kernel for a record op: the function would fail to compile.
+                attrs = without_xla(attrs)
+                unobserved_graphs.pop(graph, None)
+                observer.note_without_xla(text)
+        reason = reason_unobserved(graph)
+        if reason == "remote":
+            observer.note_remote(text, None)
+        elif reason is None and has_low_level_control_flow(graph):
+            # A record op in a loop of graph mode cannot be waited for from outside: not by the caller either.
+            attrs = {**(attrs or {}), _NO_INLINE: _AttrValue(b=True)}
+            observer.note_not_inlined(text)
+        observer.before_function(text, graph, reason)
+        function = original(name, graph, attrs, *args, **kwargs)
+        observer.after_function(text, graph, lambda: function.cached_definition)
+        return function
+
+    return from_func_graph
+
+
+def _make_make_function_context(observation: Observation, original: Any) -> Any:
+    def make_function_context(scope_type: Any = None) -> Any:
+        context = original(scope_type)
+        if not observation.is_active or this_thread.is_unobserved:
+            return context
+        observation.observe_thread()
+        reason = reason_unobserved(framework_ops.get_default_graph())
+        # A function that is also called where it cannot be observed has one trace for there and one for here.
+        key = (context.context, "tfdbg_arrow", observation.observer.generation, reason)
+        return function_cache.FunctionContext(key, context.scope_type)
+
+    return make_function_context
+
+
+def _make_create_concrete_function(observation: Observation, original: Any) -> Any:
+    def create_concrete_function(function_type: Any, type_context: Any, func_graph: Any, options: Any) -> Any:
+        if observation.is_active and not this_thread.is_unobserved:
+            is_kept = observation.observer.keeps_xla and must_compile(options.attributes)
+            reason = "xla" if is_kept else reason_unobserved(framework_ops.get_default_graph())
+            if reason is not None:
+                unobserved_graphs[func_graph] = reason
+        return original(function_type, type_context, func_graph, options)
+
+    return create_concrete_function

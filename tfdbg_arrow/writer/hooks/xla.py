@@ -1,0 +1,103 @@
+"""Functions that XLA compiles: it has no kernels for our ops.
+
+| hook | why |
+|---|---|
+| `ConcreteFunction._call_flat` | the gradients of a function that stays compiled are known as such |
+| `atomic_function.from_func_graph` | no function that calls one of ours is compiled; stays for good |
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from tensorflow.python.eager.polymorphic_function import (
+    atomic_function,
+    concrete_function,
+)
+
+from tfdbg_arrow.writer.graphs.node_defs import functions_of
+from tfdbg_arrow.writer.hooks.observation import Observation
+from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.hooks.stripping import is_own
+from tfdbg_arrow.writer.hooks.unobserved import traced_for, unobserved_graphs
+from tfdbg_arrow.writer.warning import warn
+
+_XLA_MUST_COMPILE = "_XlaMustCompile"
+
+
+def must_compile(attributes: Mapping[str, Any] | None) -> bool:
+    """Returns whether the attributes of a function, as values or AttrValues, ask for XLA."""
+    attribute = (attributes or {}).get(_XLA_MUST_COMPILE)
+    return bool(getattr(attribute, "b", attribute))
+
+
+def without_xla(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the attributes of a function but the one that asks for XLA."""
+    return {key: value for key, value in attrs.items() if key != _XLA_MUST_COMPILE}
+
+
+def reaches_own_op(graph: Any) -> bool:
+    """Returns whether a graph, or a function that it calls, holds an op that only we have."""
+    graph_def = graph.as_graph_def()
+    library = {function.signature.name: function.node_def for function in graph_def.library.function}
+    waiting, seen = [graph_def.node], set()
+    while waiting:
+        for node in waiting.pop():
+            if is_own(node):
+                return True
+            for _, _, name in functions_of(node):
+                if name not in seen and name in library:
+                    seen.add(name)
+                    waiting.append(library[name])
+    return False
+
+
+def hook_compiled_calls(observation: Observation, patches: Patches) -> None:
+    """From here on nothing is recorded of the gradients of functions that stay compiled.
+
+    Where a tape is on, a call makes gradient functions, in a graph that does not know what it will be for.
+    """
+
+    def make_call_flat(original: Any) -> Any:
+        is_compiled: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+        def call_flat(function: Any, *args: Any, **kwargs: Any) -> Any:
+            known = is_compiled.get(function)
+            if known is None:
+                attributes = function.function_def.attr
+                known = _XLA_MUST_COMPILE in attributes and attributes[_XLA_MUST_COMPILE].b
+                is_compiled[function] = known
+            if not known or not observation.is_active:
+                return original(function, *args, **kwargs)
+            unobserved_graphs[function.graph] = "xla"
+            with traced_for("xla"):
+                return original(function, *args, **kwargs)
+
+        return call_flat
+
+    patches.put(concrete_function.ConcreteFunction, "_call_flat", make_call_flat)
+
+
+_functions_are_kept_compilable = False
+
+
+def keep_functions_compilable() -> None:
+    """From now on no function that XLA compiles calls one that records, also after recording has ended."""
+    global _functions_are_kept_compilable
+    if _functions_are_kept_compilable:
+        return
+    _functions_are_kept_compilable = True
+    original = atomic_function.from_func_graph
+
+    def from_func_graph(name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
+        if attrs and must_compile(attrs) and reaches_own_op(graph):
+            attrs = without_xla(attrs)
+            warn(
+                f"{graph.name} runs without XLA: it calls a concrete function that was traced while "
+                "recording; trace that one anew to have it compiled"
+            )
+        return original(name, graph, attrs, *args, **kwargs)
+
+    atomic_function.from_func_graph = from_func_graph

@@ -1,0 +1,50 @@
+"""The tensors of graphs: which of them stop the program if they are bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tfdbg_arrow.writer.graphs.description import is_function_graph
+from tfdbg_arrow.writer.graphs.own_ops import TensorBatch
+from tfdbg_arrow.writer.live_stop.masking import mask_reason
+
+_OF_A_SESSION = "it is of a graph that a session runs, which is recorded and not stopped"
+
+
+class GraphJudge:
+    """Says which tensors of graphs stop the program if they are bad.
+
+    Args:
+        is_used_by_graph: Whether another graph, which decides in its turn, uses what a graph returns.
+    """
+
+    def __init__(self, *, is_used_by_graph: Callable[[Any], bool]) -> None:
+        self._is_used_by_graph = is_used_by_graph
+        self._masked: dict[int, tuple[str, str]] = {}
+
+    def judge(self, graph: Any, batches: list[TensorBatch]) -> list[TensorBatch]:
+        """Returns the batches of a graph with what each tensor does."""
+        if not is_function_graph(graph):
+            for batch in batches:
+                for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
+                    self._masked[node] = (f"{batch.op.name}:{tensor.value_index} ({batch.op.type})", _OF_A_SESSION)
+            return batches
+        returned = set() if self._is_used_by_graph(graph) else {id(tensor) for tensor in graph.outputs}
+        return [self._judged(batch, returned) for batch in batches]
+
+    def masked(self, node: int) -> tuple[str, str] | None:
+        """Returns name and reason of a tensor that does not stop the program, given its key; None where it does."""
+        return self._masked.get(node)
+
+    def _judged(self, batch: TensorBatch, returned: set[int]) -> TensorBatch:
+        decides = []
+        for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
+            op_type, slot = batch.op.type, tensor.value_index
+            users = [user.type for user in tensor.consumers()]
+            reason = mask_reason(op_type, slot, users=users, is_returned=id(tensor) in returned)
+            if reason is not None:
+                self._masked[node] = (f"{batch.op.name}:{slot} ({op_type})", reason)
+            decides.append(reason is None)
+        return replace(batch, decides=tuple(decides))

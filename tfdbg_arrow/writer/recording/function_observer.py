@@ -1,0 +1,117 @@
+"""What a recording does when the hooks tell of functions and their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfdbg_arrow.writer.backend import Backend
+from tfdbg_arrow.writer.graphs.description import GraphDescriber
+from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
+from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
+from tfdbg_arrow.writer.graphs.registry import GraphRegistry
+from tfdbg_arrow.writer.live_stop.stop import Stop
+from tfdbg_arrow.writer.recording.function_notes import FunctionNotes
+from tfdbg_arrow.writer.records import NO_VALUE
+from tfdbg_arrow.writer.schedule import StepGate
+
+
+class FunctionObserver:
+    """Records functions and their calls, for one recording.
+
+    No method that the hooks call raises: what fails is counted, said once, and left out. Only what live stop raises
+    goes to the program.
+
+    Args:
+        backend: Records the calls.
+        registry: Knows the functions.
+        describer: Turns their graphs into rows.
+        instrumenter: Makes their graphs record.
+        plain: Gives the functions that run in steps that are left out.
+        gate: Follows the steps, of which some are left out; None: all are recorded.
+        stop: Stops the program; None: nothing does.
+        notes: Told of functions that are not recorded.
+        local_task: Returns the address of this process in the cluster that it is connected to.
+        generation: Tells the recordings of one process apart.
+        keeps_xla: Whether functions that ask for XLA stay compiled.
+
+    Attributes:
+        op_callback: TensorFlow's op callback.
+        end_call: A call has returned its outputs, or raised (None).
+        generation: As given.
+        keeps_xla: As given.
+        stop: As given.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        registry: GraphRegistry,
+        describer: GraphDescriber,
+        instrumenter: GraphInstrumenter,
+        plain: PlainFunctions,
+        gate: StepGate | None,
+        stop: Stop | None,
+        notes: FunctionNotes,
+        local_task: Callable[[], str],
+        generation: int,
+        keeps_xla: bool,
+    ) -> None:
+        self._backend = backend
+        self._registry = registry
+        self._describer = describer
+        self._instrumenter = instrumenter
+        self._plain = plain
+        self._gate = gate
+        self._notes = notes
+        self._local_task = local_task
+        self.stop = stop
+        self.generation = generation
+        self.keeps_xla = keeps_xla
+        self.op_callback = backend.op_callback
+        self.end_call = backend.end_call if stop is None else self._end_call_and_tell
+        self.note_without_xla = notes.without_xla
+        self.note_kept_xla = notes.kept_xla
+        self.note_remote = notes.remote
+        self.note_not_inlined = notes.not_inlined
+
+    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
+        """A call of a function begins; returns its execution index, -1 for none."""
+        if self._gate is not None and not self._gate.is_open:
+            return NO_VALUE
+        settled = self._notes.settled
+        if function_name not in settled and self._registry.graph_id_of_function(function_name.decode()) is None:
+            self._notes.unobserved(function_name.decode())
+        settled.add(function_name)
+        return self._backend.begin_call(function_name, inputs, num_outputs)
+
+    def function_to_run(self, function_name: bytes, /) -> bytes:
+        """Which function is to run where a function is called: in a step that is left out, one without record ops."""
+        gate = self._gate
+        return function_name if gate is None or gate.is_open else self._plain.name_of(function_name)
+
+    def before_function(self, function_name: str, graph: Any, unobserved_for: str | None = None, /) -> None:
+        """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""
+        try:
+            self._instrumenter.prepare(function_name, graph, unobserved_for=unobserved_for)
+        except Exception as error:
+            self._notes.not_instrumented(function_name, error)
+
+    def after_function(self, function_name: str, graph: Any, function_def: Callable[[], Any]) -> None:
+        """A runtime function was made of a graph; `function_def` gives its FunctionDef."""
+        try:
+            self._describer.note_names(graph, function_def)
+        except Exception as error:
+            self._notes.names_unknown(function_name, error)
+
+    def note_connected(self) -> None:
+        """The process is connected to others, whose devices it can use."""
+        task = self._local_task()
+        self._backend.set_local_task(task)
+        self._notes.connected(task)
+
+    def _end_call_and_tell(self, execution_index: int, outputs: Sequence[Any] | None, /) -> None:
+        self._backend.end_call(execution_index, outputs)
+        if self.stop is not None and outputs is not None:
+            self.stop.after_call()

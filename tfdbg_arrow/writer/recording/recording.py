@@ -1,0 +1,266 @@
+"""One recording: the hooks, the backend, the sink and what lies between, put together, begun and ended."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tfdbg_arrow.schema.logdir_layout import spool_path, value_spool_path
+from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend
+from tfdbg_arrow.writer.graphs.description import GraphDescriber
+from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
+from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
+from tfdbg_arrow.writer.graphs.registry import GraphRegistry
+from tfdbg_arrow.writer.hooks import autograph, cluster, must_run, runtime, sessions, stop_errors
+from tfdbg_arrow.writer.hooks.installation import Hooks
+from tfdbg_arrow.writer.live_stop.eager_watch import EagerWatch
+from tfdbg_arrow.writer.live_stop.graph_judge import GraphJudge
+from tfdbg_arrow.writer.live_stop.origins import Origin, find_origins
+from tfdbg_arrow.writer.live_stop.stop import Stop
+from tfdbg_arrow.writer.recording.capture_stats import CaptureStats
+from tfdbg_arrow.writer.recording.coverage import Coverage
+from tfdbg_arrow.writer.recording.function_notes import FunctionNotes
+from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
+from tfdbg_arrow.writer.recording.marks import Marks
+from tfdbg_arrow.writer.recording.run_row import new_run, run_row
+from tfdbg_arrow.writer.recording.session_runs import SessionRuns
+from tfdbg_arrow.writer.remote.settings import (
+    LOCAL_FLUSH_INTERVAL_S,
+    REMOTE_FLUSH_INTERVAL_S,
+)
+from tfdbg_arrow.writer.remote.uploader import Uploader
+from tfdbg_arrow.writer.rows import Row
+from tfdbg_arrow.writer.schedule import StepGate
+from tfdbg_arrow.writer.settings import Settings
+from tfdbg_arrow.writer.sink.sink import Sink
+from tfdbg_arrow.writer.stacks import StackTable
+
+_generations = itertools.count(1)
+
+
+class Recording:
+    """One recording, from enable() to disable(): its parts, put together."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._generation = next(_generations)
+        self._run = new_run()
+        self._uploader = (
+            Uploader(settings.remote, local=settings.logdir, run_id=self.run_id, on_trouble=self._note_upload_trouble)
+            if settings.remote is not None
+            else None
+        )
+        self._backend = choose_backend(
+            settings,
+            spool_path=settings.logdir / spool_path(self.run_id),
+            value_path=settings.logdir / value_spool_path(self.run_id),
+            generation=self._generation,
+        )
+        self._stats = CaptureStats(self._append, num_events=self._backend.num_events)
+        self._coverage = Coverage(settings, stats=self._stats)
+        registry = GraphRegistry()
+        judge = GraphJudge(is_used_by_graph=must_run.is_used_by_graph)
+        self.stop = None if settings.on_nonfinite == "record" else self._make_stop(judge, registry)
+        self._sink = Sink(
+            settings.logdir,
+            self.run_id,
+            recorder=self._backend,
+            nodes=registry,
+            call_graph=registry,
+            circular_buffer_size=settings.circular_buffer_size,
+            flush_interval_s=LOCAL_FLUSH_INTERVAL_S if self._uploader is None else REMOTE_FLUSH_INTERVAL_S,
+            dump_after=settings.dump_after if settings.dump_on is not None else None,
+            max_bytes=settings.max_bytes,
+            on_failure=self._stats.warn_once,
+            uploader=self._uploader,
+            on_records=None if self.stop is None else self.stop.see_records,
+        )
+        self._backend.stack_table = StackTable(self._sink.append, original_location=autograph.original_location)
+        notes = FunctionNotes(self._stats)
+        self._describer = GraphDescriber(
+            registry,
+            self._sink.append,
+            coverage=self._coverage,
+            own_result=must_run.own_result,
+            intern_stack=self._backend.intern_stack,
+            intern_traceback=self._backend.stack_table.add_traceback,
+            on_unknown_callee=notes.unobserved,
+        )
+        instrumenter = GraphInstrumenter(
+            registry,
+            self._describer,
+            record_ops=self._backend.record_ops,
+            single_record_ops=self._backend.session_record_ops,
+            is_pruned=sessions.is_pruned,
+            make_run=must_run.make_run if settings.on_nonfinite != "raise" else must_run.make_run_before_next,
+            is_remote=cluster.is_remote,
+            judge=None if self.stop is None else judge.judge,
+        )
+        gate = StepGate(settings.steps) if settings.steps is not None else None
+        self._marks = Marks(
+            gate,
+            backend=self._backend,
+            append=self._sink.append,
+            set_paused=self._set_paused,
+            stats=self._stats,
+        )
+        self._session_runs = SessionRuns(
+            settings,
+            registry=registry,
+            instrumenter=instrumenter,
+            append=self._sink.append,
+            record_ops=self._backend.session_record_ops,
+            events=self._backend.events,
+            step=lambda: self._marks.step,
+            note=self._stats.note,
+            generation=self._generation,
+        )
+        observer = FunctionObserver(
+            backend=self._backend,
+            registry=registry,
+            describer=self._describer,
+            instrumenter=instrumenter,
+            plain=PlainFunctions(runtime.RuntimeFunctions(), on_error=self._stats.note_failure),
+            gate=gate,
+            stop=self.stop,
+            notes=notes,
+            local_task=cluster.local_task,
+            generation=self._generation,
+            keeps_xla=settings.xla == "keep",
+        )
+        self._hooks = Hooks(observer)
+        self._session_hooks = sessions.SessionHooks(self._session_runs)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run that it makes."""
+        return self._run.run_id
+
+    def start(self) -> None:
+        """Begins to record."""
+        try:
+            if self._uploader is not None:
+                self._uploader.start()
+            self._sink.append("run", [self._run_row(is_clean_end=False)])
+            self._sink.start()
+        except Exception:
+            self._backend.stop()
+            self._backend.remove_files()
+            if self._uploader is not None:
+                self._uploader.discard()
+            raise
+        handlers = Handlers(
+            on_graph_op=self._describer.note_creation,
+            covers_op=self._coverage.level_of_op if self.settings.has_op_filter else None,
+            on_error=self._stats.note_failure,
+        )
+        if self.stop is not None:
+            handlers = replace(
+                handlers, on_nonfinite=self.stop.on_eager_op, on_bad_graph_tensors=self.stop.on_bad_graph_tensors
+            )
+            reaction = OnNonFinite.FAIL if self.settings.on_nonfinite == "raise" else OnNonFinite.NOTE
+            self._backend.set_on_nonfinite(reaction, self.run_id)
+        self._backend.start(handlers)
+        self._session_runs.start(handlers)
+        self._hooks.install()
+        self._session_hooks.install()
+
+    def close(self) -> None:
+        """Ends recording and writes what is left."""
+        self._session_hooks.remove()
+        self._hooks.remove()
+        self._session_runs.stop()
+        self._backend.stop()
+        self._describer.close()
+        self._marks.close()
+        self._sink.close(run_row=self._run_row(is_clean_end=True))
+        self._backend.remove_files()
+        if self._uploader is not None:
+            self._close_uploader(self._uploader)
+
+    def abandon(self) -> None:
+        """Forgets the recording in a fork's child, which must not write into its parent's run."""
+        self._session_hooks.remove()
+        self._hooks.remove()
+        self._backend.abandon()
+        if self._uploader is not None:
+            self._uploader.unlock()
+
+    def flush(self) -> None:
+        """Writes everything recorded so far."""
+        self._sink.flush()
+        if self._uploader is not None:
+            self._uploader.hurry()
+
+    def mark(self, step: int | None, labels: dict[str, object]) -> None:
+        """Labels the events from here on."""
+        self._marks.add(step, labels)
+
+    def _set_paused(self, paused: bool) -> None:
+        self._backend.set_paused(paused)
+        self._session_runs.set_paused(paused)
+
+    def _append(self, table: str, rows: Sequence[Row]) -> None:
+        self._sink.append(table, rows)
+
+    def _run_row(self, *, is_clean_end: bool) -> Row:
+        return run_row(
+            self._run,
+            self.settings,
+            health_backend=self._backend.name,
+            local_task=cluster.local_task(),
+            is_clean_end=is_clean_end,
+        )
+
+    def _make_stop(self, judge: GraphJudge, registry: GraphRegistry) -> Stop:
+        def find(event_indexes: Sequence[int]) -> Sequence[Origin]:
+            self.flush()
+            return find_origins(self.settings.logdir, self.run_id, event_indexes)
+
+        noted: set[tuple[str, str]] = set()
+
+        def note(subject: str, reason: str) -> None:
+            if (subject, reason) not in noted:
+                noted.add((subject, reason))
+                self._stats.add("masked", subject, reason)
+
+        watch = EagerWatch(
+            tensor_id=runtime.eager_tensor_id,
+            set_watching=self._backend.set_watching,
+            is_function=lambda name: registry.graph_id_of_function(name) is not None,
+            note=note,
+        )
+        return Stop(
+            self.settings.on_nonfinite,
+            logdir=self.settings.logdir if self.settings.remote is None else self.settings.shown_logdir,
+            run_id=self.run_id,
+            find=find,
+            watch=watch,
+            judge=judge,
+            note=note,
+            take_notes=self._backend.take_nonfinite_notes,
+            let_pass=stop_errors.let_pass,
+            on_error=self._stats.note_failure,
+        )
+
+    def _note_upload_trouble(self, reason: str) -> None:
+        text = f"{self.settings.shown_logdir} cannot be reached ({reason}); parts wait in {self.settings.logdir}"
+        self._stats.add("failed", "upload", text)
+        self._stats.warn_once(f"{text}, and are sent when it can be reached again", key="upload")
+
+    def _say_waiting(self, num_parts: int, timeout_s: float) -> None:
+        shown = self.settings.shown_logdir
+        sys.stderr.write(f"tfdbg_arrow: sending the last {num_parts} parts to {shown}, {timeout_s:.0f} s at most\n")
+
+    def _close_uploader(self, uploader: Uploader) -> None:
+        shown = self.settings.shown_logdir
+        unsent = uploader.close(on_wait=self._say_waiting)
+        if unsent is not None:
+            self._stats.warn_once(
+                f"{unsent.num_parts} parts ({unsent.size_bytes:,} bytes) of the run {self.run_id} were not sent to "
+                f"{shown}; they are kept in {unsent.directory}. When this process has ended, send them by: "
+                f"tfdbg-arrow upload --remove {shlex.quote(str(unsent.directory))} {shlex.quote(shown)}"
+            )

@@ -1,0 +1,114 @@
+"""Who is recorded: the identity of a run, and its row of the `run` table."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from dataclasses import dataclass
+
+from tfdbg_arrow._version import __version__
+from tfdbg_arrow.schema import FORMAT_VERSION
+from tfdbg_arrow.schema.logdir_layout import make_run_id
+from tfdbg_arrow.writer.rows import Row, to_json, wall_time_columns
+from tfdbg_arrow.writer.settings import Settings
+from tfdbg_arrow.writer.stacks import as_utf8
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunIdentity:
+    """A run: one recording of one process.
+
+    Attributes:
+        run_id: Its id.
+        start_ns: When it began, in nanoseconds since the epoch.
+    """
+
+    run_id: str
+    start_ns: int
+
+
+def new_run() -> RunIdentity:
+    """Returns the identity of a run that this process begins now."""
+    start_ns = time.time_ns()
+    run_id = make_run_id(start_ns, host_name=socket.gethostname(), pid=os.getpid())
+    return RunIdentity(run_id=run_id, start_ns=start_ns)
+
+
+def run_row(run: RunIdentity, settings: Settings, *, health_backend: str, local_task: str, is_clean_end: bool) -> Row:
+    """Returns the row of a run.
+
+    Args:
+        run: The run.
+        settings: Its settings.
+        health_backend: The backend that measures health.
+        local_task: Address of this process in the cluster that it is connected to; empty where there is none.
+        is_clean_end: Whether it ends now, and all of it was written.
+    """
+    import numpy
+    import tensorflow as tf
+
+    keras = sys.modules.get("keras")
+    return {
+        "run_id": run.run_id,
+        **wall_time_columns(run.start_ns),
+        "end_wall_time_ns": time.time_ns() if is_clean_end else None,
+        "is_clean_end": is_clean_end,
+        "format_version": FORMAT_VERSION,
+        "tfdbg_arrow_version": __version__,
+        "tensorflow_version": tf.__version__,
+        "keras_version": getattr(keras, "__version__", None),
+        "python_version": platform.python_version(),
+        "platform": platform.platform(),
+        "host_name": socket.gethostname(),
+        "pid": os.getpid(),
+        "worker": _worker_of(os.environ.get("TF_CONFIG")) or _worker_at(local_task),
+        "command_line": as_utf8(to_json(sys.orig_argv)),
+        "working_directory": _working_directory(),
+        "tensor_debug_mode": settings.mode.name,
+        "circular_buffer_size": settings.circular_buffer_size,
+        "op_regex": settings.op_regex.pattern if settings.op_regex is not None else None,
+        "tensor_dtypes": settings.tensor_dtypes_text,
+        "health_backend": health_backend,
+        "settings": to_json(
+            {
+                "requested_health_backend": settings.health_backend,
+                "spool_size_bytes": settings.spool_size_bytes,
+                "dtypes": sorted(settings.dtypes),
+                "xla": settings.xla,
+                "values": settings.values.text if settings.values is not None else None,
+                "steps": str(settings.steps) if settings.steps is not None else None,
+                "max_bytes": settings.max_bytes,
+                "dump_on": settings.dump_on,
+                "dump_after": settings.dump_after if settings.dump_on is not None else None,
+                "numpy_version": numpy.__version__,
+                "num_cpus": os.cpu_count(),
+                "on_nonfinite": settings.on_nonfinite if isinstance(settings.on_nonfinite, str) else "callable",
+            }
+        ),
+    }
+
+
+def _worker_of(tf_config: str | None) -> str | None:
+    """Task type and index from the environment variable that TensorFlow's clusters set."""
+    try:
+        task = json.loads(tf_config or "{}").get("task", {})
+        return f"{task['type']}:{task['index']}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _worker_at(task: str) -> str | None:
+    """Task type and index from an address, as `/job:chief/replica:0/task:0`."""
+    parts = dict(part.split(":", 1) for part in task.split("/") if ":" in part)
+    return f"{parts['job']}:{parts['task']}" if "job" in parts and "task" in parts else None
+
+
+def _working_directory() -> str:
+    try:
+        return as_utf8(os.getcwd())
+    except OSError:
+        return ""

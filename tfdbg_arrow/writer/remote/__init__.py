@@ -1,0 +1,1 @@
+"""Logdirs at URLs: what a recording sends there, and when."""

@@ -1,0 +1,185 @@
+"""What a run's copy at a URL holds, and what it still lacks: which part to send next, which manifest to write.
+
+A manifest there names only parts that lie there whole. Each line of the manifest here is one change that the manifest
+there makes at once or not yet: rows that a reader found do not vanish while their merged part is on its way. Changes
+of parts that were replaced before they were sent run together, so that only what holds now is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tfdbg_arrow.schema.logdir_layout import ManifestEntry, add_line
+from tfdbg_arrow.writer.sink.convert import EVENT_TABLES
+
+
+@dataclass(kw_only=True, eq=False)
+class _Change:
+    """Parts that take, all at once, the place of parts that the manifest there names."""
+
+    removes: dict[str, ManifestEntry] = field(default_factory=dict)
+    adds: dict[str, ManifestEntry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drop:
+    """Parts to give up.
+
+    Attributes:
+        removed: Parts that were not sent.
+        restored: The parts that these had replaced, which lie there and hold again.
+    """
+
+    removed: tuple[ManifestEntry, ...]
+    restored: tuple[ManifestEntry, ...]
+
+    @property
+    def lost_rows(self) -> dict[str, int]:
+        """How many rows are lost, by table."""
+        lost: dict[str, int] = {}
+        for sign, entries in ((1, self.removed), (-1, self.restored)):
+            for entry in entries:
+                lost[entry.table] = lost.get(entry.table, 0) + sign * entry.rows
+        return {table: rows for table, rows in lost.items() if rows > 0}
+
+
+class RemoteRun:
+    """The state of one run's copy. Not thread-safe.
+
+    Args:
+        named: The parts that the manifest there names already.
+    """
+
+    def __init__(self, named: Iterable[ManifestEntry] = ()) -> None:
+        self._named = {entry.path: entry for entry in named}
+        self._published = dict(self._named)
+        self._pending: list[_Change] = []
+        self._tried: set[str] = set()
+        self._sent: set[str] = set()
+        self._condemned: dict[str, None] = {}
+        self._garbage: dict[str, None] = {}
+        self._is_dirty = not self._named  # without a manifest, readers would take every part that they find
+
+    def change(self, removed: Sequence[str], added: Sequence[ManifestEntry]) -> None:
+        """Takes a line of the manifest here."""
+        gone = frozenset(removed)
+        touched = [change for change in self._pending if not gone.isdisjoint(change.adds)]
+        merged = _Change()
+        for change in touched:
+            self._pending.remove(change)
+            merged.removes.update(change.removes)
+            merged.adds.update(change.adds)
+        for path in removed:
+            if merged.adds.pop(path, None) is not None:
+                self._sent.discard(path)
+                if path in self._tried:
+                    self._condemn(path)
+            elif path in self._named:
+                merged.removes[path] = self._named[path]
+        for entry in added:
+            if merged.removes.pop(entry.path, None) is None and self._named.get(entry.path) != entry:
+                merged.adds[entry.path] = entry
+        if merged.removes or merged.adds:
+            self._pending.append(merged)
+        self._settle()
+
+    def next_to_send(self) -> ManifestEntry | None:
+        """Returns the part to send now, which may lie there in pieces from then on; None if there is none."""
+        for change in self._pending:
+            for entry in change.adds.values():
+                if entry.path not in self._sent:
+                    self._tried.add(entry.path)
+                    return entry
+        return None
+
+    def note_sent(self, entry: ManifestEntry) -> None:
+        """A part lies there whole."""
+        if self.holds(entry):
+            self._sent.add(entry.path)
+            self._settle()
+        else:  # replaced while it was on its way
+            self._condemn(entry.path)
+
+    def postpone(self, entry: ManifestEntry) -> None:
+        """Has a part that cannot be sent wait until all others were."""
+        self._pending.sort(key=lambda change: entry.path in change.adds)
+
+    def holds(self, entry: ManifestEntry) -> bool:
+        """Whether a part still waits to be sent."""
+        return any(entry.path in change.adds for change in self._pending)
+
+    def manifest(self) -> tuple[str, dict[str, ManifestEntry]] | None:
+        """Returns the manifest to write there, and what it names; None if nothing changed."""
+        if not self._is_dirty:
+            return None
+        self._is_dirty = False
+        return "".join(map(add_line, self._named.values())), dict(self._named)
+
+    def note_published(self, named: dict[str, ManifestEntry]) -> None:
+        """The manifest lies there; parts that it does not name can go.
+
+        Args:
+            named: What `manifest` returned with it.
+        """
+        self._published = named
+        for path in [path for path in self._condemned if path not in named]:
+            del self._condemned[path]
+            self._garbage[path] = None
+
+    def note_unpublished(self) -> None:
+        """Writing the manifest failed."""
+        self._is_dirty = True
+
+    def next_garbage(self) -> str | None:
+        """Returns the path of a file that lies there for nothing; None if there is none."""
+        return next(iter(self._garbage), None)
+
+    def note_removed(self, path: str) -> None:
+        """A file is no longer there."""
+        self._garbage.pop(path, None)
+
+    @property
+    def published(self) -> Mapping[str, ManifestEntry]:
+        """The parts that the manifest there names, oldest first."""
+        return self._published
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the copy is as the run is here."""
+        return not (self._pending or self._is_dirty or self._garbage or self._condemned)
+
+    def unsent(self) -> tuple[ManifestEntry, ...]:
+        """Returns the parts that are not sent."""
+        return tuple(
+            entry for change in self._pending for entry in change.adds.values() if entry.path not in self._sent
+        )
+
+    def oldest_drop(self) -> Drop | None:
+        """Returns the oldest unsent rows of events that can be given up; None if there are none."""
+        for change in self._pending:
+            entries = change.adds.values()
+            if any(entry.rows and entry.path not in self._sent for entry in entries) and all(
+                entry.table in EVENT_TABLES for entry in entries
+            ):
+                return Drop(removed=tuple(entries), restored=tuple(change.removes.values()))
+        return None
+
+    def _settle(self) -> None:
+        """Takes over the changes of which every part is there."""
+        for change in list(self._pending):
+            if self._sent.issuperset(change.adds):
+                self._pending.remove(change)
+                self._sent.difference_update(change.adds)
+                self._tried.difference_update(change.adds)
+                for path in change.removes:
+                    self._named.pop(path, None)
+                    self._condemn(path)
+                self._named.update(change.adds)
+                self._is_dirty = True
+
+    def _condemn(self, path: str) -> None:
+        """Has a file removed, but not before a manifest without it lies there."""
+        self._tried.discard(path)
+        self._condemned[path] = None
+        self._is_dirty = True

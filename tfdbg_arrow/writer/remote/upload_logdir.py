@@ -1,0 +1,212 @@
+"""Sends whole runs of a logdir here to a URL: what an interrupted recording left, or any other logdir."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tfdbg_arrow.errors import BrokenPartError, LogdirError, TfdbgArrowError
+from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.schema.location import RemoteDirectory, described, is_final
+from tfdbg_arrow.schema.logdir_layout import (
+    MARKER_NAME,
+    ManifestEntry,
+    is_part_name,
+    live_parts,
+    manifest_changes,
+    manifest_path,
+    parse_marker,
+    part_directory,
+    run_ids,
+    spool_path,
+    value_spool_path,
+)
+from tfdbg_arrow.writer.remote.locking import locked_directory
+from tfdbg_arrow.writer.remote.run import RemoteRun
+from tfdbg_arrow.writer.remote.transfer import Transfer, mark_remote
+
+_T = TypeVar("_T")
+_ATTEMPTS = 6
+"""How often a request is tried before the store counts as out of reach."""
+_BACKOFF_S = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadedRun:
+    """A run that lies at the URL as it lies here: its id, and how many parts and bytes were sent now."""
+
+    run_id: str
+    num_parts: int
+    size_bytes: int
+
+
+def upload_logdir(
+    local: Path,
+    remote: RemoteDirectory,
+    *,
+    remove: bool = False,
+    on_part: Callable[[ManifestEntry], None] | None = None,
+) -> tuple[UploadedRun, ...]:
+    """Sends every run of a logdir; what lies at the URL already is not sent again.
+
+    Args:
+        local: The logdir here.
+        remote: Where to; made if missing. It may hold other runs.
+        remove: Whether to remove the runs here once they lie there, and the logdir when it holds nothing else.
+        on_part: Told of each part that was sent.
+
+    Raises:
+        LogdirError: The path is not a logdir, is in use, or the URL cannot be written.
+        FormatVersionError: Either is of another MAJOR version.
+        BrokenPartError: A part is not what its manifest says, or is in neither place.
+    """
+    _check_local(local)
+    with locked_directory(local):
+        runs = run_ids(local)
+        if not runs:
+            raise LogdirError(f"{local} holds no run to send; give the directory that a recording wrote.")
+        _repeated(remote, lambda: mark_remote(remote))
+        sent = tuple(_upload_run(local, remote, run_id=run_id, on_part=on_part) for run_id in runs)
+        if remove:
+            for run_id in runs:
+                _remove_run(local, run_id=run_id)
+            _remove_logdir(local)
+        return sent
+
+
+def remove_run_if_empty(remote: RemoteDirectory, *, run_id: str) -> bool:
+    """Removes a run from a URL if no table but `run` has rows; returns whether it did.
+
+    Raises:
+        LogdirError: The URL cannot be read or written.
+    """
+    with described(f"the run {run_id} cannot be removed from {remote}"):
+        parts = _remote_parts(remote, run_id=run_id)
+        if not parts or any(entry.rows for entry in parts if entry.table != "run"):
+            return False
+        remote.remove(manifest_path(run_id))
+        for entry in parts:
+            remote.remove(entry.path)
+    return True
+
+
+def _check_local(local: Path) -> None:
+    marker = local / MARKER_NAME
+    try:
+        text = marker.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise LogdirError(
+            f"{local} is not a logdir of tfdbg_arrow: {MARKER_NAME} cannot be read ({error.strerror}); give the "
+            "directory that a recording wrote."
+        ) from error
+    parse_marker(text, path=marker)
+
+
+def _upload_run(
+    local: Path, remote: RemoteDirectory, *, run_id: str, on_part: Callable[[ManifestEntry], None] | None
+) -> UploadedRun:
+    there = _repeated(remote, lambda: _remote_parts(remote, run_id=run_id))
+    manifest = local / manifest_path(run_id)
+    text = manifest.read_text(encoding="utf-8", errors="replace")
+    changes = list(manifest_changes(text, run_id=run_id, path=manifest))
+    known = {entry.path: entry for change in changes for entry in change.added}
+    strange = [entry.path for entry in there if known.get(entry.path) != entry]
+    if strange:
+        raise LogdirError(
+            f"{remote} holds another state of the run {run_id}, with {strange[0]}, of which {manifest} does not tell; "
+            "send the run from where it was recorded, or to another URL."
+        )
+    run = RemoteRun(there)
+    for change in changes:
+        run.change(change.removed, change.added)
+    waiting = {entry.path: entry for entry in run.unsent()}
+    for entry in waiting.values():
+        _check_part(local, entry, remote=remote)
+    transfer = Transfer(run, run_id=run_id, local=local, remote=remote)
+    while _repeated(remote, transfer.step):
+        left = {entry.path for entry in run.unsent()}
+        for path in [path for path in waiting if path not in left]:
+            entry = waiting.pop(path)
+            if on_part is not None:
+                on_part(entry)
+    live = live_parts(text, run_id=run_id, path=manifest)
+    _repeated(remote, lambda: _remove_strays(remote, live, run_id=run_id))
+    sent = [entry for entry in live if entry not in there]
+    return UploadedRun(run_id=run_id, num_parts=len(sent), size_bytes=sum(entry.bytes for entry in sent))
+
+
+def _remote_parts(remote: RemoteDirectory, *, run_id: str) -> tuple[ManifestEntry, ...]:
+    path = manifest_path(run_id)
+    try:
+        content = remote.read_bytes(path)
+    except FileNotFoundError:
+        return ()
+    return live_parts(content.decode("utf-8", errors="replace"), run_id=run_id, path=f"{remote}/{path}")
+
+
+def _check_part(local: Path, entry: ManifestEntry, *, remote: RemoteDirectory) -> None:
+    """Refuses to send what is not there, or is not what the manifest says."""
+    path = local / entry.path
+    try:
+        with open(path, "rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise BrokenPartError(f"{entry.path} is neither in {local} nor at {remote}; restore it in {local}.") from None
+    except OSError as error:
+        raise BrokenPartError(f"{path} cannot be read ({error.strerror}); restore it.") from error
+    if found != entry.sha256:
+        raise BrokenPartError(
+            f"{path} has the SHA-256 {found}, expected {entry.sha256} as in the manifest: it was changed since it was "
+            "written; restore it."
+        )
+
+
+def _remove_strays(remote: RemoteDirectory, live: tuple[ManifestEntry, ...], *, run_id: str) -> None:
+    """Removes what an interrupted upload left: parts that the manifest does not name."""
+    kept = {entry.path for entry in live}
+    for table in {entry.table for entry in live} | {table.name for table in TABLES}:
+        directory = part_directory(table, run_id=run_id)
+        for name in remote.names(directory):
+            path = f"{directory}/{name}"
+            if is_part_name(name.removesuffix(".tmp")) and path not in kept:
+                remote.remove(path)
+
+
+def _repeated(remote: RemoteDirectory, action: Callable[[], _T]) -> _T:
+    """Returns what an action gives; the store's failures are tried again a few times."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return action()
+        except TfdbgArrowError:
+            raise
+        except Exception as error:
+            if attempt == _ATTEMPTS or is_final(error):
+                with described(f"{remote} cannot be written"):
+                    raise
+            time.sleep(_BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
+    raise AssertionError("unreachable")
+
+
+def _remove_run(local: Path, *, run_id: str) -> None:
+    # The manifest last: what an interruption leaves can be sent again.
+    for table in TABLES:
+        shutil.rmtree(local / part_directory(table.name, run_id=run_id), ignore_errors=True)
+    for path in (spool_path(run_id), value_spool_path(run_id), manifest_path(run_id)):
+        (local / path).unlink(missing_ok=True)
+
+
+def _remove_logdir(local: Path) -> None:
+    """Removes the logdir if nothing but its own empty directories and its marker is left."""
+    with contextlib.suppress(OSError):  # something else lies there
+        for directory in [path for path in local.iterdir() if path.is_dir()]:
+            directory.rmdir()
+        if [path.name for path in local.iterdir()] == [MARKER_NAME]:
+            (local / MARKER_NAME).unlink()
+            local.rmdir()

@@ -1,0 +1,1 @@
+"""The sink: from the spool to sealed Parquet parts."""

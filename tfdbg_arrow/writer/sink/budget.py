@@ -1,0 +1,212 @@
+"""The budget: what the parts of events may take on disk.
+
+The parts that one batch of events became are a segment. The first segments, up to half of the budget, stay, and so
+do the last; where the sum grows too large, the oldest segment between them is dropped, its parts of all tables at
+once. Segments that hold a first bad value stay too. Neighbouring small segments are merged meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tfdbg_arrow.schema.logdir_layout import ManifestEntry
+from tfdbg_arrow.writer.records import Kind
+from tfdbg_arrow.writer.sink.batch import Batch, pick
+from tfdbg_arrow.writer.sink.convert import EVENT_TABLES
+from tfdbg_arrow.writer.sink.parts import PartWriter
+from tfdbg_arrow.writer.sink.ring import bad_positions
+
+NUM_GRAINS = 16
+"""Into how many pieces a budget is divided: segments are merged up to the size of one."""
+_MAX_SMALL = 32
+"""More neighbouring small segments than this are merged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Segment:
+    first_event: int
+    last_event: int
+    parts: dict[str, tuple[ManifestEntry, ...]]
+    """By table."""
+    is_pinned: bool
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(entry.bytes for entries in self.parts.values() for entry in entries)
+
+
+class Budget:
+    """Keeps the parts of events of one run within a number of bytes.
+
+    Args:
+        parts: The run's parts.
+        max_bytes: The bound.
+    """
+
+    def __init__(self, parts: PartWriter, *, max_bytes: int) -> None:
+        self._parts = parts
+        self.max_bytes = max_bytes
+        self._grain = max_bytes // NUM_GRAINS
+        self._segments: list[_Segment] = []
+        self._seen_kinds: set[str] = set()
+        self._dropped: list[tuple[int, int]] = []
+        self._dropped_rows: dict[str, int] = {}
+
+    @property
+    def has_dropped(self) -> bool:
+        """Whether anything was dropped so far."""
+        return bool(self._dropped)
+
+    def is_too_large(self, tables: Mapping[str, pa.Table]) -> bool:
+        """Returns whether a batch of events is to be split before it is written."""
+        return bool(sum(table.nbytes for table in tables.values()) > self._grain)
+
+    def holds_first_bad(self, batch: Batch) -> bool:
+        """Returns whether a batch holds the first infinity or the first NaN; it is asked of each batch once."""
+        kinds = {kind for kind, positions in bad_positions(batch).items() if len(positions)}
+        is_first = bool(kinds - self._seen_kinds)
+        self._seen_kinds |= kinds
+        return is_first
+
+    def add(self, entries: Sequence[ManifestEntry], *, first_event: int, last_event: int, is_pinned: bool) -> None:
+        """Takes the parts that one batch of events became, and drops and merges what is needed.
+
+        Args:
+            entries: At most one for each table.
+            first_event: The least event_index.
+            last_event: The greatest one.
+            is_pinned: Whether they stay, whatever the sum is.
+
+        Raises:
+            OSError: The manifest or a merged part cannot be written.
+            BrokenPartError: A part was changed since it was written.
+        """
+        parts: dict[str, tuple[ManifestEntry, ...]] = {entry.table: (entry,) for entry in entries}
+        self._segments.append(
+            _Segment(first_event=first_event, last_event=last_event, parts=parts, is_pinned=is_pinned)
+        )
+        self._enforce()
+        self._merge_small()
+
+    def summary(self) -> list[tuple[str, str, int]]:
+        """Returns (table, reason, number of rows) of what was dropped."""
+        ranges = ", ".join(f"{first} to {last}" for first, last in _joined(self._dropped))
+        reason = f"Beyond max_bytes={self.max_bytes} the middle of the run was dropped: the events {ranges}."
+        return [(table, reason, rows) for table, rows in self._dropped_rows.items()]
+
+    def _enforce(self) -> None:
+        """Drops segments; two grains stay free for what is written and merged next."""
+        total = sum(segment.size_bytes for segment in self._segments)
+        while total > self.max_bytes - 2 * self._grain:
+            segment = self._least_wanted()
+            if segment is None:
+                return
+            total -= segment.size_bytes
+            self._drop(segment)
+
+    def _least_wanted(self) -> _Segment | None:
+        """Returns the oldest segment behind the first half of the budget, or another if there is none; None at last."""
+        head, num_head = 0, 0
+        for segment in self._segments:
+            head += segment.size_bytes
+            is_behind = bool(self._dropped) and segment.first_event > min(self._dropped)[0]
+            if is_behind or head > self.max_bytes // 2:
+                break
+            num_head += 1
+        middle = [*self._segments[num_head:-1], *reversed(self._segments[:num_head]), *self._segments[-1:]]
+        loose = next((segment for segment in middle if not segment.is_pinned), None)
+        if loose is not None:
+            return loose
+        # Of those that stay, at last the elements go: the health is what they stay for.
+        return next((_only(segment, "tensor_value") for segment in middle if "tensor_value" in segment.parts), None)
+
+    def _drop(self, segment: _Segment) -> None:
+        self._parts.drop([entry.path for entries in segment.parts.values() for entry in entries])
+        self._dropped.append((segment.first_event, segment.last_event))
+        for table, entries in segment.parts.items():
+            rows = sum(entry.rows for entry in entries)
+            self._dropped_rows[table] = self._dropped_rows.get(table, 0) + rows
+        self._segments = [left for each in self._segments if (left := _without(each, segment)).parts]
+
+    def _merge_small(self) -> None:
+        """Merges neighbours, up to a grain, if there are many small ones."""
+        small = [segment for segment in self._segments if not segment.is_pinned and segment.size_bytes < self._grain]
+        if len(small) <= _MAX_SMALL:
+            return
+        merged: list[_Segment] = []
+        group: list[_Segment] = []
+        size = 0
+        for segment in self._segments:
+            fits = segment in small and size + segment.size_bytes <= self._grain
+            if group and not fits:
+                merged.append(self._merge(group))
+                group, size = [], 0
+            if segment in small:
+                group.append(segment)
+                size += segment.size_bytes
+            else:
+                merged.append(segment)
+        if group:
+            merged.append(self._merge(group))
+        self._segments = merged
+
+    def _merge(self, group: Sequence[_Segment]) -> _Segment:
+        if len(group) == 1:
+            return group[0]
+        parts = {}
+        for table in EVENT_TABLES:
+            entries = tuple(entry for segment in group for entry in segment.parts.get(table, ()))
+            if entries:
+                parts[table] = self._parts.merge(table, [entry.path for entry in entries])
+        return _Segment(first_event=group[0].first_event, last_event=group[-1].last_event, parts=parts, is_pinned=False)
+
+
+def split_in_two(batch: Batch) -> list[Batch]:
+    """Returns the halves of a batch, groups of records whole; none for a batch of one group.
+
+    They part between executions where there are several.
+    """
+    heads = np.flatnonzero(batch.heads == np.arange(len(batch)))
+    if len(heads) < 2:
+        return []
+    kinds = batch.kind[heads]
+    begins = np.isin(kinds[1:], (Kind.EXECUTION, Kind.EXTERNAL_TENSOR)) & (kinds[:-1] != Kind.EXTERNAL_TENSOR)
+    choices = heads[1:][begins] if begins.any() else heads[1:]
+    cut = int(choices[np.abs(choices - len(batch) // 2).argmin()])
+    return [Batch(pick(batch.records, np.arange(cut))), Batch(pick(batch.records, np.arange(cut, len(batch))))]
+
+
+def _only(segment: _Segment, table: str) -> _Segment:
+    return _Segment(
+        first_event=segment.first_event,
+        last_event=segment.last_event,
+        parts={table: segment.parts[table]},
+        is_pinned=segment.is_pinned,
+    )
+
+
+def _without(segment: _Segment, dropped: _Segment) -> _Segment:
+    gone = {entry.path for entries in dropped.parts.values() for entry in entries}
+    parts = {
+        table: left
+        for table, entries in segment.parts.items()
+        if (left := tuple(entry for entry in entries if entry.path not in gone))
+    }
+    return _Segment(
+        first_event=segment.first_event, last_event=segment.last_event, parts=parts, is_pinned=segment.is_pinned
+    )
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns ranges in order, those that meet as one."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return joined

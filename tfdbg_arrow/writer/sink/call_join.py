@@ -1,0 +1,252 @@
+"""Which call a graph tensor was computed in: step id -> execution.
+
+A step id is new for each call of an outermost function. It belongs to the call in flight whose outermost graph
+reaches the graphs of all its tensors. Where several calls do (two threads inside the same function at once), an
+argument of the step whose memory is that of one call's argument decides; else the answer is -1, never a guess.
+
+Source: design of the recording: the call is recorded before it runs, its end after it returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from tfdbg_arrow.writer.records import Flag, Kind
+from tfdbg_arrow.writer.sink.batch import Batch, Ints
+from tfdbg_arrow.writer.sink.names import CallGraph
+
+NO_CALL = -1
+_MAX_STEPS = 65_536
+"""Steps that are remembered; the oldest are forgotten first."""
+_MAX_CALLS = 4_096
+"""Calls in flight that are remembered: an end that never comes must not fill the memory."""
+_NEVER = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    execution_index: int
+    graph_id: int
+    thread_id: int
+    start: int
+    """event_index of the EXECUTION record."""
+
+
+@dataclass(kw_only=True)
+class _Undecided:
+    first: int
+    """Least event_index seen of the step."""
+    graphs: set[int] = field(default_factory=set)
+
+
+class CallJoin:
+    """Follows the calls in flight from batch to batch."""
+
+    def __init__(self, call_graph: CallGraph) -> None:
+        self._call_graph = call_graph
+        self._in_flight: dict[int, _Call] = {}
+        self._threads: dict[int, list[_Call]] = {}
+        self._decided: dict[int, int] = {}
+        self._undecided: dict[int, _Undecided] = {}
+        self._reached: set[tuple[int, int]] = set()
+
+    def join(self, batch: Batch, *, graph_ids: Ints) -> Ints:
+        """Finds the calls of a batch's graph tensors.
+
+        Args:
+            batch: Records in order of event_index, behind all batches before.
+            graph_ids: For each record: GRAPH_TENSOR: the graph of its node; EXECUTION: the graph of the
+                called function; -1 where there is none.
+
+        Returns:
+            The execution_index for each record, NO_CALL for one that is no graph tensor or has no certain call.
+        """
+        calls = _Calls(*self._follow(batch, graph_ids), reaches=self._reaches)
+        joined = np.full(len(batch), NO_CALL, dtype=np.int64)
+        tensors = batch.kind == Kind.GRAPH_TENSOR
+        context = (batch.flags & Flag.CONTEXT) != 0
+        events = batch.event_index
+        with_step, without = np.flatnonzero(tensors & context), np.flatnonzero(tensors & ~context)
+        if len(with_step):
+            steps = batch.field("step_id", with_step)
+            self._take_hints(steps, batch.field("execution_index", with_step), graph_ids[with_step], calls)
+            joined[with_step] = self._by_step(steps, graph_ids[with_step], events[with_step], calls)
+        if len(without):
+            joined[without] = _by_range(graph_ids[without], events[without], calls)
+        return joined
+
+    def _take_hints(self, steps: Ints, hints: Ints, graph_ids: Ints, calls: _Calls) -> None:
+        """Decides the steps of arguments that were seen to be the very tensors that a call was given."""
+        hinted = np.flatnonzero(hints >= 0)
+        if not len(hinted):
+            return
+        fields = np.unique(np.stack([steps[hinted], hints[hinted], graph_ids[hinted]], axis=1), axis=0)
+        for step, execution_index, graph_id in fields.tolist():
+            # A function of a data set may be handed the same tensor, but never runs the call's own graph.
+            if calls.graph_of(execution_index) == graph_id:
+                self._decided[step] = execution_index
+                self._undecided.pop(step, None)
+
+    def _reaches(self, graph_id: int, inner_graph_id: int) -> bool:
+        """Like the call graph's own, but what was once True is not asked again."""
+        pair = (graph_id, inner_graph_id)
+        if pair in self._reached:
+            return True
+        if not self._call_graph.reaches(graph_id, inner_graph_id):
+            return False
+        self._reached.add(pair)
+        return True
+
+    def _follow(self, batch: Batch, graph_ids: Ints) -> tuple[list[_Call], list[int]]:
+        """Takes in the batch's starts and ends; returns all calls in flight during it, by start, and their ends."""
+        kind = batch.kind
+        rows = np.flatnonzero(((kind == Kind.EXECUTION) & (graph_ids >= 0)) | (kind == Kind.EXECUTION_END))
+        calls = list(self._in_flight.values())
+        ends: dict[int, int] = {}
+        fields = zip(
+            kind[rows].tolist(),
+            batch.field("execution_index", rows).tolist(),
+            graph_ids[rows].tolist(),
+            batch.field("step_id", rows).tolist(),
+            batch.event_index[rows].tolist(),
+            strict=True,
+        )
+        for record_kind, execution_index, graph_id, thread_id, event in fields:
+            if record_kind == Kind.EXECUTION:
+                call = _Call(execution_index=execution_index, graph_id=graph_id, thread_id=thread_id, start=event)
+                self._in_flight[execution_index] = call
+                self._threads.setdefault(thread_id, []).append(call)
+                calls.append(call)
+            elif execution_index in self._in_flight:
+                self._end(self._in_flight[execution_index], event, ends)
+        while len(self._in_flight) > _MAX_CALLS:
+            self._forget(next(iter(self._in_flight.values())))
+        return calls, [ends.get(call.execution_index, _NEVER) for call in calls]
+
+    def _end(self, call: _Call, event: int, ends: dict[int, int]) -> None:
+        """Ends a call, and the calls that its thread made within it and that were never seen to end."""
+        stack = self._threads[call.thread_id]
+        while stack:
+            inner = stack.pop()
+            self._in_flight.pop(inner.execution_index, None)
+            ends[inner.execution_index] = event
+            if inner is call:
+                break
+        if not stack:
+            del self._threads[call.thread_id]
+
+    def _forget(self, call: _Call) -> None:
+        del self._in_flight[call.execution_index]
+        stack = self._threads[call.thread_id]
+        stack.remove(call)
+        if not stack:
+            del self._threads[call.thread_id]
+
+    def _by_step(self, step_ids: Ints, graph_ids: Ints, events: Ints, calls: _Calls) -> Ints:
+        starts, lengths = _runs(step_ids, graph_ids)
+        steps, first_run, run_step = np.unique(step_ids[starts], return_index=True, return_inverse=True)
+        first = events[starts[first_run]]
+        last = np.empty(len(steps), dtype=np.int64)
+        last[run_step] = events[starts + lengths - 1]  # the last run of a step wins
+        graphs, run_graph = np.unique(graph_ids[starts], return_inverse=True)
+        pairs = np.unique(run_step * len(graphs) + run_graph)
+        pair_graphs = graphs[pairs % len(graphs)].tolist()
+        bounds = np.searchsorted(pairs, np.arange(len(steps) + 1) * len(graphs)).tolist()
+        answers = np.empty(len(steps), dtype=np.int64)
+        step_list, first_list, last_list = steps.tolist(), first.tolist(), last.tolist()
+        for place in np.argsort(first).tolist():  # by time, so that _Calls need not search
+            found = self._decided.get(step_list[place])
+            if found is None:
+                reached = pair_graphs[bounds[place] : bounds[place + 1]]
+                found = self._decide(step_list[place], first_list[place], last_list[place], reached, calls)
+            answers[place] = found
+        _forget_oldest(self._decided)
+        _forget_oldest(self._undecided)
+        return np.repeat(answers[run_step], lengths)
+
+    def _decide(self, step: int, first: int, last: int, graphs: list[int], calls: _Calls) -> int:
+        """Returns the one call that was in flight at every tensor of the step so far, else NO_CALL."""
+        so_far = self._undecided.setdefault(step, _Undecided(first=first))
+        so_far.graphs.update(graphs)
+        found = calls.only(so_far.first, last, so_far.graphs)
+        if found != NO_CALL:
+            del self._undecided[step]
+            self._decided[step] = found
+        return found
+
+
+class _Calls:
+    """The calls in flight at some moment of a batch."""
+
+    def __init__(self, calls: list[_Call], ends: list[int], *, reaches: Callable[[int, int], bool]) -> None:
+        self._calls = calls
+        self._reaches = reaches
+        self._starts = np.array([call.start for call in calls], dtype=np.int64)
+        self._ends = np.array(ends, dtype=np.int64)
+        self._end_list = ends
+        self._now = -1
+        self._num_started = 0
+        self._active: list[int] = []
+        """Places of the calls in flight at the event `_now`, by start."""
+
+    def graph_of(self, execution_index: int) -> int:
+        """Returns the graph of the function that a call in flight called, NO_CALL where there is no such call."""
+        return next((call.graph_id for call in self._calls if call.execution_index == execution_index), NO_CALL)
+
+    def changes(self) -> Ints:
+        """Returns the event indexes at which the calls in flight change, rising."""
+        return np.sort(np.concatenate([self._starts, self._ends]))
+
+    def only(self, first: int, last: int, graphs: set[int]) -> int:
+        """Returns the one call that was in flight from `first` to `last` and reaches the graphs, else NO_CALL."""
+        found = NO_CALL
+        for place in self._in_flight_at(first):
+            if self._end_list[place] <= last:
+                continue
+            call = self._calls[place]
+            if all(self._reaches(call.graph_id, graph) for graph in graphs):
+                if found != NO_CALL:
+                    return NO_CALL
+                found = call.execution_index
+        return found
+
+    def _in_flight_at(self, event: int) -> list[int]:
+        """Returns the places of the calls in flight; asked in order of time it looks at each call once."""
+        if event < self._now:
+            return np.flatnonzero((self._starts < event) & (self._ends > event)).tolist()
+        self._now = event
+        while self._num_started < len(self._calls) and self._calls[self._num_started].start < event:
+            self._active.append(self._num_started)
+            self._num_started += 1
+        self._active = [place for place in self._active if self._end_list[place] > event]
+        return self._active
+
+
+def _by_range(graph_ids: Ints, events: Ints, calls: _Calls) -> Ints:
+    """Joins tensors whose step is not known: by graph, between two changes of the calls in flight."""
+    spans = np.searchsorted(calls.changes(), events)
+    starts, lengths = _runs(spans, graph_ids)
+    known: dict[tuple[int, int], int] = {}
+    answers = np.empty(len(starts), dtype=np.int64)
+    fields = zip(spans[starts].tolist(), graph_ids[starts].tolist(), events[starts].tolist(), strict=True)
+    for place, (span, graph, event) in enumerate(fields):
+        if (span, graph) not in known:
+            known[span, graph] = calls.only(event, event, {graph})
+        answers[place] = known[span, graph]
+    return np.repeat(answers, lengths)
+
+
+def _runs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
+    """Returns start and length of the stretches over which both arrays stay the same."""
+    changes = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+    starts = np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
+    return starts, np.diff(starts, append=len(first))
+
+
+def _forget_oldest(steps: dict[int, int] | dict[int, _Undecided]) -> None:
+    for step in list(islice(steps, max(0, len(steps) - _MAX_STEPS))):
+        del steps[step]

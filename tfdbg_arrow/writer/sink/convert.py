@@ -1,0 +1,242 @@
+"""Spool records -> Arrow tables, a whole batch at a time: no Python object per event.
+
+Source: writer/records.py for the records, schema/tables.py for the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.schema.dtypes import dtype_name
+from tfdbg_arrow.writer.records import (
+    NO_STEP,
+    NUM_INLINE_DIMS,
+    PAYLOAD_LENGTH,
+    Flag,
+    Kind,
+)
+from tfdbg_arrow.writer.sink.batch import Batch, Ints, Mask, num_followers
+from tfdbg_arrow.writer.sink.names import Names, compact
+
+EVENT_TABLES = ("execution", "execution_input", "execution_output", "tensor_health", "tensor_value")
+"""The tables that events are converted into: their rows grow with what runs; all others describe the program."""
+_MAX_DTYPE = 256
+
+_SCOPES = ("graph", "execution", "external")
+
+_COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan")
+
+_SIGNS = ("num_neg_finite", "num_zero", "num_pos_finite")
+
+_MAGNITUDES = {"min_finite": "min", "max_finite": "max", "mean_finite": "mean", "stddev_finite": "stddev"}
+
+
+class Converter:
+    """Makes the event tables of a run."""
+
+    def __init__(self, run_id: str, *, names: Names) -> None:
+        self._run_id = run_id
+        self._names = names
+
+    def tables(self, batch: Batch, *, values: Mapping[int, bytes]) -> dict[str, pa.Table]:
+        """Converts whole groups of records.
+
+        Args:
+            batch: The records; the execution_index of a GRAPH_TENSOR is that of its call, or -1.
+            values: Elements by event_index, for the tensors whose elements are kept.
+
+        Returns:
+            By table name, in order of event_index; tables without a row are left out.
+        """
+        made: dict[str, pa.Table] = {}
+        executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
+        if len(executions):
+            made["execution"] = self._executions(batch, executions)
+            made["execution_input"] = self._inputs(batch)
+        outputs = np.flatnonzero(batch.kind == Kind.EXECUTION_TENSOR)
+        if len(outputs):
+            made["execution_output"] = self._outputs(batch, outputs)
+        if len(batch.covered):
+            shapes = _shapes(batch)
+            made["tensor_health"] = self._tensors(batch, shapes)
+            if values:
+                made["tensor_value"] = self._values(batch, shapes, values)
+        return {name: table for name, table in made.items() if table.num_rows}
+
+    def devices(self, batch: Batch) -> dict[int, str]:
+        """Returns name by device id of the devices of tensors that get a row."""
+        devices = batch.field("device", batch.covered)
+        ids = np.flatnonzero(np.bincount(devices[devices > 0]))
+        names = self._names.of_strings(ids)
+        return {int(i): self._names.texts[name] for i, name in zip(ids, names, strict=True) if name >= 0}
+
+    def _table(self, name: str, num_rows: int, columns: Mapping[str, pa.Array]) -> pa.Table:
+        schema = arrow_schema(name)
+        arrays = []
+        for field in schema:
+            if field.name == "run_id":
+                array = pa.repeat(pa.scalar(self._run_id, pa.string()), num_rows)
+            elif field.name == "wall_time":
+                array = _cut_to_us(columns["wall_time_ns"])
+            else:
+                array = columns[field.name]
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def _executions(self, batch: Batch, rows: Ints) -> pa.Table:
+        get = partial(batch.field, rows=rows)
+        node, step, stack = get("node"), get("step"), get("tensor_id")
+        graphs = self._names.function_graphs(node)
+        columns = {
+            "execution_index": pa.array(get("execution_index")),
+            "event_index": pa.array(batch.event_index[rows]),
+            "wall_time_ns": pa.array(get("wall_time_ns")),
+            "op_type": _strings(np.maximum(self._names.of_strings(node), 0), self._names.texts),
+            "graph_id": _nullable(graphs, graphs >= 0),
+            "num_inputs": pa.array(get("size")),
+            "num_outputs": pa.array(get("slot")),
+            "stack_trace_id": _nullable(stack, stack >= 0),
+            "thread_id": pa.array(get("step_id")),
+            "step": _nullable(step, step != NO_STEP),
+        }
+        return self._table("execution", len(rows), columns)
+
+    def _inputs(self, batch: Batch) -> pa.Table:
+        kind, heads = batch.kind, batch.heads
+        rows = np.flatnonzero(((kind == Kind.EXECUTION) | (kind == Kind.INPUTS)) & (heads >= 0))
+        rows = rows[kind[heads[rows]] == Kind.EXECUTION]
+        first = np.where(kind[rows] == Kind.INPUTS, batch.field("slot", rows), 0).astype(np.int64)
+        counts = np.clip(batch.field("size", heads[rows]) - first, 0, PAYLOAD_LENGTH)
+        places = np.arange(PAYLOAD_LENGTH)
+        used = places < counts[:, None]
+        columns = {
+            "execution_index": pa.array(np.repeat(batch.field("execution_index", heads[rows]), counts)),
+            "input_index": pa.array((first[:, None] + places)[used]),
+            "tensor_id": pa.array(batch.payload(rows)[used]),
+        }
+        return self._table("execution_input", int(counts.sum()), columns)
+
+    def _outputs(self, batch: Batch, rows: Ints) -> pa.Table:
+        columns = {
+            "execution_index": pa.array(batch.field("execution_index", rows)),
+            "output_slot": pa.array(batch.field("slot", rows)),
+            "tensor_id": pa.array(batch.field("tensor_id", rows)),
+            "dtype": _dtypes(batch.field("dtype", rows)),
+        }
+        return self._table("execution_output", len(rows), columns)
+
+    def _tensors(self, batch: Batch, shapes: pa.ListArray) -> pa.Table:
+        rows, names = batch.covered, self._names
+        get = partial(batch.field, rows=rows)
+        kind, flags, node = batch.kind[rows], batch.flags[rows], get("node")
+        graph, external = kind == Kind.GRAPH_TENSOR, kind == Kind.EXTERNAL_TENSOR
+        context = graph & ((flags & Flag.CONTEXT) != 0)
+        shaped, numeric = (flags & Flag.SHAPE) != 0, (flags & Flag.NUMERICS) != 0
+        graph_ids, op_names, node_types, slots = names.of_nodes(np.where(graph, node, -1))
+        op_types = np.where(graph, node_types, names.of_strings(np.where(external, -1, node)))
+        slots = np.where(graph, slots, get("slot"))
+        execution, tensor_id, device, step = get("execution_index"), get("tensor_id"), get("device"), get("step")
+        call_site = np.full(len(context), -1, dtype=np.int64)
+        call_site[context] = names.call_sites(get("call_site")[context], graph_ids=graph_ids[context])
+        columns: dict[str, pa.Array] = {
+            "event_index": pa.array(batch.event_index[rows]),
+            "wall_time_ns": pa.array(get("wall_time_ns")),
+            "scope": _strings(kind.astype(np.int64) - 1, _SCOPES),
+            "execution_index": _nullable(execution, execution >= 0),
+            "step_id": _nullable(get("step_id"), context),
+            "frame_id": _nullable(get("frame_id"), context),
+            "iteration": _nullable(get("iteration"), context),
+            "call_site": _strings(call_site, names.texts),
+            "graph_id": _nullable(graph_ids, graph_ids >= 0),
+            "op_name": _strings(op_names, names.texts),
+            "op_type": _strings(op_types, names.texts),
+            "output_slot": _nullable(slots, ~external & (slots >= 0)),
+            "tensor_id": _nullable(tensor_id, ~graph & (tensor_id >= 0)),
+            "device_id": _nullable(device, device > 0),
+            "dtype": _dtypes(get("dtype")),
+            "rank": _nullable(get("rank"), shaped),
+            "shape": shapes,
+            "size": _nullable(get("size"), shaped),
+            "has_inf_or_nan": _nullable((flags & Flag.BAD) != 0, (flags & Flag.CHECKED) != 0),
+            "num_subnormal": _nullable(get("num_subnormal"), numeric),
+            "max_abs_finite": _nullable(get("max_abs"), numeric & ((flags & Flag.ANY_FINITE) != 0)),
+            "step": _nullable(step, step != NO_STEP),
+            "is_call_inferred": pa.nulls(len(rows), pa.bool_()),  # a recording observes it
+        }
+        for group, flag in ((_COUNTS, Flag.COUNTS), (_SIGNS, Flag.SIGNS)):
+            measured = (flags & flag) != 0
+            columns.update((name, _nullable(get(name), measured)) for name in group)
+        ordered = numeric & ((flags & Flag.ORDERED) != 0)
+        columns.update((name, _nullable(get(field), ordered)) for name, field in _MAGNITUDES.items())
+        return self._table("tensor_health", len(rows), columns)
+
+    def _values(self, batch: Batch, shapes: pa.ListArray, values: Mapping[int, bytes]) -> pa.Table:
+        events = batch.event_index[batch.covered]
+        places = [place for place, event in enumerate(events.tolist()) if event in values and shapes[place].is_valid]
+        chosen = events[places]
+        columns = {
+            "event_index": pa.array(chosen),
+            "dtype": _dtypes(batch.field("dtype", batch.covered[places])),
+            "shape": shapes.take(pa.array(places, pa.int64())),
+            "value": pa.array([values[event] for event in chosen.tolist()], pa.binary()),
+        }
+        return self._table("tensor_value", len(places), columns)
+
+
+def _shapes(batch: Batch) -> pa.ListArray:
+    """Returns the shape of each covered tensor, NULL where not measured or where a DIMS record is missing."""
+    rows = batch.covered
+    known = (batch.flags[rows] & Flag.SHAPE) != 0
+    lengths = np.where(known, batch.field("rank", rows).astype(np.int64), 0)
+    deep: dict[int, Ints] = {}
+    for place in np.flatnonzero(lengths > NUM_INLINE_DIMS).tolist():  # rare
+        row = int(rows[place])
+        behind = np.arange(row + 1, row + 1 + int(num_followers(batch.records[row : row + 1])[0]))
+        if behind[-1] < len(batch) and np.all(batch.kind[behind] == Kind.DIMS):
+            deep[place] = batch.payload(behind).ravel()[: int(lengths[place]) - NUM_INLINE_DIMS]
+        else:
+            known[place], lengths[place] = False, 0
+    offsets = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    inline = np.arange(NUM_INLINE_DIMS) < lengths[:, None]
+    flat = batch.dims(rows)[inline]
+    if deep:
+        whole = np.empty(int(offsets[-1]), dtype=np.int64)
+        whole[(offsets[:-1, None] + np.arange(NUM_INLINE_DIMS))[inline]] = flat
+        for place, more in deep.items():
+            whole[offsets[place] + NUM_INLINE_DIMS : offsets[place + 1]] = more
+        flat = whole
+    mask = None if known.all() else pa.array(~known)
+    shape_type = arrow_schema("tensor_health").field("shape").type
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=shape_type, mask=mask)
+
+
+def _strings(ids: Ints, texts: Sequence[str]) -> pa.Array:
+    """Returns texts[ids] as strings, NULL for negative ids."""
+    used, places = compact(ids, len(texts))
+    dictionary = pa.array([texts[i] for i in used], pa.string())
+    return dictionary.take(_nullable(places, places >= 0))
+
+
+def _dtypes(numbers: npt.NDArray[Any]) -> pa.Array:
+    ids = np.clip(numbers.astype(np.int64), 0, _MAX_DTYPE - 1)
+    return _strings(ids, _DTYPE_NAMES)
+
+
+_DTYPE_NAMES = tuple(dtype_name(number) for number in range(_MAX_DTYPE))
+
+
+def _nullable(values: npt.NDArray[Any], valid: Mask) -> pa.Array:
+    values = np.ascontiguousarray(values)
+    return pa.array(values) if valid.all() else pa.array(values, mask=~valid)
+
+
+def _cut_to_us(wall_time_ns: pa.Array) -> pa.Array:
+    return pa.array(wall_time_ns.to_numpy() // 1000).cast(pa.timestamp("us"))

@@ -1,0 +1,131 @@
+"""The names that records refer to by number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tfdbg_arrow.writer.sink.batch import Ints
+
+
+class Strings(Protocol):
+    """Where interned strings come from."""
+
+    def strings(self, start: int) -> list[str]:
+        """Returns the interned strings from id `start` on; id 0 is the empty one."""
+
+
+class TensorNodes(Protocol):
+    """Keys of graph tensors, given out by the hooks' graph registry; append-only."""
+
+    def nodes(self, start: int) -> Sequence[tuple[int, str, str, int]]:
+        """Returns (graph_id, op_name, op_type, output_slot) of the keys from `start` on."""
+
+
+class CallGraph(Protocol):
+    """What is known of functions and of the graphs that run inline in others."""
+
+    def graph_id_of_function(self, function_name: str) -> int | None:
+        """Returns the graph of a runtime function; None for an op and for an unrecorded function."""
+
+    def reaches(self, graph_id: int, inner_graph_id: int) -> bool:
+        """Returns whether `inner_graph_id` runs inline in a call of `graph_id`; True if they are equal."""
+
+    def call_site(self, path: str, inner_graph_id: int) -> str:
+        """Returns a call site in the op names of the graphs, given the runtime's path of node names."""
+
+
+class Names:
+    """The names that records refer to by number, kept level with the recorder and the registry."""
+
+    def __init__(self, strings: Strings, *, nodes: TensorNodes, call_graph: CallGraph) -> None:
+        self._source, self._nodes, self._call_graph = strings, nodes, call_graph
+        self._ids: dict[str, int] = {}
+        self.texts: list[str] = []
+        """Distinct names; a name id points here."""
+        self._string_ids: list[int] = []
+        self._node_rows: list[tuple[int, int, int, int]] = []
+        self._function_graphs: dict[int, int] = {}
+        self._call_sites: dict[tuple[int, int], int] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Takes over what was added; call it after a drain, so that all that the records name is known."""
+        for text in self._source.strings(len(self._string_ids)):
+            self._string_ids.append(self._intern(text))
+        for graph_id, op_name, op_type, slot in self._nodes.nodes(len(self._node_rows)):
+            self._node_rows.append((graph_id, self._intern(op_name), self._intern(op_type), slot))
+        self._strings_array = np.array(self._string_ids, dtype=np.int64)
+        self._nodes_array = np.array(self._node_rows, dtype=np.int64).reshape(-1, 4)
+
+    def _intern(self, text: str) -> int:
+        found = self._ids.get(text)
+        if found is None:
+            found = self._ids[text] = len(self.texts)
+            self.texts.append(text)
+        return found
+
+    def of_strings(self, ids: npt.NDArray[Any]) -> Ints:
+        """Returns the name ids of interned strings, -1 for ids that do not exist."""
+        return _lookup(self._strings_array, ids)
+
+    def of_nodes(self, keys: npt.NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
+        """Returns graph ids, name ids of op names and op types, and slots; -1 for keys that do not exist."""
+        table = self._nodes_array
+        return (
+            _lookup(table[:, 0], keys),
+            _lookup(table[:, 1], keys),
+            _lookup(table[:, 2], keys),
+            _lookup(table[:, 3], keys),
+        )
+
+    def call_sites(self, string_ids: npt.NDArray[Any], *, graph_ids: Ints) -> Ints:
+        """Returns the name ids of call sites, given the runtime's paths and the graphs that they lead to."""
+        names = self.of_strings(string_ids)
+        width = int(graph_ids.max(initial=0)) + 2
+        pairs, places = np.unique(names * width + graph_ids + 1, return_inverse=True)
+        sites = np.empty(len(pairs), dtype=np.int64)
+        for place, pair in enumerate(pairs.tolist()):
+            name, graph_id = pair // width, pair % width - 1
+            site = self._call_sites.get((name, graph_id))
+            if site is None:
+                text = self._call_graph.call_site(self.texts[name], graph_id)
+                site = self._call_sites[name, graph_id] = self._intern(text)
+            sites[place] = site
+        return sites[places]
+
+    def function_graphs(self, string_ids: npt.NDArray[Any]) -> Ints:
+        """Returns the graph of each called function, -1 for ops and unrecorded functions."""
+        names = self.of_strings(string_ids)
+        used, places = compact(names, len(self.texts))
+        graphs = np.full(len(used) + 1, -1, dtype=np.int64)
+        for place, name in enumerate(used):
+            graph = self._function_graphs.get(name)
+            if graph is None:
+                found = self._call_graph.graph_id_of_function(self.texts[name])
+                if found is None:  # asked again next time: the function may be registered by then
+                    continue
+                graph = self._function_graphs[name] = found
+            graphs[place] = graph
+        return graphs[places]  # a name of -1 has the place -1: the last element
+
+
+def _lookup(table: Ints, keys: npt.NDArray[Any]) -> Ints:
+    """Returns table[keys], -1 for keys outside of it."""
+    padded: Ints = np.append(table, -1)
+    found: Ints = padded[np.where((keys >= 0) & (keys < len(table)), keys, len(table))]
+    return found
+
+
+def compact(ids: Ints, length: int) -> tuple[list[int], Ints]:
+    """Returns the ids in use, rising, and for each element its place among them, -1 for a negative one."""
+    seen = np.zeros(length + 1, dtype=np.bool_)
+    seen[ids] = True  # -1 marks the last
+    seen[length] = False
+    used = np.flatnonzero(seen)
+    places = np.full(length + 1, -1, dtype=np.int64)
+    places[used] = np.arange(len(used))
+    return used.tolist(), places[ids]

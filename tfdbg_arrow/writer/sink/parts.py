@@ -1,0 +1,365 @@
+"""Parts: each written whole or not at all, told of in the manifest, merged into few large ones.
+
+Source: spec/README.md, "Layout of a logdir" and "Manifest".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
+from tfdbg_arrow.schema.logdir_layout import (
+    ManifestEntry,
+    add_line,
+    manifest_path,
+    part_path,
+    replace_line,
+    temporary_path,
+)
+from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_row_groups
+
+TARGET_ROWS = 5_000_000
+
+TARGET_BYTES = 128 * 2**20
+
+MERGE_PARTS = 64
+"""More small parts than this of one table are merged while the run goes on."""
+
+_LARGE = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    entry: ManifestEntry
+    level: int
+    """How often its rows were merged; _LARGE: it is left alone from now on."""
+
+
+class PartWriter:
+    """Writes the parts of one run. Not thread-safe: its caller serialises.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run; it must not have a manifest yet.
+        target_rows: Rows at which a merged part is closed.
+        target_bytes: Bytes at which a merged part is closed.
+        merge_parts: More small parts than this of one table are merged by `merge_small`.
+        on_change: Told of each line of the manifest, once it is on disk: (paths removed, parts added).
+    """
+
+    def __init__(
+        self,
+        logdir: Path,
+        run_id: str,
+        *,
+        target_rows: int = TARGET_ROWS,
+        target_bytes: int = TARGET_BYTES,
+        merge_parts: int = MERGE_PARTS,
+        on_change: Callable[[Sequence[str], Sequence[ManifestEntry]], None] | None = None,
+    ) -> None:
+        self._logdir, self._run_id = logdir, run_id
+        self._target_rows, self._target_bytes, self._merge_parts = target_rows, target_bytes, merge_parts
+        self._on_change = on_change
+        self._manifest = logdir / manifest_path(run_id)
+        self._manifest_size = 0
+        self._parts: dict[str, list[_Part]] = {}
+        self._next_number: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Makes the manifest.
+
+        Raises:
+            OSError: It cannot be made, or exists already.
+        """
+        self._manifest.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._manifest, "xb") as file:
+            os.fsync(file.fileno())
+        _sync_directory(self._manifest.parent)
+
+    def parts(self, table: str) -> tuple[ManifestEntry, ...]:
+        """Returns the table's parts that hold now, in the order of their rows."""
+        return tuple(part.entry for part in self._parts.get(table, ()))
+
+    def write(self, table: str, data: pa.Table) -> ManifestEntry:
+        """Seals one part with these rows, even if there are none.
+
+        Raises:
+            OSError: The part or its manifest line cannot be written; then neither exists.
+        """
+        entry = self._seal(table, [data])
+        self._publish([], [entry], add_line(entry))
+        self._parts.setdefault(table, []).append(_Part(entry=entry, level=0))
+        return entry
+
+    def replace(self, removed: Sequence[str], tables: Mapping[str, pa.Table]) -> tuple[ManifestEntry, ...]:
+        """Seals one part a table; together they take the place of other parts, in one manifest line.
+
+        Args:
+            removed: Paths of parts that hold now.
+            tables: By table name.
+
+        Raises:
+            OSError: They cannot be written; then the others still hold.
+        """
+        made: list[_Part] = []
+        try:
+            for table, data in tables.items():
+                made.append(_Part(entry=self._seal(table, [data]), level=0))
+        except BaseException:
+            self._discard(part.entry for part in made)
+            raise
+        self._swap(list(removed), made)
+        return tuple(part.entry for part in made)
+
+    def settled(self) -> frozenset[str]:
+        """Returns the paths of the parts that are never merged again."""
+        return frozenset(part.entry.path for parts in self._parts.values() for part in parts if part.level == _LARGE)
+
+    def release(self, paths: Collection[str]) -> None:
+        """Removes the files of parts that are kept elsewhere; the parts still hold, and are never merged again."""
+        for table, parts in self._parts.items():
+            self._parts[table] = [replace(part, level=_LARGE) if part.entry.path in paths else part for part in parts]
+        self._unlink(paths)
+
+    def drop(self, removed: Sequence[str], restored: Sequence[ManifestEntry] = ()) -> None:
+        """Gives up parts and their rows.
+
+        Args:
+            removed: Paths of parts that hold now.
+            restored: Parts that these had replaced, kept elsewhere, which hold again.
+
+        Raises:
+            OSError: The manifest cannot be written; then the parts still hold.
+        """
+        self._swap(removed, [_Part(entry=entry, level=_LARGE) for entry in restored])
+
+    def merge_small(self, table: str) -> bool:
+        """Merges small parts of a table if there are too many; returns whether it did.
+
+        Parts are merged with those merged equally often, so that no row is rewritten often.
+
+        Raises:
+            OSError: The merged part cannot be written; then the small ones still hold.
+            BrokenPartError: A part was changed since it was written; then the small ones still hold.
+        """
+        merged = False
+        level = 0
+        while True:
+            parts = [part for part in self._parts.get(table, ()) if part.level == level]
+            if len(parts) <= self._merge_parts:
+                return merged
+            self._merge(table, parts, level + 1)
+            merged, level = True, level + 1
+
+    def merge(self, table: str, paths: Sequence[str]) -> tuple[ManifestEntry, ...]:
+        """Merges some parts of a table and returns those that take their place, seldom more than one.
+
+        Raises:
+            OSError: The merged part cannot be written; then the others still hold.
+            BrokenPartError: A part was changed since it was written; then the others still hold.
+        """
+        wanted = set(paths)
+        parts = [part for part in self._parts[table] if part.entry.path in wanted]
+        return tuple(part.entry for part in self._merge(table, parts, 0))
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that have parts."""
+        return tuple(self._parts)
+
+    def compact(self, table: str) -> None:
+        """Merges the parts of a table into few large ones.
+
+        Raises:
+            OSError: Some parts cannot be merged; those still hold.
+            BrokenPartError: A part was changed since it was written; it and its neighbours still hold.
+        """
+        empty = [part for part in self._parts[table] if part.entry.rows == 0]
+        if 0 < len(empty) < len(self._parts[table]):
+            self._swap([part.entry.path for part in empty], [])
+        run: list[_Part] = []
+        for part in [*self._parts[table], None]:
+            if part is not None and part.level != _LARGE and not self._is_large(part.entry):
+                run.append(part)
+                continue
+            if len(run) > 1:
+                self._merge(table, run, _LARGE)
+            run = []
+
+    def _is_large(self, entry: ManifestEntry) -> bool:
+        return entry.rows >= self._target_rows // 2 or entry.bytes >= self._target_bytes // 2
+
+    def _merge(self, table: str, parts: Sequence[_Part], level: int) -> list[_Part]:
+        rows = RowGroups(read_row_groups(self._logdir, [part.entry for part in parts]))
+        made: list[_Part] = []
+        try:
+            while rows.has_more or not made:
+                entry = self._seal(table, rows.part(self._target_rows), max_bytes=self._target_bytes)
+                large = self._is_large(entry)
+                made.append(_Part(entry=entry, level=_LARGE if large else level))
+            expected = sum(part.entry.rows for part in parts)
+            found = sum(part.entry.rows for part in made)
+            if found != expected:
+                raise OSError(f"merging parts of {table} gave {found} rows, expected {expected}; the parts stay")
+        except BaseException:
+            self._discard(part.entry for part in made)
+            raise
+        self._swap([part.entry.path for part in parts], made)
+        return made
+
+    def _swap(self, removed: Sequence[str], made: Sequence[_Part]) -> None:
+        """Tells the manifest, then unlinks: a process killed in between leaves files, never a hole."""
+        entries = [part.entry for part in made]
+        self._publish(removed, entries, replace_line(removed, added=entries))
+        gone = set(removed)
+        for table in {path.split("/", 1)[0] for path in removed} | {entry.table for entry in entries}:
+            parts = self._parts.get(table, [])
+            new = [part for part in made if part.entry.table == table]
+            place = next((i for i, part in enumerate(parts) if part.entry.path in gone), len(parts))
+            rest = [part for part in parts[place:] if part.entry.path not in gone]
+            self._parts[table] = [*parts[:place], *new, *rest]
+        self._unlink(removed)
+
+    def _seal(self, table: str, data: Iterable[pa.Table], *, max_bytes: int | None = None) -> ManifestEntry:
+        """Writes and renames a part; the manifest does not tell of it yet."""
+        number = self._next_number.get(table, 0)
+        self._next_number[table] = number + 1
+        name = part_path(table, run_id=self._run_id, number=number)
+        path = self._logdir / name
+        temporary = self._logdir / temporary_path(table, run_id=self._run_id, number=number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.parent.mkdir(exist_ok=True)
+        rows = 0
+        events = _EventRange()
+        try:
+            with _HashingFile(temporary) as file:
+                with pq.ParquetWriter(file, arrow_schema(table), **parquet_options(table)) as writer:
+                    for piece in data:
+                        writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
+                        rows += piece.num_rows
+                        events.add(piece)
+                        if max_bytes is not None and file.size >= max_bytes:
+                            break
+                file.sync()
+            os.rename(temporary, path)
+            _sync_directory(path.parent)
+        except BaseException:
+            for leftover in (temporary, path):
+                with contextlib.suppress(OSError):
+                    os.unlink(leftover)
+            raise
+        return ManifestEntry(
+            table=table,
+            path=name,
+            rows=rows,
+            bytes=file.size,
+            sha256=file.sha256,
+            min_event_index=events.first,
+            max_event_index=events.last,
+        )
+
+    def _publish(self, removed: Sequence[str], entries: Sequence[ManifestEntry], line: str) -> None:
+        try:
+            self._append_line(line.encode())
+        except BaseException:
+            self._discard(entries)
+            raise
+        if self._on_change is not None:
+            self._on_change(removed, entries)
+
+    def _append_line(self, line: bytes) -> None:
+        with open(self._manifest, "r+b") as file:
+            try:
+                file.truncate(self._manifest_size)  # what a failed append left
+                file.seek(self._manifest_size)
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    file.truncate(self._manifest_size)
+                raise
+        self._manifest_size += len(line)
+
+    def _discard(self, entries: Iterable[ManifestEntry]) -> None:
+        """Removes parts of which the manifest never told: a reader by path alone would count their rows twice."""
+        self._unlink(entry.path for entry in entries)
+
+    def _unlink(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with contextlib.suppress(OSError):  # no manifest tells of it, so no reader counts on it
+                os.unlink(self._logdir / path)
+
+
+class _HashingFile:
+    """A new file that knows the SHA-256 of what was written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._hash = hashlib.sha256()
+        self.size = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        done = 0
+        while done < len(view):
+            done += self._file.write(view[done:])
+        self.size += done
+        return done
+
+    def flush(self) -> None:
+        """Does nothing: the file is not buffered."""
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+        self.closed = True
+
+    def __enter__(self) -> _HashingFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+
+class _EventRange:
+    """The least and the greatest event_index seen; None where there was none."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self.last: int | None = None
+
+    def add(self, data: pa.Table) -> None:
+        if "event_index" not in data.schema.names or data.num_rows == 0:
+            return
+        found = pc.min_max(data["event_index"]).as_py()
+        self.first = found["min"] if self.first is None else min(self.first, found["min"])
+        self.last = found["max"] if self.last is None else max(self.last, found["max"])
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

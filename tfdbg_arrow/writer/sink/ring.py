@@ -1,0 +1,186 @@
+"""The circular buffer: the last executions and the last graph tensors, in memory as records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tfdbg_arrow.writer.records import Flag, Kind, Records
+from tfdbg_arrow.writer.sink.batch import Batch, Ints, Mask, join_records, pick
+
+_SLACK = 4_096
+"""Heads kept beyond the size before the oldest are dropped: dropping touches all of the rest."""
+
+
+class _Kept:
+    """Records of one sort, each with the key that decides how long it stays.
+
+    A record that follows another has its head's key; `heads` counts only those that the size is about.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._records: list[Records] = []
+        self._keys: list[Ints] = []
+        self._is_counted: list[Mask] = []
+        self.num_heads = 0
+        self.num_overwritten = 0
+
+    def add(self, records: Records, *, keys: Ints, is_counted: Mask) -> None:
+        self._records.append(records)
+        self._keys.append(keys)
+        self._is_counted.append(is_counted)
+        self.num_heads += int(is_counted.sum())
+        if self.num_heads > 2 * self._size + _SLACK:
+            self.trim()
+
+    def trim(self) -> Records:
+        """Drops all but the last `size` heads and what goes with them; returns what stays."""
+        records = join_records(self._records)
+        keys = np.concatenate([np.empty(0, np.int64), *self._keys])
+        is_counted = np.concatenate([np.empty(0, np.bool_), *self._is_counted])
+        if self.num_heads > self._size:
+            head_keys = keys[is_counted]
+            least = np.partition(head_keys, len(head_keys) - self._size)[-self._size]
+            stays = keys >= least
+            self.num_overwritten += int((is_counted & ~stays).sum())
+            records, keys, is_counted = pick(records, np.flatnonzero(stays)), keys[stays], is_counted[stays]
+        self._records, self._keys, self._is_counted = [records], [keys], [is_counted]
+        self.num_heads = int(is_counted.sum())
+        return records
+
+    def emptied(self) -> _Kept:
+        """Returns an empty one that goes on counting."""
+        empty = _Kept(self._size)
+        empty.num_overwritten = self.num_overwritten
+        return empty
+
+
+class LastEvents:
+    """Holds the last `size` executions, with all eager records that belong to them, and the last `size` graph tensors.
+
+    Args:
+        size: At least 1.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._eager, self._graph = _Kept(size), _Kept(size)
+        self._newest = -1
+
+    @property
+    def num_overwritten_executions(self) -> int:
+        """Executions dropped so far."""
+        return self._eager.num_overwritten
+
+    @property
+    def num_overwritten_graph_tensors(self) -> int:
+        """Graph tensors dropped so far."""
+        return self._graph.num_overwritten
+
+    def add(self, batch: Batch, start: int, end: int) -> None:
+        """Takes some records of a batch, whole groups."""
+        heads, kind = batch.heads, batch.kind
+        own = start + np.flatnonzero(heads[start:end] >= 0)
+        head_kind, covered = kind[heads[own]], (batch.flags[heads[own]] & Flag.COVERED) != 0
+        graph = own[(head_kind == Kind.GRAPH_TENSOR) & covered]
+        if len(graph):
+            keys = batch.event_index[heads[graph]]
+            self._graph.add(pick(batch.records, graph), keys=keys, is_counted=kind[graph] == Kind.GRAPH_TENSOR)
+        eager = own[np.isin(head_kind, (Kind.EXECUTION, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR))]
+        if len(eager):
+            keys = batch.field("execution_index", heads[eager])
+            newest = np.maximum(np.maximum.accumulate(keys), self._newest)
+            keys = np.where(keys < 0, newest, keys)  # no user known: it goes with the newest execution
+            self._newest = int(newest[-1])
+            self._eager.add(pick(batch.records, eager), keys=keys, is_counted=kind[eager] == Kind.EXECUTION)
+
+    def records(self) -> Records:
+        """Returns what is held; eager ones first."""
+        return join_records([self._eager.trim(), self._graph.trim()])
+
+    def take(self) -> Records:
+        """Returns what is held, and holds nothing any more."""
+        records = self.records()
+        self._eager, self._graph = self._eager.emptied(), self._graph.emptied()
+        return records
+
+
+def in_order(records: Records) -> Records:
+    """Returns records in order of event_index."""
+    return pick(records, np.argsort(records["commit"], kind="stable"))
+
+
+def values_of(records: Records, values: Mapping[int, bytes]) -> dict[int, bytes]:
+    """Returns the elements, by event_index, that belong to some of the records."""
+    if not values:
+        return {}
+    kept = set((records["commit"].astype(np.int64) - 1).tolist())
+    return {event: value for event, value in values.items() if event in kept}
+
+
+def bad_positions(batch: Batch) -> dict[str, Ints]:
+    """Returns the positions of bad tensors by kind: `inf` where there is no NaN, `nan` where there is one."""
+    bad = batch.covered[(batch.flags[batch.covered] & Flag.BAD) != 0]
+    has_nan = batch.field("num_nan", bad) > 0
+    return {"inf": bad[~has_nan], "nan": bad[has_nan]}
+
+
+class Ring:
+    """Keeps the last `size` executions, with all eager records that belong to them, and the last `size` graph tensors.
+
+    What it holds soon after the first infinity and the first NaN stays for good: else a buffer would lose what one
+    looks for in it.
+
+    Args:
+        size: At least 1.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._last = LastEvents(size)
+        self._stays: list[Records] = []
+        self._values: dict[int, bytes] = {}
+        self._num_heads = 0
+        self._due: dict[str, int | None] = {"inf": None, "nan": None}
+
+    @property
+    def num_overwritten_executions(self) -> int:
+        """Executions dropped so far."""
+        return self._last.num_overwritten_executions
+
+    @property
+    def num_overwritten_graph_tensors(self) -> int:
+        """Graph tensors dropped so far."""
+        return self._last.num_overwritten_graph_tensors
+
+    def add(self, batch: Batch, *, values: Mapping[int, bytes]) -> None:
+        """Takes whole groups of records, and the elements by event_index."""
+        start = 0
+        for cut in self._cuts(batch):
+            self._last.add(batch, start, cut)
+            self._stays.append(self._last.take())
+            start = cut
+        self._last.add(batch, start, len(batch))
+        if values:
+            self._values.update(values)
+            self.content()  # elements can be large: drop at once what no record needs
+
+    def content(self) -> tuple[Records, dict[int, bytes]]:
+        """Returns what is kept: records in order of event_index, and the elements by event_index."""
+        records = in_order(join_records([*self._stays, self._last.records()]))
+        self._values = values_of(records, self._values)
+        return records, self._values
+
+    def _cuts(self, batch: Batch) -> list[int]:
+        """Returns the positions of heads at which what is kept is to stay: half a buffer after a first bad tensor."""
+        heads = np.flatnonzero(batch.heads == np.arange(len(batch)))
+        cuts = []
+        for kind, positions in bad_positions(batch).items():
+            if self._due[kind] is None and len(positions):
+                self._due[kind] = self._num_heads + int(np.searchsorted(heads, positions[0])) + self._size // 2 + 1
+            due = self._due[kind]
+            if due is not None and self._num_heads <= due < self._num_heads + len(heads):
+                cuts.append(int(heads[due - self._num_heads]))
+        self._num_heads += len(heads)
+        return sorted(cuts)

@@ -1,0 +1,376 @@
+"""The sink: a thread that turns spool records and metadata rows into Parquet parts.
+
+Nothing here raises into the training: a failure is counted, told once and becomes a row of capture_stat.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.schema import TABLES, arrow_schema
+from tfdbg_arrow.writer.recorder import Recorder
+from tfdbg_arrow.writer.records import Kind, Records
+from tfdbg_arrow.writer.remote.uploader import Uploader
+from tfdbg_arrow.writer.sink.backlog import Backlog, WaitingBatch
+from tfdbg_arrow.writer.sink.batch import Batch, Ints, join_records, num_whole, pick
+from tfdbg_arrow.writer.sink.black_box import BlackBox
+from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
+from tfdbg_arrow.writer.sink.call_join import NO_CALL, CallJoin
+from tfdbg_arrow.writer.sink.convert import EVENT_TABLES, Converter
+from tfdbg_arrow.writer.sink.failures import Failures
+from tfdbg_arrow.writer.sink.marker import mark_logdir
+from tfdbg_arrow.writer.sink.metadata import MetadataQueue, metadata_table
+from tfdbg_arrow.writer.sink.names import CallGraph, Names, TensorNodes
+from tfdbg_arrow.writer.sink.parts import PartWriter
+from tfdbg_arrow.writer.sink.ring import Ring
+from tfdbg_arrow.writer.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
+
+_PAUSE_S = 0.05
+
+_WAIT_SLICE_S = 0.2
+
+_SNAPSHOT_REST = 10
+"""A circular buffer is written for bad values at most this fraction of the time."""
+
+
+class Sink:
+    """Writes one run.
+
+    `append`, `flush` and `close` may be called from any thread; a caller must hold no lock that `nodes` or
+    `call_graph` take.
+
+    Args:
+        logdir: The logdir; it is made if missing.
+        run_id: The run.
+        recorder: Where the events come from.
+        nodes: What the keys of graph tensors stand for.
+        call_graph: Functions, and which graphs run inline in which.
+        circular_buffer_size: Keep only that many last executions and graph tensors; 0 or less: all.
+        dump_after: Write them only when a bad value comes up, and so many events after it; None: all along.
+        max_bytes: What the parts of events may take on disk; None: no bound.
+        flush_interval_s: Seconds after which waiting events are written.
+        flush_rows: Records after which they are written sooner.
+        on_failure: Told of each kind of failure once, with a sentence.
+        uploader: Copies the parts to a URL; None: the logdir is the one that is asked for.
+        on_records: Sees the records that are about to be written.
+    """
+
+    def __init__(
+        self,
+        logdir: Path,
+        run_id: str,
+        *,
+        recorder: Recorder,
+        nodes: TensorNodes,
+        call_graph: CallGraph,
+        circular_buffer_size: int = -1,
+        dump_after: int | None = None,
+        max_bytes: int | None = None,
+        flush_interval_s: float = 1.0,
+        flush_rows: int = 65536,
+        on_failure: Callable[[str], None],
+        uploader: Uploader | None = None,
+        on_records: Callable[[Records], None] | None = None,
+    ) -> None:
+        self._uploader = uploader
+        self._on_records = on_records
+        self._logdir, self._run_id, self._recorder = Path(logdir), run_id, recorder
+        self._flush_interval_s, self._flush_rows = flush_interval_s, max(1, flush_rows)
+        self._failures = Failures(on_failure)
+        self._names = Names(recorder, nodes=nodes, call_graph=call_graph)
+        self._converter = Converter(run_id, names=self._names)
+        self._call_join = CallJoin(call_graph)
+        self._values = ValueReader(recorder)
+        self._parts = PartWriter(self._logdir, run_id, on_change=uploader.note_change if uploader is not None else None)
+        self._ring = Ring(circular_buffer_size) if circular_buffer_size > 0 and dump_after is None else None
+        self._box = BlackBox(circular_buffer_size, dump_after=dump_after) if dump_after is not None else None
+        self._budget = Budget(self._parts, max_bytes=max_bytes) if max_bytes is not None else None
+        self._ring_paths: list[str] = []
+        self._ring_changed = False
+        self._next_snapshot_s = 0.0
+        self._metadata = MetadataQueue(run_id, failures=self._failures)
+        self._backlog = Backlog(self._parts, budget=self._budget, failures=self._failures)
+        self._lock = threading.RLock()
+        self._carry: Records = join_records([])
+        self._devices: set[int] = set()
+        self._num_events = self._num_dropped = self._num_lost = 0
+        self._thread = threading.Thread(target=self._run, name="tfdbg_arrow-sink", daemon=True)
+        self._stop = threading.Event()
+        self._closed = False
+
+    def append(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """Takes rows of a metadata table; they are written no later than events recorded after this call.
+
+        Args:
+            table: Name of the table.
+            rows: Column name to value. `run_id` is set by the sink, `wall_time` made of `wall_time_ns`.
+        """
+        self._metadata.append(table, rows)
+
+    def start(self) -> None:
+        """Marks the logdir, writes an empty part of every table and starts the thread.
+
+        Raises:
+            LogdirError: The logdir cannot be written, or is one of another format version.
+        """
+        try:
+            mark_logdir(self._logdir, self._run_id)
+            self._parts.start()
+            for table in TABLES:
+                self._parts.write(table.name, arrow_schema(table.name).empty_table())
+        except OSError as error:
+            raise LogdirError(
+                f"logdir {self._logdir} cannot be written ({error.strerror or error}), expected a directory that this "
+                "process may write to; choose another one or mend its permissions."
+            ) from error
+        self._thread.start()
+
+    def flush(self) -> None:
+        """Writes everything recorded before this call; it is in sealed parts on return unless the disk refuses."""
+        with self._lock:
+            if not self._closed:
+                with self._failures.caught("flush"):
+                    self._take_all()
+                    self._write_ring()
+                    self._write()
+
+    def close(self, *, run_row: Mapping[str, object]) -> None:
+        """Writes everything, puts `run_row` in the place of the run's row, merges the parts and stops. Idempotent.
+
+        Args:
+            run_row: The run's row as it is in the end. Its `is_clean_end` becomes False where events were lost.
+        """
+        self._stop.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+        with self._lock:
+            if self._closed:
+                return
+            with self._failures.caught("close"):
+                self._take_all(last=True)
+                self._write_ring(last=True)
+            self._failures.note_repeats()
+            self._backlog.note_evicted()
+            self._bound_parts(last=True)
+            self._write()
+            self._note_kept_back()
+            self._write()
+            for table in self._parts.tables:
+                # Merging all parts of events at once would take twice the room.
+                if self._budget is None or table not in EVENT_TABLES:
+                    with self._failures.caught(f"merging {table}"):
+                        self._parts.compact(table)
+            with self._failures.caught("run"):
+                self._write()  # what merging had to tell
+                self._replace_run_row(run_row)
+            self._closed = True
+
+    def _run(self) -> None:
+        """The thread."""
+        while True:
+            try:
+                with self._lock:
+                    self._take_all()
+                    self._write()
+                if self._stop.is_set():
+                    return
+                if self._wait():
+                    with self._lock:
+                        self._take_all()
+                        if time.monotonic() >= self._next_snapshot_s:
+                            self._write_ring()
+                        self._write()
+                    self._pause()
+            except Exception as error:
+                self._failures.add("thread", error)
+                self._stop.wait(self._flush_interval_s)
+            if self._stop.is_set():
+                return
+
+    def _wait(self) -> bool:
+        """Waits until it is time to write; returns whether a bad value came. Ends soon when the sink is closed."""
+        end = time.monotonic() + self._flush_interval_s
+        while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
+            begin, timeout_s = time.monotonic(), min(rest, _WAIT_SLICE_S)
+            if self._recorder.wait(timeout_s, self._flush_rows):
+                return True
+            if time.monotonic() - begin < timeout_s / 2:  # not the time was out: enough records wait
+                return False
+        return False
+
+    def _pause(self) -> None:
+        """Waits a flush interval after an urgent flush, emptying the spool when it fills meanwhile."""
+        end = time.monotonic() + self._flush_interval_s
+        while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
+            self._stop.wait(min(rest, _PAUSE_S))
+            with self._lock:
+                held = self._recorder.drain(self._flush_rows)
+                self._carry = join_records([self._carry, held])
+                if len(self._carry) >= self._flush_rows:
+                    return
+
+    def _take_all(self, *, last: bool = False) -> None:
+        """Takes everything out of the recorder and into the backlog."""
+        while True:
+            drained = self._recorder.drain(self._flush_rows)
+            with self._failures.caught("names"):
+                self._names.refresh()
+            self._queue_metadata()  # after the drain: whatever the records refer to is in it
+            is_last = len(drained) < self._flush_rows
+            self._take(join_records([self._carry, drained]) if len(self._carry) else drained, last=last and is_last)
+            if is_last:
+                break
+            self._write()
+        dropped = self._recorder.num_dropped()
+        if dropped > self._num_dropped:
+            reason = "The spool had no room: events came faster than they were written."
+            self._failures.note("dropped", "event", reason, dropped - self._num_dropped)
+            self._num_lost += dropped - self._num_dropped
+            self._num_dropped = dropped
+        self._queue_metadata()
+
+    def _take(self, records: Records, *, last: bool) -> None:
+        whole = len(records) if last else num_whole(records)
+        self._carry = pick(records, np.arange(whole, len(records)))
+        if whole == 0:
+            return
+        self._num_events = int(records["commit"][whole - 1])
+        if self._on_records is not None:
+            with self._failures.caught("masked values"):
+                self._on_records(records[:whole])
+        try:
+            batch = Batch(
+                pick(records, np.arange(whole)) if whole < len(records) or not records.flags.writeable else records
+            )
+            graph = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
+            batch.set_execution_index(graph, self._join(batch)[graph])
+            for part in split_by_value_bytes(batch):
+                self._take_batch(part)
+        except Exception as error:
+            self._failures.add("convert", error, num_events=whole)
+            self._num_lost += whole
+
+    def _join(self, batch: Batch) -> Ints:
+        graph_ids = np.full(len(batch), -1, dtype=np.int64)
+        tensors = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
+        executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
+        try:
+            graph_ids[tensors] = self._names.of_nodes(batch.field("node", tensors))[0]
+            graph_ids[executions] = self._names.function_graphs(batch.field("node", executions))
+            return self._call_join.join(batch, graph_ids=graph_ids)
+        except Exception as error:
+            self._failures.add("call_join", error)
+            return np.full(len(batch), NO_CALL, dtype=np.int64)
+
+    def _take_batch(self, batch: Batch) -> None:
+        values = self._values.read(batch, failures=self._failures)
+        if self._ring is not None:
+            self._ring.add(batch, values=values)
+            self._ring_changed = True
+            return
+        if self._box is not None:
+            dump = self._box.add(batch, values=values)
+            if dump is None:
+                return
+            batch, values = Batch(dump[0]), dump[1]
+        self._queue_devices(batch)
+        self._queue_events(batch, values)
+        if sum(len(value) for value in values.values()) >= MAX_BATCH_VALUE_BYTES // 2:
+            self._write()
+
+    def _queue_events(self, batch: Batch, values: Mapping[int, bytes]) -> None:
+        tables = self._converter.tables(batch, values=values)
+        waiting = None
+        if self._budget is not None:
+            halves = split_in_two(batch) if self._budget.is_too_large(tables) else []
+            if halves:
+                for half in halves:
+                    self._queue_events(half, values)
+                return
+            waiting = WaitingBatch(
+                first_event=int(batch.event_index[0]),
+                last_event=int(batch.event_index[-1]),
+                is_pinned=self._budget.holds_first_bad(batch),
+            )
+        self._backlog.add_events(tables, batch=waiting)
+
+    def _note_kept_back(self) -> None:
+        """Tells in the end what was not kept, as the settings asked."""
+        if self._budget is not None and self._budget.has_dropped:
+            for table, reason, rows in self._budget.summary():
+                self._failures.note("dropped", f"table {table}", reason, rows)
+        if self._box is not None and self._box.num_kept_back:
+            reason = "The black box wrote only what lay around bad values, as it was asked to."
+            self._failures.note("dropped", "execution or graph tensor", reason, self._box.num_kept_back)
+
+    def _queue_devices(self, batch: Batch) -> None:
+        devices = {i: name for i, name in self._converter.devices(batch).items() if i not in self._devices}
+        self._devices.update(devices)
+        self.append("device", [{"device_id": i, "device_name": name} for i, name in devices.items()])
+        self._queue_metadata()
+
+    def _queue_metadata(self) -> None:
+        for table, data in self._metadata.take(self._num_events):
+            self._backlog.add_metadata(table, data)
+
+    def _write(self) -> None:
+        """Writes the backlog in order; what the disk refuses stays for the next time."""
+        self._queue_metadata()
+        tables = self._backlog.write()
+        for table in tables if self._budget is None else tables.difference(EVENT_TABLES):
+            with self._failures.caught("merge"):
+                self._parts.merge_small(table)
+        self._backlog.bound()
+        if not self._stop.is_set():
+            self._bound_parts()
+        if tables and self._backlog.has_evicted and not self._backlog:
+            self._backlog.note_evicted()
+            self._write()
+
+    def _bound_parts(self, *, last: bool = False) -> None:
+        """Keeps the parts that wait for their upload within their bound, and notes what was dropped for it."""
+        if self._uploader is None:
+            return
+        with self._failures.caught("local parts"):
+            self._uploader.make_room(self._parts, may_drop=self._ring is None)
+        for table, count in self._uploader.take_dropped(last=last).items():
+            self._num_lost += count
+            reason = "The logdir's store could not be reached, and no more parts could wait for it."
+            self._failures.note("dropped", f"table {table}", reason, count)
+
+    def _write_ring(self, *, last: bool = False) -> None:
+        """Writes what the circular buffer holds, in the place of what it held when last written."""
+        if self._ring is None:
+            return
+        if self._ring_changed:
+            with self._failures.caught("circular buffer"):
+                begin = time.monotonic()
+                records, values = self._ring.content()
+                batch = Batch(records)
+                self._queue_devices(batch)
+                tables = self._converter.tables(batch, values=values)
+                self._write()
+                self._ring_paths = [entry.path for entry in self._parts.replace(self._ring_paths, tables)]
+                self._ring_changed = False
+                self._next_snapshot_s = time.monotonic() + _SNAPSHOT_REST * (time.monotonic() - begin)
+        if last:
+            reason = "The circular buffer kept only the last ones, as it was asked to."
+            for subject, count in (
+                ("execution", self._ring.num_overwritten_executions),
+                ("graph tensor", self._ring.num_overwritten_graph_tensors),
+            ):
+                if count:
+                    self._failures.note("dropped", subject, reason, count)
+
+    def _replace_run_row(self, run_row: Mapping[str, object]) -> None:
+        row = dict(run_row)
+        if self._num_lost or self._backlog.num_lost or self._backlog:
+            row["is_clean_end"] = False
+        old = [entry.path for entry in self._parts.parts("run")]
+        self._parts.replace(old, {"run": metadata_table("run", [row], run_id=self._run_id)})
