@@ -132,7 +132,8 @@ def _read_values(
     events = [row[event_index] for row in rows]
     itemsize = max(size for size in _ITEMSIZES.values() if size is not None)
     found = logdir.rows(
-        "SELECT run_id, event_index, dtype, shape, CASE WHEN dtype = 'string' THEN value ELSE blob_prefix(value, ?) END "
+        "SELECT run_id, event_index, dtype, shape, "
+        "CASE WHEN dtype = 'string' THEN value ELSE blob_prefix(value, ?) END "
         f"FROM tensor_value WHERE event_index IN ({', '.join('?' * len(events))})",
         [num_values * itemsize, *events],
     )
