@@ -21,8 +21,9 @@ def viewer_extra(command: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("tfdbg_arrow"):
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "tfdbg_arrow"):
             raise
         raise MissingDependencyError(
-            f"tfdbg-arrow {command} needs the package {error.name}; pip install 'tfdbg-arrow[viewer]'."
+            f"tfdbg-arrow {command} needs the package {package}; pip install 'tfdbg-arrow[viewer]'."
         ) from error

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.health import HEALTH_COLUMNS, TensorHealth
-from tfdbg_arrow.query.logdir import Logdir
 
 SCOPES = ("graph", "execution", "external")
 _FACTS = (
@@ -100,7 +100,7 @@ class TensorWindow:
 
 
 def tensor_window(
-    logdir: Logdir,
+    logdir: Engine,
     filter_: TensorFilter,
     *,
     run_id: str,
@@ -126,14 +126,14 @@ def tensor_window(
         raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
     condition, parameters = _condition(filter_, run_id=run_id)
     if before is None:
-        bound, order, at = "h.event_index >= $at", "h.event_index", first
+        bound, order, at = "h.event_index >= ?", "h.event_index", first
     else:
-        bound, order, at = "h.event_index < $at", "h.event_index DESC", before
+        bound, order, at = "h.event_index < ?", "h.event_index DESC", before
     # First where the window lies, then its rows: a sort over one column, not over all.
     found = logdir.rows(
         f"SELECT min(event_index), max(event_index) FROM (SELECT h.event_index FROM tensor_health AS h "
-        f"{_JOIN_GRAPH} WHERE {condition} AND {bound} ORDER BY {order} LIMIT $limit) AS w",
-        {**parameters, "at": at, "limit": limit},
+        f"{_JOIN_GRAPH} WHERE {condition} AND {bound} ORDER BY {order} LIMIT {int(limit)}) AS w",
+        [*parameters, at],
     )
     low, high = found[0]
     columns = ", ".join(f"h.{column}" for column in (*_FACTS, *HEALTH_COLUMNS))
@@ -142,26 +142,26 @@ def tensor_window(
         if low is None
         else logdir.rows(
             f"SELECT {columns}, g.graph_name FROM tensor_health AS h {_JOIN_GRAPH} "
-            f"WHERE {condition} AND h.event_index >= $low AND h.event_index <= $high ORDER BY h.event_index",
-            {**parameters, "low": low, "high": high},
+            f"WHERE {condition} AND h.event_index >= ? AND h.event_index <= ? ORDER BY h.event_index",
+            [*parameters, low, high],
         )
     )
     ((num_matching, num_before),) = logdir.rows(
-        f"SELECT count(*), count(CASE WHEN h.event_index < $low THEN 1 END) FROM tensor_health AS h {_JOIN_GRAPH} "
+        f"SELECT count(*), count(CASE WHEN h.event_index < ? THEN 1 END) FROM tensor_health AS h {_JOIN_GRAPH} "
         f"WHERE {condition}",
-        {**parameters, "low": at if low is None else low},
+        [at if low is None else low, *parameters],
     )
     return TensorWindow(rows=tuple(map(_row, rows)), num_matching=num_matching, num_before=num_before)
 
 
-def read_tensor(logdir: Logdir, event_index: int, *, run_id: str) -> TensorRow | None:
+def read_tensor(logdir: Engine, event_index: int, *, run_id: str) -> TensorRow | None:
     """Returns one recorded tensor of a run, or None where there is none of that event_index."""
     window = tensor_window(logdir, TensorFilter(), run_id=run_id, first=event_index, limit=1)
     return next((row for row in window.rows if row.event_index == event_index), None)
 
 
 def next_bad(
-    logdir: Logdir, filter_: TensorFilter, event_index: int, *, run_id: str, is_backwards: bool = False
+    logdir: Engine, filter_: TensorFilter, event_index: int, *, run_id: str, is_backwards: bool = False
 ) -> int | None:
     """Returns the event_index of the bad tensor next to an event, among those that a filter leaves; None: no more.
 
@@ -176,17 +176,17 @@ def next_bad(
     least, bound = ("max", "<") if is_backwards else ("min", ">")
     ((found,),) = logdir.rows(
         f"SELECT {least}(h.event_index) FROM tensor_health AS h {_JOIN_GRAPH} "
-        f"WHERE {condition} AND h.has_inf_or_nan AND h.event_index {bound} $at",
-        {**parameters, "at": event_index},
+        f"WHERE {condition} AND h.has_inf_or_nan AND h.event_index {bound} ?",
+        [*parameters, event_index],
     )
     return None if found is None else int(found)
 
 
-def first_of_step(logdir: Logdir, step: int, *, run_id: str) -> int | None:
+def first_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
     """Returns the least event_index of a tensor of a training step, or of the first recorded one after it."""
     ((found,),) = logdir.rows(
-        "SELECT min(event_index) FROM tensor_health WHERE run_id = $run_id AND step >= $step",
-        {"run_id": run_id, "step": step},
+        "SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND step >= ?",
+        [run_id, step],
     )
     return None if found is None else int(found)
 
@@ -194,24 +194,25 @@ def first_of_step(logdir: Logdir, step: int, *, run_id: str) -> int | None:
 _JOIN_GRAPH = "LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id"
 
 
-def _condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, dict[str, object]]:
+def _condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, list[object]]:
     """Returns the condition on tensor_health AS h and graph AS g, and its parameters."""
-    conditions, parameters = ["h.run_id = $run_id"], dict[str, object](run_id=run_id)
-    for name, text, value in (
-        ("op_type", "h.op_type = $op_type", filter_.op_type),
-        ("graph_id", "h.graph_id = $graph_id", filter_.graph_id),
-        ("dtype", "h.dtype = $dtype", filter_.dtype),
-        ("scope", "h.scope = $scope", filter_.scope),
-        ("first_step", "h.step >= $first_step", filter_.first_step),
-        ("last_step", "h.step <= $last_step", filter_.last_step),
+    conditions: list[str] = ["h.run_id = ?"]
+    parameters: list[object] = [run_id]
+    for text, value in (
+        ("h.op_type = ?", filter_.op_type),
+        ("h.graph_id = ?", filter_.graph_id),
+        ("h.dtype = ?", filter_.dtype),
+        ("h.scope = ?", filter_.scope),
+        ("h.step >= ?", filter_.first_step),
+        ("h.step <= ?", filter_.last_step),
     ):
         if value is not None:
             conditions.append(text)
-            parameters[name] = value
+            parameters.append(value)
     if filter_.name:
         places = ("h.op_name", "h.op_type", "g.graph_name")
-        conditions.append("(" + " OR ".join(f"contains(lower({place}), $name)" for place in places) + ")")
-        parameters["name"] = filter_.name.lower()
+        conditions.append("(" + " OR ".join(f"contains(lower({place}), ?)" for place in places) + ")")
+        parameters += [filter_.name.lower()] * len(places)
     if filter_.is_bad:
         conditions.append("h.has_inf_or_nan")
     return " AND ".join(conditions), parameters

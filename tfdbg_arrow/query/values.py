@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.history import elements
-from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.history import elements, texts
 from tfdbg_arrow.schema.dtypes import DTYPES
 
 _ITEMSIZES = {dtype.name: dtype.itemsize for dtype in DTYPES}
@@ -25,7 +25,8 @@ class TensorValues:
         shape: Its dimensions.
         num_elements: How many elements it has in all.
         first: Place of the first of `elements` in row-major order, from 0.
-        elements: The elements; None where the dtype is none that NumPy or bfloat16 can hold.
+        elements: The elements; None where they are neither text nor numbers of NumPy's dtypes or
+            bfloat16.
     """
 
     dtype: str
@@ -36,7 +37,7 @@ class TensorValues:
 
 
 def read_values(
-    logdir: Logdir, event_index: int, *, run_id: str, first: int = 0, limit: int = 100
+    logdir: Engine, event_index: int, *, run_id: str, first: int = 0, limit: int = 100
 ) -> TensorValues | None:
     """Returns elements of a recorded tensor, None where its values were not kept.
 
@@ -54,26 +55,20 @@ def read_values(
     if first < 0 or limit < 0:
         raise QueryError(f"first is {first} and limit {limit}; expected numbers from 0 on.")
     facts = logdir.rows(
-        "SELECT dtype, shape, octet_length(value) FROM tensor_value WHERE run_id = $run_id AND event_index = $event",
-        {"run_id": run_id, "event": event_index},
+        "SELECT dtype, shape, octet_length(value) FROM tensor_value WHERE run_id = ? AND event_index = ?",
+        [run_id, event_index],
     )
     if not facts:
         return None
     dtype, shape, num_bytes = facts[0]
     itemsize = _ITEMSIZES.get(dtype)
     found: tuple[object, ...] | None = None
-    if itemsize is not None:
-        # Byte positions in SQL count from 1, and both ends belong to the slice.
-        ((value,),) = logdir.rows(
-            "SELECT value[$low:$high] FROM tensor_value WHERE run_id = $run_id AND event_index = $event",
-            {
-                "run_id": run_id,
-                "event": event_index,
-                "low": first * itemsize + 1,
-                "high": (first + limit) * itemsize,
-            },
-        )
-        found = _decoded(bytes(value), dtype)
+    if dtype == "string":
+        value = _prefix(logdir, event_index, num_bytes, run_id=run_id)
+        found = texts(value, size=math.prod(shape))[first : first + limit]
+    elif itemsize is not None:
+        num_wanted = min((first + limit) * itemsize, num_bytes)
+        found = _decoded(_prefix(logdir, event_index, num_wanted, run_id=run_id)[first * itemsize :], dtype)
     return TensorValues(
         dtype=dtype,
         shape=tuple(shape),
@@ -81,6 +76,14 @@ def read_values(
         first=first,
         elements=found,
     )
+
+
+def _prefix(logdir: Engine, event_index: int, num_bytes: int, *, run_id: str) -> bytes:
+    ((value,),) = logdir.rows(
+        "SELECT blob_prefix(value, ?) FROM tensor_value WHERE run_id = ? AND event_index = ?",
+        [num_bytes, run_id, event_index],
+    )
+    return bytes(value)
 
 
 def _decoded(value: bytes, dtype: str) -> tuple[object, ...] | None:

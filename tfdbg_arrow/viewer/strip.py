@@ -58,17 +58,17 @@ def read_strip(logdir: Logdir, *, run_id: str, num_buckets: int = NUM_BUCKETS) -
     """Returns a run from its first recorded tensor to its last, None where it has none."""
     ((low, high, first_bad, first_bad_step),) = logdir.rows(
         "SELECT min(event_index), max(event_index), min(CASE WHEN has_inf_or_nan THEN event_index END), "
-        "min_by(step, CASE WHEN has_inf_or_nan THEN event_index END) FROM tensor_health WHERE run_id = $run_id",
-        {"run_id": run_id},
+        "min_by(step, CASE WHEN has_inf_or_nan THEN event_index END) FROM tensor_health WHERE run_id = ?",
+        [run_id],
     )
     if low is None:
         return None
     num_buckets = min(num_buckets, high - low + 1)
     rows = logdir.rows(
-        "SELECT CAST(floor((event_index - $low) * CAST($num AS DOUBLE) / $width) AS BIGINT) AS bucket, "
+        "SELECT CAST(floor((event_index - ?) * CAST(? AS DOUBLE) / ?) AS BIGINT) AS bucket, "
         "min(event_index), min(step), max(step), count(*), count(CASE WHEN has_inf_or_nan THEN 1 END) "
-        "FROM tensor_health WHERE run_id = $run_id GROUP BY 1 ORDER BY 1",
-        {"run_id": run_id, "low": low, "num": num_buckets, "width": high - low + 1},
+        "FROM tensor_health WHERE run_id = ? GROUP BY 1 ORDER BY 1",
+        [low, num_buckets, high - low + 1, run_id],
     )
     names = ("bucket", "first_event_index", "first_step", "last_step", "num_tensors", "num_bad")
     buckets = tuple(Bucket(**dict(zip(names, row, strict=True))) for row in rows)

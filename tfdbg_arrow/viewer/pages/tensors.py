@@ -103,23 +103,22 @@ def read_tensors(
         previous_bad_event_index=before_bad,
         op_types=_texts(
             logdir,
-            "SELECT op_type FROM graph_op WHERE run_id = $run_id UNION "
-            "SELECT op_type FROM execution WHERE run_id = $run_id",
+            "SELECT op_type FROM graph_op WHERE run_id = ? UNION SELECT op_type FROM execution WHERE run_id = ?",
             run_id,
         ),
-        dtypes=_texts(logdir, "SELECT DISTINCT dtype FROM tensor_health WHERE run_id = $run_id", run_id),
+        dtypes=_texts(logdir, "SELECT DISTINCT dtype FROM tensor_health WHERE run_id = ?", run_id),
         graphs=tuple(
             GraphChoice(graph_id=graph_id, graph_name=name)
             for graph_id, name in logdir.rows(
-                f"SELECT graph_id, graph_name FROM graph WHERE run_id = $run_id ORDER BY graph_id LIMIT {_MAX_CHOICES}",
-                {"run_id": run_id},
+                f"SELECT graph_id, graph_name FROM graph WHERE run_id = ? ORDER BY graph_id LIMIT {_MAX_CHOICES}",
+                [run_id],
             )
         ),
     )
 
 
 def _texts(logdir: Logdir, query: str, run_id: str | None) -> tuple[str, ...]:
-    rows = logdir.rows(f"SELECT * FROM ({query}) AS c ORDER BY 1 LIMIT {_MAX_CHOICES}", {"run_id": run_id})
+    rows = logdir.rows(f"SELECT * FROM ({query}) AS c ORDER BY 1 LIMIT {_MAX_CHOICES}", [run_id] * query.count("?"))
     return tuple(str(row[0]) for row in rows if row[0] is not None)
 
 
