@@ -140,9 +140,14 @@ def test_a_report_opens_from_disk_and_is_walked_by_keys(browser: Browser, path: 
         page.keyboard.press("a")
         page.locator(".alert .name", has_text="Sqrt:0").first.focus()
         page.keyboard.press("s")
-        expect(page.locator(".row.lit", has_text="scaled = tf.sqrt(offset)")).to_be_in_viewport()
+        expect(page.locator("#sources .row.lit", has_text="scaled = tf.sqrt(offset)")).to_be_in_viewport()
         page.locator(".alert .name", has_text="Sqrt:0").first.click()
         expect(page.locator("details#tensor-2")).to_have_attribute("open", "")
+        expect(page.locator("details#tensor-2 .excerpt .lit")).to_contain_text("scaled = tf.sqrt(offset)")
+        main, source = page.locator("main").bounding_box(), page.locator("#sources .file").bounding_box()
+        assert main is not None
+        assert source is not None
+        assert source["width"] > 0.9 * main["width"] - 60
 
 
 def test_an_enemys_report_does_nothing(browser: Browser, tmp_path: Path) -> None:

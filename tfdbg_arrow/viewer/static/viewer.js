@@ -96,7 +96,7 @@
     if (!target) return;
     for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
     if (target.tagName === "DETAILS") target.open = true;
-    for (const lit of document.querySelectorAll(".report-source .lit")) lit.classList.remove("lit");
+    for (const lit of document.querySelectorAll("#sources .lit")) lit.classList.remove("lit");
     if (target.classList.contains("row")) target.classList.add("lit");
     target.scrollIntoView({ block: target.classList.contains("row") ? "center" : "start" });
   };
