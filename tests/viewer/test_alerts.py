@@ -14,7 +14,7 @@ from . import logdirs
 
 def alerts(path: Path, **asked: Any) -> AlertsPage:
     with open_logdir(path) as logdir:
-        return read_alerts(logdir, **asked)
+        return read_alerts(logdir, **{"budget_s": 1000, **asked})
 
 
 def test_alerts_stand_by_rule_the_worst_first(tmp_path: Path) -> None:
@@ -31,6 +31,11 @@ def test_a_rule_and_a_severity_can_be_chosen(tmp_path: Path) -> None:
     assert [group.kind for group in alerts(path, severity="error").groups] == ["nonfinite_origin"]
     nothing = alerts(path, rule="nonfinite", severity="error")
     assert (nothing.groups, nothing.num_found, nothing.silent_rules) == ((), 0, ())
+
+
+def test_rules_for_which_there_is_no_time_are_named(tmp_path: Path) -> None:
+    page = alerts(logdirs.log_of_zero(tmp_path), severity="error", budget_s=0.0)
+    assert (page.groups, page.silent_rules, page.unfinished_rules[0]) == ((), (), "nonfinite_origin")
 
 
 def test_the_limit_cuts_what_is_shown_and_not_what_is_counted(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.query import builtin_rules, open_logdir
 from tfdbg_arrow.viewer.pages.overview import OverviewPage, read_overview
 
 from ..query.builder import CLEAN, NAN, RunBuilder
@@ -13,7 +13,7 @@ from . import logdirs
 
 def overview(path: Path, run_id: str | None = None) -> OverviewPage:
     with open_logdir(path) as logdir:
-        return read_overview(logdir, run_id=run_id)
+        return read_overview(logdir, run_id=run_id, rules_budget_s=1000)
 
 
 def test_the_three_questions_are_answered(tmp_path: Path) -> None:
@@ -32,6 +32,14 @@ def test_what_rules_found_comes_worst_first(tmp_path: Path) -> None:
     page = overview(logdirs.log_of_zero(tmp_path))
     found = [(rule.kind, rule.severity, rule.num_found, rule.first.op_name) for rule in page.rules]
     assert found == [("nonfinite_origin", "error", 2, "Log"), ("nonfinite", "warning", 3, "Log")]
+
+
+def test_the_answer_does_not_wait_for_the_rules(tmp_path: Path) -> None:
+    with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
+        page = read_overview(logdir, rules_budget_s=0.0)
+    assert (page.verdict, page.rules) == ("bad", ())
+    assert page.unfinished_rules[:2] == ("nonfinite_origin", "nonfinite")
+    assert len(page.unfinished_rules) == len(builtin_rules())
 
 
 def test_the_strip_says_when_the_run_went_bad(tmp_path: Path) -> None:

@@ -43,7 +43,11 @@ def test_every_page_has_a_json_twin_of_the_same_data(kind: pages.PageKind, serve
     assert (json.status, json.headers["content-type"]) == (200, "application/json")
     parameters = Parameters(dict(pair.split("=") for pair in query.removeprefix("?").split("&") if pair))
     with open_logdir(path) as logdir:
-        assert json.json == to_json(kind.read(logdir, parameters))
+        expected = to_json(kind.read(logdir, parameters))
+    # How far the rules come depends on the machine.
+    changing = {"rules", "groups", "num_found", "silent_rules", "unfinished_rules"}
+    assert {**json.json, **dict.fromkeys(changing)} == {**expected, **dict.fromkeys(changing)}
+    assert json.json.keys() == expected.keys()
     assert served.ask(f"/{kind.name}{query or '?'}&format=json").json == json.json
 
 

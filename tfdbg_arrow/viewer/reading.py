@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Logdir, open_logdir
 from tfdbg_arrow.schema.logdir_layout import MANIFEST_DIRECTORY
+from tfdbg_arrow.viewer.bounding import bounded
 from tfdbg_arrow.viewer.failures import TookTooLongError
 
 _Result = TypeVar("_Result")
@@ -21,7 +22,6 @@ _Result = TypeVar("_Result")
 _NUM_CONNECTIONS = 2
 _MAX_CACHED = 64
 _REMOTE_REFRESH_S = 30.0
-_INTERRUPT_EVERY_S = 0.05
 
 
 class Reader:
@@ -88,7 +88,7 @@ class Reader:
                 self._cache.move_to_end(key)
                 answer: _Result = self._cache[key]
                 return answer
-        with self._borrowed(state) as logdir, _bounded(logdir, self._timeout_s):
+        with self._borrowed(state) as logdir, bounded(logdir, self._timeout_s):
             answer = compute(logdir)
         with self._lock:
             if state == self._cached_state:
@@ -143,31 +143,3 @@ class Reader:
         except OSError:
             return None
         return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in facts)
-
-
-@contextlib.contextmanager
-def _bounded(logdir: Logdir, timeout_s: float) -> Iterator[None]:
-    """Ends every query of the logdir that runs after so many seconds."""
-    is_done, is_late = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        if is_done.wait(timeout_s):
-            return
-        is_late.set()
-        # A page asks many queries one after the other; an interrupt ends the one that runs.
-        while not is_done.wait(_INTERRUPT_EVERY_S):
-            logdir.connection.interrupt()
-
-    watcher = threading.Thread(target=watch, daemon=True, name="tfdbg_arrow-viewer-timeout")
-    watcher.start()
-    try:
-        yield
-    except QueryError as error:
-        if is_late.is_set():
-            raise TookTooLongError(
-                f"this took longer than {timeout_s:g} seconds and was ended; narrow it down by run, step or op."
-            ) from error
-        raise
-    finally:
-        is_done.set()
-        watcher.join()

@@ -31,6 +31,7 @@ DEFAULT_MAX_BYTES = 10_000_000
 _NUM_ALERTS = 20
 _MAX_TENSORS = 40
 _NUM_VALUES = 64
+_RULES_BUDGET_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +116,9 @@ def read_report(logdir: Logdir, *, run_id: str | None = None) -> Report:
         logdir: The logdir.
         run_id: Only this run; None: all.
     """
-    overview = read_overview(logdir, run_id=run_id)
-    alerts = read_alerts(logdir, run_id=run_id, limit=_NUM_ALERTS)
-    left_out = []
+    overview = read_overview(logdir, run_id=run_id, rules_budget_s=_RULES_BUDGET_S)
+    alerts = read_alerts(logdir, run_id=run_id, limit=_NUM_ALERTS, budget_s=_RULES_BUDGET_S)
+    left_out = [f"the rule {rule}: it took too long" for rule in alerts.unfinished_rules]
     shown = sum(len(group.alerts) for group in alerts.groups)
     if shown < alerts.num_found:
         left_out.append(f"{alerts.num_found - shown:,} of {alerts.num_found:,} alerts: the first {_NUM_ALERTS} a rule")

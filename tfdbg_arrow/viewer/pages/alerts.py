@@ -8,9 +8,12 @@ from tfdbg_arrow.query import Alert, Logdir, builtin_rules
 from tfdbg_arrow.query.alert_rules import SEVERITIES
 from tfdbg_arrow.viewer.page import PageKind, chosen_run
 from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.viewer.rule_runs import run_rules
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 1000
+BUDGET_S = 15.0
+"""Seconds for all rules together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,7 @@ class AlertsPage:
         known_rules: The names of all rules.
         known_severities: All severities, the worst first.
         silent_rules: The rules that were asked for and found nothing.
+        unfinished_rules: The rules that were asked for and for which there was no time; alone, one has more of it.
     """
 
     run_id: str | None
@@ -57,6 +61,7 @@ class AlertsPage:
     known_rules: tuple[str, ...]
     known_severities: tuple[str, ...]
     silent_rules: tuple[str, ...]
+    unfinished_rules: tuple[str, ...]
 
 
 def read_alerts(
@@ -66,6 +71,7 @@ def read_alerts(
     rule: str | None = None,
     severity: str | None = None,
     limit: int = DEFAULT_LIMIT,
+    budget_s: float = BUDGET_S,
 ) -> AlertsPage:
     """Returns the alerts, by rule.
 
@@ -75,17 +81,12 @@ def read_alerts(
         rule: Only this rule; None: all.
         severity: Only this severity; None: any.
         limit: At most so many of each rule, and no more than MAX_LIMIT.
+        budget_s: Seconds for all rules.
     """
-    rules = {known.kind: known for known in builtin_rules()}
-    asked = [kind for kind in rules if rule in (None, kind) and severity in (None, rules[kind].severity)]
+    known = builtin_rules()
+    asked = [one.kind for one in known if rule in (None, one.kind) and severity in (None, one.severity)]
     limit = max(1, min(limit, MAX_LIMIT))
-    groups: dict[str, list[Alert]] = {}
-    num_found: dict[str, int] = {}
-    if asked:
-        found = logdir.alerts(kinds=asked, run_id=run_id, limit=limit)
-        num_found = found.num_found
-        for alert in found.alerts:
-            groups.setdefault(alert.kind, []).append(alert)
+    found = run_rules(logdir, asked, run_id=run_id, limit=limit, budget_s=budget_s)
     return AlertsPage(
         run_id=run_id,
         rule=rule,
@@ -93,18 +94,20 @@ def read_alerts(
         limit=limit,
         groups=tuple(
             RuleAlerts(
-                kind=kind,
-                severity=rules[kind].severity,
-                doc=rules[kind].doc,
-                num_found=num_found[kind],
-                alerts=tuple(alerts),
+                kind=run.rule.kind,
+                severity=run.rule.severity,
+                doc=run.rule.doc,
+                num_found=run.num_found,
+                alerts=run.alerts,
             )
-            for kind, alerts in groups.items()
+            for run in found.runs
+            if run.alerts
         ),
-        num_found=sum(num_found.values()),
-        known_rules=tuple(rules),
+        num_found=sum(run.num_found for run in found.runs),
+        known_rules=tuple(one.kind for one in known),
         known_severities=SEVERITIES,
-        silent_rules=tuple(kind for kind in asked if not num_found.get(kind)),
+        silent_rules=tuple(run.rule.kind for run in found.runs if not run.num_found),
+        unfinished_rules=found.unfinished,
     )
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfdbg_arrow.query import Alert, Alerts, Coverage, Hop, Logdir, NonFinite, Run
+from tfdbg_arrow.query import Alert, Coverage, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.naming import tensor_name
 from tfdbg_arrow.viewer.page import PageKind, chosen_run
 from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.viewer.rule_runs import run_rules
 from tfdbg_arrow.viewer.strip import Strip, read_strip
 
 _MAX_HOPS = 2000
+RULES_BUDGET_S = 2.0
+"""Seconds for the alert rules: the first screen does not wait for the slowest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,7 @@ class OverviewPage:
         source: The user's line that made the op.
         runs: The runs, oldest first; all of them, also where one was chosen.
         rules: The alert rules that found something, worst first.
+        unfinished_rules: The rules for which there was no time; the page `alerts` gives them more.
         strip: When and where the run went bad: of the origin's run, else of the chosen or only one.
         not_observed: What could be bad and was not looked at, in one line; None where there is nothing.
         coverage: The same in full.
@@ -75,18 +79,20 @@ class OverviewPage:
     source: Excerpt | None
     runs: tuple[RunSummary, ...]
     rules: tuple[RuleSummary, ...]
+    unfinished_rules: tuple[str, ...]
     strip: Strip | None
     not_observed: str | None
     coverage: Coverage
     left_out: tuple[tuple[str, str], ...]
 
 
-def read_overview(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
+def read_overview(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: float = RULES_BUDGET_S) -> OverviewPage:
     """Returns the first screen.
 
     Args:
         logdir: The logdir.
         run_id: Only this run; None: all.
+        rules_budget_s: Seconds for the alert rules.
     """
     summaries = read_run_summaries(logdir)
     asked = tuple(summary for summary in summaries if run_id in (None, summary.run.run_id))
@@ -96,6 +102,7 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
         path = logdir.provenance(origin.event_index, run_id=origin.run_id, limit=_MAX_HOPS).path
     verdict = _verdict(origin, asked)
     coverage = logdir.coverage(run_id=run_id)
+    rules = run_rules(logdir, run_id=run_id, limit=1, budget_s=rules_budget_s)
     shown_run = origin.run_id if origin is not None else asked[-1].run.run_id if asked else None
     return OverviewPage(
         verdict=verdict,
@@ -106,7 +113,12 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
         num_unrecorded_inputs=0 if origin is None else sum(input_.health is None for input_ in origin.inputs),
         source=None if origin is None else read_excerpt(logdir, origin.source, run_id=origin.run_id),
         runs=summaries,
-        rules=summarize_rules(logdir.alerts(run_id=run_id, limit=1)),
+        rules=tuple(
+            RuleSummary(kind=run.rule.kind, severity=run.rule.severity, num_found=run.num_found, first=run.alerts[0])
+            for run in rules.runs
+            if run.alerts
+        ),
+        unfinished_rules=rules.unfinished,
         strip=None if shown_run is None else read_strip(logdir, run_id=shown_run),
         not_observed=coverage.summary,
         coverage=coverage,
@@ -136,17 +148,6 @@ def read_run_summaries(logdir: Logdir) -> tuple[RunSummary, ...]:
             )
         )
     return tuple(summaries)
-
-
-def summarize_rules(found: Alerts) -> tuple[RuleSummary, ...]:
-    """Returns the rules that found something, in the order of their alerts: the worst first."""
-    firsts: dict[str, Alert] = {}
-    for alert in found.alerts:
-        firsts.setdefault(alert.kind, alert)
-    return tuple(
-        RuleSummary(kind=kind, severity=alert.severity, num_found=found.num_found[kind], first=alert)
-        for kind, alert in firsts.items()
-    )
 
 
 def _verdict(origin: NonFinite | None, runs: tuple[RunSummary, ...]) -> str:
