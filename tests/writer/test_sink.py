@@ -15,6 +15,7 @@ import pytest
 
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.schema.dtypes import dtype_itemsize
 from tfdbg_arrow.schema.logdir_layout import read_live_parts
 from tfdbg_arrow.writer import values as values_module
 from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind
@@ -56,6 +57,8 @@ class FakeRecorder:
         made["rank"], made["dims"][0, : len(dims)] = fields.get("rank", len(dims)), dims
         if dims:
             made["size"] = np.prod(dims)
+        if fields.get("flags", 0) & Flag.VALUE:
+            made["value_bytes"] = made["size"] * dtype_itemsize(int(made["dtype"][0]))
         with self._lock:
             self._num_events += 1
             made["commit"] = self._num_events
