@@ -58,5 +58,9 @@ class QueryError(TfdbgArrowError):
     """A SQL text or a parameter of a query was refused."""
 
 
+class ExportError(TfdbgArrowError):
+    """An export cannot be written to where it is to go."""
+
+
 class DumpError(TfdbgArrowError):
     """A path is not a dump of Debugger V2 that can be read."""

@@ -54,7 +54,24 @@ def test_the_mode_and_the_run_can_be_chosen(logdir: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no format was asked for; give --debugger-v2."),
+        ((), "no format was asked for; give one of --parquet, --csv, --duckdb, --sqlite, --debugger-v2."),
+        (
+            ("--csv", "--sqlite"),
+            "several formats were asked for; give one of --parquet, --csv, --duckdb, --sqlite, --debugger-v2.",
+        ),
+        (
+            ("--csv", "--tensor-debug-mode", "SHAPE"),
+            "--tensor-debug-mode was given with --csv; it is for --debugger-v2 only.",
+        ),
+        (
+            ("--debugger-v2", "--overwrite"),
+            "--overwrite was given with --debugger-v2, whose dumps are whole and never replaced.",
+        ),
+        (
+            ("--debugger-v2", "--table", "run"),
+            "--table was given with --debugger-v2, whose dumps are whole and never replaced.",
+        ),
+        (("--csv", "--run-id", "run-z"), "run 'run-z' is not in {logdir}; it holds run-a."),
         (("--debugger-v2", "--run-id", "run-z"), "{logdir} has no run 'run-z'; it has run-a."),
         (
             ("--debugger-v2", "--tensor-debug-mode", "FULL_TENSOR"),
@@ -90,3 +107,20 @@ def test_a_path_that_is_no_logdir_or_no_place_for_a_dump_is_one_sentence(logdir:
         assert words in result.stderr
         assert result.stderr.count("\n") == 1
         assert not (tmp_path / "new").exists()
+
+
+def test_tables_are_exported_in_the_format_that_is_named(logdir: Path, tmp_path: Path) -> None:
+    RunBuilder("run-b").write(logdir)
+    chosen = ("--table", "run", "--table", "op_source", "--run-id", "run-a")
+    result = run_cli("export", "--csv", logdir, tmp_path / "out", *chosen)
+    assert (result.exit_code, result.stderr) == (0, "")
+    size = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
+    assert result.stdout == (f"{tmp_path / 'out'}: csv, {size:,} bytes\n  run: 1 rows\n  op_source: 1 rows of a view\n")
+    result = run_cli("export", "--duckdb", logdir, tmp_path / "db", *chosen, "--json")
+    found = json.loads(result.stdout)
+    assert (found["format"], found["path"]) == ("duckdb", str(tmp_path / "db"))
+    assert found["tables"][0] == {"name": "run", "kind": "table", "num_rows": 1}
+    assert found["tables"][-1] == {"name": "op_source", "kind": "view", "num_rows": None}
+    again = run_cli("export", "--duckdb", logdir, tmp_path / "db", *chosen)
+    assert (again.exit_code, "exists already" in again.stderr) == (2, True)
+    assert run_cli("export", "--duckdb", logdir, tmp_path / "db", *chosen, "--overwrite").exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -63,6 +64,34 @@ class TestWhy:
     def test_a_search_that_ends_early_says_so(self, chain: Path) -> None:
         result = run_cli("why", chain, "Sum", "--limit", "5")
         assert "The search ended after 5 tensors; --limit raises that." in result.stdout
+
+    def test_forward_shows_what_it_spoilt(self, chain: Path) -> None:
+        result = run_cli("why", chain, "Neg_28", "--forward")
+        assert result.exit_code == 1
+        assert result.stdout == (
+            "2 tensors were computed from it and are bad.\n\n"
+            "Neg_28:0 (Neg) in loss\n"
+            "    float32 [3]: 1 +Inf, 2 positive of 3 elements\n"
+            "  Neg_29:0 (Neg) in loss\n"
+            "      float32 [3]: 1 +Inf, 2 positive of 3 elements\n"
+            "    Sum:0 (Sum) in loss\n"
+            "        float32 [1]: 1 +Inf of 1 elements\n"
+        )
+        assert "... 12 more tensors; --full shows them" in run_cli("why", chain, "Log", "--forward").stdout
+        assert run_cli("why", chain, "Log", "--forward", "--full").stdout.count("(Neg)") == 30
+        assert "The search ended after 5 tensors" in run_cli("why", chain, "Log", "--forward", "--limit", "5").stdout
+
+    def test_rows_of_csv_hold_every_hop(self, chain: Path) -> None:
+        back = list(csv.DictReader(run_cli("why", chain, "Sum", "--csv").stdout.splitlines()))
+        assert [row["role"] for row in back] == ["propagator"] * 31 + ["origin", "cause"]
+        assert (back[31]["file_path"], back[31]["lineno"], back[31]["shape"]) == ("/home/me/train.py", "3", "[3]")
+        forward = list(csv.DictReader(run_cli("why", chain, "Neg_28", "--forward", "--csv").stdout.splitlines()))
+        assert [row["op_name"] for row in forward] == ["Neg_28", "Neg_29", "Sum"]
+        result = run_cli("why", chain, "Sum", "--csv", "--json")
+        assert (result.exit_code, result.stderr) == (
+            2,
+            "tfdbg-arrow: --csv and --json are both given; give one of them.\n",
+        )
 
     def test_healthy_is_exit_code_0(self, healthy: Path, chain: Path) -> None:
         assert run_cli("why", healthy).exit_code == 0

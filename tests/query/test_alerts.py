@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import random
+import shutil
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query import alerts, builtin_rules, open_logdir
+from tfdbg_arrow.query import Alerts, alerts, builtin_rules, open_logdir
 
 from .builder import CLEAN, INF, NAN, GraphBuilder, RunBuilder, counts
 
@@ -253,6 +257,50 @@ def test_the_view_has_what_the_rules_find_with_their_defaults(tmp_path: Path) ->
         rows = opened.rows("SELECT kind, op_name, value FROM alert ORDER BY ALL")
         found = opened.alerts().alerts
     assert rows == sorted((alert.kind, alert.op_name, alert.value) for alert in found)
+
+
+def findings(found: Alerts) -> list[tuple[object, ...]]:
+    """What was found; the last digits of a mean or a norm depend on the order of the sum."""
+    return [dataclasses.astuple(replace(alert, value=float(f"{alert.value:.9g}"))) for alert in found.alerts]
+
+
+def programs(logdir: Path) -> Path:
+    """Every case of every rule, each in a run of its own, and some runs with several at once."""
+    builds = [build for case in CASES for build in (case[1], case[3])]
+    for number in range(len(builds) + 10):
+        run = RunBuilder(f"run-{number:03}", wall_time_ns=1_700_000_000_000_000_000 + number)
+        run.stack(("/home/me/train.py", number, "train", "x = f(x)", "user"))
+        for build in builds[number : number + 1] or random.Random(number).sample(builds, 5):
+            build(run)
+        for row in run.rows["graph_op"] + run.rows["graph"] + run.rows["execution"]:
+            row["stack_trace_id"] = 0
+        run.write(logdir)
+    return logdir
+
+
+def test_what_is_read_of_many_runs_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = {"growth_trend": {"growth": 50}}
+    with open_logdir(programs(tmp_path)) as logdir:
+        wholes = {limit: logdir.alerts(limit=limit, parameters=parameters) for limit in (0, 2, 100)}
+        monkeypatch.setattr("tfdbg_arrow.query.alert_scan._LARGE", 0)
+        monkeypatch.setattr("tfdbg_arrow.query.alert_scan._MAX_RUNS", 7)
+        for limit, whole in wholes.items():
+            scanned = logdir.alerts(limit=limit, parameters=parameters)
+            assert (scanned.num_found, scanned.num_cut) == (whole.num_found, whole.num_cut)
+            assert findings(scanned) == findings(whole)
+    assert all(wholes[0].num_found.values())
+
+
+def test_a_run_that_went_on_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfdbg_arrow.query.alert_scan._LARGE", 0)
+    with open_logdir(write(series("Log", [CLEAN] * 3), tmp_path)) as logdir:
+        assert logdir.alerts().alerts == ()
+        shutil.rmtree(tmp_path / "tensor_health")
+        run = RunBuilder("run-a")
+        series("Log", [CLEAN] * 3 + [NAN])(run)
+        run.write(tmp_path, parts=2)
+        logdir.refresh()
+        assert [alert.kind for alert in logdir.alerts().alerts] == ["nonfinite_origin", "nonfinite"]
 
 
 RULE = """\

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
-from tfdbg_arrow.query import first_nonfinite, open_logdir
+from tfdbg_arrow.query import doctor, export, first_nonfinite, open_logdir
 from tfdbg_arrow.query import remote as remote_module
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_layout import manifest_path, replace_line
@@ -274,3 +274,16 @@ def test_reading_a_local_logdir_needs_no_fsspec(tmp_path: Path) -> None:
     assert found.stdout == (
         "s3://bucket/x needs fsspec, which is not installed; run: pip install 'tfdbg-arrow[remote]' s3fs\n"
     )
+
+
+@pytest.mark.parametrize("name", ["parquet", "csv", "duckdb", "sqlite"])
+def test_an_export_fetches_what_it_holds(name: str, place: Store, tmp_path: Path) -> None:
+    exported = export(URL, tmp_path / "out", format=name, tables=["tensor_health", "mark"])
+    assert [(table.name, table.num_rows) for table in exported.tables] == [("tensor_health", 4), ("mark", 0)]
+    assert sorted(path.name for path in (tmp_path / "cache").glob("*/*")) == ["mark", "tensor_health"]
+
+
+def test_doctor_examines_a_url(place: Store) -> None:
+    assert [(each.kind, each.run_id) for each in doctor(URL).findings] == []
+    with pytest.raises(LogdirError, match="does not exist or is empty"):
+        doctor("oss://place/nothing")

@@ -95,6 +95,8 @@ def test_a_forks_child_writes_nothing_and_the_parent_goes_on(tmp_path: Path) -> 
     assert op_types(tmp_path / "logdir") == ["__inference_f_"] * 2
     assert rows(tmp_path / "logdir", "mark") == []
     assert len(list((tmp_path / "logdir" / "manifest").iterdir())) == 1
+    ((stat, subject),) = [(row["stat"], row["subject"]) for row in rows(tmp_path / "logdir", "capture_stat")]
+    assert (stat, subject) == ("unobservable", "forked processes")
 
 
 def test_a_forks_child_can_record_for_itself(tmp_path: Path) -> None:

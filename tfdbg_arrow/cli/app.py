@@ -13,6 +13,7 @@ from tfdbg_arrow._version import __version__
 from tfdbg_arrow.cli import (
     alerts,
     coverage,
+    doctor,
     export,
     first_nonfinite,
     import_dump,
@@ -82,6 +83,7 @@ app.command("check")(alerts.check)
 app.command("sql")(sql.sql)
 app.command("schema")(schema.schema)
 app.command("coverage")(coverage.coverage)
+app.command("doctor")(doctor.doctor)
 app.command("info")(info.info)
 app.command("view")(view.view)
 app.command("report")(report.report)

@@ -16,22 +16,40 @@ from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable, s
 from tfdbg_arrow.errors import SettingError
 
 if TYPE_CHECKING:
+    from tfdbg_arrow.query import Exported
     from tfdbg_arrow.writer.debugger_v2.export import ExportedRun
 
 
 def export(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording or an import wrote.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where to write; a directory for a dump.")],
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="Where to write: a directory (dump, Parquet, CSV) or a file.")
+    ],
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Write flat Parquet files for BI tools, one a table and view.")
+    ] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Write CSV files, one a table and view.")] = False,
+    duckdb: Annotated[bool, typer.Option("--duckdb", help="Write a DuckDB database.")] = False,
+    sqlite: Annotated[bool, typer.Option("--sqlite", help="Write a SQLite database.")] = False,
     debugger_v2: Annotated[
         bool,
         typer.Option("--debugger-v2", help="Write a dump that TensorFlow's Debugger V2 and TensorBoard read."),
     ] = False,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="NAME", help="Only this table or public view; may be given several times."),
+    ] = None,
     run_id: Annotated[
         str | None,
         typer.Option(
-            "--run-id", metavar="ID", help="The run to export; without it all, each of several into TARGET/<run id>."
+            "--run-id",
+            metavar="ID",
+            help="The run to export; without it all. Of several, dumps go into TARGET/<run id> each.",
         ),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an export that is there; a dump is never replaced.")
+    ] = False,
     tensor_debug_mode: Annotated[
         str | None,
         typer.Option(
@@ -46,8 +64,20 @@ def export(
 
     Exit codes: 0, 2 an error.
     """
+    asked = {"parquet": parquet, "csv": csv, "duckdb": duckdb, "sqlite": sqlite, "debugger-v2": debugger_v2}
+    formats = [name for name, is_asked in asked.items() if is_asked]
+    if len(formats) != 1:
+        options = ", ".join(f"--{name}" for name in asked)
+        what = "several formats were asked for" if formats else "no format was asked for"
+        raise SettingError(f"{what}; give one of {options}.")
     if not debugger_v2:
-        raise SettingError("no format was asked for; give --debugger-v2.")
+        if tensor_debug_mode is not None:
+            raise SettingError(f"--tensor-debug-mode was given with --{formats[0]}; it is for --debugger-v2 only.")
+        _export_tables(logdir, target, formats[0], tables=table, run_id=run_id, overwrite=overwrite, json=json)
+        return
+    for option, is_given in (("--table", table), ("--overwrite", overwrite)):
+        if is_given:
+            raise SettingError(f"{option} was given with --debugger-v2, whose dumps are whole and never replaced.")
     from tfdbg_arrow.writer.debugger_v2.export import export_logdir
 
     with _progress_bar("Exporting") as progress:
@@ -59,6 +89,52 @@ def export(
     else:
         for run in runs:
             _print_run(run)
+
+
+def _export_tables(
+    logdir: str,
+    target: str,
+    format_: str,
+    *,
+    tables: list[str] | None,
+    run_id: str | None,
+    overwrite: bool,
+    json: bool,
+) -> None:
+    from tfdbg_arrow.query import export as export_to
+
+    with _table_progress_bar() as progress:
+        exported = export_to(
+            logdir,
+            target,
+            format=format_,
+            tables=tables or None,
+            run_id=run_id,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    if json:
+        print_json({"logdir": logdir, **vars(exported)})
+    else:
+        _print_exported(exported)
+
+
+@contextlib.contextmanager
+def _table_progress_bar() -> Iterator[Callable[[str, int, int, int], None]]:
+    """Yields what is told how far an export of tables is; shown on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda name, num_rows, num_done, num_all: None
+        return
+    columns = (
+        TextColumn("Exporting"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
+        task = bar.add_task("export", total=None, now="")
+
+        def show(name: str, num_rows: int, num_done: int, num_all: int) -> None:
+            bar.update(task, completed=num_done, total=num_all, now=f"{name}, {num_rows:,} rows")
+
+        yield show
 
 
 @contextlib.contextmanager
@@ -84,3 +160,12 @@ def _print_run(run: ExportedRun) -> None:
         out.print(styled(f"  {note}"))
     for item in run.left_out:
         out.print(styled(f"  left out: {item.num_rows:,} rows of {item.table}. {item.reason}"))
+
+
+def _print_exported(exported: Exported) -> None:
+    out = console()
+    out.print(styled((str(exported.path), "bold"), f": {exported.format}, {exported.size_bytes:,} bytes"))
+    for table in exported.tables:
+        of_a_view = " of a view" if table.kind == "rows of a view" else ""
+        what = "a view" if table.num_rows is None else f"{table.num_rows:,} rows{of_a_view}"
+        out.print(styled(f"  {table.name}: {what}"))

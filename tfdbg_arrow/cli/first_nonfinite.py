@@ -34,7 +34,7 @@ def first_nonfinite(
     with progress("Reading …"), open_logdir(logdir) as opened:
         found = opened.first_nonfinite(kinds=wanted, run_id=run_id)
         runs = [run for run in opened.runs() if run_id in (None, run.run_id)]
-        unobserved = opened.coverage(run_id=run_id).summary if found is None else None
+        unobserved = opened.coverage(run_id=run_id).summary_beside_gaps if found is None else None
         lines: tuple[SourceLine, ...] = ()
         if found is not None and found.source is not None:
             lines = source_lines(opened, found.source, run_id=found.run_id)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,18 @@ from rich.text import Text
 from tfdbg_arrow.json_values import to_json
 from tfdbg_arrow.printable import printable, printable_line
 
-__all__ = ["JsonOption", "console", "print_json", "printable", "printable_line", "progress", "styled", "to_json"]
+__all__ = [
+    "JsonOption",
+    "cell_text",
+    "console",
+    "print_csv",
+    "print_json",
+    "printable",
+    "printable_line",
+    "progress",
+    "styled",
+    "to_json",
+]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -37,6 +49,20 @@ def styled(*pieces: str | tuple[str, str]) -> Text:
         text, style = (piece, "") if isinstance(piece, str) else piece
         line.append(printable(text), style=style)
     return line
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Prints rows as CSV on stdout, NULL as nothing; what a terminal would act on is escaped only on a terminal."""
+    safe = printable if sys.stdout.isatty() else str
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([safe(column) for column in columns])
+    writer.writerows([["" if value is None else safe(cell_text(value)) for value in row] for row in rows])
+
+
+def cell_text(value: Any) -> str:
+    """Returns a value as one cell of a table."""
+    plain = to_json(value)
+    return str(plain).lower() if isinstance(plain, bool) else str(plain)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -242,7 +242,7 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
         found = [each for run_id in summary.run_ids if (each := opened.first_nonfinite(run_id=run_id)) is not None]
         nonfinite = min(found, key=lambda each: each.is_expected, default=None)
         runs = [run for run in opened.runs() if run.run_id in summary.run_ids]
-        unobserved = [opened.coverage(run_id=run.run_id).summary for run in runs if run.measures_health]
+        unobserved = [opened.coverage(run_id=run.run_id).summary_beside_gaps for run in runs if run.measures_health]
     return dataclasses.replace(
         summary,
         num_tensors=num_tensors,

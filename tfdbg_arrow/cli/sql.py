@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
@@ -11,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable, progress, styled, to_json
+from tfdbg_arrow.cli.output import JsonOption, cell_text, console, print_csv, print_json, progress, styled
 
 
 class Format(StrEnum):
@@ -36,7 +34,7 @@ def sql(
     if json or format_ is Format.JSON:
         print_json({"columns": list(columns), "rows": rows})
     elif format_ is Format.CSV:
-        _print_csv(columns, rows)
+        print_csv(columns, rows)
     else:
         _print_table(columns, rows)
 
@@ -47,18 +45,6 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         numbers = all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
         table.add_column(styled(column), justify="right" if numbers and rows else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(styled(("NULL", "dim") if value is None else _cell(value)) for value in row))
+        table.add_row(*(styled(("NULL", "dim") if value is None else cell_text(value)) for value in row))
     if columns:
         console().print(table)
-
-
-def _print_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    safe = printable if sys.stdout.isatty() else str
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow([safe(column) for column in columns])
-    writer.writerows([["" if value is None else safe(_cell(value)) for value in row] for row in rows])
-
-
-def _cell(value: Any) -> str:
-    plain = to_json(value)
-    return str(plain).lower() if isinstance(plain, bool) else str(plain)

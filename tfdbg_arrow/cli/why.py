@@ -1,4 +1,4 @@
-"""`tfdbg-arrow why`: how a tensor became bad."""
+"""`tfdbg-arrow why`: how a tensor became bad, and what it spoilt."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable_line, progress, styled
+from tfdbg_arrow.cli.output import JsonOption, print_csv, print_json, progress
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Hop, Logdir, Provenance
-
-_NUM_FIRST = 3
-_NUM_LAST = 7
-_MAX_INDENT = 20
-
-_ROLES = {"origin": "here it went bad", "candidate": "bad here; an input was not recorded", "cause": "healthy"}
+    from tfdbg_arrow.query import Logdir
 
 
 def why(
@@ -33,25 +27,43 @@ def why(
     tree: Annotated[
         bool, typer.Option("--tree", help="All ways back, not only the one to the earliest origin.")
     ] = False,
+    forward: Annotated[
+        bool, typer.Option("--forward", help="The other way: what the tensor spoilt, to variables and results.")
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="Every tensor of a long way.")] = False,
     limit: Annotated[int, typer.Option(metavar="N", help="At most so many tensors.")] = 10_000,
+    csv: Annotated[bool, typer.Option("--csv", help="Print every tensor found as a row of CSV.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Tells how a bad tensor came about: from it back to the op that made the first bad value, and what that op took.
 
+    With --forward it tells what the tensor spoilt: the bad tensors that were computed from it, the variables that they
+    were written to, and what functions returned of them to eager code.
+
     Exit codes: 0 nothing is bad, 1 something is, 2 an error.
     """
-    from tfdbg_arrow.query import open_logdir
+    from tfdbg_arrow.cli.why_text import print_provenance, print_spread
+    from tfdbg_arrow.query import Provenance, Spread, open_logdir
 
+    if csv and json:
+        raise QueryError("--csv and --json are both given; give one of them.")
     with progress("Reading …"), open_logdir(logdir) as opened:
         start = _find(opened, tensor, run_id=run_id)
-        found = None if start is None else opened.provenance(start[1], run_id=start[0], limit=limit)
+        found: Provenance | Spread | None = None
+        if start is not None:
+            search = opened.spread if forward else opened.provenance
+            found = search(start[1], run_id=start[0], limit=limit)
     if json:
-        print_json({"logdir": logdir, "tensor": tensor, "provenance": found})
+        print_json({"logdir": logdir, "tensor": tensor, "spread" if forward else "provenance": found})
+    elif csv:
+        columns = Spread.columns() if forward else Provenance.columns()
+        print_csv(columns, [] if found is None else [tuple(row.values()) for row in found.rows()])
     elif found is None:
         typer.echo("Nothing is bad" + (f" in {tensor}." if tensor else "."))
+    elif isinstance(found, Spread):
+        print_spread(found, full=full)
     else:
-        _print(found, tree=tree, full=full)
+        print_provenance(found, tree=tree, full=full)
     raise typer.Exit(0 if found is None else 1)
 
 
@@ -82,88 +94,3 @@ def _find(logdir: Logdir, tensor: str | None, *, run_id: str | None) -> tuple[st
             f"{tensor} names no recorded tensor of {logdir.path}; see SELECT DISTINCT op_name FROM graph_op."
         )
     return (rows[0][0], rows[0][1]) if rows[0][2] else None
-
-
-def _print(found: Provenance, *, tree: bool, full: bool) -> None:
-    out = console()
-    origin = found.origin
-    if origin is not None and origin.why is not None:
-        out.print(styled((origin.why, "bold")))
-        out.print()
-    if tree:
-        _print_tree(found)
-    else:
-        way = list(reversed(found.path))
-        num_folded = 0 if full else max(0, len(way) - _NUM_FIRST - _NUM_LAST)
-        for index, hop in enumerate(way):
-            if _NUM_FIRST <= index < _NUM_FIRST + num_folded:
-                if index == _NUM_FIRST:
-                    out.print(styled((f"... {num_folded:,} more tensors on the way; --full shows them", "dim")))
-                continue
-            _print_hop(hop, indent="    " if hop.role == "cause" else "")
-    if found.is_cut:
-        out.print()
-        out.print(styled((f"The search ended after {len(found.hops):,} tensors; --limit raises that.", "bold")))
-
-
-def _print_tree(found: Provenance) -> None:
-    """Each tensor once, under the one through which it was found."""
-    inputs: dict[int | None, list[Hop]] = {}
-    for hop in found.hops:
-        inputs.setdefault(hop.user_hop_index, []).append(hop)
-    waiting = [(hop, 0) for hop in reversed(inputs[None])]
-    while waiting:
-        hop, depth = waiting.pop()
-        _print_hop(hop, indent="  " * min(depth, _MAX_INDENT))
-        waiting += [(input_, depth + 1) for input_ in reversed(inputs.get(hop.hop_index, []))]
-
-
-def _print_hop(hop: Hop, *, indent: str) -> None:
-    from tfdbg_arrow.query.wording import facts_text
-
-    out = console()
-    note = _ROLES.get(hop.role)
-    head: list[str | tuple[str, str]] = [
-        indent,
-        (_name(hop), "bold red" if hop.has_inf_or_nan else "bold"),
-        _where(hop),
-    ]
-    if note is not None:
-        head.append((f"  <- {note}", "bold" if hop.role == "origin" else "dim"))
-    out.print(styled(*head))
-    out.print(styled(indent, "    ", facts_text(hop)))
-    if hop.source is not None:
-        line = f"{hop.source.file_path}:{hop.source.lineno}"
-        code = "" if hop.source.code is None else f"  {printable_line(hop.source.code)}"
-        out.print(styled(indent, "    ", (line + code, "dim")))
-
-
-def _name(hop: Hop) -> str:
-    if hop.op_type is None:
-        return "a tensor from outside"
-    slot = "" if hop.output_slot is None else f":{hop.output_slot}"
-    return f"{hop.op_name}{slot} ({hop.op_type})" if hop.op_name is not None else f"{hop.op_type}{slot}, run eagerly"
-
-
-def _where(hop: Hop) -> str:
-    facts = [
-        None if hop.graph_name is None else f"in {hop.graph_name}",
-        f"iteration {hop.iteration}" if hop.iteration else None,
-        None if hop.step is None else f"step {hop.step}",
-        _HOW.get(hop.how),
-    ]
-    known = [fact for fact in facts if fact is not None]
-    return ("" if hop.graph_name is None or not known else " ") + ", ".join(
-        ["", *known] if hop.graph_name is None else known
-    )
-
-
-_HOW = {
-    "argument": "passed as an argument",
-    "capture": "captured by the function",
-    "loop": "handed on by the loop",
-    "call": "returned by a call",
-    "variable": "written to the variable that was read",
-    "external": "from outside",
-    "unrecorded": "over unrecorded tensors",
-}

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from tfdbg_arrow.query.alert_rules import Parameter, Rule, builtin_rules
 from tfdbg_arrow.query.alerts import Alert, Alerts, alerts
+from tfdbg_arrow.query.capture_stats import CaptureStat
 from tfdbg_arrow.query.chain import Hop, Provenance, provenance
-from tfdbg_arrow.query.coverage import CaptureStat, Coverage, UnobservedOp, UnobservedOps
+from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
+from tfdbg_arrow.query.doctor import Diagnosis, doctor
+from tfdbg_arrow.query.export import Exported, ExportedTable, ExportFormat, export
+from tfdbg_arrow.query.findings import Finding
 from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.history import HistoryRow, history
+from tfdbg_arrow.query.hops import TensorHop
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.query.nonfinite import (
@@ -19,6 +24,8 @@ from tfdbg_arrow.query.nonfinite import (
     nonfinite,
 )
 from tfdbg_arrow.query.public_views import View, public_views, views_sql
+from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
+from tfdbg_arrow.query.spread import Spread, SpreadHop, spread
 from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
 
 __all__ = [
@@ -26,6 +33,11 @@ __all__ = [
     "Alerts",
     "CaptureStat",
     "Coverage",
+    "Diagnosis",
+    "ExportFormat",
+    "Exported",
+    "ExportedTable",
+    "Finding",
     "Frame",
     "HistoryRow",
     "Hop",
@@ -39,13 +51,18 @@ __all__ = [
     "Rule",
     "Run",
     "SourceLine",
+    "Spread",
+    "SpreadHop",
     "TableInfo",
     "TensorHealth",
+    "TensorHop",
     "UnobservedOp",
     "UnobservedOps",
     "View",
     "alerts",
     "builtin_rules",
+    "doctor",
+    "export",
     "first_nan",
     "first_nonfinite",
     "history",
@@ -54,6 +71,10 @@ __all__ = [
     "provenance",
     "public_views",
     "source_lines",
+    "spread",
+    "to_arrow",
+    "to_pandas",
+    "to_polars",
     "user_source",
     "views_sql",
 ]

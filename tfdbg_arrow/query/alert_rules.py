@@ -9,15 +9,18 @@ A rule's comments come first, one line each:
 
 and then one SELECT, in SQL that DuckDB and Spark both run as written, that gives the columns of COLUMNS. A parameter
 is a number, and stands in the SQL as {name}. The file's name is the alert's kind.
+
+A built-in rule has a second file of the same name in candidates/: see Candidates.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from tfdbg_arrow.errors import QueryError
@@ -48,6 +51,22 @@ class Parameter:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Which op outputs a built-in rule can find, by their digests: a condition that is necessary, not sufficient.
+
+    Attributes:
+        select: A SELECT over `derived.op_digest` and the tables and views, with {name} for each parameter; it gives
+            run_id, graph_id, op_name, op_type and output_slot.
+        is_of_bad: Whether the rule needs only the bad tensors of these outputs, not all.
+        is_by_graph: Whether the rule finds whole graphs, not outputs.
+    """
+
+    select: str
+    is_of_bad: bool
+    is_by_graph: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rule:
     """One rule.
 
@@ -58,6 +77,7 @@ class Rule:
         doc: What one row is.
         parameters: Its parameters.
         select: The SELECT, with {name} for each parameter.
+        candidates: Which op outputs it can find; None: that is not known.
     """
 
     kind: str
@@ -66,6 +86,7 @@ class Rule:
     doc: str
     parameters: tuple[Parameter, ...]
     select: str
+    candidates: Candidates | None = None
 
     def values(self, given: Mapping[str, float]) -> dict[str, float]:
         """Returns the parameters' values: the given ones, and the defaults of the others.
@@ -85,7 +106,14 @@ class Rule:
 
     def sql(self, given: Mapping[str, float] | None = None) -> str:
         """Returns the SELECT with the parameters' values in it."""
-        text = self.select
+        return self._filled(self.select, given)
+
+    def candidates_sql(self, given: Mapping[str, float] | None = None) -> str:
+        """Returns the SELECT of the candidates with the parameters' values in it."""
+        assert self.candidates is not None
+        return self._filled(self.candidates.select, given)
+
+    def _filled(self, text: str, given: Mapping[str, float] | None) -> str:
         for name, value in self.values(given or {}).items():
             text = text.replace("{" + name + "}", f"CAST({value!r} AS DOUBLE)")
         return text
@@ -94,11 +122,26 @@ class Rule:
 @lru_cache(maxsize=1)
 def builtin_rules() -> tuple[Rule, ...]:
     """Returns the rules of this package, by kind."""
-    files = resources.files("tfdbg_arrow.query") / "rules"
+    package = resources.files("tfdbg_arrow.query")
+    files, candidates = package / "rules", package / "candidates"
     found = [file for file in files.iterdir() if file.name.endswith(".sql")]
     return tuple(
-        parse_rule(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8"), where=file.name)
+        replace(
+            parse_rule(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8"), where=file.name),
+            candidates=_read_candidates(candidates / file.name),
+        )
         for file in sorted(found, key=lambda file: file.name)
+    )
+
+
+def _read_candidates(file: Traversable) -> Candidates | None:
+    if not file.is_file():
+        return None
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return Candidates(
+        select="\n".join(line for line in lines if not line.startswith("--")),
+        is_of_bad="-- rows: bad" in lines,
+        is_by_graph="-- key: graph" in lines,
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.alert_rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
+from tfdbg_arrow.query.alert_scan import Found, is_large, scan
+from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
-from tfdbg_arrow.query.info import read_runs
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.stacks import Frame
 
 DEFAULT_LIMIT = 100
@@ -103,12 +105,22 @@ def alerts(
     found: list[Alert] = []
     num_found: dict[str, int] = {}
     with opened(logdir) as open_:
-        if run_id is not None and run_id not in [run.run_id for run in read_runs(open_)]:
-            raise QueryError(f"run {run_id!r} is not in {open_.path}.")
+        if run_id is not None:
+            check_run(open_, run_id)
+            open_ = open_.of_run(run_id)
+        scanned: dict[str, Found] = {}
+        if run_id is None and isinstance(open_, Logdir) and is_large(open_):
+            known = [rule for rule in rules if rule.candidates is not None]
+            scanned = scan(open_, known, given, limit=limit)
+            sources = _sources(open_, [row for of_rule in scanned.values() for row in of_rule.rows])
         for rule in rules:
-            of_rule, number = _run_rule(open_, rule, given.get(rule.kind, {}), run_id=run_id, limit=limit)
+            if rule.kind in scanned:
+                of_rule, number = scanned[rule.kind].rows, scanned[rule.kind].number
+                rows = [(*row[: len(COLUMNS)], *sources[row]) for row in of_rule]
+            else:
+                rows, number = _run_rule(open_, rule, given.get(rule.kind, {}), run_id=run_id, limit=limit)
             num_found[rule.kind] = number
-            found += of_rule
+            found += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
     found.sort(key=lambda alert: SEVERITIES.index(alert.severity))
     return Alerts(alerts=tuple(found), num_found=num_found, num_cut=sum(num_found.values()) - len(found))
 
@@ -129,7 +141,8 @@ def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequen
 
 def _run_rule(
     logdir: Engine, rule: Rule, given: Mapping[str, float], *, run_id: str | None, limit: int
-) -> tuple[list[Alert], int]:
+) -> tuple[list[tuple[Any, ...]], int]:
+    """Returns the first findings of a rule (values of COLUMNS, graph_name, the user's line), and how many there are."""
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
     try:
         rows = logdir.rows(
@@ -150,22 +163,48 @@ def _run_rule(
         )
     except QueryError as error:
         raise QueryError(f"the rule {rule.kind} cannot be run: {error}") from error
-    number = rows[0][-1] if rows else 0
-    values = rule.values(given)
-    found = []
-    for row in rows[:limit]:
-        facts = dict(zip(COLUMNS, row, strict=False))
-        graph_name, file_path, lineno, func, code = row[len(COLUMNS) : -1]
-        message = rule.message.format(**{**values, "value": facts["value"]})
-        source = None if file_path is None else Frame(file_path, lineno, func, code, "user")
-        found.append(
-            Alert(
-                kind=rule.kind,
-                severity=rule.severity,
-                graph_name=graph_name,
-                message=message,
-                source=source,
-                **facts,
-            )
+    return [row[:-1] for row in rows[:limit]], rows[0][-1] if rows else 0
+
+
+def _sources(logdir: Logdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """Returns the graph's name and the user's line for findings of `scan`, by finding.
+
+    The stacks of these alone are looked through: a large logdir has millions of rows of stacks.
+    """
+    if not found:
+        return {}
+    places = list(range(len(found)))
+    keys = [[row[COLUMNS.index(name)] for row in found] for name in ("run_id", "graph_id", "op_name")]
+    with logdir.of_runs(sorted(set(keys[0]))) as runs:
+        rows = runs.rows(
+            "WITH found AS (SELECT unnest(?) AS place, unnest(?) AS run_id, unnest(CAST(? AS BIGINT[])) AS graph_id, "
+            "unnest(CAST(? AS VARCHAR[])) AS op_name, unnest(CAST(? AS BIGINT[])) AS execution_index), "
+            "placed AS (SELECT f.place, f.run_id, g.graph_name, "
+            "coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) AS stack_trace_id FROM found AS f "
+            "LEFT JOIN graph AS g ON g.run_id = f.run_id AND g.graph_id = f.graph_id "
+            "LEFT JOIN graph_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
+            "LEFT JOIN execution AS e ON e.run_id = f.run_id AND e.execution_index = f.execution_index), "
+            "framed AS (SELECT t.run_id, t.stack_trace_id, min_by(t.stack_frame_id, t.depth) AS stack_frame_id "
+            "FROM (SELECT DISTINCT run_id, stack_trace_id FROM placed) AS p "
+            "JOIN stack_trace AS t ON t.run_id = p.run_id AND t.stack_trace_id = p.stack_trace_id "
+            "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
+            "WHERE f.owner = 'user' GROUP BY t.run_id, t.stack_trace_id) "
+            "SELECT p.place, p.graph_name, s.file_path, s.lineno, s.func, s.code FROM placed AS p "
+            "LEFT JOIN framed AS f ON f.run_id = p.run_id AND f.stack_trace_id = p.stack_trace_id "
+            "LEFT JOIN stack_frame AS s ON s.run_id = f.run_id AND s.stack_frame_id = f.stack_frame_id",
+            [places, *keys, [row[len(COLUMNS)] for row in found]],
         )
-    return found, number
+    return {found[place]: tuple(source) for place, *source in rows}
+
+
+def _alert(rule: Rule, given: Mapping[str, float], row: tuple[Any, ...]) -> Alert:
+    facts = dict(zip(COLUMNS, row, strict=False))
+    graph_name, file_path, lineno, func, code = row[len(COLUMNS) :]
+    return Alert(
+        kind=rule.kind,
+        severity=rule.severity,
+        graph_name=graph_name,
+        message=rule.message.format(**{**rule.values(given), "value": facts["value"]}),
+        source=None if file_path is None else Frame(file_path, lineno, func, code, "user"),
+        **facts,
+    )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.callsites import CallSites, Level, join_site
-from tfdbg_arrow.query.events import Context, EventReader, SiteVisit
+from tfdbg_arrow.query.events import EventReader
 from tfdbg_arrow.query.graphs import Argument, Call, GraphReader, Op
 from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place
+from tfdbg_arrow.query.recorded import Context, SiteVisit
 from tfdbg_arrow.query.sessions import REFERENCE_VARIABLES, Sessions
 
 PASSING_OPS = frozenset({
@@ -138,16 +139,19 @@ class Borders:
         visits = self._sites.callee_visits(context, call)
         if call.attribute not in ("body", "cond"):
             # A visit spans iterations of which a branch need not have run each.
-            ran = (visit for visit in visits if self._events.has_rows(replace(context, call_site=visit.call_site)))
-            return next(ran, None)
-        if len(visits) == 1:
-            return visits[0]
+            return next((visit for visit in visits if _is_in(visit, context)), None)
+        if not context.frame_id:
+            return visits[0] if len(visits) == 1 else None
         for visit in visits:  # a loop within a loop: one visit for each outer iteration
             inner = Context(context.step_id, context.execution_index, visit.call_site, visit.frame_id, 0)
             level = Level(call, context.call_site or "", visit.call_site)
             if self._sites.outer_context(inner, level, loops_above=True) == context:
                 return visit
         return None
+
+    def visits(self, context: Context, call: Call) -> list[SiteVisit]:
+        """Returns all places where the callee of an op left rows in the step, of other frames and iterations too."""
+        return self._sites.callee_visits(context, call)
 
     def callee_site(self, context: Context, call: Call, visit: SiteVisit | None) -> str | None:
         """Returns the call site of a callee; of one that left no row, the one that it would have had."""
@@ -290,8 +294,24 @@ class Borders:
             return Crossing(replace(place, op_name=source, output_slot=slot), "loop")
         visit = self.visit(place.context, body)
         if visit is None:
-            return Crossing(None, "loop")
+            if not self._is_never_entered(place.context, body):
+                return Crossing(None, "loop")
+            source, slot = op.inputs[place.output_slot]
+            return Crossing(replace(place, op_name=source, output_slot=slot), "loop")
         context = replace(
             place.context, call_site=visit.call_site, frame_id=visit.frame_id, iteration=visit.last_iteration
         )
         return Crossing(GraphTensor(context, body.callee_graph_id, result[0], result[1], place.near), "loop")
+
+    def _is_never_entered(self, context: Context, body: Call) -> bool:
+        """Whether a loop, of whose body nothing was recorded, ended before its first iteration."""
+        calls = self._graphs.calls(body.graph_id, body.op_name)
+        visits = (self.visit(context, call) for call in calls if call.attribute == "cond")
+        return any(visit is not None and visit.last_iteration == 0 for visit in visits)
+
+
+def _is_in(visit: SiteVisit, context: Context) -> bool:
+    """Whether a visit's graph left rows in the frame and iteration of a context, where these are known."""
+    return context.frame_id in (None, visit.frame_id) and (
+        context.iteration is None or context.iteration in visit.iterations
+    )

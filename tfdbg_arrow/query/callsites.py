@@ -13,8 +13,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.events import Context, EventReader, SiteVisit
+from tfdbg_arrow.query.events import EventReader
+from tfdbg_arrow.query.frames import find_entries
 from tfdbg_arrow.query.graphs import Call, GraphReader
+from tfdbg_arrow.query.recorded import Context, SiteVisit
 
 _SUFFIXES = {
     "body": r"/body(/_\d+)?",
@@ -109,27 +111,24 @@ class CallSites:
         return Context(context.step_id, context.execution_index, level.site, frame_id, iteration)
 
     def _outer_iteration(self, context: Context, level: Level) -> tuple[int | None, int | None]:
-        """Returns (frame, iteration) of the outer loop in which an inner loop's frame was entered.
-
-        TensorFlow makes a new frame for each entry and its id tells nothing of the outer iteration:
-        entries are matched to outer iterations by order.
-        """
+        """Returns (frame, iteration) of the outer loop in which an inner loop's frame was entered."""
         assert context.step_id is not None
-        visits = self._events.site_visits(context.step_id, context.execution_index)
-        inner: dict[int, int] = {}
-        outer: list[tuple[int, int, int]] = []
-        for visit in visits:
-            if visit.call_site == level.callee_site or visit.call_site.startswith(level.callee_site + "/"):
-                if visit.graph_id == level.call.callee_graph_id:
-                    inner.setdefault(visit.frame_id, visit.first_event_index)
-            elif visit.call_site == level.site and visit.graph_id == level.call.graph_id:
-                outer.append((visit.first_event_index, visit.frame_id, visit.last_iteration))
-        if context.frame_id not in inner or not outer:
-            return None, None
-        iterations = [(frame_id, iteration) for _, frame_id, last in sorted(outer) for iteration in range(last + 1)]
-        entered = sorted(inner, key=inner.__getitem__)
-        place = entered.index(context.frame_id)
-        return iterations[place] if len(entered) == len(iterations) else (None, None)
+        op_name, graph_id = level.call.op_name, level.call.graph_id
+        parts = [call for call in self._graphs.calls(graph_id, op_name) if call.attribute in ("body", "cond")]
+        at_site = Context(context.step_id, context.execution_index, level.site, None, None)
+        frames: dict[int, int] = {}
+        for part in parts:
+            for visit in self.callee_visits(at_site, part):
+                first = frames.get(visit.frame_id, visit.first_event_index)
+                frames[visit.frame_id] = min(first, visit.first_event_index)
+        outer = [
+            visit
+            for visit in self._events.site_visits(context.step_id, context.execution_index)
+            if visit.call_site == level.site and visit.graph_id == graph_id
+        ]
+        entries = [(visit.frame_id, iteration) for visit in outer for iteration in visit.iterations]
+        found = find_entries(sorted(frames, key=frames.__getitem__), entries)
+        return found.get(context.frame_id or 0, (None, None))
 
     def _find(self, graph_id: int, site: str, root: int | None, depth: int) -> tuple[Level, ...] | None:
         if site == "":

@@ -5,63 +5,38 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.events import KINDS, TensorEvent
-from tfdbg_arrow.query.health import TensorHealth, health_facts
-from tfdbg_arrow.query.info import read_runs
+from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, TensorHop, bad_start, check_one_run, hop_columns, hop_row
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.origins import Origins
-from tfdbg_arrow.query.provenance import DataFlow, Input
-from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
+from tfdbg_arrow.query.provenance import DataFlow
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 from tfdbg_arrow.query.why import explain
-
-DEFAULT_LIMIT = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hop(TensorHealth):
-    """One tensor on the way back from a bad one; None is "not measured in this mode", unknown, or does not apply.
+class Hop(TensorHop):
+    """One tensor on the way back from a bad one.
 
-    It also has the attributes of TensorHealth.
+    It also has the attributes of TensorHop.
 
     Attributes:
-        hop_index: Its place in Provenance.hops.
         user_hop_index: The hop whose op took it; None for the tensor that was asked for. Of a tensor that several took,
             the one through which it was found first.
-        input_index: Which input of that op it is; None where unrecorded tensors lie between.
-        how: The first border between it and its user: as `Producer.how`; `unrecorded` where unrecorded tensors lie
-            between; `start` for the tensor that was asked for.
         role: `origin` (a kind came up in its op), `propagator` (an input brought all it holds), `candidate` (bad, and
-            not proven to be either: an input was not recorded), `cause` (healthy input of an origin or candidate).
+            not proven to be either: an input was not recorded), `cause` (healthy input of an origin or candidate),
+            `unfollowed` (bad, and the search ended at its limit before it was looked at).
         is_on_path: Whether it lies on the way to the earliest origin or candidate, or is a cause of that one.
-        execution_index: The execution, or the call in which its op ran.
-        step: The training step, as marked.
-        iteration: Iteration of the loop, from 0; None outside graphs.
-        op_type: Type of the op that made it; None for a tensor from outside.
-        op_name: That op's name in its graph; None outside graphs.
-        graph_name: That graph's name; None outside graphs.
-        output_slot: Which output of the op.
         why: One sentence on how the op made what is bad, where the counts prove it.
-        source: The user's innermost frame in the stack that created the op, or None.
     """
 
-    hop_index: int
     user_hop_index: int | None
-    input_index: int | None
-    how: str
     role: str
     is_on_path: bool
-    execution_index: int | None
-    step: int | None
-    iteration: int | None
-    op_type: str | None
-    op_name: str | None
-    graph_name: str | None
-    output_slot: int | None
     why: str | None
-    source: Frame | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +52,15 @@ class Provenance:
     run_id: str
     hops: tuple[Hop, ...]
     is_cut: bool
+
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        """Returns the columns of its rows."""
+        return hop_columns(Hop)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the hops as flat rows, in order: scalars only, the source as file_path and lineno, lists as text."""
+        return [hop_row(hop) for hop in self.hops]
 
     @property
     def origin(self) -> Hop | None:
@@ -113,8 +97,10 @@ def provenance(
     if limit < 1:
         raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
     with opened(logdir) as open_:
-        run = _check_run(open_, run_id)
-        return _Search(open_, run_id=run).run(event_index, limit=limit)
+        run = check_one_run(open_, run_id)
+        search = _Search(open_.of_run(run), run_id=run)
+        with search.flow.lock:
+            return search.run(event_index, limit=limit)
 
 
 class _Search:
@@ -122,22 +108,17 @@ class _Search:
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._run_id = run_id
-        self._flow = DataFlow(logdir, run_id=run_id)
-        self._origins = Origins(self._flow, kinds=KINDS)
-        self._stacks = StackReader(logdir, run_id=run_id)
+        self.flow = DataFlow.of(logdir, run_id=run_id)
+        self._origins = Origins(self.flow, kinds=KINDS)
+        self._hop_reader = HopReader(logdir, self.flow, run_id=run_id)
         self._hops: list[Hop] = []
         self._found: dict[int, int] = {}
+        self._sources: dict[int, set[int]] = {}
+        """For each bad hop those that its op took, healthy ones where it is no propagator."""
 
     def run(self, event_index: int, *, limit: int) -> Provenance:
-        event = self._flow.events.event(event_index)
-        if event is None:
-            raise QueryError(f"event {event_index} of run {self._run_id} is no row of tensor_health.")
-        if not event.has_inf_or_nan:
-            raise QueryError(
-                f"event {event_index} of run {self._run_id} holds no infinity and no NaN; give the event_index of "
-                "a bad tensor, as SELECT event_index FROM nonfinite_tensor has them."
-            )
-        self._add(event, user=None, input_index=None, how="start", role="propagator")
+        event = bad_start(self.flow, event_index, run_id=self._run_id)
+        self._add(event, user=None, input_index=None, how="start", role="unfollowed")
         waiting = [(event_index, event)]
         is_cut = False
         while waiting:
@@ -147,19 +128,19 @@ class _Search:
             _, row = heapq.heappop(waiting)
             for source in self._expand(row):
                 heapq.heappush(waiting, (source.event_index, source))
-        return Provenance(run_id=self._run_id, hops=self._marked(), is_cut=is_cut)
+        return Provenance(run_id=self._run_id, hops=self._hop_reader.with_sources(self._marked()), is_cut=is_cut)
 
     def _expand(self, event: TensorEvent) -> list[TensorEvent]:
         """Adds what a bad tensor's op took; returns the bad ones among it that are new."""
         own = self._found[event.event_index]
         verdict = self._origins.verdict(event)
-        direct = [(input_, self._rows(input_)) for input_ in self._flow.inputs_of(event)]
+        direct = self.flow.inputs_of(event)
         found: list[tuple[int | None, str, TensorEvent]] = []
-        for input_, rows in direct:
+        for input_ in direct:
             how = "variable" if input_.trace.dtype == "resource" else input_.trace.how
-            found += [(input_.index, how, row) for row in rows]
+            found += [(input_.index, how, row) for row in input_.events]
         known = {row.event_index for _, _, row in found}
-        between = [row for row in self._flow.sources_of(event).events if row.event_index not in known]
+        between = [row for row in self.flow.sources_of(event).events if row.event_index not in known]
         found += [(None, "unrecorded", row) for row in between]
         role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
         inputs = {index: row for index, _, row in found if index is not None}
@@ -168,36 +149,19 @@ class _Search:
         new = []
         for index, how, row in found:
             is_bad = bool(row.has_inf_or_nan)
-            if row.event_index in self._found or (role == "propagator" and not is_bad):
+            if role == "propagator" and not is_bad:
                 continue
-            self._add(row, user=own, input_index=index, how=how, role="propagator" if is_bad else "cause")
+            if row.event_index in self._found:
+                self._sources.setdefault(own, set()).add(self._found[row.event_index])
+                continue
+            self._add(row, user=own, input_index=index, how=how, role="unfollowed" if is_bad else "cause")
+            self._sources.setdefault(own, set()).add(self._found[row.event_index])
             if is_bad:
                 new.append(row)
         return new
 
-    def _rows(self, input_: Input) -> list[TensorEvent]:
-        """The recorded tensors that one input stands for; several where a variable was updated in place."""
-        trace = input_.trace
-        if trace.dtype != "resource":
-            row = trace.event or trace.health
-            return [] if row is None else [row]
-        write = input_.write
-        if write is None:
-            return []
-        how = "eager" if write.graph_id is None else "graph"
-        traces = [self._flow.trace(value, how=how, near=2**63 - 1) for value in write.values]
-        rows = [trace.event or trace.health for trace in traces] + [write.old_value]
-        return [row for row in rows if row is not None]
-
     def _add(self, event: TensorEvent, *, user: int | None, input_index: int | None, how: str, role: str) -> None:
         self._found[event.event_index] = len(self._hops)
-        op = None
-        if event.graph_id is not None and event.op_name is not None:
-            op = self._flow.graphs.op(event.graph_id, event.op_name)
-        stack_trace_id = None if op is None else op.stack_trace_id
-        if event.scope != "graph" and event.execution_index is not None:
-            execution = self._flow.events.execution(event.execution_index)
-            stack_trace_id = None if execution is None else execution.stack_trace_id
         self._hops.append(
             Hop(
                 hop_index=len(self._hops),
@@ -206,16 +170,8 @@ class _Search:
                 how=how,
                 role=role,
                 is_on_path=False,
-                **health_facts(event),
-                execution_index=event.execution_index,
-                step=event.step,
-                iteration=event.iteration,
-                op_type=event.op_type,
-                op_name=event.op_name,
-                graph_name=None if event.graph_id is None else self._flow.graphs.names.get(event.graph_id),
-                output_slot=event.output_slot,
                 why=None,
-                source=user_source(self._stacks.stack(stack_trace_id)),
+                **self._hop_reader.facts(event),
             )
         )
 
@@ -225,20 +181,28 @@ class _Search:
         ends = [hop for hop in hops if hop.role == "origin"] or [hop for hop in hops if hop.role == "candidate"]
         if not ends:
             return tuple(hops)
-        end = min(ends, key=lambda hop: hop.event_index)
-        on_path = {hop.hop_index for hop in hops if hop.user_hop_index == end.hop_index and hop.role == "cause"}
+        end = self._earliest(ends)
+        on_path = {index for index in self._sources.get(end.hop_index, ()) if hops[index].role == "cause"}
         at: int | None = end.hop_index
         while at is not None:
             on_path.add(at)
             at = hops[at].user_hop_index
         return tuple(replace(hop, is_on_path=hop.hop_index in on_path) for hop in hops)
 
+    def _earliest(self, ends: list[Hop]) -> Hop:
+        """Returns the end that none of the others led to; of several the one that was recorded first.
 
-def _check_run(logdir: Engine, run_id: str | None) -> str:
-    known = [run.run_id for run in read_runs(logdir)]
-    if run_id is None and len(known) == 1:
-        return known[0]
-    if run_id not in known:
-        what = f"{logdir.path} holds {len(known)} runs" if run_id is None else f"run {run_id!r} is not in {logdir.path}"
-        raise QueryError(f"{what}; give run_id as one of {', '.join(known) or '(it holds none)'}.")
-    return run_id
+        Within a call the order of recording is not that of data flow.
+        """
+        indexes = {hop.hop_index for hop in ends}
+        for end in sorted(ends, key=lambda hop: hop.event_index):
+            seen = {end.hop_index}
+            waiting = [end.hop_index]
+            while waiting:
+                for source in self._sources.get(waiting.pop(), ()):
+                    if source not in seen:
+                        seen.add(source)
+                        waiting.append(source)
+            if not (seen - {end.hop_index}) & indexes:
+                return end
+        return min(ends, key=lambda hop: hop.event_index)

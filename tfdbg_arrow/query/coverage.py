@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.capture_stats import CaptureStat, gap_sentences, losses_text, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.graphs import NEVER_BAD
 from tfdbg_arrow.query.info import read_runs
 from tfdbg_arrow.query.logdir import opened
 
 _HANDLES = frozenset({"resource", "variant"})
-_CHANGED = "changed"
 
 
 @dataclass(frozen=True)
@@ -49,25 +49,6 @@ class UnobservedOps:
 
 
 @dataclass(frozen=True)
-class CaptureStat:
-    """A row of capture_stat, None for NULL; rows that differ only in time are one.
-
-    Attributes:
-        run_id: The run.
-        stat: `dropped`, `disabled`, `unobservable`, `failed` or `changed`.
-        subject: What it happened to.
-        reason: Why.
-        num_events: How many events it concerns; None where that cannot be counted.
-    """
-
-    run_id: str
-    stat: str
-    subject: str
-    reason: str
-    num_events: int | None
-
-
-@dataclass(frozen=True)
 class Coverage:
     """What a recording did not look at.
 
@@ -89,13 +70,25 @@ class Coverage:
     @property
     def summary(self) -> str | None:
         """What was not looked at although it can be bad, as one line; None where there is nothing."""
+        return self._summary(with_gaps=True)
+
+    @property
+    def summary_beside_gaps(self) -> str | None:
+        """As `summary`, without what `gaps` tells."""
+        return self._summary(with_gaps=False)
+
+    @property
+    def gaps(self) -> dict[str, tuple[str, ...]]:
+        """By run, what ran unrecorded between what was recorded, as sentences."""
+        return gap_sentences(self.stats)
+
+    def _summary(self, *, with_gaps: bool) -> str | None:
         outputs: Counter[str] = Counter()
         for group in self.unobserved:
             outputs[group.reason] += group.num_could_be_bad
         said = [f"{number:,} op outputs ({reason})" for reason, number in sorted((+outputs).items())]
-        lost: Counter[str] = Counter(stat.stat for stat in self.stats if stat.stat != _CHANGED)
-        said += [f"{number:,} noted as {stat}" for stat, number in sorted(lost.items())]
-        return ", ".join(said) or None
+        lost = losses_text(self.stats, with_gaps=with_gaps)
+        return ", ".join([*said, *([lost] if lost else [])]) or None
 
 
 def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Coverage:
@@ -112,6 +105,7 @@ def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Cover
     """
     with opened(logdir) as open_:
         check_run(open_, run_id)
+        open_ = open_ if run_id is None else open_.of_run(run_id)
         rows = open_.rows(
             "SELECT run_id, graph_id, any_value(graph_name), reason, op_name, any_value(op_type), count(*), "
             f"count(*) FILTER (WHERE dtype NOT IN ({', '.join('?' * len(_NEVER_BAD))})) FROM unobserved_output "
@@ -119,13 +113,8 @@ def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Cover
             "ORDER BY run_id, graph_id, reason NULLS LAST, op_name",
             [*_NEVER_BAD, run_id, run_id],
         )
-        stats = open_.rows(
-            "SELECT run_id, stat, subject, reason, CAST(sum(num_events) AS BIGINT) FROM capture_stat "
-            "WHERE (run_id = ? OR ? IS NULL) GROUP BY run_id, stat, subject, reason "
-            "ORDER BY run_id, min(event_index), stat, subject, reason",
-            [run_id, run_id],
-        )
-        return Coverage(str(open_.path), _grouped(rows), tuple(CaptureStat(*row) for row in stats))
+        stats = read_capture_stats(open_, run_id=run_id)
+        return Coverage(str(open_.path), _grouped(rows), stats)
 
 
 _NEVER_BAD = tuple(sorted(NEVER_BAD | _HANDLES))
@@ -137,10 +126,9 @@ def check_run(logdir: Engine, run_id: str | None) -> None:
     Raises:
         QueryError: It does not.
     """
-    if run_id is not None:
-        known = [run.run_id for run in read_runs(logdir)]
-        if run_id not in known:
-            raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {', '.join(known) or 'no run'}.")
+    if run_id is not None and not logdir.of_run(run_id).rows("SELECT 1 FROM run WHERE run_id = ? LIMIT 1", [run_id]):
+        known = ", ".join(run.run_id for run in read_runs(logdir))
+        raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {known or 'no run'}.")
 
 
 def _grouped(rows: list[tuple[str, int, str | None, str, str, str | None, int, int]]) -> tuple[UnobservedOps, ...]:

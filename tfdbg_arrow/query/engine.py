@@ -13,9 +13,9 @@ equal rows:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from tfdbg_arrow.schema.location import RemoteLocation
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.history import HistoryRow
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.nonfinite import NonFinite
+    from tfdbg_arrow.query.spread import Spread
+
+_Kept = TypeVar("_Kept")
 
 MAX_ROWS = 2**31 - 1
 """The greatest LIMIT: Spark's is an INTEGER."""
@@ -55,12 +58,28 @@ class Engine(Protocol):
             BrokenPartError: A part cannot be read.
         """
 
+    def of_run(self, run_id: str) -> Engine:
+        """Returns an engine for questions about one run, which may show no other; queries name the run all the same."""
+
+    def kept(self, _: Hashable, make: Callable[[], _Kept]) -> _Kept:
+        """Returns what a reader made of the rows; an engine may keep it for the next one, until the parts change.
+
+        Args:
+            _: What it is.
+            make: Makes it.
+        """
+        return make()
+
     def extent(self, table_name: str) -> tuple[int, int, int]:
         """Returns how much a table is: rows, parts and their bytes."""
 
 
 class Answers(Engine, Protocol):
     """The questions that every engine answers, as methods."""
+
+    def of_run(self, run_id: str) -> Engine:
+        """Returns an engine for questions about one run: this one, where reading one run alone brings nothing."""
+        return self
 
     def runs(self) -> tuple[Run, ...]:
         """Returns the runs in the logdir, oldest first."""
@@ -99,6 +118,12 @@ class Answers(Engine, Protocol):
         from tfdbg_arrow.query.chain import provenance
 
         return provenance(self, event_index, run_id=run_id, limit=limit)
+
+    def spread(self, event_index: int, *, run_id: str | None = None, limit: int = 10_000) -> Spread:
+        """Returns what a bad tensor spoilt; see `tfdbg_arrow.query.spread`."""
+        from tfdbg_arrow.query.spread import spread
+
+        return spread(self, event_index, run_id=run_id, limit=limit)
 
     def history(
         self,

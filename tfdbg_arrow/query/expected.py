@@ -26,9 +26,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.events import Context, TensorEvent
 from tfdbg_arrow.query.graphs import NEVER_BAD, Call, Op
 from tfdbg_arrow.query.provenance import DataFlow
+from tfdbg_arrow.query.recorded import Context, TensorEvent
 
 _CHECKS = ("IsFinite", "IsInf", "IsNan")
 _CONDITIONALS = frozenset({"then_branch", "else_branch", "branches"})
@@ -306,10 +306,11 @@ class _Walk:
 
     def _eager_users(self, tensor: _Tensor) -> Iterator[_Tensor]:
         self._is_eager = True
-        users = self._flow.events.consumers(tensor.slot)
+        users = self._flow.events.uses(tensor.slot)
         if not users and not tensor.is_verdict:
             raise _NotExpectedError
-        for execution, index in users:
+        for use in users:
+            execution, index = use.execution, use.input_index
             graph_id = self._flow.graphs.function_graphs.get(execution.op_type, execution.graph_id)
             if graph_id is not None:
                 placeholder = self._flow.graphs.placeholder(execution.op_type, index)

@@ -46,17 +46,3 @@ class Gaps:
             [self._run_id, self._run_id],
         )
         return [(first, last) for first, last in rows]
-
-
-def read_left_out(logdir: Engine) -> dict[str, tuple[str, ...]]:
-    """Returns, by run, why parts of it were left out, as the recorder told: skipped steps, dropped events; in order."""
-    rows = logdir.rows(
-        "SELECT run_id, reason, stat, CAST(sum(num_events) AS BIGINT), min(event_index) AS event_index "
-        "FROM capture_stat WHERE stat IN ('disabled', 'dropped') "
-        "GROUP BY run_id, stat, reason ORDER BY run_id, event_index, reason"
-    )
-    found: dict[str, tuple[str, ...]] = {}
-    for run_id, reason, _, num_events, _ in rows:
-        text = reason if num_events is None else f"{reason} ({num_events:,} of them)"
-        found[run_id] = (*found.get(run_id, ()), text)
-    return found

@@ -15,6 +15,9 @@ NEVER_BAD = frozenset({
 """Dtypes whose elements cannot be infinite or NaN."""
 
 
+_MAX_GRAPHS_AT_ONCE = 256
+
+
 @dataclass(frozen=True)
 class Op:
     """One op of a graph.
@@ -84,7 +87,9 @@ class GraphReader:
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
-        self.graph = lru_cache(maxsize=1024)(self._read_graph)
+        self._graphs: dict[int, Graph] = {}
+        self._neighbours: dict[int, set[int]] = {}
+        self._callees: dict[int, list[int]] = {}
         self.names: dict[int, str] = dict(self._rows("SELECT graph_id, graph_name FROM graph WHERE run_id = ?"))
         self.control_sources = lru_cache(maxsize=64)(self._read_control_sources)
         self.function_graphs: dict[str, int] = {}
@@ -125,6 +130,10 @@ class GraphReader:
             call = Call(*row)
             self._calls.setdefault((call.graph_id, call.op_name), []).append(call)
             if call.callee_graph_id is not None:
+                if call.is_inline:
+                    self._callees.setdefault(call.graph_id, []).append(call.callee_graph_id)
+                self._neighbours.setdefault(call.graph_id, set()).add(call.callee_graph_id)
+                self._neighbours.setdefault(call.callee_graph_id, set()).add(call.graph_id)
                 self._callers.setdefault(call.callee_graph_id, []).append(call)
         self._functions_of: dict[int, list[str]] = {}
         for function_name, graph_id in self.function_graphs.items():
@@ -184,6 +193,17 @@ class GraphReader:
         """Returns the ops that call a graph within their step."""
         return [call for call in self._callers.get(graph_id, ()) if call.is_inline]
 
+    def parts(self, graph_id: int) -> list[int]:
+        """Returns a graph and all that it calls within its step, at any depth."""
+        found = {graph_id: None}
+        waiting = [graph_id]
+        while waiting:
+            for callee in self._callees.get(waiting.pop(), ()):
+                if callee not in found:
+                    found[callee] = None
+                    waiting.append(callee)
+        return list(found)
+
     def _variants(self, graph_id: int | None, function_name: str | None) -> list[str]:
         """Returns a function, then the others of its graph.
 
@@ -194,31 +214,49 @@ class GraphReader:
         first = [] if function_name is None else [function_name]
         return first + [name for name in others if name != function_name]
 
-    def _read_graph(self, graph_id: int) -> Graph:
-        inputs: dict[str, list[tuple[str, int]]] = {}
-        users: dict[str, dict[str, None]] = {}
-        for op_name, source, slot in self._rows(
-            "SELECT op_name, source_op_name, source_output_slot FROM graph_op_input "
-            "WHERE run_id = ? AND graph_id = ? AND NOT is_control ORDER BY op_name, input_index",
-            graph_id,
+    def graph(self, graph_id: int) -> Graph:
+        """Returns a graph; one that was not recorded has no ops."""
+        if graph_id not in self._graphs:
+            self._read_graphs(self._connected(graph_id))
+        return self._graphs[graph_id]
+
+    def _connected(self, graph_id: int) -> list[int]:
+        """Returns a graph, and those that call or are called by it at any depth, as long as they were not read yet."""
+        found = {graph_id}
+        waiting = [graph_id]
+        while waiting and len(found) < _MAX_GRAPHS_AT_ONCE:
+            for other in self._neighbours.get(waiting.pop(), ()):
+                if other not in found and other not in self._graphs:
+                    found.add(other)
+                    waiting.append(other)
+        return sorted(found)
+
+    def _read_graphs(self, graph_ids: list[int]) -> None:
+        inputs: dict[int, dict[str, list[tuple[str, int]]]] = {graph_id: {} for graph_id in graph_ids}
+        users: dict[int, dict[str, dict[str, None]]] = {graph_id: {} for graph_id in graph_ids}
+        ops: dict[int, dict[str, Op]] = {graph_id: {} for graph_id in graph_ids}
+        dtypes: dict[int, dict[tuple[str, int], str]] = {graph_id: {} for graph_id in graph_ids}
+        condition = f"WHERE run_id = ? AND graph_id IN ({', '.join('?' * len(graph_ids))})"
+        for graph_id, op_name, source, slot in self._rows(
+            f"SELECT graph_id, op_name, source_op_name, source_output_slot FROM graph_op_input {condition} "
+            "AND NOT is_control ORDER BY graph_id, op_name, input_index",
+            *graph_ids,
         ):
-            inputs.setdefault(op_name, []).append((source, 0 if slot is None else slot))
-            users.setdefault(source, {})[op_name] = None
-        ops = {
-            op_name: Op(op_name, op_type, op_index, stack_trace_id, tuple(inputs.get(op_name, ())))
-            for op_name, op_type, op_index, stack_trace_id in self._rows(
-                "SELECT op_name, op_type, op_index, stack_trace_id FROM graph_op "
-                "WHERE run_id = ? AND graph_id = ? ORDER BY op_index",
-                graph_id,
-            )
-        }
-        dtypes = {
-            (op_name, slot): dtype
-            for op_name, slot, dtype in self._rows(
-                "SELECT op_name, output_slot, dtype FROM graph_op_output WHERE run_id = ? AND graph_id = ?", graph_id
-            )
-        }
-        return Graph(graph_id, ops, dtypes, {source: tuple(names) for source, names in users.items()})
+            inputs[graph_id].setdefault(op_name, []).append((source, 0 if slot is None else slot))
+            users[graph_id].setdefault(source, {})[op_name] = None
+        for graph_id, op_name, op_type, op_index, stack_trace_id in self._rows(
+            f"SELECT graph_id, op_name, op_type, op_index, stack_trace_id FROM graph_op {condition} ORDER BY op_index",
+            *graph_ids,
+        ):
+            sources = tuple(inputs[graph_id].get(op_name, ()))
+            ops[graph_id][op_name] = Op(op_name, op_type, op_index, stack_trace_id, sources)
+        for graph_id, op_name, slot, dtype in self._rows(
+            f"SELECT graph_id, op_name, output_slot, dtype FROM graph_op_output {condition}", *graph_ids
+        ):
+            dtypes[graph_id][op_name, slot] = dtype
+        for graph_id in graph_ids:
+            names = {source: tuple(found) for source, found in users[graph_id].items()}
+            self._graphs[graph_id] = Graph(graph_id, ops[graph_id], dtypes[graph_id], names)
 
     def _read_control_sources(self, graph_id: int) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}

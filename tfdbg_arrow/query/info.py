@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Answers, Engine
-from tfdbg_arrow.query.gaps import read_left_out
 from tfdbg_arrow.schema import TABLES
 
-_MODES_WITHOUT_HEALTH = frozenset({"NO_TENSOR", "SHAPE"})
+MODES_WITHOUT_HEALTH = frozenset({"NO_TENSOR", "SHAPE"})
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Run:
     @property
     def measures_health(self) -> bool:
         """Whether the mode looks for infinities and NaN at all."""
-        return self.tensor_debug_mode is not None and self.tensor_debug_mode not in _MODES_WITHOUT_HEALTH
+        return self.tensor_debug_mode is not None and self.tensor_debug_mode not in MODES_WITHOUT_HEALTH
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class LogdirInfo:
         last_wall_time_ns: When the last one was; None if there is none.
         num_tensors: Recorded tensors.
         num_nonfinite: Those of them with an infinity or a NaN.
-        unobserved: What could be bad and was not looked at, in one line; None where there is nothing.
+        unobserved: What could be bad and was not looked at, in one line, beside what `left_out` of the runs tells; None
+            where there is nothing.
     """
 
     path: str
@@ -82,7 +83,7 @@ def read_runs(logdir: Engine) -> tuple[Run, ...]:
         "SELECT run_id, wall_time_ns, end_wall_time_ns, is_clean_end, tfdbg_arrow_version, tensorflow_version, "
         "host_name, pid, command_line, tensor_debug_mode, health_backend, worker FROM run ORDER BY wall_time_ns, run_id"
     )
-    left_out = read_left_out(logdir)
+    left_out = gap_sentences(read_capture_stats(logdir))
     return tuple(Run(*(*row, left_out.get(row[0], ()))) for row in rows)
 
 
@@ -105,5 +106,5 @@ def read_info(logdir: Answers) -> LogdirInfo:
         last_wall_time_ns=last,
         num_tensors=next(table.rows for table in tables if table.name == "tensor_health"),
         num_nonfinite=num_nonfinite,
-        unobserved=logdir.coverage().summary,
+        unobserved=logdir.coverage().summary_beside_gaps,
     )

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.events import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.expected import Expectation
-from tfdbg_arrow.query.gaps import read_left_out
 from tfdbg_arrow.query.health import TensorHealth, health_facts
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.places import EagerValue
 from tfdbg_arrow.query.provenance import COLLECTIVES, DataFlow, Input
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
 
@@ -109,7 +109,11 @@ class NonFinite(TensorHealth):
 
 
 def first_nonfinite(
-    logdir: Engine | str | Path, *, kinds: Iterable[str] = KINDS, run_id: str | None = None
+    logdir: Engine | str | Path,
+    *,
+    kinds: Iterable[str] = KINDS,
+    run_id: str | None = None,
+    is_allowed: Callable[[str | None, str | None], bool] = lambda op_type, op_name: False,
 ) -> NonFinite | None:
     """Returns the earliest origin of a bad value, by data flow.
 
@@ -117,6 +121,8 @@ def first_nonfinite(
         logdir: A logdir, opened or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
         run_id: Only this run; None: the run in which a bad value was recorded first.
+        is_allowed: Told the type and the name of an op (None where it has none), whether it may make bad values:
+            origins for which it is true are passed over.
 
     Returns:
         Among the origins that no origin is an ancestor of, the one with the least event_index; one that `is_expected`
@@ -137,7 +143,7 @@ def first_nonfinite(
         received: NonFinite | None = None
         for run in _bad_runs(open_, wanted, run_id=run_id):
             reader = _RunReader(open_, run_id=run, kinds=wanted)
-            event = reader.first(is_expected=False)
+            event = reader.first(is_expected=False, is_allowed=is_allowed)
             if event is not None:
                 found = reader.describe(event)
                 if found.is_origin or not (found.op_type or "").startswith(COLLECTIVES):
@@ -147,7 +153,7 @@ def first_nonfinite(
         if received is not None:
             return received
         for reader in readers:
-            event = reader.first(is_expected=True)
+            event = reader.first(is_expected=True, is_allowed=is_allowed)
             if event is not None:
                 return reader.describe(event)
     return None
@@ -176,7 +182,7 @@ def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run
         for event_index in event_indexes:
             bad = reader.flow.events.bad_events(KINDS, limit=1, after=event_index - 1, before=event_index + 1)
             for event in bad:
-                origin = reader.origins.of(event)
+                origin = reader.origin_of(event)
                 if origin.event_index not in found:
                     found[origin.event_index] = reader.describe(origin)
     return list(found.values())
@@ -220,23 +226,40 @@ class _RunReader:
     """Describes the bad tensors of one run."""
 
     def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...]) -> None:
+        logdir = logdir.of_run(run_id)
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
         self._devices: dict[int, str] = dict(
             logdir.rows("SELECT device_id, device_name FROM device WHERE run_id = ?", [run_id])
         )
         ((self._worker,),) = logdir.rows("SELECT max(worker) FROM run WHERE run_id = ?", [run_id])
-        self._left_out = read_left_out(logdir).get(run_id, ())
-        self.flow = DataFlow(logdir, run_id=run_id)
+        self._left_out = gap_sentences(read_capture_stats(logdir, run_id=run_id)).get(run_id, ())
+        self.flow = DataFlow.of(logdir, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds)
         self.expectation = Expectation(logdir, self.flow, run_id=run_id)
 
-    def first(self, *, is_expected: bool) -> TensorEvent | None:
-        """Returns the earliest origin that is expected, or that is not; None where there is none."""
-        return self.origins.first(lambda root: (self.expectation.reason(root) is not None) == is_expected)
+    def first(self, *, is_expected: bool, is_allowed: Callable[[str | None, str | None], bool]) -> TensorEvent | None:
+        """Returns the earliest origin that is expected or not, and not allowed; None where there is none."""
+        with self.flow.lock:
+            return self.origins.first(
+                lambda root: (
+                    not is_allowed(root.op_type, root.op_name)
+                    and (self.expectation.reason(root) is not None) == is_expected
+                )
+            )
+
+    def origin_of(self, event: TensorEvent) -> TensorEvent:
+        """Returns the origin that a bad tensor goes back to."""
+        with self.flow.lock:
+            return self.origins.of(event)
 
     def describe(self, event: TensorEvent) -> NonFinite:
-        stack = self.stack(event)
+        """Returns all that is known of a bad tensor."""
+        with self.flow.lock:
+            return self._describe(event)
+
+    def _describe(self, event: TensorEvent) -> NonFinite:
+        inputs, stack = self.inputs_and_stack(event)
         expected_reason = self.expectation.reason(event)
         return NonFinite(
             run_id=self._run_id,
@@ -249,7 +272,7 @@ class _RunReader:
             output_slot=event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
             is_origin=self.origins.verdict(event).is_origin,
-            inputs=self.inputs(event),
+            inputs=inputs,
             stack=stack,
             source=user_source(stack),
             is_expected=expected_reason is not None,
@@ -258,13 +281,10 @@ class _RunReader:
             left_out=self._left_out,
         )
 
-    def inputs(self, event: TensorEvent) -> tuple[InputTensor, ...]:
-        """Returns the inputs of the op that made a tensor, in order."""
-        return tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
-
-    def stack(self, event: TensorEvent) -> tuple[Frame, ...]:
-        """Returns the Python stack that created, executed or first used a tensor, innermost frame first."""
-        return self._stacks.stack(self._stack_trace_id(event))
+    def inputs_and_stack(self, event: TensorEvent) -> tuple[tuple[InputTensor, ...], tuple[Frame, ...]]:
+        """Returns what the op of a tensor took, and the stack that made or ran it."""
+        inputs = tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
+        return inputs, self._stacks.stack(self.flow.stack_trace_id(event))
 
     def _input(self, input_: Input) -> InputTensor:
         trace = input_.trace
@@ -320,15 +340,6 @@ class _RunReader:
     def _graph_name(self, graph_id: int | None) -> str | None:
         return None if graph_id is None else self.flow.graphs.names.get(graph_id)
 
-    def _stack_trace_id(self, event: TensorEvent) -> int | None:
-        if event.scope == "graph":
-            if event.graph_id is None or event.op_name is None:
-                return None
-            op = self.flow.graphs.op(event.graph_id, event.op_name)
-            return None if op is None else op.stack_trace_id
-        execution = None if event.execution_index is None else self.flow.events.execution(event.execution_index)
-        return None if execution is None else execution.stack_trace_id
-
 
 def _health(event: TensorEvent) -> TensorHealth:
     return TensorHealth(**health_facts(event))
@@ -346,6 +357,9 @@ def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
 def _bad_runs(logdir: Engine, kinds: tuple[str, ...], *, run_id: str | None) -> list[str]:
     """Returns the runs with a bad tensor, by the time of the first one."""
     check_run(logdir, run_id)
+    if isinstance(logdir, Logdir):
+        scope = logdir if run_id is None else logdir.of_run(run_id)
+        return scope.bad_runs.by_first(kinds)
     rows = logdir.rows(
         f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND (run_id = ? OR ? IS NULL) "
         "GROUP BY run_id ORDER BY min(wall_time_ns), run_id",
@@ -372,7 +386,8 @@ def inputs_and_stack(
         BrokenPartError: A part cannot be read.
     """
     reader = _RunReader(logdir, run_id=run_id, kinds=KINDS)
-    event = reader.flow.events.event(event_index)
-    if event is None:
-        raise QueryError(f"event {event_index} of run {run_id} is no row of tensor_health.")
-    return reader.inputs(event), reader.stack(event)
+    with reader.flow.lock:
+        event = reader.flow.events.event(event_index)
+        if event is None:
+            raise QueryError(f"event {event_index} of run {run_id} is no row of tensor_health.")
+        return reader.inputs_and_stack(event)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError
@@ -11,15 +13,51 @@ from tfdbg_arrow.schema.logdir_layout import (
     MANIFEST_DIRECTORY,
     check_run_id,
     read_live_parts,
-    resolve_part,
     run_ids,
 )
 
 
-def list_parts(path: Path) -> dict[str, tuple[str, ...]]:
+class LinkCheck:
+    """Refuses parts that lead out of a logdir by a symbolic link; looks at each directory once.
+
+    Args:
+        path: The logdir.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._root = path.resolve()
+        self._has_link: dict[str, bool] = {}
+
+    def check(self, parts: Iterable[str]) -> None:
+        """Makes sure that parts, as `list_parts` gives them, are inside.
+
+        Raises:
+            LogdirError: One is not.
+        """
+        for part in parts:
+            if (os.path.islink(part) or self._leads_on(part)) and not Path(part).resolve().is_relative_to(self._root):
+                raise LogdirError(
+                    f"{part} leads by a symbolic link to {Path(part).resolve()}, expected a file inside {self._root}; "
+                    "copy the file there if you trust it."
+                )
+
+    def _leads_on(self, part: str) -> bool:
+        of_run = part.rpartition("/")[0]
+        of_table = of_run.rpartition("/")[0]
+        for directory in (of_run, of_table):
+            if directory not in self._has_link:
+                self._has_link[directory] = os.path.islink(directory)
+        return self._has_link[of_run] or self._has_link[of_table]
+
+
+def list_parts(path: Path, *, is_checked: bool = True) -> dict[str, tuple[str, ...]]:
     """Returns the parts that hold now, as paths to open, by table.
 
     The manifests say which. A logdir without any manifest is taken to hold every part that lies in it.
+
+    Args:
+        path: The logdir.
+        is_checked: Whether to look at every part; if not, whoever opens one asks a LinkCheck first.
 
     Raises:
         LogdirError: A manifest is damaged, or a part leads out of the logdir.
@@ -29,20 +67,30 @@ def list_parts(path: Path) -> dict[str, tuple[str, ...]]:
     if (path / MANIFEST_DIRECTORY).is_dir():
         for run_id in run_ids(path):
             for entry in read_live_parts(path, run_id=run_id):
-                resolve_part(path, entry)
-                parts.setdefault(entry.table, []).append(str(path / entry.path))
+                parts.setdefault(entry.table, []).append(f"{path}/{entry.path}")
     if not parts:
         parts = _found_parts(path)
+    if is_checked:
+        check = LinkCheck(path)
+        for paths in parts.values():
+            check.check(paths)
     return {table: tuple(paths) for table, paths in parts.items()}
 
 
+def parts_by_run(parts: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Returns the parts of each run, by table, out of those of all."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for table, paths in parts.items():
+        for path in paths:
+            run_id = path.rsplit("/", 2)[-2].removeprefix("run_id=")
+            found.setdefault(run_id, {}).setdefault(table, []).append(path)
+    return {run: {table: tuple(paths) for table, paths in tables.items()} for run, tables in found.items()}
+
+
 def _found_parts(path: Path) -> dict[str, list[str]]:
-    root = path.resolve()
     found: dict[str, list[str]] = {}
     for table in TABLES:
         for part in sorted((path / table.name).glob("run_id=*/part-*.parquet")):
             check_run_id(part.parent.name.removeprefix("run_id="), where=str(part))
-            if not part.resolve().is_relative_to(root):
-                raise LogdirError(f"{part} leads by a symbolic link out of the logdir, expected a file inside {root}.")
             found.setdefault(table.name, []).append(str(part))
     return found

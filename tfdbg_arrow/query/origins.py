@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.events import TensorEvent
 from tfdbg_arrow.query.provenance import DataFlow
+from tfdbg_arrow.query.recorded import TensorEvent
 
 _BATCH = 256
 _MAX_ANCESTORS = 2000

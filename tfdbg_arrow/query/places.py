@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.events import Context, TensorEvent
+from tfdbg_arrow.query.recorded import Context, TensorEvent
 
 
 @dataclass(frozen=True, slots=True)

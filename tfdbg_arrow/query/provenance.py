@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.borders import Borders
 from tfdbg_arrow.query.callsites import CallSites
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.events import EventReader, TensorEvent
+from tfdbg_arrow.query.events import EventReader
 from tfdbg_arrow.query.gaps import Gaps
 from tfdbg_arrow.query.graphs import NEVER_BAD, GraphReader
 from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place, Trace
+from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.variables import Resources, Write
 
 _CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
@@ -20,6 +23,8 @@ COLLECTIVES = ("Collective", "Nccl")
 """How the types of ops begin whose output depends on what the same op of other replicas takes, maybe in other runs."""
 _MAX_PATH = 10_000
 """Borders that one tensor is followed over; more is taken for a circle."""
+_MAX_KEPT = 50_000
+"""Tensors whose sources are kept."""
 _MAX_UNRECORDED = 500
 """Unrecorded tensors that are looked through for one op."""
 
@@ -32,11 +37,30 @@ class Input:
         index: Which input, from 0.
         trace: Where it came from.
         write: For a variable or another resource, the last write to it; None where none was recorded.
+        events: The recorded tensors that it stands for: its own row, or of a resource those that its content came from.
     """
 
     index: int
     trace: Trace
     write: Write | None
+    events: tuple[TensorEvent, ...]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a resource held at a read.
+
+    Attributes:
+        last: The last write; None where none was recorded.
+        values: What was written and is in it still: (place, whether `eager` or `graph` code wrote it), latest first.
+        old_value: A recorded read of what it held before these; None where there is none, or where they replaced it.
+        is_known: Whether these decide what it held.
+    """
+
+    last: Write | None
+    values: tuple[tuple[Place, str], ...]
+    old_value: TensorEvent | None
+    is_known: bool
 
 
 @dataclass(frozen=True)
@@ -64,8 +88,10 @@ class DataFlow:
         self.graphs = GraphReader(logdir, run_id=run_id)
         self.events = EventReader(logdir, run_id=run_id)
         self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
-        self._resources = Resources(self.graphs, self.events, self.borders)
+        self.resources = Resources(self.graphs, self.events, self.borders)
+        self.lock = threading.RLock()
         self._sources: dict[int, Sources] = {}
+        self._contents: dict[tuple[Place, int], Content] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
         settings = logdir.rows(
             "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 AND NOT EXISTS "
@@ -73,6 +99,14 @@ class DataFlow:
             [run_id, run_id],
         )
         self._records_all = bool(settings and settings[0][0])
+
+    @classmethod
+    def of(cls, logdir: Engine, *, run_id: str) -> DataFlow:
+        """Returns the data flow of a run with all that was read for earlier questions.
+
+        Whoever asks it holds its `lock`.
+        """
+        return logdir.kept((cls, run_id), lambda: cls(logdir, run_id=run_id))
 
     def inputs_of(self, event: TensorEvent) -> tuple[Input, ...]:
         """Returns the inputs of the op that made a tensor, in order.
@@ -84,10 +118,15 @@ class DataFlow:
         for index, (place, how) in enumerate(self._input_places(event)):
             trace = self.trace(place, how=how, near=event.event_index)
             write = None
+            rows = [row for row in (trace.event or trace.health,) if row is not None]
             if trace.dtype == "resource":
-                write, is_known = self._last_write(trace, event)
-                trace = trace if is_known else replace(trace, is_lost=True)
-            found.append(Input(index, trace, write))
+                content = self.content(trace, event)
+                write = content.last
+                trace = trace if write is not None or content.is_known else replace(trace, is_lost=True)
+                traces = [self.trace(value, how=how, near=2**63 - 1) for value, how in content.values]
+                rows = [row for each in traces if (row := each.event or each.health) is not None]
+                rows += [] if content.old_value is None else [content.old_value]
+            found.append(Input(index, trace, write, tuple(rows)))
         return tuple(found)
 
     def sources_of(self, event: TensorEvent) -> Sources:
@@ -97,6 +136,9 @@ class DataFlow:
         its dtype, or keeps other tensors (a variable, a list), which are then followed.
         """
         if event.event_index not in self._sources:
+            if len(self._sources) > _MAX_KEPT:
+                self._sources.clear()
+                self._contents.clear()
             self._sources[event.event_index] = self._find_sources(event)
         return self._sources[event.event_index]
 
@@ -108,6 +150,16 @@ class DataFlow:
         if place is None:
             return event
         return self.trace(place, how="graph", near=event.event_index).event or event
+
+    def stack_trace_id(self, event: TensorEvent) -> int | None:
+        """Returns the stack that created the op of a tensor, or executed it; None where it was not recorded."""
+        if event.scope == "graph":
+            if event.graph_id is None or event.op_name is None:
+                return None
+            op = self.graphs.op(event.graph_id, event.op_name)
+            return None if op is None else op.stack_trace_id
+        execution = None if event.execution_index is None else self.events.execution(event.execution_index)
+        return None if execution is None else execution.stack_trace_id
 
     def trace(self, place: Place, *, how: str, near: int) -> Trace:
         """Follows a tensor back over borders to the op that computed it.
@@ -177,9 +229,10 @@ class DataFlow:
             if len(seen) > _MAX_UNRECORDED:
                 return Sources(tuple(found.values()), is_complete=False)
             if trace.dtype == "resource":
-                more, is_known, old_value = self._written(trace, event)
-                if old_value is not None:
-                    found[old_value.event_index] = old_value
+                content = self.content(trace, event)
+                more, is_known = list(content.values), content.is_known
+                if content.old_value is not None:
+                    found[content.old_value.event_index] = content.old_value
             else:
                 more = list(self._made_from(trace.place))
                 # A list of tensors is what was put in; any other unrecorded tensor is not known by its inputs.
@@ -200,26 +253,44 @@ class DataFlow:
                 source, slot = op.inputs[0]
                 yield GraphTensor(own.context, own.graph_id, source, slot, own.near), "graph"
 
-    def _written(self, handle: Trace, reader: TensorEvent) -> tuple[list[tuple[Place, str]], bool, TensorEvent | None]:
-        """Returns (the values last written to a resource, whether they decide its content, its old value)."""
-        write, is_known = self._last_write(handle, reader)
-        if write is None:
-            return [], is_known, None
-        how = "eager" if write.graph_id is None else "graph"
-        is_known = write.is_replacing or write.old_value is not None
-        return [(value, how) for value in write.values], is_known, write.old_value
+    def content(self, handle: Trace, reader: TensorEvent) -> Content:
+        """Returns what a resource held when it was read.
 
-    def _last_write(self, handle: Trace, reader: TensorEvent) -> tuple[Write | None, bool]:
-        """Returns (the last write to a resource before it was read, whether it is known to be the last)."""
-        write = self._resources.last_write(handle, reader=reader)
-        if write is None:
-            # Never written while recording: what it holds came from outside, and that is known.
-            return None, not handle.is_lost and not self._gaps.between(-1, reader.execution_index)
-        if write.execution_index is not None and write.execution_index == reader.execution_index:
-            return write, True
-        if self._gaps.between(write.execution_index, reader.execution_index):
-            return None, False
-        return write, True
+        Of writes that change what is there, all back to one that replaces it, or to a recorded read of the old value.
+        """
+        key = (handle.place, reader.event_index)
+        if key not in self._contents:
+            self._contents[key] = self._find_content(handle, reader)
+        return self._contents[key]
+
+    def _find_content(self, handle: Trace, reader: TensorEvent) -> Content:
+        last: Write | None = None
+        later: Write | None = None
+        values: list[tuple[Place, str]] = []
+        until = reader.execution_index
+        for write in itertools.chain(self.resources.writes(handle, reader=reader), [None]):
+            if later is not None:
+                old = self.resources.read_between(handle, after=write, before=later)
+                if old is not None:
+                    is_known = not self._gaps.between(old.execution_index, later.execution_index)
+                    return Content(last, tuple(values), old, is_known)
+            if write is None:
+                # Before its first write it holds what came from outside, and that is known.
+                is_known = not handle.is_lost and not self._gaps.between(-1, until)
+                return Content(last, tuple(values), None, is_known)
+            if write.execution_index is None or write.execution_index != until:
+                if self._gaps.between(write.execution_index, until):
+                    return Content(last, tuple(values), None, is_known=False)
+                until = write.execution_index
+            last = last or write
+            how = "eager" if write.graph_id is None else "graph"
+            values += [(value, how) for value in write.values]
+            if write.is_replacing or write.old_value is not None:
+                return Content(last, tuple(values), write.old_value, is_known=True)
+            if len(values) > _MAX_UNRECORDED:
+                break
+            later = write
+        return Content(last, tuple(values), None, is_known=False)
 
     def _is_made_known(self, event: TensorEvent) -> bool:
         """Whether the recording tells what the op that made a tensor took in."""
@@ -283,7 +354,10 @@ class DataFlow:
         if event is not None:
             return event.dtype
         if isinstance(place, EagerValue):
-            return self.events.eager(place.tensor_id).dtype
+            tensor = self.events.eager(place.tensor_id)
+            if tensor.dtype is None and tensor.execution_index is None and self.resources.is_resource(place.tensor_id):
+                return "resource"
+            return tensor.dtype
         return self.graphs.graph(place.graph_id).dtypes.get((place.op_name, place.output_slot))
 
     def _is_external(self, place: Place) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import threading
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError
-from tfdbg_arrow.query.public_views import public_views
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import RemoteLocation, described
 from tfdbg_arrow.schema.logdir_layout import (
@@ -295,24 +293,6 @@ def _map_in_threads(action: Callable[[Any], _T], items: Sequence[Any], *, num_th
     if errors:
         raise errors[0]
     return [results[index] for index in range(len(items))]
-
-
-def mentioned_tables(query: str) -> frozenset[str]:
-    """Returns the tables that a SQL text names, itself or by a public view."""
-    text = query.lower()
-    texts = [text]
-    rest = list(public_views())
-    while True:
-        named = [view for view in rest if any(_names(text, view.name) for text in texts)]
-        if not named:
-            break
-        rest = [view for view in rest if view not in named]
-        texts += [view.select.lower() for view in named]
-    return frozenset(table.name for table in TABLES if any(_names(text, table.name) for text in texts))
-
-
-def _names(text: str, name: str) -> bool:
-    return re.search(rf"\b{name}\b", text) is not None
 
 
 def _is_bucket_missing(error: FileNotFoundError) -> bool:

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from tfdbg_arrow.query.events import Context, EventReader, Execution
+from tfdbg_arrow.query.events import EventReader
 from tfdbg_arrow.query.graphs import GraphReader, Op
+from tfdbg_arrow.query.recorded import Context, Execution
 
 REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})
 """Op types that give a reference to a variable's memory."""

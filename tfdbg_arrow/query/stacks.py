@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tfdbg_arrow.query.engine import Engine
+
+_MAX_AT_ONCE = 1000
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,22 @@ class StackReader:
     def stack(self, stack_trace_id: int | None) -> tuple[Frame, ...]:
         """Returns the frames, innermost first; none for None."""
         return () if stack_trace_id is None else self._stack(stack_trace_id)
+
+    def user_sources(self, stack_trace_ids: Iterable[int]) -> dict[int, Frame]:
+        """Returns the user's innermost frame of each stack that has one, all read together."""
+        ids = sorted(set(stack_trace_ids))
+        found: dict[int, Frame] = {}
+        for start in range(0, len(ids), _MAX_AT_ONCE):
+            some = ids[start : start + _MAX_AT_ONCE]
+            rows = self._logdir.rows(
+                "SELECT stack_trace_id, file_path, lineno, func, code, owner FROM stack WHERE run_id = ? "
+                f"AND owner = 'user' AND stack_trace_id IN ({', '.join('?' * len(some))}) "
+                "ORDER BY stack_trace_id, depth",
+                [self._run_id, *some],
+            )
+            for stack_trace_id, *frame in rows:
+                found.setdefault(stack_trace_id, Frame(*frame))
+        return found
 
     def _read_stack(self, stack_trace_id: int) -> tuple[Frame, ...]:
         rows = self._logdir.rows(

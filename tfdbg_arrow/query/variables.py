@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.borders import PASSING_OPS, Borders
 from tfdbg_arrow.query.callsites import Level
-from tfdbg_arrow.query.events import Context, EventReader, Execution, TensorEvent
+from tfdbg_arrow.query.events import EventReader
 from tfdbg_arrow.query.graphs import Call, GraphReader, Op
 from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place, Trace
+from tfdbg_arrow.query.recorded import Context, Execution, TensorEvent
 
 _WRITER = re.compile(
     r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
 )
+_READER = "ReadVariableOp"
+_HANDLE_USER = re.compile(rf"{_READER}|VariableShape|VarIsInitializedOp|ResourceGather\w*|{_WRITER.pattern}")
 _REPLACING = frozenset({"AssignVariableOp", "MakeIterator"})
 _BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 
@@ -41,6 +45,14 @@ class Write:
     old_value: TensorEvent | None
 
 
+@dataclass(frozen=True, slots=True)
+class WriteSite:
+    """Where something was written to resources: their handles, and the tensors that went in."""
+
+    handles: tuple[Place, ...]
+    values: tuple[Place, ...]
+
+
 class Resources:
     """Finds writes to resources within one run.
 
@@ -57,53 +69,148 @@ class Resources:
         self._events = events
         self._borders = borders
         self._writers: dict[tuple[int, str], tuple[Op, ...]] = {}
+        self._writers_of: dict[int, list[Op]] = {}
 
-    def last_write(self, handle: Trace, *, reader: TensorEvent) -> Write | None:
-        """Returns the last write before a read, or None where none was recorded.
+    def writes(self, handle: Trace, *, reader: TensorEvent) -> Iterator[Write]:
+        """Yields the recorded writes before a read, the last one first.
 
         Args:
             handle: Where the resource came from, seen from the reading op.
             reader: The row of the reading op's output.
         """
         if reader.scope == "graph" and reader.graph_id is not None and reader.op_name is not None:
-            write = self._write_in_call(handle, reader)
-            if write is not None:
-                return write
-        if not isinstance(handle.place, EagerValue):
-            return None
-        before = reader.event_index
-        if reader.execution_index is not None:
-            execution = self._events.execution(reader.execution_index)
-            before = before if execution is None else execution.event_index
-        return self._write_before(handle.place.tensor_id, before=before)
+            yield from self._in_call(handle, reader)
+        if isinstance(handle.place, EagerValue):
+            before = reader.event_index
+            if reader.execution_index is not None:
+                execution = self._events.execution(reader.execution_index)
+                before = before if execution is None else execution.event_index
+            yield from self._before(handle.place.tensor_id, before=before)
 
-    def _write_in_call(self, handle: Trace, reader: TensorEvent) -> Write | None:
+    def read_between(self, handle: Trace, *, after: Write | None, before: Write) -> TensorEvent | None:
+        """Returns the row of the last read in the executions between two writes, or None.
+
+        Reads in the calls that the writes themselves were made in are not looked for.
+
+        Args:
+            handle: Where the resource came from.
+            after: The earlier write; None: the start of the run.
+            before: The later write.
+        """
+        if not isinstance(handle.place, EagerValue) or before.execution_index is None:
+            return None
+        tensor_id = handle.place.tensor_id
+        earliest = -1 if after is None or after.execution_index is None else after.execution_index
+        readers = self._users(tensor_id, is_wanted=self._reads)
+        start = self._events.execution(before.execution_index)
+        if start is None:
+            return None
+        for execution in self._events.uses_before(tensor_id, op_types=readers, before=start.event_index):
+            if execution.execution_index <= earliest:
+                return None
+            event = self._read_in(execution, tensor_id)
+            if event is not None:
+                return event
+        return None
+
+    def all_writes(self, *, after: int | None, before: int | None) -> Iterator[WriteSite]:
+        """Yields every recorded write to resources.
+
+        Args:
+            after: Only by this execution and later ones; None: all.
+            before: Only by executions that start before this event_index; None: all.
+        """
+        for execution in self._events.executions_of(self._writing_functions()):
+            if (after is not None and execution.execution_index < after) or (
+                before is not None and execution.event_index >= before
+            ):
+                continue
+            graph_id = self._graphs.function_graphs.get(execution.op_type, execution.graph_id)
+            if graph_id is not None:
+                yield from self._all_writes_in(execution, graph_id)
+                continue
+            ids = list(self._events.execution_inputs(execution.execution_index).values())
+            if ids:
+                yield WriteSite((EagerValue(ids[0]),), tuple(map(EagerValue, ids[1:])))
+
+    def _writing_functions(self) -> list[str]:
+        """Returns the types of the executions that write to resources: ops, and functions that do at any depth."""
+        found = []
+        for op_type, called in self._events.op_types():
+            graph_id = self._graphs.function_graphs.get(op_type, called)
+            if graph_id is None:
+                is_writing = _WRITER.fullmatch(op_type) is not None
+            else:
+                is_writing = any(self._writers_in(part) for part in self._graphs.parts(graph_id))
+            if is_writing:
+                found.append(op_type)
+        return found
+
+    def _writers_in(self, graph_id: int) -> list[Op]:
+        """Returns the ops of a graph itself that write to resources."""
+        if graph_id not in self._writers_of:
+            ops = self._graphs.graph(graph_id).ops.values()
+            self._writers_of[graph_id] = [op for op in ops if _WRITER.fullmatch(op.op_type) is not None]
+        return self._writers_of[graph_id]
+
+    def _all_writes_in(self, execution: Execution, graph_id: int) -> Iterator[WriteSite]:
+        """Yields the writes in one call."""
+        root = self._events.root_context(execution.execution_index, graph_id)
+        places: dict[tuple[int, Context], None] = {(graph_id, root): None}
+        visits = () if root.step_id is None else self._events.site_visits(root.step_id, root.execution_index)
+        for visit in visits:
+            at = replace(root, call_site=visit.call_site, frame_id=visit.frame_id)
+            for iteration in visit.iterations if self._writers_in(visit.graph_id) else ():
+                places[visit.graph_id, replace(at, iteration=iteration)] = None
+        for part_id, context in places:
+            dtypes = self._graphs.graph(part_id).dtypes
+            for op in self._writers_in(part_id):
+                inputs = [
+                    (GraphTensor(context, part_id, *source, 2**63 - 1), dtypes.get(source)) for source in op.inputs
+                ]
+                handles = tuple(place for place, dtype in inputs if dtype == "resource")
+                yield WriteSite(handles, tuple(place for place, dtype in inputs if dtype != "resource"))
+
+    def is_resource(self, tensor_id: int) -> bool:
+        """Whether executions use a tensor from outside as a handle: what kind of tensor it is was not recorded."""
+        return any(
+            _HANDLE_USER.fullmatch(op_type)
+            if graph_id is None
+            else self._dtype_of(graph_id, self._graphs.placeholder(op_type, index)) == "resource"
+            for op_type, graph_id, index in self._all_users(tensor_id)
+        )
+
+    def _dtype_of(self, graph_id: int, placeholder: str | None) -> str | None:
+        return None if placeholder is None else self._graphs.graph(graph_id).dtypes.get((placeholder, 0))
+
+    def _in_call(self, handle: Trace, reader: TensorEvent) -> Iterator[Write]:
+        """Yields the writes in the call that a reading op ran in, from the op outwards."""
         assert reader.graph_id is not None
         assert reader.op_name is not None
         levels: tuple[Level, ...] = self._borders.levels(reader.context, reader.graph_id) or ()
         context, graph_id, user = reader.context, reader.graph_id, reader.op_name
         while True:
-            name = next(
-                (
-                    place.op_name
-                    for place in reversed(handle.path)
-                    if isinstance(place, GraphTensor) and place.graph_id == graph_id
-                ),
-                None,
-            )
+            name = _name_in(handle, graph_id)
             if name is not None and self._borders.sessions.is_session_graph(graph_id):
-                return self._write_in_session(graph_id, name, context, user=user, near=reader.event_index)
-            if name is not None:
-                write = self._write_in_graph(graph_id, name, context, user=user, near=reader.event_index)
-                if write is None and levels and levels[-1].call.attribute == "body" and context.iteration:
-                    earlier = replace(context, iteration=context.iteration - 1)
-                    write = self._write_in_graph(graph_id, name, earlier, user=None, near=reader.event_index)
+                write = self._write_in_session(graph_id, name, context, user=user, near=reader.event_index)
                 if write is not None:
-                    return write
+                    yield write
+                return
+            if name is not None:
+                yield from self._in_graph(graph_id, name, context, user=user, near=reader.event_index)
             if not levels:
-                return None
-            context = self._borders.outer_context(context, levels)
-            graph_id, user = levels[-1].call.graph_id, levels[-1].call.op_name
+                return
+            level = levels[-1]
+            outer = self._borders.outer_context(context, levels)
+            if level.is_loop:
+                outer_name = _name_in(handle, level.call.graph_id)
+                op = self._graphs.op(level.call.graph_id, level.call.op_name)
+                if outer_name is not None and op is not None and context.iteration:
+                    yield from self._in_loop(
+                        op, level.call.graph_id, outer_name, outer, frame_id=context.frame_id,
+                        last=context.iteration - 1, near=reader.event_index,
+                    )  # fmt: skip
+            context, graph_id, user = outer, level.call.graph_id, level.call.op_name
             levels = levels[:-1]
 
     def _write_in_session(
@@ -118,72 +225,130 @@ class Resources:
         near = near if where == context else 2**63 - 1
         if _WRITER.fullmatch(op.op_type):
             return self._write(op, graph_id, handle_name, where, near=near)
-        for call in self._graphs.calls(graph_id, op.op_name):
-            write = self._write_in_callee(op, call, handle_name, where, near=near)
-            if write is not None:
-                return write
+        return next(self._in_callees(op, graph_id, handle_name, where, near=near), None)
+
+    def _before(self, tensor_id: int, *, before: int) -> Iterator[Write]:
+        """Yields the writes by the executions before an event."""
+        writers = self._users(tensor_id, is_wanted=self._writes)
+        for execution in self._events.uses_before(tensor_id, op_types=writers, before=before):
+            yield from self._by(execution, tensor_id)
+
+    def _users(self, tensor_id: int, *, is_wanted: Callable[[str, int | None, int], bool]) -> tuple[str, ...]:
+        """Returns the op types, functions included, that use a handle in one of the ways wanted."""
+        found = (
+            op_type for op_type, graph_id, index in self._all_users(tensor_id) if is_wanted(op_type, graph_id, index)
+        )
+        return tuple(sorted(set(found)))
+
+    def _all_users(self, tensor_id: int) -> list[tuple[str, int | None, int]]:
+        """Returns (op type, called graph, input index) of every way in which executions use a handle."""
+        return [
+            (op_type, self._graphs.function_graphs.get(op_type, called), index)
+            for op_type, called, index in self._events.ways_of_use(tensor_id)
+        ]
+
+    def _writes(self, op_type: str, graph_id: int | None, index: int) -> bool:
+        if graph_id is None:
+            return _WRITER.fullmatch(op_type) is not None
+        placeholder = self._graphs.placeholder(op_type, index)
+        return placeholder is not None and bool(self._writing_ops(graph_id, placeholder))
+
+    def _reads(self, op_type: str, graph_id: int | None, index: int) -> bool:
+        """Whether an op or a function reads a resource in its outermost graph, and cannot write to it."""
+        if graph_id is None:
+            return op_type == _READER
+        placeholder = self._graphs.placeholder(op_type, index)
+        if placeholder is None or self._writing_ops(graph_id, placeholder):
+            return False
+        return bool(self._reading_ops(graph_id, placeholder))
+
+    def _read_in(self, execution: Execution, tensor_id: int) -> TensorEvent | None:
+        """Returns the row of the last read by an execution that reads a resource and does not write to it."""
+        graph_id = self._graphs.function_graphs.get(execution.op_type, execution.graph_id)
+        if graph_id is None:
+            outputs = self._events.execution_outputs(execution.execution_index)
+            return self._events.eager(outputs[0][0]).event if 0 in outputs else None
+        context = self._events.root_context(execution.execution_index, graph_id)
+        for index, other in self._events.execution_inputs(execution.execution_index).items():
+            placeholder = self._graphs.placeholder(execution.op_type, index) if other == tensor_id else None
+            for op in reversed(self._reading_ops(graph_id, placeholder)) if placeholder is not None else ():
+                event = self._events.graph_tensor(
+                    context, graph_id=graph_id, op_name=op.op_name, output_slot=0, near=2**63 - 1
+                )
+                if event is not None:
+                    return event
         return None
 
-    def _write_before(self, tensor_id: int, *, before: int) -> Write | None:
-        writers: list[str] = []
-        for op_type, called, index in self._events.users(tensor_id):
-            graph_id = self._graphs.function_graphs.get(op_type, called)
-            if graph_id is None:
-                if _WRITER.fullmatch(op_type):
-                    writers.append(op_type)
-                continue
-            placeholder = self._graphs.placeholder(op_type, index)
-            if placeholder is not None and self._writing_ops(graph_id, placeholder):
-                writers.append(op_type)
-        execution = self._events.last_user(tensor_id, op_types=writers, before=before)
-        return None if execution is None else self._write_by(execution, tensor_id)
-
-    def _write_by(self, execution: Execution, tensor_id: int) -> Write | None:
+    def _by(self, execution: Execution, tensor_id: int) -> Iterator[Write]:
+        """Yields the writes by one execution."""
         inputs = self._events.execution_inputs(execution.execution_index)
         graph_id = self._graphs.function_graphs.get(execution.op_type, execution.graph_id)
         if graph_id is None:
             values: tuple[Place, ...] = tuple(EagerValue(other) for other in inputs.values() if other != tensor_id)
             is_replacing = execution.op_type in _REPLACING
-            return Write(execution.op_type, None, None, execution.execution_index, values, is_replacing, None)
+            yield Write(execution.op_type, None, None, execution.execution_index, values, is_replacing, None)
+            return
         context = self._events.root_context(execution.execution_index, graph_id)
         for index, other in inputs.items():
             placeholder = self._graphs.placeholder(execution.op_type, index) if other == tensor_id else None
             if placeholder is not None:
-                write = self._write_in_graph(graph_id, placeholder, context, user=None, near=2**63 - 1)
-                if write is not None:
-                    return write
-        return None
+                yield from self._in_graph(graph_id, placeholder, context, user=None, near=2**63 - 1)
 
-    def _write_in_graph(
+    def _in_graph(
         self, graph_id: int, handle_name: str, context: Context, *, user: str | None, near: int
-    ) -> Write | None:
-        """Returns the last write in one run of a graph, before `user` where that is given."""
+    ) -> Iterator[Write]:
+        """Yields the writes in one run of a graph, before `user` where that is given."""
         end = None if user is None else self._graphs.op(graph_id, user)
         for op in reversed(self._writing_ops(graph_id, handle_name)):
             if end is not None and op.op_index >= end.op_index:
                 continue
             if _WRITER.fullmatch(op.op_type):
-                return self._write(op, graph_id, handle_name, context, near=near)
-            for call in self._graphs.calls(graph_id, op.op_name):
-                write = self._write_in_callee(op, call, handle_name, context, near=near)
-                if write is not None:
-                    return write
-        return None
+                yield self._write(op, graph_id, handle_name, context, near=near)
+            else:
+                yield from self._in_callees(op, graph_id, handle_name, context, near=near)
 
-    def _write_in_callee(self, op: Op, call: Call, handle_name: str, context: Context, *, near: int) -> Write | None:
-        visit = self._borders.visit(context, call)
-        if call.callee_graph_id is None or (visit is None and call.attribute in _BRANCHES | {"body", "cond"}):
-            return None
-        inner = replace(context, call_site=self._borders.callee_site(context, call, visit))
-        if visit is not None:
-            inner = replace(context, call_site=visit.call_site, frame_id=visit.frame_id)
+    def _in_callees(self, op: Op, graph_id: int, handle_name: str, context: Context, *, near: int) -> Iterator[Write]:
+        """Yields the writes in what an op called: the branch that ran, all iterations of a loop."""
+        for call in self._graphs.calls(graph_id, op.op_name):
+            if call.callee_graph_id is None or call.attribute == "cond":
+                continue
+            visit = self._borders.visit(context, call)
             if call.attribute == "body":
-                inner = replace(inner, iteration=visit.last_iteration)
-        for name in self._callee_handles(op, call, handle_name):
-            write = self._write_in_graph(call.callee_graph_id, name, inner, user=None, near=near)
-            if write is not None:
-                return write
-        return None
+                if visit is not None:
+                    yield from self._in_loop(
+                        op, graph_id, handle_name, context, frame_id=visit.frame_id, last=visit.last_iteration,
+                        near=near,
+                    )  # fmt: skip
+                continue
+            if visit is None and call.attribute in _BRANCHES:
+                continue
+            inner = replace(context, call_site=self._borders.callee_site(context, call, visit))
+            for name in self._callee_handles(op, call, handle_name):
+                yield from self._in_graph(call.callee_graph_id, name, inner, user=None, near=near)
+
+    def _in_loop(
+        self, op: Op, graph_id: int, handle_name: str, context: Context, *, frame_id: int | None, last: int, near: int
+    ) -> Iterator[Write]:
+        """Yields the writes in a loop's body, the last iteration first.
+
+        Args:
+            op: The loop.
+            graph_id: Its graph.
+            handle_name: The resource's name there.
+            context: Where the loop was entered.
+            frame_id: The loop's frame.
+            last: The last iteration that counts.
+            near: event_index of the reader.
+        """
+        body = next((call for call in self._graphs.calls(graph_id, op.op_name) if call.attribute == "body"), None)
+        if body is None or body.callee_graph_id is None:
+            return
+        visits = self._borders.visits(context, body)
+        site = next((visit.call_site for visit in visits if visit.frame_id == frame_id), None)
+        for name in self._callee_handles(op, body, handle_name):
+            for iteration in range(last, -1, -1) if self._writing_ops(body.callee_graph_id, name) else ():
+                inner = replace(context, call_site=site, frame_id=frame_id, iteration=iteration)
+                yield from self._in_graph(body.callee_graph_id, name, inner, user=None, near=near)
 
     def _write(self, op: Op, graph_id: int, handle_name: str, context: Context, *, near: int) -> Write:
         values = tuple(
@@ -206,16 +371,21 @@ class Resources:
             (op.op_index for op in self._writing_ops(graph_id, handle_name) if op.op_index < writer.op_index),
             default=-1,
         )
-        graph = self._graphs.graph(graph_id)
-        names = {name for alias in self._aliases(graph_id, handle_name) for name in graph.users.get(alias, ())}
-        for op in sorted((graph.ops[name] for name in names), key=lambda op: op.op_index, reverse=True):
-            if op.op_type == "ReadVariableOp" and start < op.op_index < writer.op_index:
+        for op in reversed(self._reading_ops(graph_id, handle_name)):
+            if start < op.op_index < writer.op_index:
                 event = self._events.graph_tensor(
                     context, graph_id=graph_id, op_name=op.op_name, output_slot=0, near=near
                 )
                 if event is not None:
                     return event
         return None
+
+    def _reading_ops(self, graph_id: int, handle_name: str) -> list[Op]:
+        """Returns the ops of a graph that read a resource, in order; those in functions that it calls are left out."""
+        graph = self._graphs.graph(graph_id)
+        names = {name for alias in self._aliases(graph_id, handle_name) for name in graph.users.get(alias, ())}
+        ops = (graph.ops[name] for name in names if name in graph.ops)
+        return sorted((op for op in ops if op.op_type == _READER), key=lambda op: op.op_index)
 
     def _writing_ops(self, graph_id: int, handle_name: str) -> tuple[Op, ...]:
         """Returns the ops of a graph that write to a resource, callers of writing functions included, in order."""
@@ -263,3 +433,9 @@ class Resources:
                     found.add(name)
                     waiting.append(name)
         return found
+
+
+def _name_in(handle: Trace, graph_id: int) -> str | None:
+    """Returns the op under which a graph knows a resource."""
+    places = (place for place in reversed(handle.path) if isinstance(place, GraphTensor) and place.graph_id == graph_id)
+    return next((place.op_name for place in places), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tfdbg_arrow.query.events import TensorEvent
+from tfdbg_arrow.query.recorded import TensorEvent
 
 Inputs = Mapping[int, TensorEvent]
 """The recorded inputs of an op, by index."""

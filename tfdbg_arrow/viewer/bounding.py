@@ -32,7 +32,7 @@ def bounded(logdir: Logdir, timeout_s: float) -> Iterator[None]:
         is_late.set()
         # A page asks many queries one after the other; an interrupt ends the one that runs.
         while not is_done.wait(_INTERRUPT_EVERY_S):
-            logdir.connection.interrupt()
+            logdir.interrupt()
 
     watcher = threading.Thread(target=watch, daemon=True, name="tfdbg_arrow-viewer-timeout")
     watcher.start()

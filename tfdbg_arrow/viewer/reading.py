@@ -129,8 +129,8 @@ class Reader:
     def _open(self) -> Logdir:
         logdir = open_logdir(self.path, storage_options=self._storage_options)
         # One in a directory of its own, lest a page's spill be written where the program was started.
-        logdir.connection.execute(f"SET memory_limit = '{self._memory_limit}'")
-        logdir.connection.execute("SET temp_directory = '" + self._spill.name.replace("'", "''") + "'")
+        logdir.sql(f"SET memory_limit = '{self._memory_limit}'")
+        logdir.sql("SET temp_directory = '" + self._spill.name.replace("'", "''") + "'")
         return logdir
 
     def _state(self) -> Hashable:

@@ -312,7 +312,14 @@ def _register_at_exit() -> None:
     if not _is_registered_at_exit:
         _is_registered_at_exit = True
         atexit.register(_end_at_exit)
-        os.register_at_fork(after_in_child=_after_fork_in_child)
+        os.register_at_fork(after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)
+
+
+def _after_fork_in_parent() -> None:
+    """What runs in a fork's child is not recorded, and the parent says so: the child cannot."""
+    recording = _active
+    if recording is not None:
+        recording.note_fork()
 
 
 def _after_fork_in_child() -> None:

@@ -12,6 +12,11 @@ SELECT
     max(event_index) AS last_event_index,
     count(*) AS num_events,
     max(max_abs_finite) AS value
-FROM gradient_tensor
+FROM (
+    SELECT h.*
+    FROM tensor_health AS h
+    JOIN gradient_op AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id AND g.op_name = h.op_name
+    WHERE h.scope = 'graph'
+) AS gradient
 WHERE max_abs_finite >= {limit}
 GROUP BY run_id, graph_id, op_name, op_type, output_slot

@@ -6,7 +6,12 @@ WITH norms AS (
     SELECT
         run_id, graph_id, op_name, op_type, output_slot, event_index,
         sqrt(size * (mean_finite * mean_finite + stddev_finite * stddev_finite)) AS norm
-    FROM gradient_tensor
+    FROM (
+        SELECT h.*
+        FROM tensor_health AS h
+        JOIN gradient_op AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id AND g.op_name = h.op_name
+        WHERE h.scope = 'graph'
+    ) AS gradient
     WHERE mean_finite IS NOT NULL AND NOT has_inf_or_nan
 ),
 jumps AS (

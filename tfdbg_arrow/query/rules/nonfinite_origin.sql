@@ -10,18 +10,9 @@ WITH bad AS (
     FROM tensor_health
     WHERE has_inf_or_nan
 ),
-taken AS (
-    -- DISTINCT, here and below, keeps an optimizer from joining bad with bad before it looks at the edges: that grows
-    -- with the square of what is bad.
-    SELECT DISTINCT
-        b.run_id, b.event_index, b.step_id, b.frame_id, b.iteration, b.call_site, b.graph_id, i.source_op_name,
-        i.source_output_slot
-    FROM bad AS b
-    JOIN graph_op_input AS i
-        ON i.run_id = b.run_id AND i.graph_id = b.graph_id AND i.op_name = b.op_name AND NOT i.is_control
-    WHERE b.scope = 'graph'
-),
-fed_execution AS (
+took AS (
+    -- The executions that took a bad tensor, each once: joined without that, bad rows would meet all others of their
+    -- run.
     SELECT DISTINCT i.run_id, i.execution_index
     FROM execution_input AS i
     JOIN bad AS a ON a.run_id = i.run_id AND a.tensor_id = i.tensor_id
@@ -29,21 +20,23 @@ fed_execution AS (
 ),
 fed AS (
     SELECT b.run_id, b.event_index
-    FROM taken AS b
+    FROM bad AS b
+    JOIN graph_op_input AS i
+        ON i.run_id = b.run_id AND i.graph_id = b.graph_id AND i.op_name = b.op_name AND NOT i.is_control
     JOIN bad AS a
         ON a.run_id = b.run_id
         AND a.graph_id = b.graph_id
-        AND a.op_name = b.source_op_name
-        AND a.output_slot = b.source_output_slot
+        AND a.op_name = i.source_op_name
+        AND a.output_slot = i.source_output_slot
         AND a.step_id IS NOT DISTINCT FROM b.step_id
         AND a.frame_id IS NOT DISTINCT FROM b.frame_id
         AND a.iteration IS NOT DISTINCT FROM b.iteration
         AND a.call_site IS NOT DISTINCT FROM b.call_site
-    WHERE a.scope = 'graph'
+    WHERE a.scope = 'graph' AND b.scope = 'graph'
     UNION
     SELECT b.run_id, b.event_index
     FROM bad AS b
-    JOIN fed_execution AS e ON e.run_id = b.run_id AND e.execution_index = b.execution_index
+    JOIN took AS t ON t.run_id = b.run_id AND t.execution_index = b.execution_index
     WHERE b.scope = 'execution'
 ),
 calls AS (

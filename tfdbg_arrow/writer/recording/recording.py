@@ -79,6 +79,7 @@ class Recording:
             on_records=None if self.stop is None else self.stop.see_records,
         )
         self._backend.stack_table = StackTable(self._sink.append, original_location=autograph.original_location)
+        self._has_forked = False
         notes = FunctionNotes(self._stats)
         self._describer = GraphDescriber(
             registry,
@@ -180,6 +181,13 @@ class Recording:
         self._backend.remove_files()
         if self._uploader is not None:
             self._close_uploader(self._uploader)
+
+    def note_fork(self) -> None:
+        """Tells once that a child was forked, which records nothing."""
+        if not self._has_forked:
+            self._has_forked = True
+            reason = "a fork of this process records nothing, unless it calls enable() for itself"
+            self._stats.add("unobservable", "forked processes", reason)
 
     def abandon(self) -> None:
         """Forgets the recording in a fork's child, which must not write into its parent's run."""

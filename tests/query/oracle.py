@@ -1,0 +1,164 @@
+"""The answers to a program's questions by brute force, from what its tensors really depended on."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .interpreter import Row
+
+KINDS = ("nan", "inf")
+
+
+@dataclass(frozen=True)
+class ExpectedHop:
+    """What a hop must be; the attributes are those of Hop."""
+
+    event_index: int
+    user_hop_index: int | None
+    input_index: int | None
+    how: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What provenance must answer.
+
+    Attributes:
+        hops: In the order in which the search finds them: the bad ones are followed earliest first.
+        origin: event_index of the origin.
+        path: event_indexes from that origin to the start, its causes left out.
+        causes: event_indexes of the healthy tensors that the origin was made from.
+    """
+
+    hops: tuple[ExpectedHop, ...]
+    origin: int
+    path: tuple[int, ...]
+    causes: frozenset[int]
+
+
+@dataclass(frozen=True)
+class ExpectedSpreadHop:
+    """What a hop of a spread must be; the attributes are those of SpreadHop."""
+
+    event_index: int
+    source_hop_index: int | None
+    input_index: int | None
+    how: str
+    variables: tuple[int, ...]
+    returned_by: tuple[str, ...]
+
+
+def sources(row: Row) -> list[Row]:
+    """Returns the rows that a tensor was made from, each once."""
+    return list({id(source): source for _, rows in row.inputs for source in rows}.values())
+
+
+def role(row: Row, kinds: tuple[str, ...] = KINDS) -> str | None:
+    """Returns `origin` or `propagator`; None for a row that holds none of the kinds."""
+    own = row.kinds & set(kinds)
+    if not own:
+        return None
+    brought = {kind for source in sources(row) for kind in source.kinds}
+    return "origin" if own - brought else "propagator"
+
+
+def ancestors(row: Row) -> Iterator[Row]:
+    """Yields all that a tensor depends on, over tensors of any health."""
+    seen = {id(row)}
+    waiting = sources(row)
+    while waiting:
+        source = waiting.pop()
+        if id(source) not in seen:
+            seen.add(id(source))
+            yield source
+            waiting += sources(source)
+
+
+def first_nonfinite(rows: dict[int, Row], kinds: tuple[str, ...]) -> int | None:
+    """Returns the event_index of the origin that no other origin is an ancestor of: of several the least."""
+    origins = [row for row in rows.values() if role(row, kinds) == "origin"]
+    first = [row for row in origins if not any(role(other, kinds) == "origin" for other in ancestors(row))]
+    return min((row.event_index for row in first), default=None)
+
+
+def provenance(start: Row) -> Answer:
+    """Returns all ways back from a bad tensor."""
+    hops: list[ExpectedHop] = []
+    found: dict[int, int] = {}
+    users: dict[int, set[int]] = {}
+    rows: list[Row] = []
+
+    def add(row: Row, user: int | None, input_index: int | None, how: str) -> None:
+        found[row.event_index] = len(hops)
+        hops.append(ExpectedHop(row.event_index, user, input_index, how, role(row) or "cause"))
+        rows.append(row)
+
+    add(start, None, None, "start")
+    waiting = [(start.event_index, 0)]
+    while waiting:
+        _, index = heapq.heappop(waiting)
+        row = rows[index]
+        for input_index, (how, sources_) in enumerate(row.inputs):
+            for source in sources_:
+                if source.kinds:
+                    users.setdefault(source.event_index, set()).add(row.event_index)
+                if source.event_index in found or (role(row) == "propagator" and not source.kinds):
+                    continue
+                add(source, index, input_index, how)
+                if source.kinds:
+                    heapq.heappush(waiting, (source.event_index, found[source.event_index]))
+    ends = [hop for hop in hops if hop.role == "origin"]
+    above = {hop.event_index: _users(hop.event_index, users) for hop in ends}
+    first = [
+        hop for hop in ends if not any(hop.event_index in above[end.event_index] - {hop.event_index} for end in ends)
+    ]
+    origin = min(first, key=lambda hop: hop.event_index)
+    path = []
+    at: int | None = found[origin.event_index]
+    while at is not None:
+        path.append(hops[at].event_index)
+        at = hops[at].user_hop_index
+    made_from = sources(rows[found[origin.event_index]])
+    causes = frozenset(source.event_index for source in made_from if not source.kinds)
+    return Answer(tuple(hops), origin.event_index, tuple(path), causes)
+
+
+def spread(start: Row, rows: dict[int, Row]) -> tuple[ExpectedSpreadHop, ...]:
+    """Returns all bad tensors that were made from a bad one, those recorded first followed first."""
+    users: dict[int, list[tuple[Row, int, str]]] = {}
+    for _, row in sorted(rows.items()):
+        if row.passed is None and row.kinds:
+            for input_index, (how, taken) in enumerate(row.inputs):
+                for source in taken:
+                    users.setdefault(source.event_index, []).append((row, input_index, how))
+    start = start.passed or start
+    hops = [ExpectedSpreadHop(start.event_index, None, None, "start", *_reached(start))]
+    found = {start.event_index: 0}
+    waiting = [start.event_index]
+    while waiting:
+        source_index = heapq.heappop(waiting)
+        for user, input_index, how in users.get(source_index, ()):
+            if user.event_index not in found:
+                found[user.event_index] = len(hops)
+                heapq.heappush(waiting, user.event_index)
+                hops.append(ExpectedSpreadHop(user.event_index, found[source_index], input_index, how, *_reached(user)))
+    return tuple(hops)
+
+
+def _reached(row: Row) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    return tuple(sorted(row.variables)), tuple(row.returned_by)
+
+
+def _users(event_index: int, users: dict[int, set[int]]) -> set[int]:
+    """Returns the bad tensors that a bad one went into, through bad ones."""
+    seen: set[int] = set()
+    waiting = [event_index]
+    while waiting:
+        for user in users.get(waiting.pop(), ()):
+            if user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return seen

@@ -1,0 +1,226 @@
+"""Hypothesis strategies of programs: what shrinks away first is what matters least."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+from hypothesis import strategies as st
+
+from .programs import (
+    Constant,
+    EagerCall,
+    EagerOp,
+    EagerSymbol,
+    Graph,
+    Poison,
+    Program,
+    Source,
+    Statement,
+    Symbol,
+    Variable,
+)
+
+_UNARY = ("Neg", "Identity", "Reverse", "SelectV2", "Log", "Sqrt", "Exp", "Unpack")
+_BINARY = ("AddV2", "Mul", "Sub", "RealDiv")
+_ELEMENTS = st.sampled_from([1.0, 0.0, -2.0, 0.5])
+_POISONS = st.one_of(
+    st.none(),
+    st.none(),
+    st.builds(Poison, st.sampled_from([math.nan, math.inf, -math.inf]), st.sampled_from([-1, 0, 1])),
+)
+_MAX_DEPTH = 3
+
+_T = TypeVar("_T")
+
+
+@st.composite
+def programs(draw: st.DrawFn, *, max_ops: int = 6, max_statements: int = 7) -> Program:
+    """Programs of functions that call each other, loops, branches, variables and eager ops."""
+    return _Writer(draw, max_ops=max_ops).program(max_statements)
+
+
+class _Writer:
+    def __init__(self, draw: st.DrawFn, *, max_ops: int) -> None:
+        self._draw = draw
+        self._max_ops = max_ops
+        self._next_tensor = 100
+        self._num_graphs = 0
+        self._variables: list[Variable] = []
+        self._functions: list[Graph] = []
+        self._eager: list[EagerSymbol] = []
+        self._budget = 6 * max_ops
+        """How many ops there may still be in all graphs, lest loops of loops of calls grow without bound."""
+
+    def program(self, max_statements: int) -> Program:
+        statements: list[Statement] = [self._constant()]
+        for _ in range(self._number(1, 2)):
+            self._variables.append(Variable(self._new_id(), self._elements()))
+        for _ in range(self._number(2, 3)):
+            self._functions.append(self._function())
+        statements.append(self._call(self._functions[-1]))
+        for _ in range(self._number(1, max_statements)):
+            statements += self._step() if self._number(0, 3) == 3 else [self._statement()]
+        return Program(tuple(self._variables), tuple(statements), self._number(0, 1000))
+
+    # Eager code.
+
+    def _constant(self) -> Constant:
+        symbol = self._new_eager()
+        self._eager.append(symbol)
+        return Constant(symbol, self._elements())
+
+    def _statement(self) -> Statement:
+        kinds = ["call", "call", "op", "constant", *(["read", "assign", "assign_add"] if self._variables else [])]
+        kind = self._choice(kinds)
+        if kind == "constant":
+            return self._constant()
+        if kind == "call":
+            return self._call(self._choice(self._functions))
+        if kind == "op":
+            op_type = self._choice([*_BINARY, *(name for name in _UNARY if name != "Unpack")])
+            inputs = tuple(self._choice(self._eager) for _ in range(2 if op_type in _BINARY else 1))
+            poison = None if op_type == "Identity" else self._draw(_POISONS)
+            return self._with_output(EagerOp(op_type, inputs, self._new_eager(), poison=poison))
+        variable = self._choice(self._variables)
+        if kind == "read":
+            return self._with_output(EagerOp("ReadVariableOp", (), self._new_eager(), variable))
+        op_type = "AssignVariableOp" if kind == "assign" else "AssignAddVariableOp"
+        return EagerOp(op_type, (self._choice(self._eager),), None, variable)
+
+    def _step(self) -> list[Statement]:
+        """A step of a training: a variable is read, something is computed with it, and it is updated."""
+        variable = self._choice(self._variables)
+        read = self._with_output(EagerOp("ReadVariableOp", (), self._new_eager(), variable))
+        call = self._call(self._choice(self._functions))
+        op_type = self._choice(["AssignAddVariableOp", "AssignVariableOp"])
+        return [read, call, EagerOp(op_type, (call.outputs[0],), None, variable)]
+
+    def _call(self, graph: Graph) -> EagerCall:
+        arguments = tuple(self._choice(self._eager[-4:]) for _ in graph.arguments)
+        outputs = tuple(self._new_eager() for _ in graph.results)
+        self._eager += outputs
+        return EagerCall(graph, arguments, outputs)
+
+    def _with_output(self, op: EagerOp) -> EagerOp:
+        assert op.output is not None
+        self._eager.append(op.output)
+        return op
+
+    # Graphs.
+
+    def _function(self) -> Graph:
+        graph = self._graph("function", around=None)
+        tensors = [graph.argument() for _ in range(self._number(1, 2))]
+        self._fill(graph, tensors, depth=0)
+        self._return(graph, tensors, self._number(1, 2))
+        return graph
+
+    def _graph(self, name: str, *, around: Graph | None) -> Graph:
+        self._num_graphs += 1
+        function_name = f"{name}_{self._num_graphs}" if around else f"__inference_{name}_{self._num_graphs}"
+        return Graph(name, function_name, around)
+
+    def _return(self, graph: Graph, tensors: list[Symbol], number: int) -> None:
+        """Returns tensors as TensorFlow does: each through an Identity of its own."""
+        graph.results += [graph.add("Identity", [self._choice(tensors[:-4:-1])]) for _ in range(number)]
+
+    def _fill(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> None:
+        """Adds ops to a graph; what they give is added to its tensors."""
+        for _ in range(self._number(2, self._max_ops)):
+            if self._budget <= 0:
+                return
+            self._budget -= 1
+            self._add(graph, tensors, depth=depth)
+
+    def _add(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> None:
+        kinds = ["op", "op", "op"]
+        if depth == 0:
+            kinds += ["outside"]
+        if self._variables:
+            kinds += ["read", "read", "assign", "assign_add"]
+        if self._functions:
+            kinds += ["call", "call"]
+        if depth < _MAX_DEPTH:
+            kinds += ["branch", "loop", "loop"]
+        kind = self._choice(kinds)
+        if kind == "op":
+            op_type = self._choice([*_BINARY, *_UNARY])
+            # The first input is one of the latest tensors, so that chains come about.
+            inputs = [self._choice(tensors[-3:]), *([self._choice(tensors)] if op_type in _BINARY else [])]
+            poison = None if op_type == "Identity" else self._draw(_POISONS)
+            dtypes = ("float32",) * (2 if op_type == "Unpack" else 1)
+            first = graph.add(op_type, inputs, dtypes=dtypes, poison=poison)
+            tensors += [Symbol(graph, first.op_name, slot) for slot in range(len(dtypes))]
+        elif kind == "outside":
+            tensors.append(graph.capture(self._choice(self._eager)))
+        elif kind == "read":
+            tensors.append(graph.add("ReadVariableOp", [graph.capture(self._choice(self._variables))]))
+        elif kind in ("assign", "assign_add"):
+            op_type = "AssignVariableOp" if kind == "assign" else "AssignAddVariableOp"
+            handle = graph.capture(self._choice(self._variables))
+            graph.add(op_type, [handle, self._choice(tensors[-3:])], dtypes=())
+        elif kind == "call":
+            callee = self._choice(self._functions)
+            arguments = [self._choice(tensors[-3:]) for _ in callee.arguments]
+            tensors += graph.called(callee, arguments, name=self._choice(["StatefulPartitionedCall", "scope/call"]))
+        elif kind == "branch":
+            tensors += self._branch(graph, tensors, depth=depth)
+        else:
+            tensors += self._loop(graph, tensors, depth=depth)
+
+    def _branch(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> list[Symbol]:
+        num_branches = self._number(2, 3)
+        op_type = "Greater" if num_branches == 2 else "ArgMax"
+        dtype = "bool" if num_branches == 2 else "int32"
+        predicate = graph.add(op_type, [self._choice(tensors[-3:])], dtypes=(dtype,))
+        branches = []
+        num_results = self._number(1, 2)
+        for _ in range(num_branches):
+            branch = self._graph("branch", around=graph)
+            inner = [branch.capture(self._choice(tensors[-3:])) for _ in range(self._number(1, 2))]
+            self._fill(branch, inner, depth=depth + 1)
+            self._return(branch, inner, num_results)
+            branches.append(branch)
+        return graph.branched(predicate, branches)
+
+    def _loop(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> list[Symbol]:
+        start = [self._choice(tensors[-3:]) for _ in range(self._number(1, 2))]
+        body, cond = self._graph("while_body", around=graph), self._graph("while_cond", around=graph)
+        counter = body.argument(dtype="int32")
+        inner = [body.argument() for _ in start]
+        body.results = [body.add("Increment", [counter], dtypes=("int32",))]
+        if self._number(0, 1):
+            inner.append(body.capture(self._choice(tensors)))
+        self._fill(body, inner, depth=depth + 1)
+        for argument in body.arguments[1:]:
+            kept = Symbol(body, argument)
+            chosen = kept if self._number(0, 3) == 3 else self._choice(inner[:-4:-1])
+            body.results.append(body.add("Identity", [chosen]))
+        condition = cond.add("Less", [cond.argument(dtype="int32")], dtypes=("bool",))
+        seen = [cond.argument() for _ in start]
+        cond.results = [condition]
+        if self._number(0, 1):
+            cond.add("Sum", [seen[0]])
+        return graph.looped(start, body=body, cond=cond, num_iterations=self._number(0, 3))
+
+    # Draws.
+
+    def _number(self, least: int, greatest: int) -> int:
+        return self._draw(st.integers(least, greatest))
+
+    def _choice(self, options: list[_T]) -> _T:
+        return options[self._number(0, len(options) - 1)]
+
+    def _elements(self) -> tuple[float, ...]:
+        return (self._draw(_ELEMENTS), self._draw(_ELEMENTS))
+
+    def _new_id(self) -> int:
+        self._next_tensor += 1
+        return self._next_tensor
+
+    def _new_eager(self) -> EagerSymbol:
+        return EagerSymbol(self._new_id())
+
+
+__all__ = ["Source", "programs"]

@@ -1,0 +1,144 @@
+"""Answers as Arrow, Polars and pandas: one column an attribute, NULL is not NaN, types do not depend on the rows."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from tfdbg_arrow.errors import MissingDependencyError, QueryError
+from tfdbg_arrow.query import (
+    Alert,
+    CaptureStat,
+    Frame,
+    HistoryRow,
+    Hop,
+    NonFinite,
+    UnobservedOps,
+    open_logdir,
+    to_arrow,
+    to_pandas,
+    to_polars,
+)
+
+from .builder import CLEAN, NAN, RunBuilder
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    run = RunBuilder("run-a")
+    stack = run.stack(("train.py", 3, "f", "log(x)", "user"))
+    graph = run.graph("f").op("x", "Exp").op("y", "Log", inputs=["x"], stack=stack).op("z", "Exp", not_recorded="xla")
+    run.tensor(graph, "x", {**CLEAN, "min_finite": -0.0})
+    run.tensor(graph, "y", NAN)
+    return run.write(tmp_path / "logdir")
+
+
+def test_a_dataclass_within_is_a_struct_and_a_tuple_a_list(logdir: Path) -> None:
+    with open_logdir(logdir) as opened:
+        (found,) = to_arrow(opened.nonfinite()).to_pylist()
+        (expected,) = opened.nonfinite()
+    assert (found["op_name"], found["shape"], found["num_nan"], found["min_finite"]) == ("y", [2], 1, None)
+    assert found["source"] == {"file_path": "train.py", "lineno": 3, "func": "f", "code": "log(x)", "owner": "user"}
+    (input_,) = found["inputs"]
+    assert (input_["index"], input_["health"]["event_index"], input_["producer"]["op_name"]) == (0, 0, "x")
+    assert list(found) == [*NonFinite.__dataclass_fields__]
+    assert found["left_out"] == list(expected.left_out) == []
+
+
+@pytest.mark.parametrize("row_type", [NonFinite, Alert, HistoryRow, Hop, CaptureStat, UnobservedOps, Frame])
+def test_without_rows_the_columns_are_the_same(row_type: type) -> None:
+    assert to_arrow([], row_type).num_rows == 0
+    assert to_arrow([], row_type).column_names == [*row_type.__dataclass_fields__]  # type: ignore[attr-defined]
+
+
+def test_the_types_with_rows_are_those_without(logdir: Path) -> None:
+    with open_logdir(logdir) as opened:
+        provenance = opened.provenance(1)
+        answers = {NonFinite: opened.nonfinite(), Hop: provenance.hops, Alert: opened.alerts().alerts}
+        answers[UnobservedOps] = opened.coverage().unobserved
+    for row_type, rows in answers.items():
+        assert rows
+        assert to_arrow(rows).schema == to_arrow([], row_type).schema
+
+
+@dataclass(frozen=True)
+class Row:
+    number: float | None
+    values: tuple[object, ...] | None = None
+
+
+def test_null_and_nan_and_both_zeros_stay_what_they_are() -> None:
+    numbers = [math.nan, None, -0.0, 0.0, math.inf]
+    rows = [Row(number) for number in numbers]
+    assert repr(to_arrow(rows)["number"].to_pylist()) == repr(numbers)
+    assert repr(to_polars(rows)["number"].to_list()) == repr(numbers)
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "expected"),
+    [
+        ([(True, False), None], pa.bool_(), [[True, False], None]),
+        ([(1, 2), (2**63 - 1,)], pa.int64(), [[1, 2], [2**63 - 1]]),
+        ([(1,), (0.5,)], pa.float64(), [[1.0], [0.5]]),
+        ([(2**64 - 1,)], pa.float64(), [[2.0**64]]),
+        ([(1j,), (0.5,)], pa.string(), [["1j"], ["0.5"]]),
+        ([(), None], pa.float64(), [[], None]),
+    ],
+)
+def test_elements_have_the_type_that_holds_them_all(
+    values: list[tuple[object, ...] | None], type_: pa.DataType, expected: list[object]
+) -> None:
+    found = to_arrow([Row(None, value) for value in values])["values"]
+    assert (found.type.value_type, found.to_pylist()) == (type_, expected)
+
+
+def test_what_is_no_sequence_of_rows_is_refused() -> None:
+    for rows, message in (
+        ([], "there is no row that tells the columns"),
+        ([1], "rows are int, expected a dataclass"),
+        ([Row(1.0), Frame("f", 1, "g", None, "user")], "a row is a Frame, expected only Row"),
+    ):
+        with pytest.raises(QueryError, match=message):
+            to_arrow(rows)
+
+
+def test_sql_gives_arrow_and_polars(logdir: Path) -> None:
+    query = "SELECT op_name, min_finite, 'nan'::DOUBLE AS x FROM tensor_health WHERE num_nan >= $n ORDER BY event_index"
+    with open_logdir(logdir) as opened:
+        rows = opened.arrow(query, {"n": 0}).to_pylist()
+        frame = opened.polars(query, {"n": 1})
+        assert opened.arrow("CREATE TEMP TABLE t (a INTEGER)").num_rows == 0
+        with pytest.raises(QueryError, match="no_such_table"):
+            opened.arrow("SELECT * FROM no_such_table")
+    assert repr(rows) == (
+        "[{'op_name': 'x', 'min_finite': -0.0, 'x': nan}, {'op_name': 'y', 'min_finite': None, 'x': nan}]"
+    )
+    assert isinstance(frame, pl.DataFrame)
+    assert frame["op_name"].to_list() == ["y"]
+
+
+def test_what_is_missing_is_named_with_its_pip_command(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, call in (("polars", to_polars), ("pandas", to_pandas)):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(MissingDependencyError, match=f"pip install {module}"):
+            call([], Frame)
+    monkeypatch.setitem(sys.modules, "pytz", None)
+    with open_logdir(logdir) as opened:
+        with pytest.raises(MissingDependencyError, match="pip install pytz"):
+            opened.rows("SELECT now()")
+        with pytest.raises(MissingDependencyError, match="pip install pandas"):
+            opened.pandas("SELECT 1")
+        assert opened.arrow("SELECT now() AS t").num_rows == 1
+
+
+def test_pandas_tells_null_from_nan(logdir: Path) -> None:
+    pytest.importorskip("pandas")
+    with open_logdir(logdir) as opened:
+        frame = opened.pandas("SELECT 'nan'::DOUBLE AS a, NULL::DOUBLE AS b, 1::BIGINT AS c")
+    assert pa.Table.from_pandas(frame).to_pylist() == [{"a": pytest.approx(math.nan, nan_ok=True), "b": None, "c": 1}]

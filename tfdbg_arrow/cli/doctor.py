@@ -1,0 +1,61 @@
+"""`tfdbg-arrow doctor`: what is wrong with a logdir, and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import Diagnosis
+
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
+
+
+def doctor(
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="A directory or URL, of a recording or not.")],
+    json: JsonOption = False,
+) -> None:
+    """Says what is wrong with a logdir, how that is known, and what to do; explains an empty or partial one.
+
+    Exit codes: 0 nothing is wrong (facts marked `info` may be told), 1 something is, 2 it cannot be examined.
+    """
+    from tfdbg_arrow.query import doctor as examine
+
+    with _progress_bar() as progress:
+        found = examine(logdir, progress=progress)
+    if json:
+        print_json({"logdir": logdir, "is_healthy": found.is_healthy, "findings": found.findings})
+    else:
+        _print(found)
+    raise typer.Exit(0 if found.is_healthy else 1)
+
+
+@contextlib.contextmanager
+def _progress_bar() -> Iterator[Callable[[int, int], None]]:
+    """Yields what is told how many bytes were read, and of how many; shown on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("Examining"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
+        task = bar.add_task("examine", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print(found: Diagnosis) -> None:
+    out = console()
+    if found.is_healthy:
+        out.print(styled((found.path, "bold"), ": nothing is wrong."))
+    for finding in found.findings:
+        where = "" if finding.run_id is None else f" in run {finding.run_id}"
+        out.print(styled((f"{finding.severity}{where}", _STYLES[finding.severity]), f": {finding.sentence}"))
+        out.print(styled(("    known by ", "dim"), finding.evidence))
+        out.print(styled(("    do       ", "dim"), finding.advice))

@@ -1,0 +1,177 @@
+"""What `tfdbg-arrow why` prints for a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tfdbg_arrow.cli.output import console, printable_line, styled
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import Hop, Provenance, Spread, SpreadHop, TensorHop
+
+_NUM_FIRST = 3
+_NUM_LAST = 7
+_MAX_INDENT = 20
+
+_NUM_SPREAD = 20
+_NUM_NAMES = 5
+
+_ROLES = {
+    "origin": "here it went bad",
+    "candidate": "bad here; an input was not recorded",
+    "cause": "healthy",
+    "unfollowed": "not followed any further",
+}
+
+
+def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
+    """Prints the way back.
+
+    Args:
+        found: What was found.
+        tree: Whether all ways are shown.
+        full: Whether every tensor of a long way is.
+    """
+    out = console()
+    origin = found.origin
+    if origin is not None and origin.why is not None:
+        out.print(styled((origin.why, "bold")))
+        out.print()
+    if tree:
+        _print_tree(found)
+    else:
+        way = list(reversed(found.path))
+        num_folded = 0 if full else max(0, len(way) - _NUM_FIRST - _NUM_LAST)
+        for index, hop in enumerate(way):
+            if _NUM_FIRST <= index < _NUM_FIRST + num_folded:
+                if index == _NUM_FIRST:
+                    out.print(styled((f"... {num_folded:,} more tensors on the way; --full shows them", "dim")))
+                continue
+            _print_hop(hop, note=_ROLES.get(hop.role), indent="    " if hop.role == "cause" else "")
+    if found.is_cut:
+        _print_cut(len(found.hops))
+
+
+def print_spread(found: Spread, *, full: bool) -> None:
+    """Prints what a bad tensor spoilt: the sums, then each tensor once, under the one through which it was found.
+
+    Args:
+        found: What was found.
+        full: Whether every tensor is shown, not only the first ones and those that left the graph.
+    """
+    out = console()
+    parts = [f"{len(found.hops) - 1:,} tensors were computed from it and are bad"]
+    if found.returned_by:
+        parts.append("returned to eager code by " + _some(found.returned_by))
+    if found.variables:
+        parts.append("written to variables " + _some([f"#{variable}" for variable in found.variables]))
+    out.print(styled(("; ".join(parts) + ".", "bold")))
+    out.print()
+    depths: dict[int, int] = {}
+    num_shown = num_left_out = 0
+    for hop in _in_tree_order(found):
+        depths[hop.hop_index] = 0 if hop.source_hop_index is None else depths[hop.source_hop_index] + 1
+        if not full and num_shown >= _NUM_SPREAD:
+            num_left_out += 1
+            continue
+        num_shown += 1
+        _print_hop(hop, note=_reach(hop), indent="  " * min(depths[hop.hop_index], _MAX_INDENT))
+    if num_left_out:
+        out.print(styled((f"... {num_left_out:,} more tensors; --full shows them", "dim")))
+    if found.is_cut:
+        _print_cut(len(found.hops))
+
+
+def _in_tree_order(found: Spread) -> Iterator[SpreadHop]:
+    users: dict[int | None, list[SpreadHop]] = {}
+    for hop in found.hops:
+        users.setdefault(hop.source_hop_index, []).append(hop)
+    waiting = list(reversed(users[None]))
+    while waiting:
+        hop = waiting.pop()
+        yield hop
+        waiting += reversed(users.get(hop.hop_index, []))
+
+
+def _reach(hop: SpreadHop) -> str | None:
+    """Where a tensor went beyond its graph."""
+    parts = []
+    if hop.returned_by:
+        parts.append("returned by " + _some(hop.returned_by))
+    if hop.variables:
+        parts.append("written to variable " + _some([f"#{variable}" for variable in hop.variables]))
+    return "; ".join(parts) or None
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NUM_NAMES
+    return ", ".join(names[:_NUM_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _print_cut(num_hops: int) -> None:
+    out = console()
+    out.print()
+    out.print(styled((f"The search ended after {num_hops:,} tensors; --limit raises that.", "bold")))
+
+
+def _print_tree(found: Provenance) -> None:
+    """Each tensor once, under the one through which it was found."""
+    inputs: dict[int | None, list[Hop]] = {}
+    for hop in found.hops:
+        inputs.setdefault(hop.user_hop_index, []).append(hop)
+    waiting = [(hop, 0) for hop in reversed(inputs[None])]
+    while waiting:
+        hop, depth = waiting.pop()
+        _print_hop(hop, note=_ROLES.get(hop.role), indent="  " * min(depth, _MAX_INDENT))
+        waiting += [(input_, depth + 1) for input_ in reversed(inputs.get(hop.hop_index, []))]
+
+
+def _print_hop(hop: TensorHop, *, note: str | None, indent: str) -> None:
+    from tfdbg_arrow.query.wording import facts_text
+
+    out = console()
+    head: list[str | tuple[str, str]] = [
+        indent,
+        (_name(hop), "bold red" if hop.has_inf_or_nan else "bold"),
+        _where(hop),
+    ]
+    if note is not None:
+        head.append((f"  <- {note}", "bold" if note == _ROLES["origin"] else "dim"))
+    out.print(styled(*head))
+    out.print(styled(indent, "    ", facts_text(hop)))
+    if hop.source is not None:
+        line = f"{hop.source.file_path}:{hop.source.lineno}"
+        code = "" if hop.source.code is None else f"  {printable_line(hop.source.code)}"
+        out.print(styled(indent, "    ", (line + code, "dim")))
+
+
+def _name(hop: TensorHop) -> str:
+    if hop.op_type is None:
+        return "a tensor from outside"
+    slot = "" if hop.output_slot is None else f":{hop.output_slot}"
+    return f"{hop.op_name}{slot} ({hop.op_type})" if hop.op_name is not None else f"{hop.op_type}{slot}, run eagerly"
+
+
+def _where(hop: TensorHop) -> str:
+    facts = [
+        None if hop.graph_name is None else f"in {hop.graph_name}",
+        f"iteration {hop.iteration}" if hop.iteration else None,
+        None if hop.step is None else f"step {hop.step}",
+        _HOW.get(hop.how),
+    ]
+    known = [fact for fact in facts if fact is not None]
+    return ("" if hop.graph_name is None or not known else " ") + ", ".join(
+        ["", *known] if hop.graph_name is None else known
+    )
+
+
+_HOW = {
+    "argument": "passed as an argument",
+    "capture": "captured by the function",
+    "loop": "handed on by the loop",
+    "call": "returned by a call",
+    "variable": "written to the variable that was read",
+    "external": "from outside",
+    "unrecorded": "over unrecorded tensors",
+}

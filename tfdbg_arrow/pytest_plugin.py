@@ -1,0 +1,282 @@
+"""A plugin of pytest: a test that uses the fixture `tfdbg_recording` fails where a NaN or an infinity came up in it.
+
+    def test_training(tfdbg_recording):
+        train()
+
+    @pytest.mark.tfdbg(mode="FULL_NUMERICS", rules=["overflow_near"], allow="Log")
+    def test_loss():
+        ...
+
+The marker alone records, too. TensorFlow is imported by the first test that is recorded, and by nothing else here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import Alert, Logdir, NonFinite
+
+_MARKER = "tfdbg"
+_DIRECTORY = "tfdbg_arrow"
+_MARKER_DOC = (
+    "tfdbg(mode, *, kinds, allow, allow_expected, rules, **settings): records the test and fails it where a NaN or an "
+    "infinity came up. mode: how much of each tensor is recorded (FULL_HEALTH). kinds: what is bad (nan, inf). allow: "
+    "a regular expression; ops whose name or type it matches may make bad values. allow_expected: whether what the "
+    "program itself looked for and threw away may be (True). rules: alert rules that fail the test, too, as a list of "
+    "names or a mapping of name to parameters. Other settings are those of tfdbg_arrow.enable()."
+)
+_MAX_ALERTS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingOptions:
+    """How a test is recorded, and what fails it.
+
+    Attributes:
+        mode: The tensor_debug_mode.
+        kinds: What counts as bad: `nan`, `inf` or both; empty: neither, only the rules decide.
+        allow: Regular expression (`re.match`) for the names or types of ops that may make bad values; None: none may.
+        allow_expected: Whether a bad value that the program itself looked for and threw away is no failure.
+        rules: Alert rules that fail the test, with parameters that take the place of their defaults.
+        settings: Other arguments of `tfdbg_arrow.enable`.
+    """
+
+    mode: str = "FULL_HEALTH"
+    kinds: tuple[str, ...] = ("nan", "inf")
+    allow: str | None = None
+    allow_expected: bool = True
+    rules: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestRecording:
+    """What the fixture gives: a recording that is in force until the body of the test ends.
+
+    Attributes:
+        logdir: Where it is written, below the test's tmp_path; it stays there as pytest keeps tmp_path.
+        run_id: Its run; None where TFDBG_ARROW=0 turned recording off.
+        options: What was asked for.
+    """
+
+    __test__ = False
+
+    logdir: Path
+    run_id: str | None
+    options: RecordingOptions
+
+    def end(self) -> None:
+        """Ends the recording, unless the test itself has."""
+        from tfdbg_arrow.writer import session
+
+        if self.run_id is not None and session.run_id() == self.run_id:
+            session.end()
+
+
+_RECORDING = pytest.StashKey[TestRecording]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds what holds for tests whose marker does not say otherwise."""
+    group = parser.getgroup("tfdbg_arrow")
+    group.addoption("--tfdbg-mode", metavar="MODE", help="tensor_debug_mode of recorded tests (ini: tfdbg_mode)")
+    group.addoption(
+        "--tfdbg-rule",
+        metavar="NAME",
+        action="append",
+        help="an alert rule that fails recorded tests, too; may be given several times (ini: tfdbg_rules)",
+    )
+    parser.addini("tfdbg_mode", "tensor_debug_mode of tests recorded by tfdbg_arrow", default="FULL_HEALTH")
+    parser.addini("tfdbg_rules", "alert rules that fail tests recorded by tfdbg_arrow", type="args", default=[])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declares the marker."""
+    config.addinivalue_line("markers", _MARKER_DOC)
+
+
+@pytest.fixture(autouse=True)
+def _tfdbg_marked(request: pytest.FixtureRequest) -> None:
+    """Records a test that has the marker."""
+    if request.node.get_closest_marker(_MARKER) is not None:
+        request.getfixturevalue("tfdbg_recording")
+
+
+@pytest.fixture
+def tfdbg_recording(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[TestRecording]:
+    """Records the test, and fails it at the end of its body where a NaN or an infinity came up."""
+    import tfdbg_arrow
+
+    options = _options(request.node)
+    logdir = tmp_path / _DIRECTORY
+    run_id = tfdbg_arrow.enable(logdir, options.mode, **options.settings)
+    recording = TestRecording(logdir=logdir, run_id=run_id, options=options)
+    request.node.stash[_RECORDING] = recording
+    try:
+        yield recording
+    finally:
+        recording.end()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fails a recorded test after its body; a body that failed by itself keeps its failure, and gets a section."""
+    try:
+        result = yield
+    except (Exception, pytest.fail.Exception):
+        recording = item.stash.get(_RECORDING, None)
+        if recording is not None:
+            text = _what_came_up_anyway(recording)
+            if text is not None:
+                item.add_report_section("call", "tfdbg_arrow", text)
+        raise
+    recording = item.stash.get(_RECORDING, None)
+    if recording is not None:
+        text = _examine(recording)
+        if text is not None:
+            pytest.fail(text, pytrace=False)
+    return result
+
+
+def _options(node: Any) -> RecordingOptions:
+    """Returns what a test's marker says, what it leaves open as the command line and the configuration have it.
+
+    Raises:
+        pytest.UsageError: The marker has an argument that cannot be used.
+    """
+    config: pytest.Config = node.config
+    marker = node.get_closest_marker(_MARKER)
+    given: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
+    if marker is not None and marker.args:
+        if len(marker.args) > 1 or "mode" in given:
+            raise pytest.UsageError(f"the marker tfdbg of {node.nodeid} takes one positional argument, the mode.")
+        given["mode"] = marker.args[0]
+    rules = given.pop("rules", config.getoption("--tfdbg-rule") or config.getini("tfdbg_rules"))
+    allow = given.pop("allow", None)
+    try:
+        re.compile(allow or "")
+    except (re.error, TypeError) as error:
+        raise pytest.UsageError(f"the marker tfdbg of {node.nodeid} has allow={allow!r}: {error}.") from error
+    kinds = given.pop("kinds", ("nan", "inf"))
+    options = RecordingOptions(
+        mode=given.pop("mode", config.getoption("--tfdbg-mode") or config.getini("tfdbg_mode")),
+        kinds=(kinds,) if isinstance(kinds, str) else tuple(kinds),
+        allow=allow,
+        allow_expected=given.pop("allow_expected", True),
+        rules=_as_rules(rules),
+        settings=given,
+    )
+    _check_settings(node, given)
+    return options
+
+
+def _as_rules(rules: str | Sequence[str] | Mapping[str, Mapping[str, float]]) -> Mapping[str, Mapping[str, float]]:
+    if isinstance(rules, Mapping):
+        return rules
+    return {name: {} for name in ([rules] if isinstance(rules, str) else rules)}
+
+
+def _check_settings(node: Any, settings: Mapping[str, Any]) -> None:
+    from tfdbg_arrow.stop import enable
+
+    known = set(inspect.signature(enable).parameters) - {"logdir", "tensor_debug_mode"}
+    unknown = sorted(set(settings) - known)
+    if unknown:
+        raise pytest.UsageError(
+            f"the marker tfdbg of {node.nodeid} has the argument {unknown[0]!r}, which is unknown; it takes mode, "
+            "kinds, allow, allow_expected, rules and the settings of tfdbg_arrow.enable()."
+        )
+
+
+def _examine(recording: TestRecording) -> str | None:
+    """Ends a recording and returns what fails the test, as text; None where nothing does."""
+    from tfdbg_arrow.query import open_logdir
+
+    recording.end()
+    if recording.run_id is None:
+        return None
+    options = recording.options
+    with open_logdir(recording.logdir) as logdir:
+        found = _first_origin(logdir, recording) if options.kinds else None
+        alerts: tuple[Alert, ...] = ()
+        if options.rules:
+            parameters = {kind: values for kind, values in options.rules.items() if values}
+            alerts = logdir.alerts(kinds=list(options.rules), parameters=parameters, run_id=recording.run_id).alerts
+    parts = [] if found is None else [_nonfinite_text(found)]
+    parts += [_alert_text(alert) for alert in alerts[:_MAX_ALERTS]]
+    if len(alerts) > _MAX_ALERTS:
+        parts.append(f"and {len(alerts) - _MAX_ALERTS:,} more alerts")
+    return "\n".join([*parts, _where_text(recording)]) if parts else None
+
+
+def _what_came_up_anyway(recording: TestRecording) -> str | None:
+    """Returns what came up in a test that failed by itself; nothing that goes wrong here hides its own failure."""
+    try:
+        return _examine(recording)
+    except Exception as error:
+        return f"the recording could not be examined ({error})"
+
+
+def _first_origin(logdir: Logdir, recording: TestRecording) -> NonFinite | None:
+    """Returns the first bad value that the options do not allow."""
+    from tfdbg_arrow.query.nonfinite import first_nonfinite
+
+    options = recording.options
+    pattern = None if options.allow is None else re.compile(options.allow)
+
+    def is_allowed(op_type: str | None, op_name: str | None) -> bool:
+        return pattern is not None and any(pattern.match(text) for text in (op_type, op_name) if text is not None)
+
+    found = first_nonfinite(logdir, kinds=options.kinds, run_id=recording.run_id, is_allowed=is_allowed)
+    return None if found is not None and found.is_expected and options.allow_expected else found
+
+
+def _nonfinite_text(found: NonFinite) -> str:
+    from tfdbg_arrow.query.wording import (
+        bad_kinds_text,
+        facts_text,
+        graph_text,
+        input_health_text,
+        producer_text,
+        tensor_text,
+    )
+
+    graph = graph_text(found)
+    lines = [f"{bad_kinds_text(found)} in {tensor_text(found)}" + (f" in {graph}" if graph else "")]
+    lines.append(f"  tensor   {facts_text(found)}")
+    lines += [f"  input {each.index}  {producer_text(each)}: {input_health_text(each)}" for each in found.inputs]
+    if found.source is not None:
+        source = found.source
+        lines.append(
+            f"  source   {source.file_path}:{source.lineno} in {source.func}: {source.code or ''}".rstrip(": ")
+        )
+    if not found.is_origin:
+        lines.append("  origin   not proven: an input was not recorded, or holds it too")
+    lines += [f"  but      not all was recorded: {text}" for text in found.left_out]
+    return _printable(lines)
+
+
+def _alert_text(alert: Alert) -> str:
+    op = alert.op_name or alert.op_type or alert.graph_name or "a tensor from outside"
+    lines = [f"{alert.severity} {alert.kind}: {op}: {alert.message}"]
+    if alert.source is not None:
+        lines.append(f"  source   {alert.source.file_path}:{alert.source.lineno}")
+    return _printable(lines)
+
+
+def _where_text(recording: TestRecording) -> str:
+    return _printable([f"  logdir   {recording.logdir}"])
+
+
+def _printable(lines: Sequence[str]) -> str:
+    from tfdbg_arrow.cli.output import printable
+
+    return "\n".join(map(printable, lines))

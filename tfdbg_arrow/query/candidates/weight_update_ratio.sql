@@ -1,0 +1,17 @@
+-- Both the value that is added and the variable as it is read. The factor allows for rounding.
+WITH large AS (
+    SELECT p.run_id, p.graph_id, p.u_name, p.u_slot, p.v_name
+    FROM derived.weight_update AS p
+    JOIN derived.op_digest AS u
+        ON u.run_id = p.run_id AND u.graph_id = p.graph_id AND u.op_name = p.u_name AND u.output_slot = p.u_slot
+    JOIN derived.op_digest AS v
+        ON v.run_id = p.run_id AND v.graph_id = p.graph_id AND v.op_name = p.v_name AND v.output_slot = 0
+    WHERE u.max_square >= CAST(0.999 AS DOUBLE) * {limit} * {limit} * v.min_square
+)
+SELECT d.run_id, d.graph_id, d.op_name, d.op_type, d.output_slot
+FROM derived.op_digest AS d
+JOIN (
+    SELECT run_id, graph_id, u_name AS op_name, u_slot AS output_slot FROM large
+    UNION
+    SELECT run_id, graph_id, v_name AS op_name, 0 AS output_slot FROM large
+) AS l ON l.run_id = d.run_id AND l.graph_id = d.graph_id AND l.op_name = d.op_name AND l.output_slot = d.output_slot

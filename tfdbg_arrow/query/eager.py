@@ -1,0 +1,251 @@
+"""Executions and eager tensors, read a block of executions at a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent, Use, read_events
+
+_BLOCK = 128
+"""Executions that are read at once at first; with each further block that is not there, twice as many."""
+_MAX_BLOCKS_AT_ONCE = 32
+_MAX_KEPT = 100_000
+"""Executions and tensors that are kept; when there are more, all are forgotten."""
+_MAX_USES = 20_000
+"""Uses of one tensor that are read at once; a variable that has more is asked for piece by piece."""
+
+_MAKERS = (
+    "SELECT o.tensor_id, o.execution_index, e.event_index, e.op_type, e.graph_id, o.output_slot, o.dtype "
+    "FROM execution_output AS o JOIN execution AS e "
+    "ON e.run_id = o.run_id AND e.execution_index = o.execution_index WHERE o.run_id = ? AND "
+)
+_USES = (
+    "SELECT e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id, i.input_index "
+    "FROM execution_input AS i JOIN execution AS e "
+    "ON e.run_id = i.run_id AND e.execution_index = i.execution_index WHERE i.run_id = ? AND i.tensor_id = ? "
+)
+_OF_BLOCK = (
+    "(SELECT tensor_id FROM execution_input WHERE run_id = ? AND execution_index BETWEEN ? AND ? UNION "
+    "SELECT tensor_id FROM execution_output WHERE run_id = ? AND execution_index BETWEEN ? AND ?)"
+)
+
+
+class EagerReader:
+    """Reads the executions and eager tensors of one run; keeps what it read last.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+    """
+
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._run_id = run_id
+        self._blocks: set[int] = set()
+        self._num_at_once = 1
+        self._executions: dict[int, Execution] = {}
+        self._inputs: dict[int, dict[int, int]] = {}
+        self._outputs: dict[int, dict[int, tuple[int, str]]] = {}
+        self._tensors: dict[int, EagerTensor] = {}
+        self._some_uses = lru_cache(maxsize=1024)(self._read_some_uses)
+        self._uses_before = lru_cache(maxsize=1024)(self._read_uses_before)
+        self.ways_of_use = lru_cache(maxsize=4096)(self._read_ways_of_use)
+
+    def tensor(self, tensor_id: int) -> EagerTensor:
+        """Returns what is known of an eager tensor."""
+        known = self._tensors.get(tensor_id)
+        if known is None:
+            known = self._tensors[tensor_id] = self._read_single(tensor_id)
+        return known
+
+    def execution(self, execution_index: int) -> Execution | None:
+        """Returns an execution, or None where it was not recorded."""
+        self._need(execution_index)
+        return self._executions.get(execution_index)
+
+    def inputs(self, execution_index: int) -> dict[int, int]:
+        """Returns the tensor id of each input of an execution, by its index, in order."""
+        self._need(execution_index)
+        return self._inputs.get(execution_index, {})
+
+    def outputs(self, execution_index: int) -> dict[int, tuple[int, str]]:
+        """Returns (tensor id, dtype) of each output of an execution, by its slot, in order."""
+        self._need(execution_index)
+        return self._outputs.get(execution_index, {})
+
+    def uses(self, tensor_id: int) -> tuple[Use, ...]:
+        """Returns every use of an eager tensor by an execution, in order."""
+        known = self._some_uses(tensor_id)
+        if known is not None:
+            return known
+        rows = self._logdir.rows(_USES + "ORDER BY e.event_index, i.input_index", [self._run_id, tensor_id])
+        return tuple(_use(row) for row in rows)
+
+    def uses_before(self, tensor_id: int, *, op_types: Sequence[str], before: int) -> Iterator[Execution]:
+        """Yields the executions of some op types or functions that take an eager tensor, the last one first.
+
+        Args:
+            tensor_id: The tensor.
+            op_types: Op types, or functions by their names.
+            before: Only executions that start before this event_index.
+        """
+        if not op_types:
+            return
+        known = self._some_uses(tensor_id)
+        if known is None:
+            yield from self._ask_uses_before(tensor_id, tuple(op_types), before)
+            return
+        end = bisect_left(known, before, key=lambda use: use.execution.event_index)
+        last: Execution | None = None
+        for place in range(end - 1, -1, -1):
+            execution = known[place].execution
+            if execution.op_type in op_types and execution != last:
+                last = execution
+                yield execution
+
+    def op_types(self) -> list[tuple[str, int | None]]:
+        """Returns (op type or function, called graph) of all executions, each once."""
+        rows = self._logdir.rows("SELECT DISTINCT op_type, graph_id FROM execution WHERE run_id = ?", [self._run_id])
+        return [(op_type, graph_id) for op_type, graph_id in rows]
+
+    def executions_of(self, op_types: Sequence[str]) -> list[Execution]:
+        """Returns the executions of these op types or functions, by event_index."""
+        if not op_types:
+            return []
+        rows = self._logdir.rows(
+            "SELECT execution_index, event_index, op_type, graph_id, stack_trace_id FROM execution "
+            f"WHERE run_id = ? AND op_type IN ({', '.join('?' * len(op_types))}) ORDER BY event_index",
+            [self._run_id, *op_types],
+        )
+        return [Execution(*row) for row in rows]
+
+    def _ask_uses_before(self, tensor_id: int, op_types: tuple[str, ...], before: int) -> Iterator[Execution]:
+        limit = 1
+        while True:
+            found = self._uses_before(tensor_id, op_types, before, limit)
+            yield from found
+            if len(found) < limit:
+                return
+            before, limit = found[-1].event_index, min(2 * limit, 256)
+
+    def _need(self, execution_index: int) -> None:
+        """Reads the block of an execution if it is not there, and some of the blocks before it."""
+        number = execution_index // _BLOCK
+        if number in self._blocks:
+            return
+        if len(self._executions) + len(self._tensors) > _MAX_KEPT:
+            for kept in (self._blocks, self._executions, self._inputs, self._outputs, self._tensors):
+                kept.clear()
+        first = number
+        while first > 0 and first - 1 not in self._blocks and number - first + 1 < self._num_at_once:
+            first -= 1
+        self._num_at_once = min(2 * self._num_at_once, _MAX_BLOCKS_AT_ONCE)
+        self._read(first * _BLOCK, (number + 1) * _BLOCK - 1)
+        self._blocks.update(range(first, number + 1))
+
+    def _read(self, first: int, last: int) -> None:
+        """Reads some executions, their inputs and outputs, and all eager tensors among these."""
+        place = [self._run_id, first, last]
+        condition = "WHERE run_id = ? AND execution_index BETWEEN ? AND ?"
+        for row in self._logdir.rows(
+            f"SELECT execution_index, event_index, op_type, graph_id, stack_trace_id FROM execution {condition}", place
+        ):
+            self._executions[row[0]] = Execution(*row)
+        ids: set[int] = set()
+        for index, input_index, tensor_id in self._logdir.rows(
+            f"SELECT execution_index, input_index, tensor_id FROM execution_input {condition} "
+            "ORDER BY execution_index, input_index",
+            place,
+        ):
+            self._inputs.setdefault(index, {})[input_index] = tensor_id
+            ids.add(tensor_id)
+        for index, slot, tensor_id, dtype in self._logdir.rows(
+            f"SELECT execution_index, output_slot, tensor_id, dtype FROM execution_output {condition} "
+            "ORDER BY execution_index, output_slot",
+            place,
+        ):
+            self._outputs.setdefault(index, {})[slot] = (tensor_id, dtype)
+            ids.add(tensor_id)
+        makers = self._logdir.rows(
+            f"{_MAKERS} o.tensor_id IN {_OF_BLOCK} ORDER BY o.execution_index", [self._run_id, *place, *place]
+        )
+        events = read_events(
+            self._logdir,
+            f"scope <> 'graph' AND tensor_id IN {_OF_BLOCK} ORDER BY event_index",
+            [self._run_id, *place, *place],
+        )
+        self._tensors.update(_eager_tensors(ids, makers, events))
+
+    def _read_single(self, tensor_id: int) -> EagerTensor:
+        makers = self._logdir.rows(
+            f"{_MAKERS} o.tensor_id = ? ORDER BY o.execution_index LIMIT 1", [self._run_id, tensor_id]
+        )
+        events = read_events(
+            self._logdir,
+            "scope <> 'graph' AND tensor_id = ? ORDER BY event_index LIMIT 1",
+            [self._run_id, tensor_id],
+        )
+        return _eager_tensors({tensor_id}, makers, events)[tensor_id]
+
+    def _read_some_uses(self, tensor_id: int) -> tuple[Use, ...] | None:
+        """Returns the uses of a tensor that has not too many, else None."""
+        rows = self._logdir.rows(
+            f"{_USES} ORDER BY e.event_index, i.input_index LIMIT {_MAX_USES + 1}", [self._run_id, tensor_id]
+        )
+        return tuple(_use(row) for row in rows) if len(rows) <= _MAX_USES else None
+
+    def _read_ways_of_use(self, tensor_id: int) -> tuple[tuple[str, int | None, int], ...]:
+        """Returns (op type, called graph, input index) of every way in which executions take an eager tensor."""
+        known = self._some_uses(tensor_id)
+        if known is not None:
+            ways = {(use.execution.op_type, use.execution.graph_id, use.input_index): None for use in known}
+            return tuple(ways)
+        rows = self._logdir.rows(
+            "SELECT DISTINCT e.op_type, e.graph_id, i.input_index FROM execution_input AS i JOIN execution AS e "
+            "ON e.run_id = i.run_id AND e.execution_index = i.execution_index WHERE i.run_id = ? AND i.tensor_id = ?",
+            [self._run_id, tensor_id],
+        )
+        return tuple((op_type, graph_id, index) for op_type, graph_id, index in rows)
+
+    def _read_uses_before(
+        self, tensor_id: int, op_types: tuple[str, ...], before: int, limit: int
+    ) -> tuple[Execution, ...]:
+        rows = self._logdir.rows(
+            "SELECT DISTINCT e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id "
+            "FROM execution_input AS i JOIN execution AS e "
+            "ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
+            f"WHERE i.run_id = ? AND i.tensor_id = ? AND e.op_type IN ({', '.join('?' * len(op_types))}) "
+            f"AND e.event_index < ? ORDER BY e.event_index DESC LIMIT {int(limit)}",
+            [self._run_id, tensor_id, *op_types, before],
+        )
+        return tuple(Execution(*row) for row in rows)
+
+
+def _use(row: tuple[Any, ...]) -> Use:
+    return Use(Execution(*row[:-1]), row[-1])
+
+
+def _eager_tensors(ids: set[int], makers: list[tuple[Any, ...]], events: list[TensorEvent]) -> dict[int, EagerTensor]:
+    """Puts together what is known of eager tensors; of several makers and rows of one the first holds."""
+    made: dict[int, tuple[Any, ...]] = {}
+    for tensor_id, *maker in makers:
+        made.setdefault(tensor_id, tuple(maker))
+    rows: dict[int, TensorEvent] = {}
+    for event in events:
+        if event.tensor_id is not None:
+            rows.setdefault(event.tensor_id, event)
+    return {tensor_id: _eager_tensor(tensor_id, made.get(tensor_id), rows.get(tensor_id)) for tensor_id in ids}
+
+
+def _eager_tensor(tensor_id: int, maker: tuple[Any, ...] | None, event: TensorEvent | None) -> EagerTensor:
+    if maker is not None:
+        return EagerTensor(tensor_id, event, *maker)
+    if event is not None and event.scope == "execution":
+        return EagerTensor(
+            tensor_id, event, event.execution_index, None, event.op_type, None, event.output_slot, event.dtype
+        )
+    return EagerTensor(tensor_id, event, None, None, None, None, None, None if event is None else event.dtype)

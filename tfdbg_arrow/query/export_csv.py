@@ -1,0 +1,88 @@
+r"""Export as CSV: one flat file a table and view, UTF-8, quoted as RFC 4180 has it.
+
+| value | in the file |
+|---|---|
+| NULL | nothing, not even quotes |
+| text | always in quotes, the empty one as `""` |
+| text that a spreadsheet would take for a formula | with `'` before it |
+| number, boolean, TIMESTAMP | without quotes: `-0.5`, `true`, `2026-01-31 12:00:00.000001`, `nan`, `inf`, `-inf` |
+| BIGINT[] | a JSON array as text |
+| BLOB | text: `\x` and the bytes in hexadecimal, as PostgreSQL writes them |
+
+A text is taken for a formula if it begins with `=`, `+`, `-`, `@`, their full-width forms, tab, carriage return or line
+feed, and is not simply a number. One that begins with `'` itself gets another, so that taking one `'` from the front
+of a text gives the text that was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from tfdbg_arrow.query.export_flat import FlatColumn, FlatRows, flat_rows
+from tfdbg_arrow.query.export_relations import Relation
+
+_FORMULA = r"\A[=+\-@\t\r\n'＝＋－＠]"  # noqa: RUF001
+_NUMBER = r"\A[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\z"
+
+
+class CsvExport:
+    """Writes `<name>.csv` files into a directory.
+
+    Args:
+        path: The directory; it is made.
+    """
+
+    suffix: ClassVar[str | None] = ".csv"
+    keeps_views: ClassVar[bool] = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.mkdir()
+
+    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+        """Writes a file, in the place of one of that name.
+
+        Args:
+            relation: The table or view.
+            rows: Its rows.
+            advance: Told of so many rows more.
+
+        Raises:
+            OSError: It cannot be written.
+            pa.ArrowException: A value does not fit.
+        """
+        flat = FlatRows(tuple(_safe(column) for column in flat_rows(rows.schema).columns))
+        options = pyarrow.csv.WriteOptions(quoting_style="needed", quoting_header="none", eol="\r\n")
+        path = self._path / f"{relation.name}.csv"
+        with pyarrow.csv.CSVWriter(path, flat.schema, write_options=options) as writer:
+            for batch in rows:
+                writer.write_batch(flat.convert(batch))
+                advance(batch.num_rows)
+
+    def add_view(self, relation: Relation) -> bool:
+        """Returns whether a view can be kept as a view: never."""
+        return False
+
+    def close(self) -> None:
+        """Does nothing: each file is whole."""
+
+
+def _safe(column: FlatColumn) -> FlatColumn:
+    if column.type == pa.binary():
+        return column.then(pa.string(), _to_hexadecimal)
+    return column.then(pa.string(), _without_formulas) if column.type == pa.string() else column
+
+
+def _without_formulas(array: pa.Array) -> pa.Array:
+    is_formula = pc.and_not(pc.match_substring_regex(array, _FORMULA), pc.match_substring_regex(array, _NUMBER))
+    return pc.if_else(is_formula, pc.binary_join_element_wise("'", array, ""), array)
+
+
+def _to_hexadecimal(array: pa.Array) -> pa.Array:
+    return pa.array([None if value is None else f"\\x{value.hex()}" for value in array.to_pylist()], pa.string())

@@ -1,0 +1,150 @@
+"""Hops: the tensors on the ways that provenance and spread find, with the op and the line that each is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.health import TensorHealth, health_facts
+from tfdbg_arrow.query.info import read_runs
+from tfdbg_arrow.query.provenance import DataFlow
+from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.stacks import Frame, StackReader
+
+DEFAULT_LIMIT = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorHop(TensorHealth):
+    """One tensor on a way; None is "not measured in this mode", unknown, or does not apply.
+
+    It also has the attributes of TensorHealth.
+
+    Attributes:
+        hop_index: Its place among the hops.
+        input_index: Which input of the later op it is on this way; None where unrecorded tensors lie between, and for
+            the tensor that was asked for.
+        how: The first border between the two ops, from the later one back: as `Producer.how`; `unrecorded` where
+            unrecorded tensors lie between; `start` for the tensor that was asked for.
+        execution_index: The execution, or the call in which its op ran.
+        step: The training step, as marked.
+        iteration: Iteration of the loop, from 0; None outside graphs.
+        op_type: Type of the op that made it; None for a tensor from outside.
+        op_name: That op's name in its graph; None outside graphs.
+        graph_name: That graph's name; None outside graphs.
+        output_slot: Which output of the op.
+        source: The user's innermost frame in the stack that created the op, or None.
+    """
+
+    hop_index: int
+    input_index: int | None
+    how: str
+    execution_index: int | None
+    step: int | None
+    iteration: int | None
+    op_type: str | None
+    op_name: str | None
+    graph_name: str | None
+    output_slot: int | None
+    source: Frame | None
+
+
+_Hop = TypeVar("_Hop", bound=TensorHop)
+
+
+class HopReader:
+    """Tells of tensors what a hop says of them.
+
+    Args:
+        logdir: The logdir.
+        flow: The run's data flow.
+        run_id: The run.
+    """
+
+    def __init__(self, logdir: Engine, flow: DataFlow, *, run_id: str) -> None:
+        self._flow = flow
+        self._stacks = StackReader(logdir, run_id=run_id)
+        self._stack_ids: dict[int, int] = {}
+
+    def facts(self, event: TensorEvent) -> dict[str, Any]:
+        """Returns the attributes of a TensorHop that depend on the tensor alone; `source` is filled in later."""
+        stack_trace_id = self._flow.stack_trace_id(event)
+        if stack_trace_id is not None:
+            self._stack_ids[event.event_index] = stack_trace_id
+        return {
+            **health_facts(event),
+            "execution_index": event.execution_index,
+            "step": event.step,
+            "iteration": event.iteration,
+            "op_type": event.op_type,
+            "op_name": event.op_name,
+            "graph_name": None if event.graph_id is None else self._flow.graphs.names.get(event.graph_id),
+            "output_slot": event.output_slot,
+            "source": None,
+        }
+
+    def with_sources(self, hops: Iterable[_Hop]) -> tuple[_Hop, ...]:
+        """Returns hops that were made of `facts` with their lines of source, which are read together."""
+        hops = tuple(hops)
+        ids = {self._stack_ids[hop.event_index] for hop in hops if hop.event_index in self._stack_ids}
+        sources = self._stacks.user_sources(ids)
+        return tuple(replace(hop, source=sources.get(self._stack_ids.get(hop.event_index, -1))) for hop in hops)
+
+
+def bad_start(flow: DataFlow, event_index: int, *, run_id: str) -> TensorEvent:
+    """Returns the row of a bad tensor to start from.
+
+    Raises:
+        QueryError: It is unknown, or not bad.
+    """
+    event = flow.events.event(event_index)
+    if event is None:
+        raise QueryError(f"event {event_index} of run {run_id} is no row of tensor_health.")
+    if not event.has_inf_or_nan:
+        raise QueryError(
+            f"event {event_index} of run {run_id} holds no infinity and no NaN; give the event_index of "
+            "a bad tensor, as SELECT event_index FROM nonfinite_tensor has them."
+        )
+    return event
+
+
+def check_one_run(logdir: Engine, run_id: str | None) -> str:
+    """Returns the run that is meant.
+
+    Raises:
+        QueryError: It is not in the logdir, or None where that holds not just one.
+    """
+    if run_id is not None and logdir.of_run(run_id).rows("SELECT 1 FROM run WHERE run_id = ? LIMIT 1", [run_id]):
+        return run_id
+    known = [run.run_id for run in read_runs(logdir)]
+    if run_id is None and len(known) == 1:
+        return known[0]
+    if run_id not in known:
+        what = f"{logdir.path} holds {len(known)} runs" if run_id is None else f"run {run_id!r} is not in {logdir.path}"
+        raise QueryError(f"{what}; give run_id as one of {', '.join(known) or '(it holds none)'}.")
+    return run_id
+
+
+def hop_columns(kind: type[TensorHop]) -> tuple[str, ...]:
+    """Returns the columns of the rows of a kind of hop."""
+    names = [field.name for field in fields(kind)]
+    place = names.index("source")
+    return (*names[:place], "file_path", "lineno", *names[place + 1 :])
+
+
+def hop_row(hop: TensorHop) -> dict[str, Any]:
+    """Returns a hop as one flat row: scalars only, the source as file and line, lists as text."""
+    row: dict[str, Any] = {}
+    for field in fields(hop):
+        value = getattr(hop, field.name)
+        if field.name == "source":
+            row["file_path"] = None if value is None else value.file_path
+            row["lineno"] = None if value is None else value.lineno
+        elif field.name == "shape":
+            row["shape"] = None if value is None else str(list(value))
+        else:
+            row[field.name] = ", ".join(map(str, value)) if isinstance(value, tuple) else value
+    return row

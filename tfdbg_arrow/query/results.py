@@ -1,0 +1,158 @@
+"""Answers as data frames: a sequence of the dataclasses that the query layer returns becomes an Arrow table.
+
+to_polars(logdir.history("Softmax")).group_by("step").agg(pl.col("max_finite").max())
+
+One column an attribute, in their order: a dataclass within is a struct, a tuple a list, None is NULL; NaN stays NaN.
+The types are those that the dataclass declares, whatever the rows hold, but for elements of tensors (`object`), whose
+type depends on the tensors: booleans, integers or floats where all of them are such, else their text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+from tfdbg_arrow.errors import MissingDependencyError, QueryError
+
+_SCALARS: Mapping[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+}
+_INT64 = range(-(2**63), 2**63)
+
+
+def to_arrow(rows: Iterable[Any], row_type: type | None = None) -> pa.Table:
+    """Returns rows as an Arrow table.
+
+    Args:
+        rows: Instances of one dataclass, as `nonfinite()`, `history()`, `alerts().alerts`, `provenance().hops`,
+            `coverage().stats` and `doctor().findings` give them.
+        row_type: That dataclass; needed where there may be no row to tell it.
+
+    Raises:
+        QueryError: There is no row and no `row_type`, or a row is of another type.
+    """
+    found = list(rows)
+    kind = row_type or (type(found[0]) if found else None)
+    if kind is None:
+        raise QueryError(
+            "there is no row that tells the columns; give the type of the rows, as to_arrow(rows, NonFinite)."
+        )
+    if not dataclasses.is_dataclass(kind):
+        raise QueryError(f"rows are {kind.__name__}, expected a dataclass of tfdbg_arrow.query, as NonFinite.")
+    other = next((row for row in found if type(row) is not kind), None)
+    if other is not None:
+        raise QueryError(f"a row is a {type(other).__name__}, expected only {kind.__name__}.")
+    columns = {
+        name: _array([getattr(row, name) for row in found], annotation) for name, annotation in _attributes(kind)
+    }
+    return pa.table(columns)
+
+
+def to_polars(rows: Iterable[Any], row_type: type | None = None) -> Any:
+    """Returns rows as a `polars.DataFrame`; takes and raises what `to_arrow` does.
+
+    Raises:
+        MissingDependencyError: Polars is not installed.
+    """
+    return as_polars(to_arrow(rows, row_type))
+
+
+def to_pandas(rows: Iterable[Any], row_type: type | None = None) -> Any:
+    """Returns rows as a `pandas.DataFrame` with Arrow's types; takes and raises what `to_arrow` does.
+
+    Raises:
+        MissingDependencyError: pandas is not installed.
+    """
+    return as_pandas(to_arrow(rows, row_type))
+
+
+def as_polars(table: pa.Table) -> Any:
+    """Returns an Arrow table as a `polars.DataFrame`.
+
+    Raises:
+        MissingDependencyError: Polars is not installed.
+    """
+    try:
+        import polars
+    except ImportError as error:
+        raise MissingDependencyError("Polars is not installed; run: pip install polars") from error
+    return polars.from_arrow(table)
+
+
+def as_pandas(table: pa.Table) -> Any:
+    """Returns an Arrow table as a `pandas.DataFrame` of Arrow's types, in which NULL is not NaN and integers are whole.
+
+    Raises:
+        MissingDependencyError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingDependencyError("pandas is not installed; run: pip install pandas") from error
+    return table.to_pandas(types_mapper=pandas.ArrowDtype)
+
+
+@cache
+def _attributes(kind: type) -> tuple[tuple[str, Any], ...]:
+    hints = typing.get_type_hints(kind)
+    return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
+
+
+def _array(values: Sequence[Any], annotation: Any) -> pa.Array:
+    """Returns the values of one attribute, of the Arrow type that its annotation asks for."""
+    type_ = _arrow_type(annotation, values)
+    return pa.array([_plain(value, type_) for value in values], type_, from_pandas=False)
+
+
+def _arrow_type(annotation: Any, values: Iterable[Any]) -> pa.DataType:
+    """Returns the Arrow type of an annotation; the values tell what `object` is."""
+    if annotation in _SCALARS:
+        return _SCALARS[annotation]
+    there = [value for value in values if value is not None]
+    if annotation is object:
+        return _element_type(there)
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        return pa.struct(
+            [
+                (name, _arrow_type(type_, [getattr(value, name) for value in there]))
+                for name, type_ in _attributes(annotation)
+            ]
+        )
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (types.UnionType, typing.Union) and len(arguments) == 2 and type(None) in arguments:
+        return _arrow_type(next(each for each in arguments if each is not type(None)), there)
+    if origin in (tuple, list):
+        return pa.list_(_arrow_type(arguments[0], [item for value in there for item in value]))
+    raise QueryError(f"{annotation!r} has no column type; give a sequence of rows, as the attribute that holds them.")
+
+
+def _element_type(values: Sequence[object]) -> pa.DataType:
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return pa.bool_()
+    if kinds == {int} and all(value in _INT64 for value in values):
+        return pa.int64()
+    return pa.float64() if kinds <= {int, float} else pa.string()
+
+
+def _plain(value: Any, type_: pa.DataType) -> Any:
+    """Returns a value as Arrow takes it for a type: a dataclass as a dict, an element as a float or as its text."""
+    if value is None:
+        return None
+    if pa.types.is_struct(type_):
+        return {field.name: _plain(getattr(value, field.name), field.type) for field in type_}
+    if pa.types.is_list(type_):
+        return [_plain(item, type_.value_type) for item in value]
+    if pa.types.is_floating(type_):
+        return float(value)
+    return str(value) if pa.types.is_string(type_) else value

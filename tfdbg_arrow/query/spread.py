@@ -1,0 +1,233 @@
+"""spread: what a bad tensor spoilt, hop by hop: the tensors, the variables, what functions returned."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, TensorHop, bad_start, check_one_run, hop_columns, hop_row
+from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.places import EagerValue, Place, Trace
+from tfdbg_arrow.query.provenance import DataFlow
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent
+
+_BATCH = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadHop(TensorHop):
+    """One bad tensor that was computed from a bad one.
+
+    It also has the attributes of TensorHop.
+
+    Attributes:
+        source_hop_index: The hop that its op took; None for the tensor that was asked for. Of several, the one through
+            which it was found first.
+        variables: The variables that it was written to, or that were updated with it, by the tensor ids of their
+            handles, in order.
+        returned_by: The functions that returned it to eager code, each `name:output` once, in order.
+    """
+
+    source_hop_index: int | None
+    variables: tuple[int, ...]
+    returned_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """What a bad tensor spoilt.
+
+    Attributes:
+        run_id: The run.
+        hops: The tensors in the order in which they were found; the first is the one asked for, as its op gave it.
+        is_cut: Whether there are more: the search ended at its limit.
+    """
+
+    run_id: str
+    hops: tuple[SpreadHop, ...]
+    is_cut: bool
+
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        """Returns the columns of its rows."""
+        return hop_columns(SpreadHop)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the hops as flat rows, in order: scalars only, the source as file_path and lineno, lists as text."""
+        return [hop_row(hop) for hop in self.hops]
+
+    @property
+    def variables(self) -> tuple[int, ...]:
+        """The variables that were spoilt, by the tensor ids of their handles, in the order in which they were found."""
+        return tuple(dict.fromkeys(variable for hop in self.hops for variable in hop.variables))
+
+    @property
+    def returned_by(self) -> tuple[str, ...]:
+        """The functions that returned what was spoilt to eager code, as `name:output`, in the order found."""
+        return tuple(dict.fromkeys(name for hop in self.hops for name in hop.returned_by))
+
+
+def spread(
+    logdir: Engine | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
+) -> Spread:
+    """Follows a bad tensor to all bad tensors that were computed from it.
+
+    It is the same way as that of `provenance`, the other way round: over the same borders, through bad tensors only.
+
+    Args:
+        logdir: A logdir, or its path.
+        event_index: The tensor's row in tensor_health.
+        run_id: The run; None where the logdir holds one only.
+        limit: At most so many tensors.
+
+    Raises:
+        LogdirError: The path is not a logdir that can be read.
+        QueryError: The run or the row is unknown, or not bad.
+        BrokenPartError: A part cannot be read.
+    """
+    if limit < 1:
+        raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
+    with opened(logdir) as open_:
+        run = check_one_run(open_, run_id)
+        search = _Search(open_.of_run(run), run_id=run)
+        with search.flow.lock:
+            return search.run(event_index, limit=limit)
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """That the op of a tensor took another."""
+
+    user: TensorEvent
+    input_index: int | None
+    how: str
+
+
+class _Search:
+    """One search: goes over the bad tensors of the run in order and asks each what it was computed from.
+
+    A consumer may have been recorded before its producer, so each is noted with all that it took, and reached when
+    any of that turns out to be spoilt.
+    """
+
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
+        self._run_id = run_id
+        self.flow = DataFlow.of(logdir, run_id=run_id)
+        self._hop_reader = HopReader(logdir, self.flow, run_id=run_id)
+        self._edges: dict[int, list[_Edge]] = {}
+        self._returned: dict[int, dict[str, None]] = {}
+        self._spoilt: set[int] = set()
+
+    def run(self, event_index: int, *, limit: int) -> Spread:
+        start = self.flow.computed(bad_start(self.flow, event_index, run_id=self._run_id))
+        self._spoilt = {start.event_index}
+        last = start.event_index
+        for event in self._later(start):
+            self._look_at(event)
+            last = event.event_index
+            if len(self._spoilt) > limit:
+                break
+        found = self._walk(start, limit=limit)
+        is_cut = len(self._spoilt) > len(found)
+        spoilt = {event.event_index for event, _, _ in found}
+        variables = self._written(spoilt, start, before=last + 1 if is_cut else None)
+        hops = tuple(
+            SpreadHop(
+                **self._hop_reader.facts(event),
+                hop_index=index,
+                input_index=edge.input_index if edge else None,
+                how=edge.how if edge else "start",
+                source_hop_index=source,
+                variables=variables.get(event.event_index, ()),
+                returned_by=tuple(self._returned.get(event.event_index, ())),
+            )
+            for index, (event, source, edge) in enumerate(found)
+        )
+        return Spread(run_id=self._run_id, hops=self._hop_reader.with_sources(hops), is_cut=is_cut)
+
+    def _later(self, start: TensorEvent) -> Iterator[TensorEvent]:
+        """Yields the bad tensors from the start of the call on that a tensor was made in, as they were recorded."""
+        after = start.event_index - 1
+        if start.scope == "graph":
+            execution = None if start.execution_index is None else self.flow.events.execution(start.execution_index)
+            after = -1 if execution is None else execution.event_index
+        while True:
+            batch = self.flow.events.bad_events(KINDS, limit=_BATCH, after=after)
+            yield from batch
+            if len(batch) < _BATCH:
+                return
+            after = batch[-1].event_index
+
+    def _look_at(self, event: TensorEvent) -> None:
+        """Notes what a bad tensor was computed from; of one that only crossed a border, where it was returned."""
+        computed = self.flow.computed(event)
+        if computed.event_index != event.event_index:
+            if event.scope == "execution" and event.op_type in self.flow.graphs.function_graphs:
+                name = self.flow.graphs.names.get(self.flow.graphs.function_graphs[event.op_type], event.op_type)
+                self._returned.setdefault(computed.event_index, {})[f"{name}:{event.output_slot}"] = None
+            return
+        is_spoilt = False
+        direct: set[int] = set()
+        for input_ in self.flow.inputs_of(event):
+            how = "variable" if input_.trace.dtype == "resource" else input_.trace.how
+            for source in input_.events:
+                is_spoilt |= self._note(source, _Edge(event, input_.index, how))
+                direct.add(source.event_index)
+        for source in self.flow.sources_of(event).events:
+            if source.event_index not in direct:
+                is_spoilt |= self._note(source, _Edge(event, None, "unrecorded"))
+        if is_spoilt:
+            self._spoil(event.event_index)
+
+    def _note(self, source: TensorEvent, edge: _Edge) -> bool:
+        if not source.has_inf_or_nan:
+            return False
+        self._edges.setdefault(source.event_index, []).append(edge)
+        return source.event_index in self._spoilt
+
+    def _spoil(self, event_index: int) -> None:
+        waiting = [event_index]
+        while waiting:
+            index = waiting.pop()
+            if index not in self._spoilt:
+                self._spoilt.add(index)
+                waiting += [edge.user.event_index for edge in self._edges.get(index, ())]
+
+    def _walk(self, start: TensorEvent, *, limit: int) -> list[tuple[TensorEvent, int | None, _Edge | None]]:
+        """Returns (tensor, index of the one that it was found from, the edge between), the earliest first."""
+        found: list[tuple[TensorEvent, int | None, _Edge | None]] = [(start, None, None)]
+        known = {start.event_index}
+        waiting = [(start.event_index, 0)]
+        while waiting:
+            index, place = heapq.heappop(waiting)
+            for edge in sorted(self._edges.get(index, ()), key=lambda edge: edge.user.event_index):
+                user = edge.user.event_index
+                if user in known:
+                    continue
+                if len(found) >= limit:
+                    return found
+                known.add(user)
+                heapq.heappush(waiting, (user, len(found)))
+                found.append((edge.user, place, edge))
+        return found
+
+    def _written(self, spoilt: set[int], start: TensorEvent, *, before: int | None) -> dict[int, tuple[int, ...]]:
+        """Returns, by the written tensor, the handles of the variables that it was written to."""
+        found: dict[int, set[int]] = {}
+        for write in self.flow.resources.all_writes(after=start.execution_index, before=before):
+            rows = [trace.event or trace.health for trace in map(self._traced, write.values)]
+            written = {row.event_index for row in rows if row is not None} & spoilt
+            handles = [trace.place for trace in map(self._traced, write.handles)] if written else []
+            for index in written:
+                found.setdefault(index, set()).update(
+                    handle.tensor_id for handle in handles if isinstance(handle, EagerValue)
+                )
+        return {index: tuple(sorted(handles)) for index, handles in found.items()}
+
+    def _traced(self, place: Place) -> Trace:
+        return self.flow.trace(place, how="graph", near=2**63 - 1)
