@@ -12,7 +12,7 @@ from tfdbg_arrow._version import __version__
 
 if TYPE_CHECKING:
     from tfdbg_arrow import errors
-    from tfdbg_arrow.query import Logdir, NonFinite, first_nan, first_nonfinite, nonfinite, open_logdir
+    from tfdbg_arrow.query import Diff, Logdir, NonFinite, diff, first_nan, first_nonfinite, nonfinite, open_logdir
     from tfdbg_arrow.stop import capture, enable
     from tfdbg_arrow.writer.dump_api import disable_dump_debug_info, enable_dump_debug_info
     from tfdbg_arrow.writer.keras import MarkCallback
@@ -28,8 +28,10 @@ _MODULE_OF = {
     "is_recording": "tfdbg_arrow.writer.session",
     "mark": "tfdbg_arrow.writer.session",
     "MarkCallback": "tfdbg_arrow.writer.keras",
+    "Diff": "tfdbg_arrow.query",
     "Logdir": "tfdbg_arrow.query",
     "NonFinite": "tfdbg_arrow.query",
+    "diff": "tfdbg_arrow.query",
     "first_nan": "tfdbg_arrow.query",
     "first_nonfinite": "tfdbg_arrow.query",
     "nonfinite": "tfdbg_arrow.query",
@@ -37,11 +39,13 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "Diff",
     "Logdir",
     "MarkCallback",
     "NonFinite",
     "__version__",
     "capture",
+    "diff",
     "disable",
     "disable_dump_debug_info",
     "enable",

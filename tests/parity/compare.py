@@ -11,7 +11,7 @@ from typing import Any
 
 from .recording import Execution, Frame, Graph, GraphOp, Recording, Stack
 
-_PROGRAM_FILES = re.compile(r"/tests/(parity|writer)/(programs|features)\.py$")
+_PROGRAM_FILES = re.compile(r"/tests/(parity/programs|writer/programs|writer/features/\w+)\.py$")
 _LIBRARY_FILES = re.compile(
     "^("
     + "|".join(re.escape(sysconfig.get_path(name) + "/") for name in ("stdlib", "platstdlib"))

@@ -111,9 +111,9 @@ def provenance(start: Row) -> Answer:
                 if source.kinds:
                     heapq.heappush(waiting, (source.event_index, found[source.event_index]))
     ends = [hop for hop in hops if hop.role == "origin"]
-    above = {hop.event_index: _users(hop.event_index, users) for hop in ends}
+    below = {hop.event_index: _users(hop.event_index, users) for hop in ends}
     first = [
-        hop for hop in ends if not any(hop.event_index in above[end.event_index] - {hop.event_index} for end in ends)
+        hop for hop in ends if not any(end is not hop and hop.event_index in below[end.event_index] for end in ends)
     ]
     origin = min(first, key=lambda hop: hop.event_index)
     path = []

@@ -325,6 +325,25 @@ def test_each_entry_of_an_inner_loop_belongs_to_its_outer_iteration(tmp_path: Pa
     )
 
 
+def test_a_loop_is_not_taken_for_another_that_was_renamed(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    inner = run.graph("inner").op("x", "Placeholder").op("Log", inputs=["x"]).function("inner_1", ["x"], ["Log"])
+    outer = run.graph("f").op("a", "Mul").op("b", "Exp")
+    for name, source in (("while", "a"), ("while_1", "b")):
+        body = run.graph(f"{name}_body").op("x", "Placeholder")
+        body.op("call", "StatefulPartitionedCall", ["x"]).calls("call", "inner_1", inner)
+        body.function(f"{name}_body_1", ["x"], ["call"])
+        outer.op(name, "While", [source]).calls(name, f"{name}_body_1", body, attribute="body")
+    call = run.execution("__inference_f_2", graph=outer)
+    run.tensor(outer, "a", CLEAN, execution=call)
+    run.tensor(outer, "b", CLEAN, execution=call)
+    for name, health_ in (("while", CLEAN), ("while_1", NAN)):
+        run.tensor(inner, "Log", health_, execution=call, frame=len(name), site=f"{name}/body/_7/call")
+    first = first_nonfinite(run.write(tmp_path))
+    assert first is not None
+    assert first.inputs[0].producer == Producer("Exp", "b", "f", 0, event_index=2, execution_index=0, how="argument")
+
+
 @pytest.mark.parametrize("taken", ["then_branch", "else_branch"])
 def test_a_branch_is_followed_in_and_out(tmp_path: Path, taken: str) -> None:
     run = RunBuilder("run-a")

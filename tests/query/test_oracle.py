@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tfdbg_arrow.query import Logdir, open_logdir
+from tfdbg_arrow.query import public_views
+from tfdbg_arrow.query.engine import Answers
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.provenance import DataFlow
 from tfdbg_arrow.query.recorded import read_events
@@ -20,37 +24,63 @@ from .interpreter import Interpreter, Row
 from .program_strategies import programs
 from .programs import Program
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+class Tables(Answers):
+    """The rows of a run as tables in memory, each example's in the place of the one before: no file is written."""
+
+    path = Path("memory")
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect()
+        self.take(RunBuilder("run-a"))
+        for view in public_views():
+            self._connection.execute(f"CREATE VIEW {view.name} AS {view.text}")
+
+    def take(self, run: RunBuilder) -> None:
+        self._kept: dict[Hashable, Any] = {}
+        for name, rows in run.rows.items():
+            self._connection.register("given", pa.Table.from_pylist(rows, schema=arrow_schema(name)))
+            self._connection.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM given")
+
+    def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(query, list(parameters)).fetchall()
+
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    def extent(self, table_name: str) -> tuple[int, int, int]:
+        raise NotImplementedError
+
+
 @pytest.fixture(scope="module")
-def logdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logdir]:
-    """A logdir whose tables each example puts its own rows in the place of: no file is written for it."""
-    with open_logdir(RunBuilder("run-a").write(tmp_path_factory.mktemp("oracle"))) as opened:
-        yield opened
+def tables() -> Tables:
+    return Tables()
 
 
-def check(program: Program, logdir: Logdir) -> None:
+def check(program: Program, tables: Tables) -> None:
     interpreter = Interpreter(program)
-    for name, rows in interpreter.run.rows.items():
-        logdir.connection.register(name, pa.Table.from_pylist(rows, schema=arrow_schema(name)))
-    assert_inputs(interpreter.rows, logdir)
+    tables.take(interpreter.run)
+    assert_inputs(interpreter.rows, tables)
     for kinds in (("nan", "inf"), ("nan",), ("inf",)):
-        found = logdir.first_nonfinite(kinds=kinds)
+        found = tables.first_nonfinite(kinds=kinds)
         assert (None if found is None else found.event_index) == oracle.first_nonfinite(interpreter.rows, kinds), kinds
         assert found is None or found.is_origin
     bad = [row for row in interpreter.rows.values() if row.kinds]
     for start in (*bad[:1], *bad[-2:]):
-        assert_provenance(start, logdir)
-        assert_spread(start, interpreter.rows, logdir)
+        assert_provenance(start, tables)
+        assert_spread(start, interpreter.rows, tables)
 
 
-def assert_inputs(rows: dict[int, Row], logdir: Logdir) -> None:
+def assert_inputs(rows: dict[int, Row], tables: Tables) -> None:
     """Every row has the sources, and the verdict, that it should, and they are known to be all."""
-    flow = DataFlow(logdir, run_id="run-a")
+    flow = DataFlow.of(tables, run_id="run-a")
     origins = Origins(flow, kinds=("nan", "inf"))
-    for event in read_events(logdir, "event_index >= 0 ORDER BY event_index", ["run-a"]):
+    for event in read_events(tables, "event_index >= 0 ORDER BY event_index", ["run-a"]):
         row = rows[event.event_index]
         assert event.bad_kinds() == row.kinds
         expected = sorted(source.event_index for source in oracle.sources(row))
@@ -60,9 +90,9 @@ def assert_inputs(rows: dict[int, Row], logdir: Logdir) -> None:
             assert origins.verdict(event).is_origin == (oracle.role(row) == "origin")
 
 
-def assert_provenance(start: Row, logdir: Logdir) -> None:
+def assert_provenance(start: Row, tables: Tables) -> None:
     expected = oracle.provenance(start)
-    found = logdir.provenance(start.event_index)
+    found = tables.provenance(start.event_index)
     hops = tuple(
         oracle.ExpectedHop(hop.event_index, hop.user_hop_index, hop.input_index, hop.how, hop.role)
         for hop in found.hops
@@ -75,8 +105,8 @@ def assert_provenance(start: Row, logdir: Logdir) -> None:
     assert {hop.event_index for hop in found.path if hop.role == "cause"} == expected.causes
 
 
-def assert_spread(start: Row, rows: dict[int, Row], logdir: Logdir) -> None:
-    found = logdir.spread(start.event_index)
+def assert_spread(start: Row, rows: dict[int, Row], tables: Tables) -> None:
+    found = tables.spread(start.event_index)
     assert not found.is_cut
     hops = tuple(
         oracle.ExpectedSpreadHop(
@@ -89,12 +119,12 @@ def assert_spread(start: Row, rows: dict[int, Row], logdir: Logdir) -> None:
 
 @QUICK
 @given(program=programs())
-def test_every_answer_is_the_one_that_the_true_dependencies_give(program: Program, logdir: Logdir) -> None:
-    check(program, logdir)
+def test_every_answer_is_the_one_that_the_true_dependencies_give(program: Program, tables: Tables) -> None:
+    check(program, tables)
 
 
 @pytest.mark.exhaustive
 @LONG
 @given(program=programs(max_ops=12, max_statements=14))
-def test_so_are_those_of_larger_programs(program: Program, logdir: Logdir) -> None:
-    check(program, logdir)
+def test_so_are_those_of_larger_programs(program: Program, tables: Tables) -> None:
+    check(program, tables)

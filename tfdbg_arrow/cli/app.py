@@ -13,6 +13,7 @@ from tfdbg_arrow._version import __version__
 from tfdbg_arrow.cli import (
     alerts,
     coverage,
+    diff,
     doctor,
     export,
     first_nonfinite,
@@ -78,6 +79,7 @@ def _root(
 app.command("first-nonfinite")(first_nonfinite.first_nonfinite)
 app.command("why")(why.why)
 app.command("show")(show.show)
+app.command("diff")(diff.diff)
 app.command("alerts")(alerts.alerts)
 app.command("check")(alerts.check)
 app.command("sql")(sql.sql)

@@ -31,7 +31,7 @@ def why(
         bool, typer.Option("--forward", help="The other way: what the tensor spoilt, to variables and results.")
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Every tensor of a long way.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many tensors.")] = 10_000,
+    limit: Annotated[int, typer.Option(metavar="N", help="At most so many tensors.")] = 1000,
     csv: Annotated[bool, typer.Option("--csv", help="Print every tensor found as a row of CSV.")] = False,
     json: JsonOption = False,
 ) -> None:

@@ -7,6 +7,18 @@ from tfdbg_arrow.query.alerts import Alert, Alerts, alerts
 from tfdbg_arrow.query.capture_stats import CaptureStat
 from tfdbg_arrow.query.chain import Hop, Provenance, provenance
 from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
+from tfdbg_arrow.query.diff import (
+    Diff,
+    DiffInput,
+    DiffTensor,
+    Divergence,
+    DtypeChange,
+    Setting,
+    Unaligned,
+    UnalignedOp,
+    WorstElement,
+    diff,
+)
 from tfdbg_arrow.query.doctor import Diagnosis, doctor
 from tfdbg_arrow.query.export import Exported, ExportedTable, ExportFormat, export
 from tfdbg_arrow.query.findings import Finding
@@ -34,6 +46,11 @@ __all__ = [
     "CaptureStat",
     "Coverage",
     "Diagnosis",
+    "Diff",
+    "DiffInput",
+    "DiffTensor",
+    "Divergence",
+    "DtypeChange",
     "ExportFormat",
     "Exported",
     "ExportedTable",
@@ -50,17 +67,22 @@ __all__ = [
     "Provenance",
     "Rule",
     "Run",
+    "Setting",
     "SourceLine",
     "Spread",
     "SpreadHop",
     "TableInfo",
     "TensorHealth",
     "TensorHop",
+    "Unaligned",
+    "UnalignedOp",
     "UnobservedOp",
     "UnobservedOps",
     "View",
+    "WorstElement",
     "alerts",
     "builtin_rules",
+    "diff",
     "doctor",
     "export",
     "first_nan",

@@ -29,6 +29,8 @@ _ANY_SUFFIX = r"(/_\d+)?"
 _NAMES = ("", r"_\d+")
 """What follows the calling op's name: nothing; or, of a loop that was made anew for its gradient, a number."""
 _MAX_DEPTH = 64
+_MAX_RENAMED = 4
+"""Loops within each other that were renamed."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ class CallSites:
         """
         key = (graph_id, call_site, root_graph_id)
         if key not in self._known:
-            self._known[key] = self._find(graph_id, call_site, root_graph_id, _MAX_DEPTH)
+            self._known[key] = self._find(graph_id, call_site, root_graph_id)
         return self._known[key]
 
     def callee_visits(self, context: Context, call: Call) -> list[SiteVisit]:
@@ -130,19 +132,36 @@ class CallSites:
         found = find_entries(sorted(frames, key=frames.__getitem__), entries)
         return found.get(context.frame_id or 0, (None, None))
 
-    def _find(self, graph_id: int, site: str, root: int | None, depth: int) -> tuple[Level, ...] | None:
+    def _find(self, graph_id: int, site: str, root: int | None) -> tuple[Level, ...] | None:
+        """Returns the levels of a call site: those with as few renamed ops as possible.
+
+        `while_1` may be the op of that name, or `while` renamed; what lies below fits both.
+        """
+        return next(
+            (
+                levels
+                for num_renamed in range(_MAX_RENAMED + 1)
+                if (levels := self._descend(graph_id, site, root, num_renamed, _MAX_DEPTH)) is not None
+            ),
+            None,
+        )
+
+    def _descend(
+        self, graph_id: int, site: str, root: int | None, num_renamed: int, depth: int
+    ) -> tuple[Level, ...] | None:
+        """Returns the levels of a call site with so many renamed ops, or None."""
         if site == "":
-            return () if root is None or root == graph_id else None
+            return () if num_renamed == 0 and (root is None or root == graph_id) else None
         if depth == 0:
             return None
-        for renamed in _NAMES:
+        for is_renamed, name_suffix in enumerate(_NAMES[: num_renamed + 1]):
             for call in self._graphs.callers(graph_id):
-                pattern = f"(?:(.*)/)?{re.escape(call.op_name)}{renamed}{_suffix(call)}"
+                pattern = f"(?:(.*)/)?{re.escape(call.op_name)}{name_suffix}{_suffix(call)}"
                 match = re.fullmatch(pattern, site, re.DOTALL)
                 if match is None:
                     continue
                 outer_site = match[1] or ""
-                above = self._find(call.graph_id, outer_site, root, depth - 1)
+                above = self._descend(call.graph_id, outer_site, root, num_renamed - is_renamed, depth - 1)
                 if above is not None:
                     return (*above, Level(call, outer_site, site))
         return None

@@ -123,6 +123,20 @@ class EagerReader:
         )
         return [Execution(*row) for row in rows]
 
+    def taken_together(self, op_types: Sequence[str]) -> list[tuple[int, int]]:
+        """Returns (tensor id, that of the first input) for each further input of the executions of these op types."""
+        if not op_types:
+            return []
+        rows = self._logdir.rows(
+            "SELECT DISTINCT i.tensor_id, f.tensor_id FROM execution AS e "
+            "JOIN execution_input AS i ON i.run_id = e.run_id AND i.execution_index = e.execution_index "
+            "JOIN execution_input AS f ON f.run_id = e.run_id AND f.execution_index = e.execution_index "
+            f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(op_types))}) "
+            "AND i.input_index > 0 AND f.input_index = 0",
+            [self._run_id, *op_types],
+        )
+        return [(tensor_id, first) for tensor_id, first in rows]
+
     def _ask_uses_before(self, tensor_id: int, op_types: tuple[str, ...], before: int) -> Iterator[Execution]:
         limit = 1
         while True:

@@ -113,13 +113,13 @@ class Answers(Engine, Protocol):
 
         return first_nonfinite(self, kinds=kinds, run_id=run_id)
 
-    def provenance(self, event_index: int, *, run_id: str | None = None, limit: int = 10_000) -> Provenance:
+    def provenance(self, event_index: int, *, run_id: str | None = None, limit: int = 1000) -> Provenance:
         """Returns how a bad tensor came about; see `tfdbg_arrow.query.provenance`."""
         from tfdbg_arrow.query.chain import provenance
 
         return provenance(self, event_index, run_id=run_id, limit=limit)
 
-    def spread(self, event_index: int, *, run_id: str | None = None, limit: int = 10_000) -> Spread:
+    def spread(self, event_index: int, *, run_id: str | None = None, limit: int = 1000) -> Spread:
         """Returns what a bad tensor spoilt; see `tfdbg_arrow.query.spread`."""
         from tfdbg_arrow.query.spread import spread
 

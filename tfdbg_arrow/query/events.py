@@ -30,6 +30,7 @@ class EventReader:
         self.execution = self._eager.execution
         self.execution_inputs = self._eager.inputs
         self.execution_outputs = self._eager.outputs
+        self.taken_together = self._eager.taken_together
         self.op_types = self._eager.op_types
         self.executions_of = self._eager.executions_of
         self.uses = self._eager.uses

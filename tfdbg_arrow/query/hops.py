@@ -14,7 +14,7 @@ from tfdbg_arrow.query.provenance import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.stacks import Frame, StackReader
 
-DEFAULT_LIMIT = 10_000
+DEFAULT_LIMIT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)

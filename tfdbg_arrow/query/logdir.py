@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -26,6 +26,9 @@ from tfdbg_arrow.query.remote import RemoteSource
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_check import check_logdir
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.diff import Diff
 
 _Result = TypeVar("_Result")
 
@@ -349,6 +352,25 @@ class Logdir(Answers):
         parts = self.parts(table_name)
         (num_rows,) = self.rows(f'SELECT count(*) FROM "{table_name}"')[0]
         return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())
+
+    def diff(
+        self,
+        other: Logdir | str | Path | None = None,
+        *,
+        run_a: str | None = None,
+        run_b: str | None = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        growth: float = 10.0,
+        known: str | None = None,
+        limit: int = 20,
+    ) -> Diff:
+        """Returns how a run here compares with one of another logdir, or of this one; see `tfdbg_arrow.diff`."""
+        from tfdbg_arrow.query.diff import diff
+
+        return diff(
+            self, other, run_a=run_a, run_b=run_b, rtol=rtol, atol=atol, growth=growth, known=known, limit=limit
+        )
 
     def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:
         self._need(query)

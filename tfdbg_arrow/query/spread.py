@@ -14,7 +14,7 @@ from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, TensorHop, bad_star
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.places import EagerValue, Place, Trace
 from tfdbg_arrow.query.provenance import DataFlow
-from tfdbg_arrow.query.recorded import KINDS, TensorEvent
+from tfdbg_arrow.query.recorded import KINDS, Execution, TensorEvent
 
 _BATCH = 1024
 
@@ -112,7 +112,8 @@ class _Search:
     """One search: goes over the bad tensors of the run in order and asks each what it was computed from.
 
     A consumer may have been recorded before its producer, so each is noted with all that it took, and reached when
-    any of that turns out to be spoilt.
+    any of that turns out to be spoilt. An execution that takes nothing that a spoilt one gave or could write to is
+    not looked into.
     """
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
@@ -122,20 +123,29 @@ class _Search:
         self._edges: dict[int, list[_Edge]] = {}
         self._returned: dict[int, dict[str, None]] = {}
         self._spoilt: set[int] = set()
+        self._touched: set[int] = set()
+        """Executions that hold spoilt tensors, or take what these may have come into."""
+        self._carriers: set[int] = set()
+        """Eager tensors and variables that spoilt ones may have come into, by their ids."""
+        self._eagerly_written = self.flow.resources.eagerly_written()
+        self._passed_over: dict[int, list[TensorEvent]] = {}
+        self._takers: dict[int, set[int]] = {}
+        """For each eager tensor the executions that were passed over and take it."""
 
     def run(self, event_index: int, *, limit: int) -> Spread:
         start = self.flow.computed(bad_start(self.flow, event_index, run_id=self._run_id))
-        self._spoilt = {start.event_index}
+        self._spoil(start)
         last = start.event_index
         for event in self._later(start):
-            self._look_at(event)
+            if self._may_be_spoilt(event):
+                self._look_at(event)
             last = event.event_index
             if len(self._spoilt) > limit:
                 break
         found = self._walk(start, limit=limit)
         is_cut = len(self._spoilt) > len(found)
         spoilt = {event.event_index for event, _, _ in found}
-        variables = self._written(spoilt, start, before=last + 1 if is_cut else None)
+        variables = self._written(spoilt, before=last + 1 if is_cut else 2**63 - 1)
         hops = tuple(
             SpreadHop(
                 **self._hop_reader.facts(event),
@@ -182,7 +192,7 @@ class _Search:
             if source.event_index not in direct:
                 is_spoilt |= self._note(source, _Edge(event, None, "unrecorded"))
         if is_spoilt:
-            self._spoil(event.event_index)
+            self._spoil(event)
 
     def _note(self, source: TensorEvent, edge: _Edge) -> bool:
         if not source.has_inf_or_nan:
@@ -190,13 +200,56 @@ class _Search:
         self._edges.setdefault(source.event_index, []).append(edge)
         return source.event_index in self._spoilt
 
-    def _spoil(self, event_index: int) -> None:
-        waiting = [event_index]
+    def _spoil(self, event: TensorEvent) -> None:
+        waiting = [event]
         while waiting:
-            index = waiting.pop()
-            if index not in self._spoilt:
-                self._spoilt.add(index)
-                waiting += [edge.user.event_index for edge in self._edges.get(index, ())]
+            row = waiting.pop()
+            if row.event_index in self._spoilt:
+                continue
+            self._spoilt.add(row.event_index)
+            waiting += [edge.user for edge in self._edges.get(row.event_index, ())]
+            if row.tensor_id is not None:
+                self._carry(row.tensor_id)
+            if row.execution_index is not None and row.scope != "external":
+                self._touch(row.execution_index)
+
+    def _may_be_spoilt(self, event: TensorEvent) -> bool:
+        """Whether a tensor's execution took anything that is spoilt; notes those for which that may come out later."""
+        index = event.execution_index
+        if index is None or index in self._touched or event.graph_id in self.flow.graphs.session_graphs:
+            return True
+        taken = self.flow.events.execution_inputs(index)
+        if not taken or not self._carriers.isdisjoint(taken.values()):
+            self._touch(index)
+            return True
+        if index not in self._passed_over:
+            for tensor_id in taken.values():
+                self._takers.setdefault(tensor_id, set()).add(index)
+        self._passed_over.setdefault(index, []).append(event)
+        return False
+
+    def _touch(self, execution_index: int) -> None:
+        if execution_index in self._touched:
+            return
+        self._touched.add(execution_index)
+        execution = self.flow.events.execution(execution_index)
+        for tensor_id, _ in self.flow.events.execution_outputs(execution_index).values():
+            self._carry(tensor_id)
+        if execution is not None:
+            for input_index, tensor_id in self.flow.events.execution_inputs(execution_index).items():
+                if self.flow.resources.can_write(execution, input_index):
+                    self._carry(tensor_id)
+        for event in self._passed_over.pop(execution_index, ()):
+            self._look_at(event)
+
+    def _carry(self, tensor_id: int) -> None:
+        if tensor_id in self._carriers:
+            return
+        self._carriers.add(tensor_id)
+        for taker in self._takers.pop(tensor_id, ()):
+            self._touch(taker)
+        for handle in self._eagerly_written.get(tensor_id, ()):
+            self._carry(handle)
 
     def _walk(self, start: TensorEvent, *, limit: int) -> list[tuple[TensorEvent, int | None, _Edge | None]]:
         """Returns (tensor, index of the one that it was found from, the edge between), the earliest first."""
@@ -216,10 +269,16 @@ class _Search:
                 found.append((edge.user, place, edge))
         return found
 
-    def _written(self, spoilt: set[int], start: TensorEvent, *, before: int | None) -> dict[int, tuple[int, ...]]:
+    def _written(self, spoilt: set[int], *, before: int) -> dict[int, tuple[int, ...]]:
         """Returns, by the written tensor, the handles of the variables that it was written to."""
+
+        def is_wanted(execution: Execution) -> bool:
+            inputs = self.flow.events.execution_inputs(execution.execution_index).values()
+            is_touched = execution.execution_index in self._touched or not self._carriers.isdisjoint(inputs)
+            return is_touched and execution.event_index < before
+
         found: dict[int, set[int]] = {}
-        for write in self.flow.resources.all_writes(after=start.execution_index, before=before):
+        for write in self.flow.resources.all_writes(is_wanted=is_wanted):
             rows = [trace.event or trace.health for trace in map(self._traced, write.values)]
             written = {row.event_index for row in rows if row is not None} & spoilt
             handles = [trace.place for trace in map(self._traced, write.handles)] if written else []

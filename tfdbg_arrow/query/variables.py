@@ -113,17 +113,10 @@ class Resources:
                 return event
         return None
 
-    def all_writes(self, *, after: int | None, before: int | None) -> Iterator[WriteSite]:
-        """Yields every recorded write to resources.
-
-        Args:
-            after: Only by this execution and later ones; None: all.
-            before: Only by executions that start before this event_index; None: all.
-        """
+    def all_writes(self, *, is_wanted: Callable[[Execution], bool]) -> Iterator[WriteSite]:
+        """Yields every recorded write to resources by chosen executions."""
         for execution in self._events.executions_of(self._writing_functions()):
-            if (after is not None and execution.execution_index < after) or (
-                before is not None and execution.event_index >= before
-            ):
+            if not is_wanted(execution):
                 continue
             graph_id = self._graphs.function_graphs.get(execution.op_type, execution.graph_id)
             if graph_id is not None:
@@ -132,6 +125,19 @@ class Resources:
             ids = list(self._events.execution_inputs(execution.execution_index).values())
             if ids:
                 yield WriteSite((EagerValue(ids[0]),), tuple(map(EagerValue, ids[1:])))
+
+    def eagerly_written(self) -> dict[int, set[int]]:
+        """Returns, by eager tensor, the handles of the resources that eager ops wrote it to."""
+        writers = [name for name, graph_id in self._events.op_types() if graph_id is None and _WRITER.fullmatch(name)]
+        found: dict[int, set[int]] = {}
+        for tensor_id, handle in self._events.taken_together(writers):
+            found.setdefault(tensor_id, set()).add(handle)
+        return found
+
+    def can_write(self, execution: Execution, input_index: int) -> bool:
+        """Returns whether an execution may write to the resource that it takes as an input."""
+        graph_id = self._graphs.function_graphs.get(execution.op_type, execution.graph_id)
+        return self._writes(execution.op_type, graph_id, input_index)
 
     def _writing_functions(self) -> list[str]:
         """Returns the types of the executions that write to resources: ops, and functions that do at any depth."""

@@ -1,0 +1,57 @@
+"""Alignment of sequences, against what every alignment must keep."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfdbg_arrow.query.diff import sequences
+from tfdbg_arrow.query.diff.sequences import align, match_rest
+
+TOKENS = st.lists(st.integers(0, 4), max_size=30)
+
+
+def tokens(values: list[int]) -> sequences.Tokens:
+    return np.array(values, np.int64)
+
+
+@given(TOKENS, TOKENS)
+def test_pairs_are_equal_rise_on_both_sides_and_none_is_left_that_fits(a: list[int], b: list[int]) -> None:
+    pairs = align([tokens(a)], [tokens(b)])
+    assert all(a[i] == b[j] for i, j, _ in pairs)
+    assert all(i < k and j < m for (i, j, _), (k, m, _) in itertools.pairwise(pairs))
+    ends = [(-1, -1, 0), *pairs, (len(a), len(b), 0)]
+    for (i, j, _), (k, m, _) in itertools.pairwise(ends):
+        assert not set(a[i + 1 : k]) & set(b[j + 1 : m])
+
+
+@given(TOKENS, st.integers(0, 29), st.integers(0, 4))
+def test_one_edit_leaves_one_token(values: list[int], place: int, token: int) -> None:
+    edited = [*values[:place], token, *values[place:]]
+    assert len(align([tokens(values)], [tokens(edited)])) == len(values)
+
+
+def test_a_later_level_aligns_only_between_the_pairs_of_the_earlier() -> None:
+    strict = [tokens([1, 2, 3, 4]), tokens([1, 9, 3, 8])]
+    loose = [tokens([0, 5, 0, 6]), tokens([0, 5, 0, 5])]
+    assert align([strict[0], loose[0]], [strict[1], loose[1]]) == [(0, 0, 0), (1, 1, 1), (2, 2, 0)]
+
+
+def test_what_has_another_order_is_matched_in_the_end() -> None:
+    a, b = tokens([7, 7, 8]), tokens([8, 7, 7])
+    assert match_rest(a, b, np.array([0, 2]), np.array([0, 2])) == [(0, 2), (2, 0)]
+
+
+def test_too_many_edits_are_counted_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequences, "_MAX_EDITS", 1)
+    pairs = align([tokens([1, 2, 1, 2, 5, 5, 1])], [tokens([2, 1, 2, 1, 6, 6, 2])])
+    assert pairs
+    assert all(i < k and j < m for (i, j, _), (k, m, _) in itertools.pairwise(pairs))
+
+
+def test_nothing_aligns_with_nothing() -> None:
+    assert align([tokens([])], [tokens([1])]) == []

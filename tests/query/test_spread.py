@@ -1,0 +1,107 @@
+"""Spread: what a bad tensor spoilt; and either way as rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query import open_logdir, provenance, spread
+
+from .builder import CLEAN, INF, NAN, RunBuilder
+
+
+def training(tmp_path: Path) -> Path:
+    """A step that makes a NaN gradient, assigns it to a variable, and returns it; a second one reads the variable."""
+    run = RunBuilder("run-a")
+    stack = run.stack(("/home/me/train.py", 7, "step", "g = tf.math.log(x)", "user"))
+    graph = run.graph("step").op("x", "Placeholder").op("handle", "Placeholder", dtypes=["resource"])
+    graph.op("read", "ReadVariableOp", ["handle"]).op("Log", inputs=["x"], stack=stack).op("clip", "Minimum", ["Log"])
+    graph.op("assign", "AssignVariableOp", ["handle", "Log"], dtypes=[]).op("loss", "Mul", ["read", "Log"])
+    graph.op("Identity", inputs=["loss"])
+    graph.function("__inference_step_1", ["x"], ["Identity"], captures=["handle"])
+    for number, reads in enumerate((CLEAN, NAN)):
+        call = run.execution(
+            "__inference_step_1", graph=graph, inputs=[10 + number, 5], outputs={20 + number: "float32"}
+        )
+        log = NAN if number == 0 else CLEAN
+        place = {"execution": call, "step": 70 + number}
+        run.tensor(graph, "loss", NAN, **place)  # recorded before what it was computed from
+        for name, health in (("x", CLEAN), ("read", reads), ("Log", log), ("clip", CLEAN), ("Identity", NAN)):
+            run.tensor(graph, name, health, **place)
+        run.eager(call, NAN, tensor_id=20 + number)
+    return run.write(tmp_path)
+
+
+def test_it_goes_over_variables_and_calls_to_what_was_returned(tmp_path: Path) -> None:
+    found = spread(training(tmp_path), 4)
+    assert [
+        (
+            hop.op_name,
+            hop.execution_index,
+            hop.source_hop_index,
+            hop.input_index,
+            hop.how,
+            hop.variables,
+            hop.returned_by,
+        )
+        for hop in found.hops
+    ] == [
+        ("Log", 0, None, None, "start", (5,), ()),
+        ("loss", 0, 0, 1, "graph", (), ("step:0",)),
+        ("read", 1, 0, 0, "variable", (), ()),
+        ("loss", 1, 2, 0, "graph", (), ("step:0",)),
+    ]
+    assert (found.variables, found.returned_by, found.is_cut) == ((5,), ("step:0",), False)
+
+
+def test_it_starts_at_the_op_that_computed_what_only_passed(tmp_path: Path) -> None:
+    logdir = training(tmp_path)
+    with open_logdir(logdir) as opened:
+        ((last,),) = opened.rows("SELECT max(event_index) FROM tensor_health")
+    assert [hop.op_name for hop in spread(logdir, last).hops] == ["loss"]
+
+
+def test_its_limit_is_said(tmp_path: Path) -> None:
+    found = spread(training(tmp_path), 4, limit=2)
+    assert ([hop.op_name for hop in found.hops], found.is_cut) == (["Log", "loss"], True)
+
+
+def test_a_healthy_tensor_spoils_nothing(tmp_path: Path) -> None:
+    logdir = training(tmp_path)
+    with pytest.raises(QueryError, match="event 2 of run run-a holds no infinity and no NaN"):
+        spread(logdir, 2)
+    with pytest.raises(QueryError, match="limit is 0"):
+        spread(logdir, 4, limit=0)
+
+
+def test_rows_are_flat(tmp_path: Path) -> None:
+    found = spread(training(tmp_path), 4)
+    rows = found.rows()
+    assert [tuple(row) for row in rows] == [found.columns()] * 4
+    assert {key: rows[0][key] for key in ("shape", "variables", "returned_by", "file_path", "lineno")} == {
+        "shape": "[2]",
+        "variables": "5",
+        "returned_by": "",
+        "file_path": "/home/me/train.py",
+        "lineno": 7,
+    }
+
+
+def test_within_one_call_a_recursive_query_goes_the_same_way(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("a", "Exp").op("b", "Neg", ["a"]).op("c", "Sub", ["b", "a"]).op("d", "Abs")
+    graph.op("e", "AddV2", ["c", "d"])
+    for name, health in (("e", NAN), ("a", INF), ("b", INF), ("c", NAN), ("d", CLEAN)):
+        run.tensor(graph, name, health)
+    logdir = run.write(tmp_path)
+    with open_logdir(logdir) as opened:
+        way = opened.rows(
+            "WITH RECURSIVE way(event_index, depth) AS (SELECT CAST(0 AS BIGINT), 0 UNION ALL "
+            "SELECT e.source_event_index, w.depth + 1 FROM way AS w "
+            "JOIN edge_health AS e ON e.run_id = 'run-a' AND e.event_index = w.event_index AND e.source_is_bad) "
+            "SELECT event_index, min(depth) FROM way GROUP BY event_index ORDER BY event_index"
+        )
+    assert way == [(0, 0), (1, 2), (2, 2), (3, 1)]
+    assert sorted(hop.event_index for hop in provenance(logdir, 0).hops) == [index for index, _ in way]

@@ -1,0 +1,168 @@
+"""diff: where two runs of a program first diverge."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+from tfdbg_arrow.errors import LogdirError, QueryError
+from tfdbg_arrow.query.callsites import CallSites
+from tfdbg_arrow.query.coverage import check_run
+from tfdbg_arrow.query.diff.answer import Diff
+from tfdbg_arrow.query.diff.calls import align_executions
+from tfdbg_arrow.query.diff.candidates import find_candidates
+from tfdbg_arrow.query.diff.comparing import compare
+from tfdbg_arrow.query.diff.describing import Describer
+from tfdbg_arrow.query.diff.divergence import describe_divergence
+from tfdbg_arrow.query.diff.elements import compare_elements
+from tfdbg_arrow.query.diff.environment import environment_differences, incomparable
+from tfdbg_arrow.query.diff.ops import OpAligner
+from tfdbg_arrow.query.diff.pairing import pair_tensors
+from tfdbg_arrow.query.diff.roots import Roots
+from tfdbg_arrow.query.diff.stack_keys import StackKeys
+from tfdbg_arrow.query.diff.summary import count_pairs, find_dtype_changes, find_unaligned
+from tfdbg_arrow.query.diff.tolerance import DEFAULT_GROWTH, Tolerance
+from tfdbg_arrow.query.diff.workspace import SIDES, Workspace
+from tfdbg_arrow.query.info import Run
+from tfdbg_arrow.query.logdir import Logdir, open_logdir
+
+
+def diff(
+    a: Logdir | str | Path,
+    b: Logdir | str | Path | None = None,
+    *,
+    run_a: str | None = None,
+    run_b: str | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    growth: float = DEFAULT_GROWTH,
+    known: str | None = None,
+    limit: int = 20,
+) -> Diff:
+    """Compares two runs of a program, op by op, call by call, step by step.
+
+    Executions are aligned by what they run, the user's stack and their order; the ops of the graphs that they call by
+    type, stack and order of creation; what ran in a call by call site, iteration and op. Nothing that a process
+    numbers is compared: ids, names with a number at the end, the order of arrival.
+
+    Two tensors agree whose largest difference is within `atol + rtol * scale`, the scale being the largest magnitude
+    in either (`tfdbg_arrow.query.diff.tolerance` says why). An op diverges where its output does not agree and its
+    inputs do, or differ by far less: what grew from rounding, op by op, is not a divergence.
+
+    Args:
+        a: A logdir, or its path.
+        b: Another, or its path; None: the same, with two runs.
+        run_a: The run of A; None: the only one, or of a logdir with two runs that is compared with itself the older.
+        run_b: The run of B; None: as run_a, the newer.
+        rtol: Relative tolerance; None: 16 units in the last place of the coarsest dtype in which a difference came up.
+        atol: Absolute tolerance; None: where the coarser of both dtypes loses its relative precision.
+        growth: How many times the relative difference of its inputs an op may show.
+        known: A regular expression for the whole of an op's name or type: ops that are known to diverge, as where a
+            loss is scaled, and behind which one looks.
+        limit: At most so many entries in `Diff.unaligned`.
+
+    Raises:
+        LogdirError: A path is not a logdir that can be read.
+        QueryError: A run or a tolerance cannot be used, or the runs have nothing in common.
+        BrokenPartError: A part cannot be read.
+    """
+    tolerance = Tolerance(rtol, atol, growth)
+    if known is not None:
+        _check_pattern(known)
+    if limit < 0:
+        raise QueryError(f"limit is {limit}, expected a number of ops from 0 on.")
+    with contextlib.ExitStack() as stack:
+        open_a = _open(a, stack)
+        open_b = open_a if b is None or b is a else _open(b, stack)
+        chosen = _choose(open_a, open_b, run_a, run_b)
+        work = stack.enter_context(Workspace())
+        return _compare(work, ((open_a, chosen[0].run_id), (open_b, chosen[1].run_id)), chosen, tolerance, known, limit)
+
+
+def _compare(
+    work: Workspace,
+    sides: tuple[tuple[Logdir, str], tuple[Logdir, str]],
+    runs: tuple[Run, Run],
+    tolerance: Tolerance,
+    known: str | None,
+    limit: int,
+) -> Diff:
+    for name, (logdir, run_id) in zip(SIDES, sides, strict=True):
+        work.stage(name, logdir, run_id=run_id)
+    describers = (Describer(sides[0][0], run_id=sides[0][1]), Describer(sides[1][0], run_id=sides[1][1]))
+    flows = (describers[0].flow, describers[1].flow)
+    graphs = (flows[0].graphs, flows[1].graphs)
+    stacks = StackKeys(sides)
+    aligner = OpAligner(graphs[0], graphs[1], stacks, (work.recorded_ops("a"), work.recorded_ops("b")))
+    executions = align_executions(sides, graphs, stacks)
+    call_sites = (CallSites(graphs[0], flows[0].events), CallSites(graphs[1], flows[1].events))
+    graph_pairs = pair_tensors(work, executions, graphs, call_sites, aligner)
+    compare_elements(work, sides, tolerance)
+    compare(work, tolerance)
+    counts = count_pairs(work, graph_pairs, executions)
+    if not counts.num_aligned and not len(executions.a):
+        raise QueryError(
+            f"nothing of run {runs[0].run_id} has a counterpart in run {runs[1].run_id}; are they runs of one program?"
+        )
+    find_candidates(work, tolerance, known=known)
+    roots = Roots(work, flows[0], tolerance)
+    found = roots.first()
+    unaligned, is_cut = find_unaligned(work, describers, limit=limit)
+    divergence = None if found is None else describe_divergence(found, describers, sides, graph_pairs, work)
+    return Diff(
+        run_a=runs[0].run_id,
+        run_b=runs[1].run_id,
+        divergence=divergence,
+        num_aligned=counts.num_aligned,
+        num_compared=counts.num_compared,
+        num_differing=counts.num_differing,
+        num_aligned_executions=len(executions.a),
+        num_aligned_ops=counts.num_aligned_ops,
+        only_a=counts.only_a,
+        only_b=counts.only_b,
+        unaligned=unaligned,
+        is_cut=is_cut,
+        is_search_cut=roots.is_cut,
+        dtype_changes=find_dtype_changes(work),
+        environment=environment_differences(sides),
+        incomparable=incomparable(runs),
+        rtol=tolerance.rtol,
+        atol=tolerance.atol,
+        growth=tolerance.growth,
+    )
+
+
+def _open(logdir: Logdir | str | Path, stack: contextlib.ExitStack) -> Logdir:
+    if isinstance(logdir, Logdir):
+        return logdir
+    if isinstance(logdir, (str, Path)):
+        return stack.enter_context(open_logdir(logdir))
+    # What two runs need lies in DuckDB: other engines would have to join over two logdirs.
+    raise LogdirError(f"logdir is {logdir!r}, expected a path or what open_logdir() returned.")
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise QueryError(f"known is {pattern!r}, which is no regular expression: {error}.") from None
+
+
+def _choose(a: Logdir, b: Logdir, run_a: str | None, run_b: str | None) -> tuple[Run, Run]:
+    runs = (a.runs(), b.runs())
+    is_same = a.path == b.path
+    if is_same and run_a is None and run_b is None and len(runs[0]) == 2:
+        return runs[0][0], runs[0][1]
+    chosen = []
+    for name, logdir, known, wanted, other in (("a", a, runs[0], run_a, run_b), ("b", b, runs[1], run_b, run_a)):
+        check_run(logdir, wanted)
+        fitting = [run for run in known if wanted in (None, run.run_id)]
+        if wanted is None and is_same and len(fitting) == 2 and other is not None:
+            fitting = [run for run in fitting if run.run_id != other]
+        if len(fitting) != 1:
+            names = ", ".join(run.run_id for run in known[:3]) + (", …" if len(known) > 3 else "")
+            has = f"has {len(known)} runs ({names})" if known else "has no run"
+            raise QueryError(f"{logdir.path} {has}; choose one with run_{name} (--run-{name}).")
+        chosen.append(fitting[0])
+    return chosen[0], chosen[1]

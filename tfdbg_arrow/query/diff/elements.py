@@ -1,0 +1,256 @@
+"""How far the elements of paired tensors lie apart, in batches of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfdbg_arrow.query.diff.tolerance import MAX_RTOL, PRECISIONS, UNITS, Tolerance, precision_sql
+from tfdbg_arrow.query.diff.workspace import Workspace
+from tfdbg_arrow.query.logdir import Logdir
+
+_BATCH_BYTES = 32 * 2**20
+_BATCH_PAIRS = 50_000
+
+Array = npt.NDArray[np.generic]
+
+
+def _e4m3fn_table() -> npt.NDArray[np.float32]:
+    bits = np.arange(256)
+    exponent, mantissa = (bits >> 3) & 15, bits & 7
+    magnitude = np.where(exponent == 0, mantissa * 2.0**-9, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
+    magnitude[(bits & 127) == 127] = np.nan
+    return np.where(bits & 128, -magnitude, magnitude).astype(np.float32)
+
+
+_E4M3FN = _e4m3fn_table()
+_DECODERS: dict[str, Callable[[npt.NDArray[np.uint8]], Array]] = {
+    "bfloat16": lambda raw: (raw.view("<u2").astype(np.uint32) << 16).view(np.float32),
+    "float8_e5m2": lambda raw: (raw.astype(np.uint16) << 8).view(np.float16),
+    "float8_e4m3fn": lambda raw: _E4M3FN[raw],
+}
+_NUMPY_DTYPES = frozenset(
+    {"bool", "complex128", "complex64", "float16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+
+
+def decode(raw: npt.NDArray[np.uint8], dtype: str) -> Array | None:
+    """Returns the elements in a tensor's bytes, or None for a dtype that is not decoded."""
+    if dtype in _NUMPY_DTYPES:
+        return raw.view(np.dtype(dtype).newbyteorder("<"))
+    decoder = _DECODERS.get(dtype)
+    return None if decoder is None else decoder(raw)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Pairs whose values fit into memory together."""
+
+    event_a: npt.NDArray[np.int64]
+    event_b: npt.NDArray[np.int64]
+    dtypes: list[tuple[str, str]]
+
+
+def compare_elements(
+    work: Workspace, sides: tuple[tuple[Logdir, str], tuple[Logdir, str]], tolerance: Tolerance
+) -> None:
+    """Makes the table `element_difference` of the table `pair`.
+
+    Its columns: `event_a`, `difference` (the greatest absolute difference; of other dtypes than floating ones how many
+    elements differ), `scale_a` and `scale_b` (largest magnitudes of finite elements), `num_apart` (elements beyond
+    the tolerance), `num_nonfinite` (elements that are infinite or NaN in one run, and not the same in the other).
+
+    Args:
+        work: Where both runs were staged.
+        sides: The logdir and the run id of each.
+        tolerance: What counts as rounding.
+    """
+    names = ("event_a", "difference", "scale_a", "scale_b", "num_apart", "num_nonfinite")
+    work.load("element_difference", names, [], (int, float, float, float, int, int))
+    if not all(_has_values(logdir, run_id) for logdir, run_id in sides):
+        return
+    eps = 0.0
+    for batch in _batches(work):
+        tables = [
+            _values(logdir, run_id, events)
+            for (logdir, run_id), events in zip(sides, (batch.event_a, batch.event_b), strict=True)
+        ]
+        found, eps = _differences(batch, tables, eps, tolerance)
+        if found is not None:
+            work.append_arrow("element_difference", found)
+
+
+def read_element_pair(
+    sides: tuple[tuple[Logdir, str], tuple[Logdir, str]], event_a: int, event_b: int, dtypes: tuple[str, str]
+) -> tuple[Array, Array] | None:
+    """Returns the elements of one pair, flat; None where one run did not keep them."""
+    found = []
+    for (logdir, run_id), event, dtype in zip(sides, (event_a, event_b), dtypes, strict=True):
+        table = _values(logdir, run_id, np.array([event], np.int64))
+        if not table.num_rows:
+            return None
+        elements = decode(np.frombuffer(table.column("value")[0].as_py(), np.uint8), dtype)
+        if elements is None:
+            return None
+        found.append(elements)
+    return found[0], found[1]
+
+
+def element_distance(a: Array, b: Array) -> npt.NDArray[np.float64]:
+    """Returns how far each element of one array is from that of the other; infinity where one is not finite."""
+    if not (np.issubdtype(a.dtype, np.inexact) and np.issubdtype(b.dtype, np.inexact)):
+        return np.asarray(a != b, np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    wide = np.complex128 if np.iscomplexobj(a) or np.iscomplexobj(b) else np.float64
+    with np.errstate(all="ignore"):
+        wide_a, wide_b = np.asarray(a, wide), np.asarray(b, wide)
+        distance = np.asarray(np.abs(np.subtract(wide_a, wide_b)), np.float64)
+        same = (wide_a == wide_b) | (np.isnan(wide_a) & np.isnan(wide_b))
+    distance[~finite] = np.where(same[~finite], 0.0, np.inf)
+    return distance
+
+
+def _has_values(logdir: Logdir, run_id: str) -> bool:
+    return bool(logdir.rows("SELECT 1 FROM tensor_value WHERE run_id = ? LIMIT 1", [run_id]))
+
+
+def _batches(work: Workspace) -> Iterator[_Batch]:
+    """Yields the pairs of equal shape in the order of A, so that little of each table is read twice."""
+    events = (
+        "SELECT event_a, event_b, dtype_a, dtype_b FROM element_batch WHERE batch = ? AND more = ? ORDER BY event_a"
+    )
+    names = ", ".join(f"'{name}'" for name in sorted((*_DECODERS, *_NUMPY_DTYPES)))
+    # One join a statement: equal shapes must not become what a planner joins by.
+    work.execute(
+        "CREATE OR REPLACE TABLE element_pair AS SELECT p.event_a, p.event_b, h.dtype, h.shape, h.size "
+        "FROM pair AS p JOIN health_a AS h ON h.event_index = p.event_a "
+        f"WHERE h.size > 0 AND h.dtype IN ({names})"
+    )
+    work.execute(
+        "CREATE OR REPLACE TABLE element_batch AS SELECT event_a, event_b, dtype_a, dtype_b, "
+        f"CAST(floor(sum(num_bytes) OVER (ORDER BY event_a) / {_BATCH_BYTES}) AS BIGINT) AS batch, "
+        f"CAST(floor(row_number() OVER (ORDER BY event_a) / {_BATCH_PAIRS}) AS BIGINT) AS more FROM ("
+        "SELECT p.event_a, p.event_b, p.dtype AS dtype_a, h.dtype AS dtype_b, 8 * p.size AS num_bytes "
+        "FROM element_pair AS p JOIN health_b AS h ON h.event_index = p.event_b "
+        f"WHERE p.shape = h.shape AND h.dtype IN ({names}) "
+        f"AND {precision_sql('kind', 'p.dtype')} = {precision_sql('kind', 'h.dtype')}) AS e"
+    )
+    for batch, more in work.rows("SELECT DISTINCT batch, more FROM element_batch ORDER BY ALL"):
+        table = work.arrow(
+            events,
+            [batch, more],
+        )
+        yield _Batch(
+            table.column("event_a").to_numpy(),
+            table.column("event_b").to_numpy(),
+            list(zip(table.column("dtype_a").to_pylist(), table.column("dtype_b").to_pylist(), strict=True)),
+        )
+
+
+def _values(logdir: Logdir, run_id: str, events: npt.NDArray[np.int64]) -> pa.Table:
+    """Returns event_index and value of those tensors whose values were kept."""
+    return logdir.arrow(
+        "SELECT event_index, value FROM tensor_value WHERE run_id = $run_id AND event_index >= $first "
+        "AND event_index <= $last AND event_index IN (SELECT unnest($events))",
+        {"run_id": run_id, "first": int(events.min()), "last": int(events.max()), "events": events.tolist()},
+    )
+
+
+def _differences(
+    batch: _Batch, tables: list[pa.Table], eps: float, tolerance: Tolerance
+) -> tuple[pa.Table | None, float]:
+    """Returns the rows of a batch, and the coarsest eps of a dtype in which a difference came up so far."""
+    places = [_places(table, events) for table, events in zip(tables, (batch.event_a, batch.event_b), strict=True)]
+    is_kept = (places[0] >= 0) & (places[1] >= 0)
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index in np.flatnonzero(is_kept).tolist():
+        groups.setdefault(batch.dtypes[index], []).append(index)
+    chosen, measured = [], []
+    for dtypes, indexes in groups.items():
+        members = np.array(indexes, np.int64)
+        a, sizes_a = _joined(tables[0], places[0][members], dtypes[0])
+        b, sizes_b = _joined(tables[1], places[1][members], dtypes[1])
+        if not np.array_equal(sizes_a, sizes_b):
+            continue  # values that do not go with their shapes, as in a damaged part
+        group = _Group(dtypes, a, b, sizes_a)
+        chosen.append((members, group))
+        if dtypes[0] != dtypes[1] or group.has_difference:
+            eps = max(eps, PRECISIONS[dtypes[0]].eps, PRECISIONS[dtypes[1]].eps)
+    for members, group in chosen:
+        rtol = min(UNITS * eps, MAX_RTOL) if tolerance.rtol is None else tolerance.rtol
+        measured.append(group.rows(batch.event_a[members], rtol))
+    return (pa.concat_tables(measured) if measured else None), eps
+
+
+class _Group:
+    """The elements of several pairs of the same dtypes, one behind the other."""
+
+    def __init__(self, dtypes: tuple[str, str], a: Array, b: Array, sizes: npt.NDArray[np.int64]) -> None:
+        self._is_exact = PRECISIONS[dtypes[0]].kind not in ("float", "complex")
+        self._a, self._b = a, b
+        self._sizes = sizes
+        self._starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        self._distance = element_distance(a, b)
+        self.has_difference = bool(self._distance.any())
+
+    def rows(self, events: npt.NDArray[np.int64], rtol: float) -> pa.Table:
+        starts = self._starts
+        if self._is_exact:
+            num_apart = np.add.reduceat(self._distance, starts)
+            zeros = np.zeros(len(starts))
+            return _table(events, num_apart, zeros, zeros, num_apart, zeros)
+        is_nonfinite = np.isinf(self._distance)
+        distance = np.where(is_nonfinite, 0.0, self._distance)
+        scales = [np.maximum.reduceat(_magnitudes(side), starts) for side in (self._a, self._b)]
+        limits = np.repeat(rtol * np.maximum(*scales), self._sizes)
+        return _table(
+            events,
+            np.maximum.reduceat(distance, starts),
+            scales[0],
+            scales[1],
+            np.add.reduceat((distance > limits).astype(np.int64), starts),
+            np.add.reduceat(is_nonfinite.astype(np.int64), starts),
+        )
+
+
+def _magnitudes(elements: Array) -> npt.NDArray[np.float64]:
+    with np.errstate(all="ignore"):
+        magnitudes = np.abs(elements).astype(np.float64)
+    magnitudes[~np.isfinite(magnitudes)] = 0.0
+    return magnitudes
+
+
+def _table(events: npt.NDArray[np.int64], *columns: npt.NDArray[np.generic]) -> pa.Table:
+    names = ("difference", "scale_a", "scale_b", "num_apart", "num_nonfinite")
+    kinds = (np.float64, np.float64, np.float64, np.int64, np.int64)
+    cells = {name: column.astype(kind) for name, column, kind in zip(names, columns, kinds, strict=True)}
+    return pa.table({"event_a": events, **cells})
+
+
+def _places(table: pa.Table, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Returns the row of each event in a table, -1 where it has none."""
+    found = table.column("event_index").to_numpy()
+    if not len(found):
+        return np.full(len(events), -1, np.int64)
+    order = np.argsort(found)
+    places = np.minimum(np.searchsorted(found, events, sorter=order), len(found) - 1)
+    return np.where(found[order[places]] == events, order[places], -1)
+
+
+def _joined(table: pa.Table, places: npt.NDArray[np.int64], dtype: str) -> tuple[Array, npt.NDArray[np.int64]]:
+    """Returns the elements of rows of a table one behind the other, and how many each has."""
+    values = table.column("value").combine_chunks().cast(pa.large_binary()).take(pa.array(places))
+    offsets = np.frombuffer(values.buffers()[1], np.int64)[: len(values) + 1]
+    data = values.buffers()[2]
+    raw = np.frombuffer(data if data is not None else b"", np.uint8)[offsets[0] : offsets[-1]]
+    elements = decode(raw, dtype)
+    assert elements is not None
+    itemsize = len(raw) // len(elements) if len(elements) else 1
+    sizes = pc.binary_length(values).to_numpy() // itemsize
+    return elements, sizes.astype(np.int64)

@@ -1,0 +1,127 @@
+"""Workspace: a DuckDB database, for as long as a comparison takes, with what it needs of both runs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.health import HEALTH_COLUMNS
+from tfdbg_arrow.query.logdir import Logdir
+
+SIDES = ("a", "b")
+
+_HEALTH = tuple(name for name in HEALTH_COLUMNS if name not in ("event_index", "shape"))
+_TABLES = {
+    "health": (
+        "SELECT event_index, scope, coalesce(execution_index, -1) AS execution_index, coalesce(step_id, 0) AS step_id, "
+        "coalesce(frame_id, 0) AS frame_id, coalesce(iteration, -1) AS iteration, "
+        "coalesce(call_site, '?') AS call_site, graph_id, op_name, op_type, output_slot, tensor_id, device_id, "
+        f"CAST(shape AS VARCHAR) AS shape, {', '.join(_HEALTH)} FROM tensor_health"
+    ),
+    "execution": (
+        "SELECT execution_index, event_index, coalesce(graph_id, -1) AS graph_id, op_type, stack_trace_id "
+        "FROM execution"
+    ),
+    "execution_input": "SELECT execution_index, input_index, tensor_id FROM execution_input",
+    "function_input": (
+        "SELECT DISTINCT graph_id, op_name, input_index FROM graph_function_input WHERE output_slot IS NULL"
+    ),
+}
+"""What is copied of each run, by the name that it has here with the side behind."""
+
+
+class Workspace:
+    """A database in a temporary directory; a context manager.
+
+    What does not fit into `memory_limit` goes to files there, so that the size of the runs decides the time only.
+
+    Attributes:
+        connection: The database.
+    """
+
+    def __init__(self, *, memory_limit: str = "2GB") -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="tfdbg_arrow_diff_")
+        path = Path(self._directory.name)
+        self.connection = duckdb.connect(
+            ":memory:",  # a database in a file would be flushed to the disk, for nothing
+            config={
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+                "memory_limit": memory_limit,
+                "temp_directory": str(path / "spill"),
+                "preserve_insertion_order": False,
+            },
+        )
+        self.connection.execute("SET enable_progress_bar = false")
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.connection.close()
+        self._directory.cleanup()
+
+    def stage(self, side: str, logdir: Logdir, *, run_id: str) -> None:
+        """Copies what is needed of a run; the tables are called `health_a`, `execution_b` and so on."""
+        for name, select in _TABLES.items():
+            path = Path(self._directory.name) / f"{name}_{side}.parquet"
+            joint = " AND " if " WHERE " in select else " WHERE "
+            logdir.rows(f"COPY ({select}{joint}run_id = {_literal(run_id)}) TO {_literal(str(path))} (FORMAT parquet)")
+            self.execute(f"CREATE VIEW {name}_{side} AS SELECT * FROM read_parquet({_literal(str(path))})")
+
+    def recorded_ops(self, side: str) -> frozenset[tuple[int, str]]:
+        """Returns the ops in graphs of which a run recorded a tensor, as (graph id, name)."""
+        rows = self.rows(f"SELECT DISTINCT graph_id, op_name FROM health_{side} WHERE scope = 'graph'")
+        return frozenset((graph_id, op_name) for graph_id, op_name in rows)
+
+    def load(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[object]], types: Sequence[type]) -> None:
+        """Makes a table of rows."""
+        kinds = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
+        cells = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+        arrays = [pa.array(cell, kinds[kind]) for cell, kind in zip(cells, types, strict=True)]
+        self.load_arrow(name, pa.table(arrays, names=list(columns)))
+
+    def load_arrow(self, name: str, table: pa.Table) -> None:
+        """Makes a table of an Arrow table."""
+        self.connection.register("incoming", table)
+        self.connection.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM incoming")
+        self.connection.unregister("incoming")
+
+    def append_arrow(self, name: str, table: pa.Table) -> None:
+        """Adds the rows of an Arrow table with the same columns to a table."""
+        self.connection.register("incoming", table)
+        self.connection.execute(f"INSERT INTO {name} SELECT * FROM incoming")
+        self.connection.unregister("incoming")
+
+    def execute(self, statement: str) -> None:
+        """Runs a statement."""
+        self.connection.execute(statement)
+
+    def arrow(self, query: str, parameters: Sequence[object] = ()) -> pa.Table:
+        """Returns every row of a query as an Arrow table."""
+        return self.connection.sql(query, params=list(parameters)).to_arrow_table()
+
+    def rows(self, query: str, parameters: Sequence[object] | dict[str, object] = ()) -> list[tuple[Any, ...]]:
+        """Returns every row of a query.
+
+        Raises:
+            QueryError: DuckDB refuses a parameter, as a regular expression that it does not know.
+        """
+        given = parameters if isinstance(parameters, dict) else list(parameters)
+        try:
+            return self.connection.execute(query, given).fetchall()
+        except duckdb.InvalidInputException as error:
+            raise QueryError(str(error)) from error
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
