@@ -2,7 +2,7 @@
 # compiler have to be there; without a compiler the package is installed without its native core. The tests of Spark
 # want Java 17 or newer too, and say so where it is missing.
 #
-#   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first
+#   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first, also as a page
 #   make test      linters, types, layers, the specification's freshness, and the tests
 #   make exhaustive  the tests that take long: every mode beside Debugger V2's
 #   make format    format the code
@@ -26,6 +26,8 @@ BUILD_SOURCES := pyproject.toml CMakeLists.txt tfdbg_arrow/_version.py \
 # The requirements that the last goal installed into the environment: test.txt holds demo.txt, which holds build.txt.
 DEMO_REQUIREMENTS := requirements/build.txt requirements/demo.txt
 TEST_REQUIREMENTS := $(DEMO_REQUIREMENTS) requirements/test.txt
+# The browser in which the viewer is tested: Debian's.
+CHROMIUM := /usr/bin/chromium
 
 .PHONY: demo test exhaustive lint format protos clean distclean
 .DELETE_ON_ERROR:
@@ -35,7 +37,7 @@ demo: $(STAMPS)/demo $(STAMPS)/package
 	@rm -rf $(DEMO_LOGDIR)
 	$(BIN)/python examples/demo.py --logdir $(DEMO_LOGDIR)
 
-test: lint
+test: lint $(CHROMIUM)
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not exhaustive"
 
 exhaustive: $(STAMPS)/test $(STAMPS)/package
@@ -79,6 +81,16 @@ $(STAMPS)/demo: $(DEMO_REQUIREMENTS) | $(STAMPS)/venv
 $(STAMPS)/test: $(TEST_REQUIREMENTS) | $(STAMPS)/venv
 	$(PIP) install --quiet -r requirements/test.txt
 	@touch $@ $(STAMPS)/demo
+
+# Where it cannot be installed from here, the tests that need it fail and say so.
+$(CHROMIUM):
+	@if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		{ apt-get update -q && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -q --no-install-recommends chromium; } >&2 || \
+			echo "chromium could not be installed: the viewer's tests in a browser will fail." >&2; \
+	else \
+		echo "The viewer's tests in a browser need $@: apt-get install -y chromium, as root." >&2; \
+	fi
 
 $(STAMPS)/package: $(BUILD_SOURCES) | $(STAMPS)/demo
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .

@@ -5,13 +5,14 @@ mistake: `model` ends in a softmax, and `loss` takes the logarithm of what comes
 itself, the softmax of an unlikely class is too small for a float32 and becomes 0; log(0) is -infinity, 0 * -infinity
 is NaN, and one step later every weight is NaN. All that one sees is an accuracy that stays at chance.
 
-    python examples/demo.py              # trains to NaN, then names the op, its input and the line
+    python examples/demo.py              # trains to NaN, names the op, its input and the line, and writes a page
     python examples/demo.py --fix        # the same model with the loss computed from logits: nothing to find
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import subprocess
 import sys
@@ -155,7 +156,15 @@ def main() -> int:
     command = [sys.executable, "-m", "tfdbg_arrow", "first-nonfinite", logdir]
     exit_code = subprocess.run(command, check=False).returncode
     # 1 means that something was found: that is what the demo is for.
-    return 0 if exit_code in (0, 1) else exit_code
+    if exit_code not in (0, 1):
+        return exit_code
+
+    if importlib.util.find_spec("jinja2") is None:
+        print("\nFor the same as a page: pip install 'tfdbg-arrow[viewer]'")
+        return 0
+    page = f"{logdir.rstrip('/')}.html"
+    print(f"\n$ tfdbg-arrow report {logdir} -o {page}", flush=True)
+    return subprocess.run([sys.executable, "-m", "tfdbg_arrow", "report", logdir, "-o", page], check=False).returncode
 
 
 if __name__ == "__main__":

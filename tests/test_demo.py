@@ -38,6 +38,11 @@ def final_accuracy(output: str) -> float:
     return float(match[1])
 
 
+def report(logdir: Path) -> str:
+    """Returns the page that the demo wrote beside its logdir."""
+    return logdir.with_name(f"{logdir.name}.html").read_text(encoding="utf-8")
+
+
 def words(text: str) -> str:
     """Returns the text with all white space as single spaces, however wide the terminal was."""
     return " ".join(text.split())
@@ -55,6 +60,9 @@ def test_the_bug_is_named(tmp_path: Path) -> None:
     assert "Softmax" in answer
     assert words(text) in words(answer)
     assert re.search(rf"demo\.py\D{{1,20}}{number}\b", words(answer)), answer
+    page = report(logdir)
+    assert "-Inf first came up in Log:0, in the function loss." in page
+    assert len(page.encode()) < 1_000_000
 
     first = tfdbg_arrow.first_nonfinite(logdir)
     assert first is not None
@@ -79,6 +87,7 @@ def test_the_mended_model_learns_and_has_nothing_to_find(tmp_path: Path) -> None
 
     assert final_accuracy(output) > 90
     assert tfdbg_arrow.first_nonfinite(logdir) is None
+    assert "Nothing is bad: none of " in report(logdir)
     health = tfdbg_arrow.open_logdir(logdir).sql(
         "SELECT count(*), count(*) FILTER (num_neg_inf + num_pos_inf + num_nan > 0), max(step) FROM tensor_health"
     )

@@ -121,7 +121,7 @@ def test_the_wheel_holds_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sources = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "tfdbg_arrow").rglob("*")
-        if path.suffix in {".py", ".pyi", ".sql", ".typed"}
+        if path.suffix in {".css", ".html", ".js", ".py", ".pyi", ".sql", ".svg", ".typed"}
     }
     assert "tfdbg_arrow/py.typed" in sources
     assert sources - names == set()

@@ -220,6 +220,21 @@ def many(run: RunBuilder) -> None:
         run.tensor(graph, f"op_{index}", NAN)
 
 
+def test_the_origin_among_many_bad_tensors_takes_little_memory(tmp_path: Path) -> None:
+    """After its first NaN nearly every tensor of a training is bad: joined with each other they are millions."""
+    run = RunBuilder("run-a")
+    run.eager(run.execution("Log", outputs={0: "float32"}), INF, tensor_id=0)
+    for tensor_id in range(1, 8000):
+        run.eager(
+            run.execution("Mul", inputs=[tensor_id - 1], outputs={tensor_id: "float32"}), NAN, tensor_id=tensor_id
+        )
+    with open_logdir(run.write(tmp_path)) as logdir:
+        logdir.connection.execute("SET memory_limit = '256MB'")
+        logdir.connection.execute("SET temp_directory = ''")
+        found = alerts(logdir, kinds=["nonfinite_origin"]).alerts
+    assert [alert.op_type for alert in found] == ["Log"]
+
+
 def test_what_the_limit_leaves_out_is_counted(tmp_path: Path) -> None:
     logdir = write(many, tmp_path / "logdir")
     found = alerts(logdir, kinds=["nonfinite", "nonfinite_origin"], limit=3)

@@ -19,11 +19,13 @@ from tfdbg_arrow.cli import (
     first_nonfinite,
     import_dump,
     info,
+    report,
     run,
     schema,
     show,
     sql,
     upload,
+    view,
     why,
 )
 from tfdbg_arrow.cli.output import printable
@@ -85,6 +87,8 @@ app.command("schema")(schema.schema)
 app.command("coverage")(coverage.coverage)
 app.command("doctor")(doctor.doctor)
 app.command("info")(info.info)
+app.command("view")(view.view)
+app.command("report")(report.report)
 app.command("upload")(upload.upload)
 app.command("export")(export.export)
 app.command("import")(import_dump.import_dump)

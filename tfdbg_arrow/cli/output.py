@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import csv
-import dataclasses
 import json
-import math
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+from tfdbg_arrow.json_values import to_json
+from tfdbg_arrow.printable import printable, printable_line
+
+__all__ = [
+    "JsonOption",
+    "cell_text",
+    "console",
+    "print_csv",
+    "print_json",
+    "printable",
+    "printable_line",
+    "progress",
+    "styled",
+    "to_json",
+]
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 _WIDTH_OF_A_FILE = 100_000
-_UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-
-
-def printable(text: str) -> str:
-    r"""Returns a text with everything escaped that a terminal would act on, as `\x1b`, `\n`, `\u202e`.
-
-    What a logdir holds is untrusted: file names, op names and source lines can carry control sequences.
-    """
-    return "".join(
-        character if unicodedata.category(character) not in _UNPRINTABLE else _escape(character) for character in text
-    )
-
-
-def printable_line(text: str) -> str:
-    """Returns a line of source as `printable` does, its tabs as spaces."""
-    return printable(text.expandtabs(4))
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape", errors="backslashreplace").decode("ascii")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -77,31 +68,6 @@ def cell_text(value: Any) -> str:
 def print_json(value: Mapping[str, Any]) -> None:
     """Prints one JSON object on stdout; see `to_json`."""
     typer.echo(json.dumps(to_json(value), allow_nan=False, indent=2))
-
-
-def to_json(value: Any) -> Any:
-    """Returns a value as JSON can hold it.
-
-    A dataclass becomes an object with its attributes. A float that is not finite becomes "NaN",
-    "Infinity" or "-Infinity"; bytes become base64; times ISO 8601; what else JSON lacks its text.
-    """
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [to_json(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(bytes(value)).decode("ascii")
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return str(value)
 
 
 @contextlib.contextmanager

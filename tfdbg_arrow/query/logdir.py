@@ -107,6 +107,7 @@ class Logdir(Answers):
         self._parts: Mapping[str, tuple[str, ...]] = {}
         self._by_run: dict[str, dict[str, tuple[str, ...]]] = {}
         self._scopes: OrderedDict[str, _SubLogdir] = OrderedDict()
+        self._derived: list[weakref.ref[Logdir]] = []
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self.bad_runs = BadRuns(self)
         self.op_digests = OpDigests(self)
@@ -141,6 +142,16 @@ class Logdir(Answers):
         """Closes the connection; relations taken from it cannot be read any more."""
         self._connection.close()
         self._remove_spill()
+
+    def interrupt(self) -> None:
+        """Ends the query that runs now in another thread, there with a QueryError; does nothing where none runs."""
+        # Without the lock, which the query holds.
+        with contextlib.suppress(duckdb.Error):
+            self._connection.interrupt()
+        for derived in list(self._derived):
+            one = derived()
+            if one is not None:
+                one.interrupt()
 
     def refresh(self) -> None:
         """Reads the manifests again, so that the views show the parts that are live now.
@@ -486,6 +497,8 @@ class _SubLogdir(Logdir):
         run_id = self._run_ids[0] if loads else None
         self._views = _prepared(self._connection, check=whole._check, run_id=run_id)
         self._scopes = OrderedDict()
+        self._derived = []
+        whole._derived[:] = [*(other for other in whole._derived if other() is not None), weakref.ref(self)]
         self._kept = OrderedDict()
         self.bad_runs = BadRuns(self)
         self.op_digests = OpDigests(self)

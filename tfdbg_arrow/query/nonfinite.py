@@ -259,7 +259,7 @@ class _RunReader:
             return self._describe(event)
 
     def _describe(self, event: TensorEvent) -> NonFinite:
-        stack = self._stacks.stack(self.flow.stack_trace_id(event))
+        inputs, stack = self.inputs_and_stack(event)
         expected_reason = self.expectation.reason(event)
         return NonFinite(
             run_id=self._run_id,
@@ -272,7 +272,7 @@ class _RunReader:
             output_slot=event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
             is_origin=self.origins.verdict(event).is_origin,
-            inputs=tuple(self._input(input_) for input_ in self.flow.inputs_of(event)),
+            inputs=inputs,
             stack=stack,
             source=user_source(stack),
             is_expected=expected_reason is not None,
@@ -280,6 +280,11 @@ class _RunReader:
             worker=self._worker,
             left_out=self._left_out,
         )
+
+    def inputs_and_stack(self, event: TensorEvent) -> tuple[tuple[InputTensor, ...], tuple[Frame, ...]]:
+        """Returns what the op of a tensor took, and the stack that made or ran it."""
+        inputs = tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
+        return inputs, self._stacks.stack(self.flow.stack_trace_id(event))
 
     def _input(self, input_: Input) -> InputTensor:
         trace = input_.trace
@@ -361,3 +366,28 @@ def _bad_runs(logdir: Engine, kinds: tuple[str, ...], *, run_id: str | None) -> 
         [run_id, run_id],
     )
     return [row[0] for row in rows]
+
+
+def inputs_and_stack(
+    logdir: Engine, event_index: int, *, run_id: str
+) -> tuple[tuple[InputTensor, ...], tuple[Frame, ...]]:
+    """Returns what the op of a recorded tensor, bad or not, took in that very call and iteration, and its stack.
+
+    Args:
+        logdir: The logdir.
+        event_index: The tensor's row in tensor_health.
+        run_id: The run.
+
+    Returns:
+        (its inputs in order, its stack with the innermost frame first); see `NonFinite`.
+
+    Raises:
+        QueryError: The run has no such row.
+        BrokenPartError: A part cannot be read.
+    """
+    reader = _RunReader(logdir, run_id=run_id, kinds=KINDS)
+    with reader.flow.lock:
+        event = reader.flow.events.event(event_index)
+        if event is None:
+            raise QueryError(f"event {event_index} of run {run_id} is no row of tensor_health.")
+        return reader.inputs_and_stack(event)

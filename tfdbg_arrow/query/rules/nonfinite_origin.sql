@@ -10,8 +10,9 @@ WITH bad AS (
     FROM tensor_health
     WHERE has_inf_or_nan
 ),
--- The executions that took a bad tensor, each once: joined without that, bad rows would meet all others of their run.
 took AS (
+    -- The executions that took a bad tensor, each once: joined without that, bad rows would meet all others of their
+    -- run.
     SELECT DISTINCT i.run_id, i.execution_index
     FROM execution_input AS i
     JOIN bad AS a ON a.run_id = i.run_id AND a.tensor_id = i.tensor_id

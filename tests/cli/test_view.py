@@ -1,0 +1,88 @@
+"""`tfdbg-arrow view` and `tfdbg-arrow report`: what they print, serve and write."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from http.cookiejar import CookieJar
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tfdbg_arrow.cli import app
+
+from ..query.builder import NAN, RunBuilder
+
+COMMAND = [sys.executable, "-m", "tfdbg_arrow"]
+
+
+def run_cli(*args: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    run = RunBuilder("run-a")
+    run.tensor(run.graph("f").op("x", "Log"), "x", NAN)
+    return run.write(tmp_path / "logdir")
+
+
+def test_view_prints_an_address_that_opens_the_page_and_ends_on_ctrl_c(logdir: Path) -> None:
+    command = [*COMMAND, "view", str(logdir), "--no-open", "--run", "run-a", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline()]
+            while lines[-1] and lines[-1] != "}\n":
+                lines.append(process.stdout.readline())
+            printed = json.loads("".join(lines))
+            assert printed["url"].startswith(f"http://127.0.0.1:{printed['port']}/?token=")
+            assert (printed["logdir"], printed["host"]) == (str(logdir), "127.0.0.1")
+            opener = urllib.request.build_opener(
+                urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(CookieJar())
+            )
+            with opener.open(printed["url"], timeout=60) as answer:
+                assert answer.url == f"http://127.0.0.1:{printed['port']}/?run=run-a"
+                assert "NaN first came up in x:0, in the function f." in answer.read().decode()
+        finally:
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout, stderr) == (0, "", "")
+
+
+def test_view_tells_at_once_what_it_cannot_show(logdir: Path, tmp_path: Path) -> None:
+    missing = run_cli("view", tmp_path / "nothing", "--no-open")
+    assert (missing.exit_code, missing.stdout) == (2, "")
+    assert "nothing" in missing.stderr
+    unknown = run_cli("view", logdir, "--no-open", "--run", "evil")
+    assert unknown.exit_code == 2
+    assert unknown.stderr == f"tfdbg-arrow: run 'evil' is not in {logdir}; it holds run-a.\n"
+
+
+def test_report_writes_one_file_and_says_what_it_left_out(logdir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.html"
+    result = run_cli("report", logdir, "-o", file)
+    assert (result.exit_code, result.stdout) == (0, f"{file}: {file.stat().st_size:,} bytes\n")
+    printed = json.loads(run_cli("report", logdir, "-o", file, "--json").stdout)
+    assert printed == {"logdir": str(logdir), "report": str(file), "bytes": file.stat().st_size, "left_out": []}
+
+
+def test_report_tells_what_it_cannot_write(logdir: Path, tmp_path: Path) -> None:
+    result = run_cli("report", logdir, "-o", tmp_path / "no" / "out.html")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the report cannot be written to" in result.stderr
+
+
+@pytest.mark.parametrize(("command", "package"), [("view", "starlette"), ("report", "jinja2")])
+def test_without_the_extra_one_is_told_what_to_install(command: str, package: str, logdir: Path) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; sys.argv = ['tfdbg-arrow', {command!r}, {str(logdir)!r}]; "
+    code += "from tfdbg_arrow.cli import main; main()"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr == (
+        f"tfdbg-arrow: tfdbg-arrow {command} needs the package {package}; pip install 'tfdbg-arrow[viewer]'.\n"
+    )

@@ -1,0 +1,57 @@
+"""Debian's chromium, driven by playwright, and what a page must not do in it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """Yields a browser with a new, empty profile."""
+    assert CHROMIUM.exists(), f"the viewer is tested in {CHROMIUM}, which is missing: apt-get install -y chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextlib.contextmanager
+def watched_page(browser: Browser, **settings: Any) -> Iterator[Page]:
+    """Yields a page, and makes sure that it asked nobody but its own server and that nothing in it went wrong."""
+    context = browser.new_context(**settings)
+    # A refusal by the policy is told on the console too.
+    context.add_init_script(
+        "addEventListener('securitypolicyviolation', (event) => console.error('policy: ' + event.violatedDirective))"
+    )
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    asked: list[str] = []
+    wrong: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    yield page
+    assert wrong == []
+    assert {urlsplit(url).hostname for url in asked if not url.startswith(("file:", "data:"))} <= {"127.0.0.1"}
+    context.close()

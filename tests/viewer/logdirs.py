@@ -1,0 +1,91 @@
+"""Small logdirs to look at: a model that takes the logarithm of 0, a healthy one, and one made by an enemy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..query.builder import CLEAN, NAN, RunBuilder, counts
+
+TRAIN = "/home/me/train.py"
+TEXT = """import tensorflow as tf
+
+def model(images):
+    return tf.nn.softmax(dense(images))
+
+def loss(probs):
+    log_probs = tf.math.log(probs)
+    scaled = tf.sqrt(offset)
+    return -log_probs
+"""
+FRAMEWORK = ("/site/tensorflow/ops.py", 10, "apply_op", None, "framework")
+
+SCRIPT = "</script><script>alert(1)</script>"
+BIDI = "\u202eevil\u2066"
+HOSTILE = (
+    f"{SCRIPT}<img src=x onerror=alert(2)>",
+    "\"' onmouseover='alert(3)' x=\"",
+    f"{BIDI}\x1b[31mred\x07",
+    '=HYPERLINK("http://evil.test","x")',
+    "javascript:alert(4)",
+    "{{ 7 * 7 }}{% raw %}",
+    "<!--<script>-->]]>",
+    "x" * 65_536,
+)
+"""Texts that must come to nothing wherever they stand."""
+
+
+def line(run: RunBuilder, lineno: int, func: str) -> int:
+    """Adds a stack: a line of TRAIN below a frame of the framework."""
+    return run.stack(FRAMEWORK, (TRAIN, lineno, func, TEXT.splitlines()[lineno - 1].strip(), "user"))
+
+
+def log_of_zero(path: Path, *, run_id: str = "run-a", **settings: object) -> Path:
+    """Softmax gives 2 zeros, Log makes -Inf of them at event 3, and so on; Sqrt makes a NaN of its own at event 5."""
+    run = RunBuilder(run_id, **settings)
+    run.add("source_file", source_file_id=0, file_path=TRAIN, source_text=TEXT)
+    run.add("source_file", source_file_id=1, file_path=FRAMEWORK[0], source_text=None)
+    graph = (
+        run.graph("loss")
+        .op("images", "Placeholder", stack=line(run, 3, "model"))
+        .op("probs", "Softmax", ["images"], stack=line(run, 4, "model"))
+        .op("Log", "Log", ["probs"], stack=line(run, 7, "loss"))
+        .op("offset", "Placeholder", stack=line(run, 6, "loss"))
+        .op("Sqrt", "Sqrt", ["offset"], stack=line(run, 8, "loss"))
+        .op("Neg", "Neg", ["Log"], stack=line(run, 9, "loss"))
+        .op("handle", "VarHandleOp", dtypes=("float32",), not_recorded="op_regex")
+        .function("__inference_loss_7", ["images"], ["Neg"])
+    )
+    call = run.execution("__inference_loss_7", graph=graph, stack=line(run, 9, "loss"))
+    run.tensor(graph, "images", {**CLEAN, "step": 0}, execution=call)
+    run.tensor(graph, "probs", {**counts(zero=2, pos=4), "step": 1}, execution=call)
+    run.tensor(graph, "Log", {**counts(neg_inf=2, neg=4), "step": 1}, execution=call)
+    run.tensor(graph, "offset", {**counts(neg=1, pos=1), "step": 1}, execution=call)
+    run.tensor(graph, "Sqrt", {**NAN, "step": 2}, execution=call)
+    run.tensor(graph, "Neg", {**counts(pos_inf=2, pos=4), "step": 2}, execution=call)
+    return run.write(path)
+
+
+def healthy(path: Path) -> Path:
+    """One tensor without an infinity; its op's second output was not recorded."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Mul").op("y", "Add", not_recorded="op_regex")
+    run.tensor(graph, "x", CLEAN)
+    return run.write(path)
+
+
+def hostile(path: Path) -> Path:
+    """Every text that a recording can hold is one of HOSTILE; the ops go bad, so that all pages show them."""
+    run = RunBuilder("run-a", host_name=HOSTILE[0], command_line=f'["{SCRIPT}"]', worker=HOSTILE[1])
+    for number, text in enumerate(HOSTILE):
+        run.add("source_file", source_file_id=number, file_path=text, source_text=f"{text}\n{text}\n")
+        graph = run.graph(text)
+        stack = run.stack((text, 1, text, text, "user"), (text, 2, text, text, "framework"))
+        op = text.replace(":", ";")  # behind a colon the builder expects the output's slot
+        graph.op(f"in-{op}", text, stack=stack).op(op, text, [f"in-{op}"], stack=stack)
+        graph.op(f"not-{op}", text, not_recorded=text)
+        run.tensor(graph, f"in-{op}", CLEAN)
+        run.tensor(graph, op, NAN)
+        run.add("mark", event_index=0, label=text, value=text)
+        run.add("capture_stat", stat="dropped", subject=text, reason=text)
+        run.execution(text, stack=stack)
+    return run.write(path)

@@ -1,0 +1,77 @@
+"""A viewer that serves in a thread, and requests written out, so that they hold what a browser would not send."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfdbg_arrow.viewer.reading import Reader
+from tfdbg_arrow.viewer.server import listen
+
+TOKEN = "the-token"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: status, headers in lower case, body."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8")
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server: its port, and the cookie that its token was turned into."""
+
+    port: int
+    cookie: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(self, target: str, *, method: str = "GET", cookie: str | None = None, **headers: str) -> Answer:
+        """Sends a request with its target as it stands; a header is given as sec_fetch_site=…; cookie '' sends none."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.putrequest(method, target, skip_host="host" in headers, skip_accept_encoding=True)
+            sent = self.cookie if cookie is None else cookie
+            if sent:
+                connection.putheader("Cookie", sent)
+            for name, value in headers.items():
+                connection.putheader(name.replace("_", "-"), value)
+            connection.endheaders()
+            response = connection.getresponse()
+            fields = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, fields, response.read())
+        finally:
+            connection.close()
+
+
+@contextlib.contextmanager
+def serving(logdir: Path, **settings: Any) -> Iterator[Served]:
+    """Yields a server over a logdir."""
+    with contextlib.closing(Reader(logdir, **settings)) as reader:
+        server = listen(reader, token=TOKEN)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            yield Served(server.port, f"tfdbg_arrow_{server.port}={TOKEN}")
+        finally:
+            server.stop()
+            thread.join()

@@ -1,0 +1,159 @@
+"""The pages in a real browser: nothing leaves the host, nothing is refused, and the keyboard is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tfdbg_arrow.viewer.report import write_report
+
+from . import logdirs
+from .browser import chromium, watched_page
+from .serving import TOKEN, Served, serving
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return logdirs.log_of_zero(tmp_path_factory.mktemp("logdir"))
+
+
+@pytest.fixture(scope="module")
+def served(path: Path) -> Iterator[Served]:
+    with serving(path) as server:
+        yield server
+
+
+def test_with_the_keyboard_alone_from_the_page_to_the_source_line_of_the_second_alert(
+    browser: Browser, served: Served
+) -> None:
+    with watched_page(browser) as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        assert page.url == f"{served.url}/"
+        expect(page.get_by_role("heading", level=1)).to_contain_text("-Inf first came up in Log:0")
+        page.keyboard.press("g")
+        page.keyboard.press("a")
+        page.wait_for_url("**/alerts")
+        page.keyboard.press("n")
+        page.keyboard.press("n")
+        expect(page.locator(":focus")).to_have_text("Sqrt:0")
+        page.keyboard.press("s")
+        page.wait_for_url("**/source?**")
+        expect(page.locator(".row.lit")).to_contain_text("scaled = tf.sqrt(offset)")
+        expect(page.locator(".row.lit")).to_be_in_viewport()
+
+
+def test_enter_opens_n_goes_on_and_the_stack_unfolds(browser: Browser, served: Served) -> None:
+    with watched_page(browser) as page:
+        page.goto(f"{served.url}/alerts?token={TOKEN}")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/tensor?**event=3")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("Log:0")
+        framework = page.locator(".stack .framework")
+        expect(framework).to_be_hidden()
+        page.get_by_text("All 2 frames").click()
+        expect(framework).to_be_visible()
+        page.keyboard.press("n")
+        page.wait_for_url("**/tensor?**event=5")
+        page.keyboard.press("p")
+        page.wait_for_url("**/tensor?**event=3")
+        page.keyboard.press("]")
+        page.wait_for_url("**/tensor?**event=4")
+
+
+def test_a_search_is_an_address_and_only_bad_ones_can_be_shown(browser: Browser, served: Served) -> None:
+    with watched_page(browser) as page:
+        page.goto(f"{served.url}/tensors?token={TOKEN}")
+        rows = page.locator("table.rows tbody tr")
+        expect(rows).to_have_count(6)
+        page.keyboard.press("/")
+        page.keyboard.type("sqr")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/tensors?run=run-a&name=sqr")
+        expect(rows).to_have_count(1)
+        page.get_by_role("link", name="clear").click()
+        page.get_by_label("only bad").check()
+        page.wait_for_url("**/tensors?run=run-a&bad=1")
+        expect(rows).to_have_count(3)
+        page.get_by_label("Step", exact=True).fill("2")
+        page.get_by_role("button", name="Jump").click()
+        page.wait_for_url("**step=2")
+        expect(rows).to_have_count(2)
+
+
+def test_help_and_the_theme(browser: Browser, served: Served) -> None:
+    with watched_page(browser, color_scheme="light") as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        background = "getComputedStyle(document.body).backgroundColor"
+        light = page.evaluate(background)
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+        page.get_by_role("button", name="Light or dark").click()
+        dark = page.evaluate(background)
+        assert dark != light
+        page.goto(f"{served.url}/alerts")
+        assert page.evaluate(background) == dark
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(
+    "target", ["/", "/alerts", "/tensors", "/source?line=7", "/tensor?event=6", "/provenance?event=6"]
+)
+def test_pages_are_as_wide_as_the_window_and_every_control_has_a_name(
+    browser: Browser, served: Served, target: str, width: int
+) -> None:
+    with watched_page(browser, viewport={"width": width, "height": 800}) as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        page.goto(served.url + target)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        for control in page.locator("button:visible, select:visible, input:visible, main a:visible").all():
+            assert control.evaluate("(e) => (e.ariaLabel || e.labels?.[0]?.innerText || e.innerText).trim()")
+
+
+def test_an_enemys_recording_does_nothing(browser: Browser, tmp_path: Path) -> None:
+    with serving(logdirs.hostile(tmp_path)) as served, watched_page(browser) as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        for target in ("/alerts", "/tensors", "/source", "/tensor?event=1"):
+            page.goto(served.url + target)
+            page.keyboard.press("j")
+            expect(page.locator("main")).to_contain_text("onerror=alert(2)")
+
+
+def test_a_report_opens_from_disk_and_is_walked_by_keys(browser: Browser, path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    write_report(path, file)
+    with watched_page(browser) as page:
+        page.goto(file.as_uri())
+        expect(page.get_by_role("heading", level=1).first).to_contain_text("-Inf first came up in Log:0")
+        page.keyboard.press("g")
+        page.keyboard.press("a")
+        page.locator(".alert .name", has_text="Sqrt:0").first.focus()
+        page.keyboard.press("s")
+        expect(page.locator("#sources .row.lit", has_text="scaled = tf.sqrt(offset)")).to_be_in_viewport()
+        page.locator(".alert .name", has_text="Sqrt:0").first.click()
+        expect(page.locator("details#tensor-2")).to_have_attribute("open", "")
+        expect(page.locator("details#tensor-2 .excerpt .lit")).to_contain_text("scaled = tf.sqrt(offset)")
+        main, source = page.locator("main").bounding_box(), page.locator("#sources .file").bounding_box()
+        assert main is not None
+        assert source is not None
+        assert source["width"] > 0.9 * main["width"] - 60
+
+
+def test_an_enemys_report_does_nothing(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    write_report(logdirs.hostile(tmp_path / "logdir"), file)
+    with watched_page(browser) as page:
+        page.goto(file.as_uri())
+        expect(page.locator("main")).to_contain_text("onmouseover")
+        assert page.evaluate("JSON.parse(document.getElementById('data').textContent).overview.verdict") == "bad"

@@ -1,0 +1,107 @@
+"""Whatever a recording holds, a page shows it as text: no element, no attribute, no direction, no control character."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tfdbg_arrow.viewer.report import write_report
+
+from . import logdirs
+from .serving import Served, serving
+
+ELEMENTS = frozenset(
+    re.findall(
+        r"\w+",
+        """a b body button code datalist details dialog div footer form g h1 h2 head header html input kbd label li link
+        main meta nav ol option p pre rect script section select span summary svg table tbody td th thead title tr
+        ul""",
+    )
+)
+FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+class Reading(HTMLParser):
+    """What a browser would make of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: set[str] = set()
+        self.attributes: set[tuple[str, str]] = set()
+        self.targets: set[str] = set()
+        self.scripts: list[tuple[tuple[str, str | None], ...]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        self.attributes |= {(tag, name) for name, _ in attrs}
+        self.targets |= {value or "" for name, value in attrs if name in ("href", "src", "action")}
+        if tag == "script":
+            self.scripts.append(tuple(attrs))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return logdirs.hostile(tmp_path_factory.mktemp("logdir"))
+
+
+@pytest.fixture(scope="module")
+def served(path: Path) -> Iterator[Served]:
+    with serving(path) as server:
+        yield server
+
+
+def check(text: str) -> Reading:
+    """Makes sure that a page holds nothing but what the templates put there."""
+    reading = Reading(text)
+    assert reading.elements <= ELEMENTS | {"style"}
+    assert {name for _, name in reading.attributes if name.startswith("on") or name == "style"} == set()
+    assert FORBIDDEN.search(text) is None
+    assert not any(re.match(r"\s*(javascript|data|https?):", target, re.IGNORECASE) for target in reading.targets)
+    return reading
+
+
+SOURCES = [f"/source?file={quote(text)}" for text in logdirs.HOSTILE[:-1]]
+EVENTS = [f"/tensor?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
+
+
+@pytest.mark.parametrize(
+    "target", ["/", "/alerts", "/tensors", "/source", "/provenance?event=1", *EVENTS, *SOURCES, "/tensors?name=%3Cb%3E"]
+)
+def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> None:
+    answer = served.ask(target)
+    assert answer.status == 200
+    reading = check(answer.text)
+    assert reading.scripts == [(("src", "/static/viewer.js"),)]
+    assert len(answer.body) < 3_000_000
+
+
+@pytest.mark.parametrize("target", ["/overview.json", "/alerts.json", "/tensors.json", "/source.json", EVENTS[0]])
+def test_json_is_plain_and_whole(served: Served, target: str) -> None:
+    answer = served.ask(target.replace("tensor?", "tensor.json?"))
+    assert answer.status == 200
+    assert re.search(rb"[<>&\x00-\x1f\x7f-\xff]", answer.body) is None
+    assert logdirs.SCRIPT in str(answer.json)
+
+
+@pytest.mark.parametrize("text", logdirs.HOSTILE[:-1])
+def test_errors_hold_no_markup_of_the_address(served: Served, text: str) -> None:
+    answer = served.ask(f"/overview?run={quote(text)}")
+    assert answer.status == 404
+    check(answer.text)
+
+
+def test_a_report_holds_no_markup_of_the_recording(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    written = write_report(path, file)
+    text = file.read_text(encoding="utf-8")
+    own = text.replace("\n", "")
+    assert len(check(text).scripts) == 2
+    assert FORBIDDEN.search(own) is None
+    assert written.size == file.stat().st_size < 10_000_000

@@ -1,0 +1,94 @@
+"""The first screen: the origin, its inputs, its line; what rules found; what was not looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tfdbg_arrow.query import builtin_rules, open_logdir
+from tfdbg_arrow.viewer.pages.overview import OverviewPage, read_overview
+
+from ..query.builder import CLEAN, NAN, RunBuilder
+from . import logdirs
+
+
+def overview(path: Path, run_id: str | None = None) -> OverviewPage:
+    with open_logdir(path) as logdir:
+        return read_overview(logdir, run_id=run_id, rules_budget_s=1000)
+
+
+def test_the_three_questions_are_answered(tmp_path: Path) -> None:
+    page = overview(logdirs.log_of_zero(tmp_path))
+
+    assert (page.verdict, page.headline) == ("bad", "-Inf first came up in Log:0, in the function loss.")
+    assert page.why == "Log of 0: 2 of 6 elements are 0, and its logarithm is -Inf."
+    assert [(hop.op_name, hop.role, hop.num_zero) for hop in page.path] == [("probs", "cause", 2), ("Log", "origin", 0)]
+    assert page.source is not None
+    assert (page.source.frame.file_path, page.source.frame.lineno) == (logdirs.TRAIN, 7)
+    assert [line.text for line in page.source.lines if line.lineno == 7] == ["    log_probs = tf.math.log(probs)"]
+    assert page.num_unrecorded_inputs == 0
+
+
+def test_what_rules_found_comes_worst_first(tmp_path: Path) -> None:
+    page = overview(logdirs.log_of_zero(tmp_path))
+    found = [(rule.kind, rule.severity, rule.num_found, rule.first.op_name) for rule in page.rules]
+    assert found == [("nonfinite_origin", "error", 2, "Log"), ("nonfinite", "warning", 3, "Log")]
+
+
+def test_the_answer_does_not_wait_for_the_rules(tmp_path: Path) -> None:
+    with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
+        page = read_overview(logdir, rules_budget_s=0.0)
+    assert (page.verdict, page.rules) == ("bad", ())
+    assert page.unfinished_rules[:2] == ("nonfinite_origin", "nonfinite")
+    assert len(page.unfinished_rules) == len(builtin_rules())
+
+
+def test_the_strip_says_when_the_run_went_bad(tmp_path: Path) -> None:
+    strip = overview(logdirs.log_of_zero(tmp_path)).strip
+    assert strip is not None
+    assert (strip.first_bad_event_index, strip.first_bad_step, strip.num_buckets) == (3, 1, 6)
+    shown = [(bucket.first_event_index, bucket.num_tensors, bucket.num_bad) for bucket in strip.buckets]
+    assert shown == [(1, 1, 0), (2, 1, 0), (3, 1, 1), (4, 1, 0), (5, 1, 1), (6, 1, 1)]
+
+
+def test_a_healthy_run_says_so_and_what_was_not_looked_at(tmp_path: Path) -> None:
+    page = overview(logdirs.healthy(tmp_path))
+    assert (page.verdict, page.origin, page.path, page.rules) == ("healthy", None, (), ())
+    assert page.headline == "Nothing is bad: none of 1 recorded tensors holds an infinity or a NaN."
+    assert page.not_observed == "1 op outputs (op_regex)"
+
+
+def test_a_mode_that_does_not_look_is_no_healthy_run(tmp_path: Path) -> None:
+    run = RunBuilder("run-a", tensor_debug_mode="NO_TENSOR")
+    run.graph("f").op("x", "Mul")
+    page = overview(run.write(tmp_path))
+    assert page.verdict == "unmeasured"
+    assert page.headline == "Nothing is known of infinities and NaN: the mode NO_TENSOR does not look for them."
+
+
+def test_a_run_without_any_tensor_is_empty(tmp_path: Path) -> None:
+    page = overview(RunBuilder("run-a").write(tmp_path))
+    assert (page.verdict, page.headline, page.strip) == ("empty", "Nothing is recorded here yet.", None)
+
+
+def test_workers_stand_side_by_side_and_one_can_be_chosen(tmp_path: Path) -> None:
+    logdirs.log_of_zero(tmp_path, run_id="run-a", worker="worker:0")
+    other = RunBuilder("run-b", worker="worker:1", wall_time_ns=1_800_000_000_000_000_000)
+    other.tensor(other.graph("f").op("x", "Mul"), "x", CLEAN)
+    other.write(tmp_path)
+
+    page = overview(tmp_path)
+    facts = [(row.run.worker, row.num_tensors, row.num_bad, row.first_bad_step, row.last_step) for row in page.runs]
+    assert facts == [("worker:0", 6, 3, 1, 2), ("worker:1", 1, 0, None, None)]
+    assert page.origin is not None
+    assert page.origin.worker == "worker:0"
+    chosen = overview(tmp_path, "run-b")
+    assert (chosen.verdict, len(chosen.runs)) == ("healthy", 2)
+
+
+def test_an_unrecorded_input_is_counted_and_nothing_is_proven(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Mul", not_recorded="op_regex").op("y", "Log", ["x"])
+    run.tensor(graph, "y", NAN)
+    page = overview(run.write(tmp_path))
+    assert page.origin is not None
+    assert (page.origin.is_origin, page.num_unrecorded_inputs, page.why) == (False, 1, None)

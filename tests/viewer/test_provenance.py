@@ -1,0 +1,35 @@
+"""The way back of one bad tensor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.viewer.pages.provenance import read_provenance
+
+from . import logdirs
+
+
+def test_the_way_back_and_why(tmp_path: Path) -> None:
+    with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
+        page = read_provenance(logdir, 6, run_id="run-a")
+        cut = read_provenance(logdir, 6, run_id="run-a", limit=1)
+    assert [(hop.op_name, hop.role) for hop in page.provenance.path] == [
+        ("probs", "cause"),
+        ("Log", "origin"),
+        ("Neg", "propagator"),
+    ]
+    assert page.why == "Log of 0: 2 of 6 elements are 0, and its logarithm is -Inf."
+    assert (cut.provenance.is_cut, cut.provenance.path) == (True, ())
+
+
+def test_what_is_not_bad_has_none(tmp_path: Path) -> None:
+    with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
+        with pytest.raises(QueryError, match="holds no infinity and no NaN"):
+            read_provenance(logdir, 2, run_id="run-a")
+        with pytest.raises(NoSuchPageError):
+            read_provenance(logdir, 99, run_id="run-a")

@@ -1,0 +1,95 @@
+"""The report: one file, whole in itself, of a bounded size, that says what it left out."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.errors import LogdirError, QueryError
+from tfdbg_arrow.json_values import to_json
+from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.viewer.report import read_report, render_report, write_report
+
+from ..query.builder import NAN, RunBuilder
+from . import logdirs
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return logdirs.log_of_zero(tmp_path_factory.mktemp("logdir"))
+
+
+def test_it_loads_nothing_and_its_policy_allows_just_its_own_style_and_script(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    write_report(path, file)
+    text = file.read_text(encoding="utf-8")
+    assert re.search(r"""(src|href|action)=["'](?!#)""", text) is None
+    assert "url(" not in text
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    for name in ("style", "script"):
+        (content,) = re.findall(rf"<{name}>(.*?)</{name}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{name}-src &#39;sha256-{digest}&#39;" in policy[1] or f"{name}-src 'sha256-{digest}'" in policy[1]
+    assert policy[1].startswith(("default-src 'none'", "default-src &#39;none&#39;"))
+
+
+def test_it_holds_the_pages_and_their_data(path: Path) -> None:
+    with open_logdir(path) as logdir:
+        report = read_report(logdir)
+    text, left_out = render_report(report)
+    assert "-Inf first came up in Log:0, in the function loss." in text
+    assert [section.page.tensor.op_name for section in report.tensors] == ["Log", "probs", "Sqrt", "Neg"]
+    assert [section.page.file_path for section in report.sources] == [logdirs.TRAIN]
+    assert left_out == ("2 of 6 recorded tensors: all but those on the way to the origin and the first of each alert",)
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert json.loads(data)["overview"] == to_json(report.overview)
+
+
+def test_every_link_in_it_leads_somewhere(path: Path) -> None:
+    with open_logdir(path) as logdir:
+        text, _ = render_report(read_report(logdir))
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    targets = set(re.findall(r'href="#([^"]+)"', text))
+    assert {"overview", "alerts", "tensor-0", "source-0-L7"} <= targets
+    assert targets - set(ids) == set()
+
+
+def test_what_does_not_fit_is_left_out_and_named(path: Path) -> None:
+    with open_logdir(path) as logdir:
+        report = read_report(logdir)
+    whole = len(render_report(report)[0].encode())
+    text, left_out = render_report(report, max_bytes=whole - 1000)
+    assert len(text.encode()) <= whole - 1000
+    assert left_out[-1] == "the data of the pages as JSON: it did not fit"
+    assert left_out[-1] in text
+    least, left_out = render_report(report, max_bytes=1)
+    assert "-Inf first came up in Log:0" in least
+    assert [text.rpartition(":")[2] for text in left_out[1:]] == [" it did not fit"] * 1 + [" they did not fit"] * 3 + [
+        " it did not fit"
+    ]
+
+
+def test_many_alerts_are_cut(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f")
+    for number in range(30):
+        graph.op(f"op{number}", "Mul")
+        run.tensor(graph, f"op{number}", NAN)
+    with open_logdir(run.write(tmp_path)) as logdir:
+        report = read_report(logdir)
+    assert report.left_out[0] == "20 of 60 alerts: the first 20 a rule"
+
+
+def test_what_goes_wrong_is_one_clear_error(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(LogdirError, match="the report cannot be written to"):
+        write_report(path, tmp_path / "no" / "such" / "report.html")
+    with pytest.raises(QueryError, match="run 'evil' is not in"):
+        write_report(path, tmp_path / "report.html", run_id="evil")
+    assert list(tmp_path.iterdir()) == []

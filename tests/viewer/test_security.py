@@ -1,0 +1,169 @@
+"""Who may ask the server: its user, by the address that was printed; nobody else, and no page of anybody else."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.viewer.failures import TookTooLongError
+from tfdbg_arrow.viewer.reading import Reader
+from tfdbg_arrow.viewer.security import CONTENT_SECURITY_POLICY
+
+from . import logdirs
+from .serving import TOKEN, Served, serving
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    path = tmp_path_factory.mktemp("outside") / "logdir"
+    (path.parent / "secret.txt").write_text("secret")
+    with serving(logdirs.log_of_zero(path)) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def goes_on(served: Served) -> Iterator[None]:
+    """Whatever a test sends, the server answers its user after it."""
+    yield
+    assert served.ask("/overview.json").json["verdict"] == "bad"
+
+
+def test_the_token_becomes_a_cookie_and_leaves_the_address(served: Served) -> None:
+    answer = served.ask(f"/alerts?rule=nonfinite&token={TOKEN}", cookie="")
+    assert (answer.status, answer.headers["location"]) == (303, "/alerts?rule=nonfinite")
+    cookie, *attributes = answer.headers["set-cookie"].split("; ")
+    assert cookie == served.cookie
+    assert {attribute.lower() for attribute in attributes} == {"httponly", "path=/", "samesite=strict"}
+    assert served.ask("/alerts?rule=nonfinite", cookie=cookie).status == 200
+
+
+@pytest.mark.parametrize("target", ["/", "/overview.json", "/tensors?format=json", "/static/viewer.css", "/nowhere"])
+@pytest.mark.parametrize("cookie", ["", "tfdbg_arrow_1=the-token", "other=the-token"])
+def test_without_the_token_nothing_is_answered(served: Served, target: str, cookie: str) -> None:
+    answer = served.ask(target, cookie=cookie)
+    assert (answer.status, b"token is missing" in answer.body) == (403, True)
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "the-token&token=the-token", "%00", "%ED%A0%80", "%C3%A9"])
+def test_a_wrong_token_is_refused_even_with_the_cookie(served: Served, token: str) -> None:
+    assert served.ask(f"/?token={token}").status == 403
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.test", "evil.test:80", "127.0.0.1.evil.test", "localhost@evil.test", "", "[::1].evil", "127.0.0.1:x"]
+)
+def test_under_another_name_nothing_is_answered(served: Served, host: str) -> None:
+    assert served.ask("/overview.json", host=host).status == 400
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1234", "127.0.0.1:8888", "[::1]:8888"])
+def test_names_of_this_machine_are_its_own_whatever_the_port(served: Served, host: str) -> None:
+    assert served.ask("/overview.json", host=host).status == 200
+
+
+@pytest.mark.parametrize("target", ["/", "/overview.json", "/static/viewer.js", f"/?token={TOKEN}"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
+def test_another_sites_page_gets_nothing(served: Served, target: str, site: str) -> None:
+    assert served.ask(target, sec_fetch_site=site).status == 403
+
+
+@pytest.mark.parametrize("origin", ["http://evil.test", "null", "http://127.0.0.1:1", "https://127.0.0.1"])
+def test_another_origin_gets_nothing(served: Served, origin: str) -> None:
+    assert served.ask("/tensors.json", origin=origin, sec_fetch_site="same-origin").status == 403
+
+
+def test_its_own_pages_get_everything(served: Served) -> None:
+    assert served.ask("/tensors.json", origin=served.url, sec_fetch_site="same-origin").status == 200
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/../secret.txt",
+        "/static/../../secret.txt",
+        "/static/..%2f..%2fsecret.txt",
+        "/static/%2e%2e/%2e%2e/secret.txt",
+        "/static/%252e%252e%252fsecret.txt",
+        "/static/..%5csecret.txt",
+        "/static/..\\secret.txt",
+        "/static/%c0%ae%c0%ae/secret.txt",
+        "/static/.%00./secret.txt",
+        "/static//etc/passwd",
+        "//evil.test/",
+        "//evil.test/?token=the-token",
+        "/static/%2fetc%2fpasswd",
+        "/source/../../secret.txt",
+        "http://evil.test/",
+    ],
+)
+def test_no_path_leads_anywhere(served: Served, target: str) -> None:
+    answer = served.ask(target)
+    assert answer.status in (400, 404)
+    assert b"secret" not in answer.body.replace(b"secret.txt", b"")
+    assert "location" not in answer.headers
+
+
+@pytest.mark.parametrize("name", ["../secret.txt", "/etc/passwd", "..%2fsecret.txt", "secret.txt", "%00"])
+def test_no_file_of_this_machine_is_source(served: Served, name: str) -> None:
+    assert served.ask(f"/source.json?file={name}").status == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE"])
+def test_nothing_can_be_sent(served: Served, method: str) -> None:
+    assert served.ask("/", method=method).status == 405
+
+
+@pytest.mark.parametrize("target", ["/", "/overview.json", "/static/viewer.js", "/nowhere", "/tensors?limit=x"])
+@pytest.mark.parametrize("cookie", [None, ""])
+def test_every_answer_tells_the_browser_to_load_and_tell_nothing(
+    served: Served, target: str, cookie: str | None
+) -> None:
+    headers = served.ask(target, cookie=cookie).headers
+    assert headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == "no-store"
+    assert "server" not in headers
+
+
+def test_an_endless_query_is_ended(tmp_path: Path) -> None:
+    endless = "SELECT count(*) FROM range(1000000000000) AS a JOIN range(1000000000000) AS b ON a.range <> b.range"
+    with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path), timeout_s=0.3)) as reader:
+        with pytest.raises(TookTooLongError, match=r"took longer than 0\.3 seconds and was ended"):
+            reader.read("endless", lambda logdir: logdir.rows(endless))
+        assert reader.read("rows", lambda logdir: logdir.rows("SELECT count(*) FROM tensor_health")) == [(6,)]
+
+
+def test_a_huge_query_is_ended(tmp_path: Path) -> None:
+    huge = "SELECT list(range) FROM range(1000000000)"
+    with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path), memory_limit="64MB")) as reader:
+        with pytest.raises(QueryError, match="Out of Memory"):
+            reader.read("huge", lambda logdir: logdir.rows(huge))
+        assert reader.read("rows", lambda logdir: logdir.rows("SELECT count(*) FROM tensor_health")) == [(6,)]
+
+
+def test_while_one_page_is_read_others_are_answered(tmp_path: Path) -> None:
+    is_reading, may_end = threading.Event(), threading.Event()
+
+    def read_slowly(logdir: Logdir) -> str:
+        is_reading.set()
+        assert may_end.wait(60)
+        return str(logdir.rows("SELECT run_id FROM run")[0][0])
+
+    with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path))) as reader, ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(reader.read, "slow", read_slowly)
+        try:
+            assert is_reading.wait(60)
+            assert [run.run_id for run in reader.read("runs", Logdir.runs)] == ["run-a"]
+            assert not slow.done()
+        finally:
+            may_end.set()
+        assert slow.result() == "run-a"

@@ -1,0 +1,110 @@
+"""The server: every page as HTML and as JSON, one shape of error, and what the logdir holds now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.errors import LogdirError, SettingError
+from tfdbg_arrow.json_values import to_json
+from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.viewer import pages
+from tfdbg_arrow.viewer.pages import PAGES
+from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.viewer.reading import Reader
+from tfdbg_arrow.viewer.server import listen
+
+from ..query.builder import NAN, RunBuilder
+from . import logdirs
+from .serving import Served, serving
+
+QUERIES = {"tensor": "?event=6", "provenance": "?event=6", "source": "?line=7"}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return logdirs.log_of_zero(tmp_path_factory.mktemp("logdir"))
+
+
+@pytest.fixture(scope="module")
+def served(path: Path) -> Iterator[Served]:
+    with serving(path) as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", PAGES, ids=lambda kind: kind.name)
+def test_every_page_has_a_json_twin_of_the_same_data(kind: pages.PageKind, served: Served, path: Path) -> None:
+    query = QUERIES.get(kind.name, "")
+    html = served.ask(f"/{kind.name}{query}")
+    assert (html.status, html.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    json = served.ask(f"/{kind.name}.json{query}")
+    assert (json.status, json.headers["content-type"]) == (200, "application/json")
+    parameters = Parameters(dict(pair.split("=") for pair in query.removeprefix("?").split("&") if pair))
+    with open_logdir(path) as logdir:
+        expected = to_json(kind.read(logdir, parameters))
+    # How far the rules come depends on the machine.
+    changing = {"rules", "groups", "num_found", "silent_rules", "unfinished_rules"}
+    assert {**json.json, **dict.fromkeys(changing)} == {**expected, **dict.fromkeys(changing)}
+    assert json.json.keys() == expected.keys()
+    assert served.ask(f"/{kind.name}{query or '?'}&format=json").json == json.json
+
+
+def test_url_module_template_and_test_share_a_name() -> None:
+    directory = Path(pages.__file__).parent
+    for kind in PAGES:
+        assert kind.read.__module__ == f"tfdbg_arrow.viewer.pages.{kind.name}"
+        assert (directory / kind.template).is_file()
+        assert (Path(__file__).parent / f"test_{kind.name}.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "message"),
+    [
+        ("/nowhere.json", 404, "there is no page /nowhere.json"),
+        ("/tensor.json?event=77", 404, "event 77 of run run-a is no recorded tensor."),
+        ("/tensor.json", 400, "the address has no event; it needs one, as ?event=…."),
+        ("/tensor.json?event=-1", 400, "event is '-1', expected a whole number from 0 on."),
+        ("/tensors.json?at=99999999999999999999", 400, "expected a whole number from 0 on."),
+        ("/tensors.json?scope=evil", 400, "scope is 'evil', expected one of graph, execution, external."),
+        ("/alerts.json?rule=evil", 400, "rule is 'evil', expected one of"),
+        ("/overview.json?run=evil", 404, "run 'evil' is not in"),
+        ("/provenance.json?event=2", 400, "holds no infinity and no NaN"),
+        (f"/tensors.json?name={'x' * 20_000}", 400, "name has 20,000 characters"),
+    ],
+)
+def test_errors_have_one_shape(served: Served, target: str, status: int, message: str) -> None:
+    answer = served.ask(target)
+    assert (answer.status, answer.json["error"]["status"]) == (status, status)
+    assert message in answer.json["error"]["message"]
+    html = served.ask(target.replace(".json", ""))
+    assert (html.status, html.headers["content-type"]) == (status, "text/html; charset=utf-8")
+
+
+def test_a_page_shows_what_came_since(tmp_path: Path) -> None:
+    logdirs.healthy(tmp_path)
+    with serving(tmp_path) as served:
+        assert served.ask("/overview.json").json["verdict"] == "healthy"
+        run = RunBuilder("run-b")
+        run.tensor(run.graph("f").op("x", "Mul"), "x", NAN)
+        run.write(tmp_path)
+        assert served.ask("/overview.json").json["verdict"] == "bad"
+
+
+def test_a_healthy_page_without_javascript_says_it_all(tmp_path: Path) -> None:
+    with serving(logdirs.healthy(tmp_path)) as served:
+        text = served.ask("/").text
+    assert "Nothing is bad: none of 1 recorded tensors holds an infinity or a NaN." in text
+    assert "<b>Not looked at:</b> 1 op outputs (op_regex)." in text
+
+
+def test_what_cannot_be_served_is_told_at_once(tmp_path: Path, served: Served) -> None:
+    with pytest.raises(LogdirError):
+        Reader(tmp_path / "nothing")
+    reader = Reader(logdirs.healthy(tmp_path))
+    with pytest.raises(SettingError, match=rf"cannot listen at 127\.0\.0\.1 port {served.port}"):
+        listen(reader, token="t", port=served.port)
+    with pytest.raises(SettingError, match=r"cannot listen at no\.such\.host\.invalid"):
+        listen(reader, token="t", host="no.such.host.invalid")
+    reader.close()

@@ -1,0 +1,89 @@
+"""The source: a file as the run kept it, with what the run did on its lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.query.source_use import LineUse
+from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.viewer.pages.source import read_source
+
+from ..query.builder import CLEAN, NAN, RunBuilder
+from . import logdirs
+
+
+def use(lineno: int, *, ops: int = 0, executions: int = 0, bad: int = 0, first: int | None = None, op: str) -> LineUse:
+    return LineUse(
+        lineno=lineno, num_ops=ops, num_executions=executions, num_bad=bad, first_bad_event_index=first, first_op=op
+    )
+
+
+def test_lines_are_lit_by_what_was_made_and_ran_there(tmp_path: Path) -> None:
+    with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
+        page = read_source(logdir, run_id="run-a")
+    assert (page.file_path, page.has_text, page.num_lines) == (logdirs.TRAIN, True, 10)
+    assert [line.text for line in page.lines] == logdirs.TEXT.split("\n")
+    assert [line.use for line in page.lines if line.use] == [
+        use(3, ops=1, op="images"),
+        use(4, ops=1, op="probs"),
+        use(6, ops=1, op="offset"),
+        use(7, ops=1, bad=1, first=3, op="Log"),
+        use(8, ops=1, bad=1, first=5, op="Sqrt"),
+        use(9, ops=1, executions=1, bad=1, first=6, op="Neg"),
+    ]
+
+
+def test_of_a_stack_the_innermost_line_in_the_file_counts(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    run.add("source_file", source_file_id=0, file_path="/a.py", source_text="one\ntwo\n")
+    stack = run.stack(("/b.py", 5, "g", None, "user"), ("/a.py", 1, "f", None, "user"), ("/a.py", 2, "m", None, "user"))
+    run.eager(run.execution("Log", outputs={0: "float32"}, stack=stack), NAN, tensor_id=0)
+    with open_logdir(run.write(tmp_path)) as logdir:
+        page = read_source(logdir, run_id="run-a", file_path="/a.py")
+    assert [line.use for line in page.lines if line.use] == [use(1, executions=1, bad=1, first=1, op="Log")]
+
+
+def test_files_with_something_bad_come_first(tmp_path: Path) -> None:
+    with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
+        files = read_source(logdir, run_id="run-a").files
+    assert [(file.file_path, file.owner, file.has_text, file.num_ops, file.num_bad) for file in files] == [
+        (logdirs.TRAIN, "user", True, 6, 3),
+        (logdirs.FRAMEWORK[0], "framework", False, 0, 0),
+    ]
+
+
+def test_without_the_text_the_lines_are_known_all_the_same(tmp_path: Path) -> None:
+    with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
+        page = read_source(logdir, run_id="run-a", file_path=logdirs.FRAMEWORK[0])
+    assert (page.has_text, [(line.lineno, line.text) for line in page.lines]) == (False, [(10, "")])
+
+
+def test_a_file_of_this_machine_is_not_opened_by_its_name(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    run = RunBuilder("run-a")
+    run.add("source_file", source_file_id=0, file_path=str(secret), source_text=None)
+    run.tensor(run.graph("f").op("x", "Mul"), "x", CLEAN)
+    with open_logdir(run.write(tmp_path / "logdir")) as logdir:
+        page = read_source(logdir, run_id="run-a", file_path=str(secret))
+        assert (page.has_text, page.lines) == (False, ())
+        with pytest.raises(NoSuchPageError, match="knows no file '/etc/passwd'"):
+            read_source(logdir, run_id="run-a", file_path="/etc/passwd")
+
+
+def test_of_a_very_long_file_the_part_around_the_line_is_shown(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    run.add("source_file", source_file_id=0, file_path="/a.py", source_text="x\n" * 50_000)
+    with open_logdir(run.write(tmp_path)) as logdir:
+        page = read_source(logdir, run_id="run-a", lineno=40_000)
+    assert page.num_lines == 50_001
+    assert (page.lines[0].lineno, page.lines[-1].lineno) == (30_001, 50_000)
+
+
+def test_a_run_without_source_has_a_page(tmp_path: Path) -> None:
+    with open_logdir(logdirs.healthy(tmp_path)) as logdir:
+        page = read_source(logdir, run_id="run-a")
+    assert (page.file_path, page.lines, page.files) == (None, (), ())

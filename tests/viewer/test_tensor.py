@@ -1,0 +1,92 @@
+"""One tensor: the inputs of that very call and iteration, its way back, its values, its neighbours."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.viewer.pages.tensor import TensorPage, read_tensor_page
+
+from ..query.builder import CLEAN, NAN, RunBuilder
+from . import logdirs
+
+
+def tensor(path: Path, event_index: int, *, first: int = 0, number: int = 128) -> TensorPage:
+    with open_logdir(path) as logdir:
+        return read_tensor_page(logdir, event_index, run_id="run-a", first_value=first, num_values=number)
+
+
+def test_a_bad_tensor_with_its_way_back_and_its_neighbours(tmp_path: Path) -> None:
+    page = tensor(logdirs.log_of_zero(tmp_path), 6)
+    assert (page.tensor.op_name, page.tensor.graph_name, page.tensor.step) == ("Neg", "loss", 2)
+    assert [hop.op_name for hop in page.path] == ["probs", "Log", "Neg"]
+    assert page.why == "Log of 0: 2 of 6 elements are 0, and its logarithm is -Inf."
+    assert [(frame.owner, frame.lineno) for frame in page.stack] == [("framework", 10), ("user", 9)]
+    assert page.source is not None
+    assert page.source.frame.lineno == 9
+    neighbours = (page.previous_event_index, page.next_event_index, page.previous_bad_event_index)
+    assert (neighbours, page.next_bad_event_index, page.values) == ((5, None, 5), None, None)
+
+
+def test_a_healthy_tensor_has_inputs_and_no_way_back(tmp_path: Path) -> None:
+    page = tensor(logdirs.log_of_zero(tmp_path), 2)
+    (images,) = page.inputs
+    assert images.producer is not None
+    assert images.health is not None
+    assert (images.producer.op_name, images.health.event_index, page.path) == ("images", 1, ())
+    assert (page.previous_bad_event_index, page.next_bad_event_index) == (None, 3)
+
+
+def test_inputs_are_those_of_the_same_call_and_iteration(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Mul").op("y", "Log", ["x"])
+    found = {}
+    for step in (1, 2):
+        for iteration in (0, 1):
+            x = run.tensor(graph, "x", CLEAN, step=step, frame=1, iteration=iteration)
+            found[run.tensor(graph, "y", NAN, step=step, frame=1, iteration=iteration)] = x
+    path = run.write(tmp_path)
+    for event_index, x in found.items():
+        (input_,) = tensor(path, event_index).inputs
+        assert input_.health is not None
+        assert input_.health.event_index == x
+
+
+def test_values_are_paged(tmp_path: Path) -> None:
+    run = RunBuilder("run-a", tensor_debug_mode="FULL_TENSOR")
+    event = run.tensor(run.graph("f").op("x", "Mul"), "x", CLEAN)
+    numbers = [float(number) for number in range(10)]
+    numbers[7] = float("inf")
+    run.add("tensor_value", event_index=event, dtype="float32", shape=[2, 5], value=struct.pack("<10f", *numbers))
+    path = run.write(tmp_path)
+    values = tensor(path, event, first=6, number=3).values
+    assert values is not None
+    assert (values.dtype, values.shape, values.num_elements, values.first) == ("float32", (2, 5), 10, 6)
+    assert values.elements == (6.0, float("inf"), 8.0)
+    beyond = tensor(path, event, first=10).values
+    assert beyond is not None
+    assert beyond.elements == ()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "elements"),
+    [("bfloat16", b"\x80\x3f\x00\xc0", (1.0, -2.0)), ("bool", b"\x01\x00", (True, False)), ("variant", b"?", None)],
+)
+def test_values_of_dtypes_that_numpy_lacks(
+    dtype: str, value: bytes, elements: tuple[object, ...] | None, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a", tensor_debug_mode="FULL_TENSOR")
+    event = run.tensor(run.graph("f").op("x", "Mul"), "x", CLEAN)
+    run.add("tensor_value", event_index=event, dtype=dtype, shape=[2], value=value)
+    values = tensor(run.write(tmp_path), event).values
+    assert values is not None
+    assert values.elements == elements
+
+
+def test_an_unknown_event_is_no_page(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchPageError, match="event 0 of run run-a is no recorded tensor"):
+        tensor(logdirs.log_of_zero(tmp_path), 0)

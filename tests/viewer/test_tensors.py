@@ -1,0 +1,92 @@
+"""The tensors: windows of what a filter leaves, and jumps to an event, a step, the next bad one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.query.tensor_window import TensorFilter
+from tfdbg_arrow.viewer.pages.tensors import TensorsPage, read_tensors
+
+from ..query.builder import CLEAN, INF, NAN, RunBuilder
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Events 0 to 9 of the op `x` in graph f; bad are 4 and 8; the step is half the event. Then an eager op, at 11."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Mul")
+    other = run.graph("Other").op("y", "Add")
+    for number in range(10):
+        health = NAN if number in (4, 8) else CLEAN
+        is_even = number % 2 == 0
+        run.tensor(graph if is_even else other, "x" if is_even else "y", {**health, "step": number // 2})
+    execution = run.execution("Sub", outputs={7: "float16"})
+    run.eager(execution, {**INF, "dtype": "float16", "step": 5}, tensor_id=7)
+    return run.write(tmp_path_factory.mktemp("logdir"), parts=3)
+
+
+def tensors(path: Path, filter_: TensorFilter | None = None, **asked: Any) -> TensorsPage:
+    with open_logdir(path) as logdir:
+        return read_tensors(logdir, filter_, run_id="run-a", **asked)
+
+
+def events(page: TensorsPage) -> list[int]:
+    return [row.event_index for row in page.rows]
+
+
+def test_windows_follow_each_other_without_a_gap(path: Path) -> None:
+    first = tensors(path, limit=4)
+    assert (events(first), first.num_before, first.num_matching, first.num_after) == ([0, 1, 2, 3], 0, 11, 7)
+    second = tensors(path, first=4, limit=4)
+    assert (events(second), second.num_before, second.num_after) == ([4, 5, 6, 7], 4, 3)
+    assert events(tensors(path, before=4, limit=4)) == events(first)
+    last = tensors(path, before=2**63 - 1, limit=4)
+    assert (events(last), last.num_before, last.num_after) == ([7, 8, 9, 11], 7, 0)
+
+
+@pytest.mark.parametrize(
+    ("filter_", "expected"),
+    [
+        (TensorFilter(op_type="Add"), [1, 3, 5, 7, 9]),
+        (TensorFilter(name="OTHER"), [1, 3, 5, 7, 9]),
+        (TensorFilter(name="sub"), [11]),
+        (TensorFilter(graph_id=0), [0, 2, 4, 6, 8]),
+        (TensorFilter(dtype="float16"), [11]),
+        (TensorFilter(scope="execution"), [11]),
+        (TensorFilter(first_step=1, last_step=2), [2, 3, 4, 5]),
+        (TensorFilter(is_bad=True), [4, 8, 11]),
+        (TensorFilter(is_bad=True, graph_id=0, first_step=3), [8]),
+        (TensorFilter(name="%"), []),
+    ],
+)
+def test_filters(path: Path, filter_: TensorFilter, expected: list[int]) -> None:
+    page = tensors(path, filter_)
+    assert (events(page), page.num_matching) == (expected, len(expected))
+
+
+def test_jumps(path: Path) -> None:
+    assert events(tensors(path, step=4, limit=2)) == [8, 9]
+    assert events(tensors(path, first=10, limit=2)) == [11]
+    assert events(tensors(path, first=10**18)) == []
+    middle = tensors(path, first=5, limit=2)
+    assert (middle.previous_bad_event_index, middle.next_bad_event_index) == (4, 8)
+    filtered = tensors(path, TensorFilter(scope="execution"), limit=1)
+    assert (filtered.previous_bad_event_index, filtered.next_bad_event_index) == (None, None)
+
+
+def test_what_can_be_chosen(path: Path) -> None:
+    page = tensors(path)
+    assert (page.op_types, page.dtypes) == (("Add", "Mul", "Sub"), ("float16", "float32"))
+    assert [(graph.graph_id, graph.graph_name) for graph in page.graphs] == [(0, "f"), (1, "Other")]
+
+
+def test_a_logdir_without_a_run_has_a_page(tmp_path: Path) -> None:
+    (tmp_path / "manifest").mkdir()
+    run = RunBuilder("run-a").write(tmp_path)
+    with open_logdir(run) as logdir:
+        page = read_tensors(logdir, run_id=None)
+    assert (page.rows, page.num_matching, page.graphs) == ((), 0, ())

@@ -1,0 +1,41 @@
+"""`tfdbg-arrow report`: the pages of a logdir as one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tfdbg_arrow.cli.output import JsonOption, print_json, printable, progress
+from tfdbg_arrow.cli.viewer_extra import viewer_extra
+
+
+def report(
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
+    max_bytes: Annotated[
+        int, typer.Option(metavar="N", min=200_000, help="How large the file may become; what is left out is said.")
+    ] = 10_000_000,
+    json: JsonOption = False,
+) -> None:
+    """Writes what `view` shows of the first bad tensor, the alerts and their source as one file, to attach to a bug.
+
+    The file opens from disk, loads nothing and sends nothing. It holds source text of the recorded program.
+
+    Exit codes: 0 it was written, 2 an error.
+    """
+    with viewer_extra("report"):
+        from tfdbg_arrow.viewer.report import write_report
+
+    with progress("Reading …"):
+        written = write_report(logdir, output, run_id=run_id, max_bytes=max_bytes)
+    if json:
+        print_json({"logdir": logdir, "report": str(output), "bytes": written.size, "left_out": written.left_out})
+        return
+    typer.echo(f"{printable(str(output))}: {written.size:,} bytes")
+    for text in written.left_out:
+        typer.echo(printable(f"left out: {text}"))

@@ -1,0 +1,63 @@
+"""Source code as HTML, coloured by what its words are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup, escape
+from pygments.lexers import PythonLexer
+from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType
+
+from tfdbg_arrow.printable import printable
+
+_MAX_CHARACTERS = 1_000_000
+_MAX_LINE = 2000
+_CLASSES: tuple[tuple[_TokenType, str], ...] = (
+    (Comment, "c"),
+    (String.Doc, "c"),
+    (Keyword, "k"),
+    (Operator.Word, "k"),
+    (String, "s"),
+    (Number, "m"),
+    (Name.Decorator, "d"),
+    (Name.Function, "f"),
+    (Name.Class, "f"),
+    (Name.Builtin, "b"),
+)
+
+
+def highlighted(lines: Sequence[str]) -> list[Markup]:
+    """Returns each line of a Python source as HTML; of a very long line its beginning, and how long it is.
+
+    Whatever the text is, what comes out is text in <span> elements: nothing of it is markup.
+    """
+    if sum(map(len, lines)) > _MAX_CHARACTERS or any(len(line) > _MAX_LINE for line in lines):
+        return [_cut(line) for line in lines]
+    tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens("\n".join(lines))
+    found: list[list[Markup]] = [[]]
+    for kind, text in tokens:
+        for number, piece in enumerate(text.split("\n")):
+            if number:
+                found.append([])
+            if piece:
+                found[-1].append(_span(kind, piece))
+    if len(found) != len(lines):  # a lexer that takes or adds lines must not shift them
+        return [_cut(line) for line in lines]
+    return [Markup("").join(pieces) for pieces in found]
+
+
+def _span(kind: _TokenType, text: str) -> Markup:
+    name = next((name for parent, name in _CLASSES if kind in parent), None)
+    shown = _code(text)
+    return shown if name is None else Markup('<span class="t-{}">{}</span>').format(name, shown)
+
+
+def _cut(line: str) -> Markup:
+    if len(line) <= _MAX_LINE:
+        return _code(line)
+    rest = Markup('<span class="cut"> … {} more characters</span>').format(f"{len(line) - _MAX_LINE:,}")
+    return _code(line[:_MAX_LINE]) + rest
+
+
+def _code(text: str) -> Markup:
+    return escape("    ".join(map(printable, text.split("\t"))))

@@ -1,0 +1,92 @@
+"""Links: where things are shown, on the server by URL, in a report by place in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+from urllib.parse import urlencode
+
+from tfdbg_arrow.query.tensor_window import TensorFilter
+
+
+class Url(str):
+    """A URL that this module made: ASCII, percent-encoded, whole."""
+
+    __slots__ = ()
+
+
+class Links(Protocol):
+    """Where a thing is shown; None where it is not."""
+
+    def page(self, name: str, /, **parameters: object) -> Url | None:
+        """Returns where a page is; parameters that are None are left out."""
+
+    def source(self, run_id: str, file_path: str, lineno: int | None = None) -> Url | None:
+        """Returns where a source file is, at a line."""
+
+    def tensor(self, run_id: str, event_index: int | None) -> Url | None:
+        """Returns where a recorded tensor is."""
+
+
+class ServerLinks:
+    """Links between the pages of a server."""
+
+    def page(self, name: str, /, **parameters: object) -> Url:
+        """Returns a page's URL; parameters that are None are left out."""
+        given = {key: value for key, value in parameters.items() if value is not None}
+        path = "/" if name == "overview" else f"/{name}"
+        return Url(path + (f"?{urlencode(given, errors='backslashreplace')}" if given else ""))
+
+    def source(self, run_id: str, file_path: str, lineno: int | None = None) -> Url:
+        """Returns the URL of a source file; the fragment leads to the line."""
+        url = self.page("source", run=run_id, file=file_path, line=lineno)
+        return url if lineno is None else Url(f"{url}#L{lineno}")
+
+    def tensor(self, run_id: str, event_index: int | None) -> Url | None:
+        """Returns the URL of a recorded tensor."""
+        return None if event_index is None else self.page("tensor", run=run_id, event=event_index)
+
+
+class ReportLinks:
+    """Links inside a report.
+
+    Args:
+        sources: Prefix of the ids of each file that is in it, by (run, path).
+        tensors: Ids of the tensors that are in it, by (run, event_index).
+    """
+
+    def __init__(
+        self, sources: Mapping[tuple[str, str], str] | None = None, tensors: Mapping[tuple[str, int], str] | None = None
+    ) -> None:
+        self._sources = dict(sources or {})
+        self._tensors = dict(tensors or {})
+
+    def page(self, name: str, /, **parameters: object) -> Url | None:
+        """Returns the place of a page that is in the report as a whole."""
+        return Url(f"#{name}") if name in ("overview", "alerts") and not parameters else None
+
+    def source(self, run_id: str, file_path: str, lineno: int | None = None) -> Url | None:
+        """Returns the place of a line, where its file is in the report."""
+        prefix = self._sources.get((run_id, file_path))
+        if prefix is None:
+            return None
+        return Url(f"#{prefix}" if lineno is None else f"#{prefix}L{lineno}")
+
+    def tensor(self, run_id: str, event_index: int | None) -> Url | None:
+        """Returns the place of a recorded tensor, where it is in the report."""
+        found = None if event_index is None else self._tensors.get((run_id, event_index))
+        return None if found is None else Url(f"#{found}")
+
+
+def filter_parameters(filter_: TensorFilter) -> dict[str, object]:
+    """Returns a filter as the parameters of the tensors page."""
+    return {
+        "op_type": filter_.op_type,
+        "name": filter_.name,
+        "graph": filter_.graph_id,
+        "dtype": filter_.dtype,
+        "scope": filter_.scope,
+        "first_step": filter_.first_step,
+        "last_step": filter_.last_step,
+        "bad": 1 if filter_.is_bad else None,
+    }

@@ -1,0 +1,103 @@
+"""What things are called on a page."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Protocol
+
+from tfdbg_arrow.query import Alert
+
+
+class NamedTensor(Protocol):
+    """What a tensor's name is made of; NonFinite, Hop, TensorRow and Alert have it."""
+
+    @property
+    def op_name(self) -> str | None:
+        """The op in its graph."""
+
+    @property
+    def op_type(self) -> str | None:
+        """Its type."""
+
+    @property
+    def output_slot(self) -> int | None:
+        """Which output."""
+
+
+BORDERS = {
+    "graph": "taken directly",
+    "argument": "passed as an argument",
+    "capture": "captured by the function",
+    "loop": "handed on by the loop",
+    "call": "returned by a call",
+    "variable": "through a variable",
+    "eager": "taken directly",
+    "external": "from outside",
+    "unrecorded": "over unrecorded tensors",
+}
+"""How a tensor came to the op that took it, by `Hop.how`."""
+ROLES = {
+    "origin": "here it went bad",
+    "candidate": "bad here; an input was not recorded",
+    "propagator": "passed it on",
+    "cause": "healthy input",
+}
+"""What a tensor is on the way back from a bad one, by `Hop.role`."""
+
+
+def tensor_name(tensor: NamedTensor) -> str:
+    """Returns a tensor's name, as `Log:0`, or what stands for one."""
+    if tensor.op_type is None and tensor.op_name is None:
+        return "a tensor from outside"
+    slot = "" if tensor.output_slot is None else f":{tensor.output_slot}"
+    return f"{tensor.op_name or short_function_name(tensor.op_type or '')}{slot}"
+
+
+def alert_name(alert: Alert) -> str:
+    """Returns what an alert is about: a tensor, or a whole graph."""
+    if alert.op_name is None and alert.op_type is None and alert.graph_name is not None:
+        return f"the function {alert.graph_name}"
+    return tensor_name(alert)
+
+
+def short_function_name(op_type: str) -> str:
+    """Returns a function's runtime name without what TensorFlow adds: `__inference_step_42` is `step`."""
+    for prefix in ("__inference_", "__forward_", "__backward_"):
+        if op_type.startswith(prefix):
+            name, _, number = op_type.removeprefix(prefix).rpartition("_")
+            return name if name and number.isdecimal() else op_type
+    return op_type
+
+
+def time_text(wall_time_ns: int) -> str:
+    """Returns a time as `2026-11-20 16:30:00 UTC`."""
+    try:
+        return f"{datetime.fromtimestamp(wall_time_ns // 1_000_000_000, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"{wall_time_ns} ns"
+
+
+def duration_text(nanoseconds: int) -> str:
+    """Returns a duration as `1 h 2 min`, `3.2 s`."""
+    seconds = nanoseconds / 1e9
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes = int(seconds // 60)
+    return f"{minutes} min {int(seconds % 60)} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def command_text(command_line: str | None) -> str | None:
+    """Returns a recorded command line as it was typed, or None where it is not known."""
+    if command_line is None:
+        return None
+    try:
+        words = json.loads(command_line)
+    except ValueError:
+        return command_line
+    return " ".join(map(str, words)) if isinstance(words, list) else command_line
+
+
+def file_name(file_path: str) -> str:
+    """Returns the last part of a path."""
+    return file_path.replace("\\", "/").rstrip("/").rpartition("/")[2] or file_path

@@ -1,0 +1,8 @@
+"""The pages, in the order of the navigation; of each one module, and its template beside it."""
+
+from __future__ import annotations
+
+from tfdbg_arrow.viewer.page import PageKind
+from tfdbg_arrow.viewer.pages import alerts, overview, provenance, source, tensor, tensors
+
+PAGES: tuple[PageKind, ...] = (overview.PAGE, alerts.PAGE, tensors.PAGE, source.PAGE, tensor.PAGE, provenance.PAGE)

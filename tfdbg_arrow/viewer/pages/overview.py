@@ -1,0 +1,188 @@
+"""The first screen: which op made the first bad value, from which inputs, on which line; and what was not looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdbg_arrow.query import Alert, Coverage, Hop, Logdir, NonFinite, Run
+from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
+from tfdbg_arrow.viewer.naming import tensor_name
+from tfdbg_arrow.viewer.page import PageKind, chosen_run
+from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.viewer.rule_runs import run_rules
+from tfdbg_arrow.viewer.strip import Strip, read_strip
+
+_MAX_HOPS = 2000
+RULES_BUDGET_S = 2.0
+"""Seconds for the alert rules: the first screen does not wait for the slowest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One run: the run, how many tensors were recorded, how many of them are bad, and when the first was.
+
+    Attributes:
+        run: The run.
+        num_tensors: Recorded tensors.
+        num_bad: Those with an infinity or a NaN.
+        first_bad_event_index: The first of them by arrival; None where none is bad.
+        first_bad_step: Its training step, as marked.
+        last_step: The last training step.
+    """
+
+    run: Run
+    num_tensors: int
+    num_bad: int
+    first_bad_event_index: int | None
+    first_bad_step: int | None
+    last_step: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleSummary:
+    """What one alert rule found: its name, its severity, how often, and the first finding."""
+
+    kind: str
+    severity: str
+    num_found: int
+    first: Alert
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverviewPage:
+    """The first screen.
+
+    Attributes:
+        verdict: `bad`, `expected` (the program looked for what is bad and threw it away), `healthy`, `unmeasured` (no
+            run looked for infinities or NaN) or `empty` (nothing is recorded).
+        headline: The answer in one sentence.
+        origin: The tensor that went bad first; None where none is.
+        why: What its op did, where the counts prove it.
+        path: The way from the origin's inputs to it, as `Provenance.path`.
+        num_unrecorded_inputs: Inputs of its op that were not recorded.
+        source: The user's line that made the op.
+        runs: The runs, oldest first; all of them, also where one was chosen.
+        rules: The alert rules that found something, worst first.
+        unfinished_rules: The rules for which there was no time; the page `alerts` gives them more.
+        strip: When and where the run went bad: of the origin's run, else of the chosen or only one.
+        not_observed: What could be bad and was not looked at, in one line; None where there is nothing.
+        coverage: The same in full.
+        left_out: By run, what it was told not to record, or lost.
+    """
+
+    verdict: str
+    headline: str
+    origin: NonFinite | None
+    why: str | None
+    path: tuple[Hop, ...]
+    num_unrecorded_inputs: int
+    source: Excerpt | None
+    runs: tuple[RunSummary, ...]
+    rules: tuple[RuleSummary, ...]
+    unfinished_rules: tuple[str, ...]
+    strip: Strip | None
+    not_observed: str | None
+    coverage: Coverage
+    left_out: tuple[tuple[str, str], ...]
+
+
+def read_overview(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: float = RULES_BUDGET_S) -> OverviewPage:
+    """Returns the first screen.
+
+    Args:
+        logdir: The logdir.
+        run_id: Only this run; None: all.
+        rules_budget_s: Seconds for the alert rules.
+    """
+    summaries = read_run_summaries(logdir)
+    asked = tuple(summary for summary in summaries if run_id in (None, summary.run.run_id))
+    origin = logdir.first_nonfinite(run_id=run_id)
+    path: tuple[Hop, ...] = ()
+    if origin is not None:
+        path = logdir.provenance(origin.event_index, run_id=origin.run_id, limit=_MAX_HOPS).path
+    verdict = _verdict(origin, asked)
+    coverage = logdir.coverage(run_id=run_id)
+    rules = run_rules(logdir, run_id=run_id, limit=1, budget_s=rules_budget_s)
+    shown_run = origin.run_id if origin is not None else asked[-1].run.run_id if asked else None
+    return OverviewPage(
+        verdict=verdict,
+        headline=_headline(verdict, origin, asked),
+        origin=origin,
+        why=next((hop.why for hop in path if hop.why is not None), None),
+        path=path,
+        num_unrecorded_inputs=0 if origin is None else sum(input_.health is None for input_ in origin.inputs),
+        source=None if origin is None else read_excerpt(logdir, origin.source, run_id=origin.run_id),
+        runs=summaries,
+        rules=tuple(
+            RuleSummary(kind=run.rule.kind, severity=run.rule.severity, num_found=run.num_found, first=run.alerts[0])
+            for run in rules.runs
+            if run.alerts
+        ),
+        unfinished_rules=rules.unfinished,
+        strip=None if shown_run is None else read_strip(logdir, run_id=shown_run),
+        not_observed=coverage.summary,
+        coverage=coverage,
+        left_out=tuple((summary.run.run_id, text) for summary in asked for text in summary.run.left_out),
+    )
+
+
+def read_run_summaries(logdir: Logdir) -> tuple[RunSummary, ...]:
+    """Returns the runs, oldest first, with what was recorded in each."""
+    rows = logdir.rows(
+        "SELECT run_id, count(*), count(CASE WHEN has_inf_or_nan THEN 1 END), "
+        "min(CASE WHEN has_inf_or_nan THEN event_index END), "
+        "min_by(step, CASE WHEN has_inf_or_nan THEN event_index END), max(step) FROM tensor_health GROUP BY run_id"
+    )
+    found = {row[0]: row[1:] for row in rows}
+    summaries = []
+    for run in logdir.runs():
+        num_tensors, num_bad, first_bad, first_bad_step, last_step = found.get(run.run_id, (0, 0, None, None, None))
+        summaries.append(
+            RunSummary(
+                run=run,
+                num_tensors=num_tensors,
+                num_bad=num_bad,
+                first_bad_event_index=first_bad,
+                first_bad_step=None if first_bad is None else first_bad_step,
+                last_step=last_step,
+            )
+        )
+    return tuple(summaries)
+
+
+def _verdict(origin: NonFinite | None, runs: tuple[RunSummary, ...]) -> str:
+    if origin is not None:
+        return "expected" if origin.is_expected else "bad"
+    if not any(summary.num_tensors for summary in runs):
+        return "empty" if all(summary.run.measures_health for summary in runs) else "unmeasured"
+    return "healthy" if any(summary.run.measures_health for summary in runs) else "unmeasured"
+
+
+def _headline(verdict: str, origin: NonFinite | None, runs: tuple[RunSummary, ...]) -> str:
+    if origin is not None:
+        kinds = [
+            name
+            for name, count in (("NaN", origin.num_nan), ("-Inf", origin.num_neg_inf), ("+Inf", origin.num_pos_inf))
+            if count
+        ]
+        what = " and ".join(kinds) or "An infinity or NaN"
+        where = "" if origin.graph_name is None else f", in the function {origin.graph_name}"
+        if origin.op_type is None:
+            return f"{what} came into the program in a tensor from outside."
+        if verdict == "expected":
+            return f"Nothing is bad but what the program itself threw away: {what} in {tensor_name(origin)}{where}."
+        return f"{what} first came up in {tensor_name(origin)}{where}."
+    if verdict == "empty":
+        return "Nothing is recorded here yet."
+    if verdict == "unmeasured":
+        modes = sorted({summary.run.tensor_debug_mode or "unknown" for summary in runs})
+        return f"Nothing is known of infinities and NaN: the mode {', '.join(modes)} does not look for them."
+    num_tensors = sum(summary.num_tensors for summary in runs)
+    return f"Nothing is bad: none of {num_tensors:,} recorded tensors holds an infinity or a NaN."
+
+
+def _read(logdir: Logdir, parameters: Parameters) -> OverviewPage:
+    return read_overview(logdir, run_id=chosen_run(logdir, parameters))
+
+
+PAGE = PageKind(name="overview", title="Overview", key="o", read=_read)

@@ -1,0 +1,110 @@
+"""One recorded tensor: its health, the inputs its op took in that very call, how it went bad, its line, its values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdbg_arrow.query import Frame, Hop, InputTensor, Logdir, user_source
+from tfdbg_arrow.query.nonfinite import inputs_and_stack
+from tfdbg_arrow.query.tensor_window import TensorFilter, TensorRow, next_bad, read_tensor, tensor_window
+from tfdbg_arrow.query.values import TensorValues, read_values
+from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
+from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.viewer.page import PageKind, needed_run
+from tfdbg_arrow.viewer.parameters import Parameters
+
+NUM_VALUES = 128
+_MAX_HOPS = 40
+"""What a page waits for; the page `provenance` goes further."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorPage:
+    """One recorded tensor.
+
+    Attributes:
+        tensor: The tensor.
+        inputs: The inputs of its op, in order, as that call and iteration took them.
+        path: Of a bad tensor, the way from where it went bad to it, as `Provenance.path`; empty for another.
+        why: What the op in which it went bad did, where the counts prove it.
+        is_path_cut: Whether the way is longer than was looked for; the page `provenance` looks further.
+        stack: The Python stack that created its op, ran it, or first used the tensor; innermost frame first.
+        source: The lines around the user's innermost frame.
+        values: Elements from the asked one on, where they were kept.
+        num_values: How many elements a page of them has.
+        previous_event_index: The recorded tensor before it; None for the first.
+        next_event_index: The one after it; None for the last.
+        previous_bad_event_index: The bad tensor before it.
+        next_bad_event_index: The one after it.
+    """
+
+    tensor: TensorRow
+    inputs: tuple[InputTensor, ...]
+    path: tuple[Hop, ...]
+    why: str | None
+    is_path_cut: bool
+    stack: tuple[Frame, ...]
+    source: Excerpt | None
+    values: TensorValues | None
+    num_values: int
+    previous_event_index: int | None
+    next_event_index: int | None
+    previous_bad_event_index: int | None
+    next_bad_event_index: int | None
+
+
+def read_tensor_page(
+    logdir: Logdir, event_index: int, *, run_id: str, first_value: int = 0, num_values: int = NUM_VALUES
+) -> TensorPage:
+    """Returns one recorded tensor.
+
+    Args:
+        logdir: The logdir.
+        event_index: Its row in tensor_health.
+        run_id: The run.
+        first_value: Place of the first element to give, in row-major order, from 0.
+        num_values: At most so many elements.
+
+    Raises:
+        NoSuchPageError: The run has no such tensor.
+    """
+    tensor = read_tensor(logdir, event_index, run_id=run_id)
+    if tensor is None:
+        raise NoSuchPageError(f"event {event_index} of run {run_id} is no recorded tensor.")
+    everything = TensorFilter()
+    after = tensor_window(logdir, everything, run_id=run_id, first=event_index + 1, limit=1).rows
+    before = tensor_window(logdir, everything, run_id=run_id, before=event_index, limit=1).rows
+    inputs, stack = inputs_and_stack(logdir, event_index, run_id=run_id)
+    path: tuple[Hop, ...] = ()
+    is_path_cut = False
+    if tensor.has_inf_or_nan:
+        provenance = logdir.provenance(event_index, run_id=run_id, limit=_MAX_HOPS)
+        path, is_path_cut = provenance.path, provenance.is_cut
+    return TensorPage(
+        tensor=tensor,
+        inputs=inputs,
+        path=path,
+        why=next((hop.why for hop in path if hop.why is not None), None),
+        is_path_cut=is_path_cut,
+        stack=stack,
+        source=read_excerpt(logdir, user_source(stack), run_id=run_id),
+        values=read_values(logdir, event_index, run_id=run_id, first=first_value, limit=num_values),
+        num_values=num_values,
+        previous_event_index=before[0].event_index if before else None,
+        next_event_index=after[0].event_index if after else None,
+        previous_bad_event_index=next_bad(logdir, everything, event_index, run_id=run_id, is_backwards=True),
+        next_bad_event_index=next_bad(logdir, everything, event_index, run_id=run_id),
+    )
+
+
+def _read(logdir: Logdir, parameters: Parameters) -> TensorPage:
+    parameters.needed("event")
+    return read_tensor_page(
+        logdir,
+        parameters.integer("event") or 0,
+        run_id=needed_run(logdir, parameters),
+        first_value=parameters.integer("value") or 0,
+    )
+
+
+PAGE = PageKind(name="tensor", title="Tensor", key=None, read=_read)

@@ -1,0 +1,146 @@
+"""The recorded tensors of a run: searched, filtered and jumped through, a window at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query.tensor_window import SCOPES, TensorFilter, TensorRow, first_of_step, next_bad, tensor_window
+from tfdbg_arrow.viewer.page import PageKind, one_run
+from tfdbg_arrow.viewer.parameters import Parameters
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+_MAX_CHOICES = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphChoice:
+    """A graph to choose: its id and its name."""
+
+    graph_id: int
+    graph_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorsPage:
+    """A window of the recorded tensors of a run.
+
+    Attributes:
+        run_id: The run; None where the logdir holds none.
+        filter: Which tensors.
+        rows: The window, by event_index.
+        num_matching: How many tensors the filter leaves.
+        num_before: How many of them come before the window.
+        limit: How many tensors a window has.
+        next_bad_event_index: The first bad tensor after the window.
+        previous_bad_event_index: The last bad tensor before it.
+        op_types: Types to choose from.
+        dtypes: Dtypes to choose from.
+        graphs: Graphs to choose from.
+    """
+
+    run_id: str | None
+    filter: TensorFilter
+    rows: tuple[TensorRow, ...]
+    num_matching: int
+    num_before: int
+    limit: int
+    next_bad_event_index: int | None
+    previous_bad_event_index: int | None
+    op_types: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    graphs: tuple[GraphChoice, ...]
+
+    @property
+    def num_after(self) -> int:
+        """How many tensors come after the window."""
+        return self.num_matching - self.num_before - len(self.rows)
+
+
+def read_tensors(
+    logdir: Logdir,
+    filter_: TensorFilter | None = None,
+    *,
+    run_id: str | None,
+    first: int = 0,
+    before: int | None = None,
+    step: int | None = None,
+    limit: int = DEFAULT_LIMIT,
+) -> TensorsPage:
+    """Returns a window of the recorded tensors of a run.
+
+    Args:
+        logdir: The logdir.
+        filter_: Which tensors; None: all.
+        run_id: The run; None where the logdir holds none.
+        first: The window starts at this event_index, or the next that the filter leaves.
+        before: It ends just before this event_index instead.
+        step: It starts at this training step instead.
+        limit: At most so many tensors, and no more than MAX_LIMIT.
+    """
+    filter_ = filter_ or TensorFilter()
+    limit = max(1, min(limit, MAX_LIMIT))
+    rows: tuple[TensorRow, ...] = ()
+    num_matching = num_before = 0
+    after_bad = before_bad = None
+    if run_id is not None:
+        if step is not None:
+            first, before = first_of_step(logdir, step, run_id=run_id) or 0, None
+        window = tensor_window(logdir, filter_, run_id=run_id, first=first, before=before, limit=limit)
+        rows, num_matching, num_before = window.rows, window.num_matching, window.num_before
+        if rows:
+            after_bad = next_bad(logdir, filter_, rows[-1].event_index, run_id=run_id)
+            before_bad = next_bad(logdir, filter_, rows[0].event_index, run_id=run_id, is_backwards=True)
+    return TensorsPage(
+        run_id=run_id,
+        filter=filter_,
+        rows=rows,
+        num_matching=num_matching,
+        num_before=num_before,
+        limit=limit,
+        next_bad_event_index=after_bad,
+        previous_bad_event_index=before_bad,
+        op_types=_texts(
+            logdir,
+            "SELECT op_type FROM graph_op WHERE run_id = ? UNION SELECT op_type FROM execution WHERE run_id = ?",
+            run_id,
+        ),
+        dtypes=_texts(logdir, "SELECT DISTINCT dtype FROM tensor_health WHERE run_id = ?", run_id),
+        graphs=tuple(
+            GraphChoice(graph_id=graph_id, graph_name=name)
+            for graph_id, name in logdir.rows(
+                f"SELECT graph_id, graph_name FROM graph WHERE run_id = ? ORDER BY graph_id LIMIT {_MAX_CHOICES}",
+                [run_id],
+            )
+        ),
+    )
+
+
+def _texts(logdir: Logdir, query: str, run_id: str | None) -> tuple[str, ...]:
+    rows = logdir.rows(f"SELECT * FROM ({query}) AS c ORDER BY 1 LIMIT {_MAX_CHOICES}", [run_id] * query.count("?"))
+    return tuple(str(row[0]) for row in rows if row[0] is not None)
+
+
+def _read(logdir: Logdir, parameters: Parameters) -> TensorsPage:
+    return read_tensors(
+        logdir,
+        TensorFilter(
+            op_type=parameters.text("op_type"),
+            name=parameters.text("name"),
+            graph_id=parameters.integer("graph"),
+            dtype=parameters.text("dtype"),
+            scope=parameters.choice("scope", SCOPES),
+            first_step=parameters.integer("first_step"),
+            last_step=parameters.integer("last_step"),
+            is_bad=parameters.flag("bad"),
+        ),
+        run_id=one_run(logdir, parameters),
+        first=parameters.integer("at") or 0,
+        before=parameters.integer("before"),
+        step=parameters.integer("step"),
+        limit=parameters.integer("limit") or DEFAULT_LIMIT,
+    )
+
+
+PAGE = PageKind(name="tensors", title="Tensors", key="t", read=_read)

@@ -1,0 +1,61 @@
+"""Parameters of a URL, read as what a page expects of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tfdbg_arrow.errors import QueryError
+
+_MAX_TEXT = 10_000
+_MAX_INTEGER = 2**63 - 1
+
+
+class Parameters:
+    """The parameters of one request; an empty one counts as not given.
+
+    Args:
+        values: Name to text.
+    """
+
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        self._values = {name: text for name, text in (values or {}).items() if text.strip()}
+
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """The parameters in a fixed order, to tell requests apart by."""
+        return tuple(sorted(self._values.items()))
+
+    def text(self, name: str) -> str | None:
+        """Returns a text, or None where it was not given."""
+        text = self._values.get(name)
+        if text is not None and len(text) > _MAX_TEXT:
+            raise QueryError(f"{name} has {len(text):,} characters, expected at most {_MAX_TEXT:,}.")
+        return text
+
+    def needed(self, name: str) -> str:
+        """Returns a text that has to be given."""
+        text = self.text(name)
+        if text is None:
+            raise QueryError(f"the address has no {name}; it needs one, as ?{name}=….")
+        return text
+
+    def integer(self, name: str) -> int | None:
+        """Returns a whole number from 0 on, or None where it was not given."""
+        text = self._values.get(name)
+        if text is None:
+            return None
+        text = text.strip().replace(",", "")
+        if not text.isascii() or not text.isdecimal() or len(text) > 19 or int(text) > _MAX_INTEGER:
+            raise QueryError(f"{name} is {text[:100]!r}, expected a whole number from 0 on.")
+        return int(text)
+
+    def choice(self, name: str, choices: Iterable[str]) -> str | None:
+        """Returns one of some texts, or None where it was not given."""
+        text, known = self.text(name), tuple(choices)
+        if text is not None and text not in known:
+            raise QueryError(f"{name} is {text[:100]!r}, expected one of {', '.join(known)}.")
+        return text
+
+    def flag(self, name: str) -> bool:
+        """Returns whether a switch is on: `1`."""
+        return self.choice(name, ("0", "1")) == "1"

@@ -1,0 +1,100 @@
+"""Pages as HTML and as JSON. Whatever comes from a logdir is text in both: escaped, and made printable."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tfdbg_arrow._version import __version__
+from tfdbg_arrow.json_values import to_json
+from tfdbg_arrow.printable import printable
+from tfdbg_arrow.viewer import naming, pills
+from tfdbg_arrow.viewer.highlighting import highlighted
+from tfdbg_arrow.viewer.links import Links, Url, filter_parameters
+from tfdbg_arrow.viewer.page import PageKind, Shell
+from tfdbg_arrow.viewer.pages import PAGES
+
+_MAX_TEXT = 400
+_CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tfdbg_arrow.viewer", "pages"),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        pills=pills.pills,
+        facts=pills.facts,
+        shares=pills.shares,
+        tensor_name=naming.tensor_name,
+        alert_name=naming.alert_name,
+        function_name=naming.short_function_name,
+        time=naming.time_text,
+        duration=naming.duration_text,
+        command=naming.command_text,
+        file_name=naming.file_name,
+        number=lambda value: f"{value:,}",
+        value=_value_text,
+        highlighted=lambda lines: highlighted([line.text for line in lines]),
+        filter_parameters=filter_parameters,
+    )
+    environment.globals.update(borders=naming.BORDERS, roles=naming.ROLES, version=__version__)
+    return environment
+
+
+def render_page(kind: PageKind, page: Any, *, shell: Shell, links: Links) -> str:
+    """Returns a page as HTML.
+
+    Args:
+        kind: The kind of page.
+        page: Its data, as `kind.read` gave it.
+        shell: What stands around it.
+        links: Where other things are shown.
+    """
+    return render("layout.html", kind=kind, page=page, shell=shell, links=links, kinds=PAGES, prefix="")
+
+
+def render(template: str, **values: Any) -> str:
+    """Returns a template with values in it."""
+    return _environment().get_template(template).render(**values)
+
+
+def json_text(value: Any) -> str:
+    """Returns a value as JSON in plain ASCII without `<`, `>` and `&`, so that nobody takes any of it for markup."""
+    text = json.dumps(to_json(value), allow_nan=False, ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@lru_cache(maxsize=1)
+def static_files() -> dict[str, tuple[bytes, str]]:
+    """Returns what the pages load, by name: the bytes and the content type."""
+    return {
+        file.name: (file.read_bytes(), _CONTENT_TYPES[file.name.rpartition(".")[2]])
+        for file in (resources.files("tfdbg_arrow.viewer") / "static").iterdir()
+        if file.name.rpartition(".")[2] in _CONTENT_TYPES
+    }
+
+
+def _shown(value: Any) -> Any:
+    """Makes what a template shows printable, and cuts it where nobody would read on; markup and URLs of ours pass."""
+    if isinstance(value, (Markup, Url)) or value is None:
+        return "" if value is None else value
+    text = str(value)
+    if len(text) > _MAX_TEXT:
+        text = f"{text[: _MAX_TEXT // 2]} … {len(text) - _MAX_TEXT:,} more characters … {text[-_MAX_TEXT // 2 :]}"
+    return printable(text)
+
+
+def _value_text(value: Any) -> str:
+    return f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,184 @@
+"""The server: the pages behind the guard."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from tfdbg_arrow.errors import SettingError, TfdbgArrowError
+from tfdbg_arrow.viewer.failures import NoSuchPageError, status_of
+from tfdbg_arrow.viewer.links import ServerLinks
+from tfdbg_arrow.viewer.page import PageKind, read_shell
+from tfdbg_arrow.viewer.pages import PAGES
+from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.viewer.reading import Reader
+from tfdbg_arrow.viewer.rendering import json_text, render, render_page, static_files
+from tfdbg_arrow.viewer.security import TOKEN_PARAMETER, Guard
+
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_ANY = ("0.0.0.0", "::")
+
+
+def create_app(reader: Reader, *, token: str, hosts: Iterable[str] = _LOOPBACK, cookie_name: str = "view") -> ASGIApp:
+    """Returns the application: every page as HTML and as JSON, behind the guard.
+
+    Args:
+        reader: Reads the logdir.
+        token: The secret that opens it.
+        hosts: Names under which it may be asked.
+        cookie_name: Name of the cookie that keeps the token.
+    """
+    routes = [Route("/static/{name}", _static)]
+    for kind in PAGES:
+        answer = _answer(reader, kind)
+        paths = [f"/{kind.name}", f"/{kind.name}.json"]
+        routes += [Route(path, answer) for path in (["/", *paths] if kind.name == "overview" else paths)]
+    handlers = {HTTPException: _http_failure, TfdbgArrowError: _failure, Exception: _defect}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    return Guard(app, token=token, hosts=hosts, cookie_name=cookie_name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server that listens, and has not begun to answer.
+
+    Attributes:
+        url: The address to open, with the token.
+        host: The name or address it listens at.
+        port: The port.
+        run: Answers requests until the process is interrupted, or stop() is called.
+        stop: Ends run() from another thread.
+    """
+
+    url: str
+    host: str
+    port: int
+    run: Callable[[], None]
+    stop: Callable[[], None]
+
+
+def listen(reader: Reader, *, token: str, host: str = "127.0.0.1", port: int = 0, run_id: str | None = None) -> Server:
+    """Binds a server's socket.
+
+    Args:
+        reader: Reads the logdir.
+        token: The secret that opens it.
+        host: The address to listen at; `0.0.0.0` or `::` for all of this machine's.
+        port: The port; 0: any free one.
+        run_id: The run that the address opens; None: all.
+
+    Raises:
+        SettingError: The address cannot be listened at.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.create_server(address[:2], family=family)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise SettingError(
+            f"cannot listen at {host} port {port}: {error}; choose a free port with --port, or 0 for any."
+        ) from error
+    port = listener.getsockname()[1]
+    name = _shown_host(host)
+    app = create_app(reader, token=token, hosts={name, *_hosts(host)}, cookie_name=f"tfdbg_arrow_{port}")
+    # No access log: the first request's line holds the token.
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        http="h11",
+        proxy_headers=False,
+    )
+    parameters = {TOKEN_PARAMETER: token} | ({} if run_id is None else {"run": run_id})
+    url = f"http://{name}:{port}{ServerLinks().page('overview', **parameters)}"
+
+    server = uvicorn.Server(config)
+
+    def run() -> None:
+        with listener:
+            server.run(sockets=[listener])
+
+    def stop() -> None:
+        server.should_exit = True
+
+    return Server(url=url, host=host, port=port, run=run, stop=stop)
+
+
+def _hosts(host: str) -> set[str]:
+    if host in _LOOPBACK or host == "::1":
+        return set(_LOOPBACK)
+    if host in _ANY:
+        return {*_LOOPBACK, socket.gethostname().lower(), socket.getfqdn().lower()}
+    return {host.lower()}
+
+
+def _shown_host(host: str) -> str:
+    """Returns the name for the address that is printed."""
+    if host in _ANY:
+        return socket.gethostname().lower()
+    return f"[{host}]" if ":" in host else host
+
+
+def _answer(reader: Reader, kind: PageKind) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        given = dict(request.query_params)
+        is_json = _is_json(request)
+        given.pop("format", None)
+        parameters = Parameters(given)
+
+        def make() -> Response:
+            page = reader.read((kind.name, parameters.key), lambda logdir: kind.read(logdir, parameters))
+            if is_json:
+                return Response(json_text(page), media_type="application/json")
+            shell = reader.read(("shell", parameters.key), lambda logdir: read_shell(logdir, parameters))
+            return HTMLResponse(render_page(kind, page, shell=shell, links=ServerLinks()))
+
+        # In a thread: while one page is read, others are answered.
+        return await run_in_threadpool(make)
+
+    return answer
+
+
+async def _static(request: Request) -> Response:
+    found = static_files().get(request.path_params["name"])
+    if found is None:
+        raise NoSuchPageError(f"there is no file {request.path_params['name']!r}.")
+    content, content_type = found
+    return Response(content, media_type=content_type)
+
+
+async def _failure(request: Request, error: Exception) -> Response:
+    return _failed(request, status_of(error), str(error))
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    return _failed(request, 500, f"This is a defect of the viewer ({type(error).__name__}); its log says more.")
+
+
+async def _http_failure(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return _failed(request, status, f"there is no page {request.url.path}" if status == 404 else str(error))
+
+
+def _failed(request: Request, status: int, message: str) -> Response:
+    """One shape of error, for people and for programs."""
+    if _is_json(request):
+        text = json_text({"error": {"status": status, "message": message}})
+        return Response(text, status_code=status, media_type="application/json")
+    return HTMLResponse(render("failure.html", status=status, message=message), status_code=status)
+
+
+def _is_json(request: Request) -> bool:
+    return request.url.path.endswith(".json") or request.query_params.get("format") == "json"

@@ -1,0 +1,125 @@
+// Keys, the theme, and forms that send themselves. The pages work without it.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  root.classList.add("js");
+
+  // A page on disk may have no storage.
+  const stored = (value) => {
+    try {
+      if (value === undefined) return localStorage.getItem("theme");
+      localStorage.setItem("theme", value);
+    } catch { /* the theme is not kept */ }
+    return null;
+  };
+  const theme = stored();
+  if (theme === "light" || theme === "dark") root.dataset.theme = theme;
+  const toggleTheme = () => {
+    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    root.dataset.theme = isDark ? "light" : "dark";
+    stored(root.dataset.theme);
+  };
+
+  const isShown = (element) => element.getClientRects().length > 0;
+  const all = (selector) => [...document.querySelectorAll(selector)].filter(isShown);
+
+  // The item that has the focus, or holds it; the others are counted from there, or from what is in sight.
+  const move = (selector, by) => {
+    const items = all(selector);
+    if (!items.length) return false;
+    const active = document.activeElement;
+    let at = items.indexOf(active);
+    if (at < 0 && active && active !== document.body && active.id !== "main") {
+      const before = items.filter((item) => active.compareDocumentPosition(item) & Node.DOCUMENT_POSITION_PRECEDING);
+      at = by > 0 ? before.length - 1 : before.length;
+    } else if (at < 0) {
+      at = by > 0 ? -1 : items.length;
+    }
+    const next = items[at + by];
+    if (!next) return false;
+    next.focus();
+    next.scrollIntoView({ block: "nearest" });
+    return true;
+  };
+  const follow = (selector) => {
+    const link = document.querySelector(selector);
+    if (link) link.click();
+    return Boolean(link);
+  };
+  const openSource = () => {
+    const active = document.activeElement;
+    const near = active && active.closest("[data-alert], .hop, .frame, li, tr, section");
+    const link = (near && near.querySelector("[data-source]")) || all("[data-source]")[0];
+    if (link) link.click();
+  };
+  const help = () => document.getElementById("help");
+
+  let isGoing = false;
+  const keys = {
+    j: () => move("[data-item]", 1),
+    k: () => move("[data-item]", -1),
+    n: () => (document.body.dataset.page === "tensor" || !move("[data-bad]", 1)) && follow("a[rel='next-bad']"),
+    p: () => (document.body.dataset.page === "tensor" || !move("[data-bad]", -1)) && follow("a[rel='prev-bad']"),
+    "[": () => follow("a[rel='prev']"),
+    "]": () => follow("a[rel='next']"),
+    s: openSource,
+    d: toggleTheme,
+    g: () => { isGoing = true; },
+    "?": () => help() && help().showModal(),
+    "/": () => {
+      const field = all("[data-search]")[0];
+      if (field) { field.focus(); if (field.select) field.select(); } else follow("[data-go='t']");
+    },
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const target = event.target;
+    if (target.closest && target.closest("input, select, textarea, dialog[open]")) {
+      if (event.key === "Escape" && !target.closest("dialog")) target.blur();
+      return;
+    }
+    if (isGoing) {
+      isGoing = false;
+      if (/^[a-z]$/.test(event.key) && follow(`[data-go='${event.key}']`)) event.preventDefault();
+      return;
+    }
+    const action = Object.hasOwn(keys, event.key) ? keys[event.key] : null;
+    if (action) {
+      event.preventDefault();
+      action();
+    }
+  });
+
+  // In a report a link leads into sections that are folded.
+  const unfold = () => {
+    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    if (target.tagName === "DETAILS") target.open = true;
+    for (const lit of document.querySelectorAll("#sources .lit")) lit.classList.remove("lit");
+    if (target.classList.contains("row")) target.classList.add("lit");
+    target.scrollIntoView({ block: target.classList.contains("row") ? "center" : "start" });
+  };
+
+  document.addEventListener("DOMContentLoaded", () => {
+    for (const button of document.querySelectorAll("[data-theme-toggle]")) button.addEventListener("click", toggleTheme);
+    for (const button of document.querySelectorAll("[data-help]")) button.addEventListener("click", () => help().showModal());
+    for (const button of document.querySelectorAll("[data-help-close]")) button.addEventListener("click", () => help().close());
+    for (const field of document.querySelectorAll("[data-submit]")) {
+      field.addEventListener("change", () => field.form && field.form.requestSubmit());
+    }
+    // What was not filled in does not stand in the address.
+    for (const form of document.querySelectorAll("form")) {
+      form.addEventListener("submit", () => {
+        for (const field of form.elements) if (field.name && field.value === "") field.disabled = true;
+      });
+    }
+    const lit = document.querySelector("[data-page='source'] .row.lit");
+    if (lit) lit.scrollIntoView({ block: "center" });
+    unfold();
+  });
+  addEventListener("hashchange", unfold);
+  addEventListener("pageshow", () => {
+    for (const field of document.querySelectorAll("form [name]:disabled")) field.disabled = false;
+  });
+})();
