@@ -38,7 +38,7 @@ demo: $(STAMPS)/demo $(STAMPS)/package
 	$(BIN)/python examples/demo.py --logdir $(DEMO_LOGDIR)
 
 test: lint $(CHROMIUM)
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not exhaustive"
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not exhaustive" --durations 30
 
 exhaustive: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m exhaustive

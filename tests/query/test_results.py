@@ -138,7 +138,7 @@ def test_what_is_missing_is_named_with_its_pip_command(logdir: Path, monkeypatch
 
 
 def test_pandas_tells_null_from_nan(logdir: Path) -> None:
-    pytest.importorskip("pandas")
+
     with open_logdir(logdir) as opened:
         frame = opened.pandas("SELECT 'nan'::DOUBLE AS a, NULL::DOUBLE AS b, 1::BIGINT AS c")
     assert pa.Table.from_pandas(frame).to_pylist() == [{"a": pytest.approx(math.nan, nan_ok=True), "b": None, "c": 1}]
