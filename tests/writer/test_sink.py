@@ -259,6 +259,20 @@ def test_dropped_events_become_a_row_and_an_unclean_end(recording: Recording) ->
     assert recording.rows("run", "is_clean_end") == [(False,)]
 
 
+def test_the_smallest_elements_that_no_record_names_yet_are_not_given_back(recording: Recording) -> None:
+    recorder = recording.recorder
+    recorder.values = bytes(range(6))
+    flags = MEASURED | Flag.VALUE
+    # Another thread kept its elements first, and writes its record last.
+    recorder.record(Kind.GRAPH_TENSOR, node=0, dims=(2,), value_offset=4, flags=flags, dtype=4)
+    recording.sink.flush()
+    assert recorder.released == []
+    recorder.record(Kind.GRAPH_TENSOR, node=0, dims=(4,), value_offset=0, flags=flags, dtype=4)
+    recording.sink.flush()
+    assert recorder.released == [6]
+    assert recording.rows("tensor_value", "event_index", "value") == [(0, bytes([4, 5])), (1, bytes(range(4)))]
+
+
 def test_values_are_kept_and_their_space_given_back_in_order(recording: Recording) -> None:
     recorder = recording.recorder
     recorder.values = bytes(range(200)) * 10

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ _LOWERED = frozenset({"If", "While"})
 _ONE_OF_TWO = frozenset({"Switch", "RefSwitch"})
 
 
-@lru_cache(maxsize=64)
 def num_runs_of_nodes(step_stats: Any) -> Counter[str]:
     return Counter(node.node_name for device in step_stats.dev_stats for node in device.node_stats)
 

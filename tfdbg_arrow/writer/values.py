@@ -19,7 +19,6 @@ _MAX_VALUE_BYTES = 2**31 - 1
 """What one value of a Parquet BLOB written by Arrow can hold."""
 _HOLE_PATIENCE_S = 10.0
 """How long the space of elements that no record names is kept: their record may be on its way."""
-_VALUE_ALIGNMENT = 64
 
 
 class ValueReader:
@@ -64,7 +63,7 @@ class ValueReader:
         before = self._released
         while self._read:
             offset, end = self._read[0]
-            if offset > self._released + _VALUE_ALIGNMENT:
+            if offset > self._released:
                 now = time.monotonic()
                 self._hole_since = now if self._hole_since is None else self._hole_since
                 if now - self._hole_since < _HOLE_PATIENCE_S:
