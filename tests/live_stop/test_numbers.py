@@ -46,6 +46,7 @@ print([int((each != found[0]).sum()) for each in found])
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(native_core() is None, reason="needs the native core")
 def test_a_healthy_training_has_the_same_numbers(tmp_path: Path) -> None:
     printed = run_python(tmp_path / "training.py", TRAINING, tmp_path)

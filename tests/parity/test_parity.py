@@ -13,7 +13,8 @@ from .differences import EXPLANATIONS, MODES
 from .report import text
 from .run import run
 
-IN_EVERY_RUN = ("FULL_HEALTH", "FULL_TENSOR")
+IN_EVERY_RUN = ("FULL_TENSOR",)
+"""It compares most: every element."""
 COMPARED = ("graph", "outer_graph", "op", "op_type", "op_name", "op_num_outputs", "op_inputs", "op_stack")
 COMPARED += ("execution", "execution_graph", "execution_stack", "library_frames", "tensor_ids", "source_file")
 COMPARED_VALUES = ("execution_value", "trace_count", "trace_value")

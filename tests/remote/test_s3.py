@@ -137,6 +137,7 @@ def cli(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.exhaustive
 def test_a_training_is_read_from_s3_while_it_goes_on_and_the_server_dies_in_between(
     tmp_path: Path, server: S3Server
 ) -> None:
