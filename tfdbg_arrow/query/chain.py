@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, TensorHop, bad_start, check_one_run, hop_columns, hop_row
+from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, HopRows, TensorHop, bad_start, check_one_run
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.origins import Origins
 from tfdbg_arrow.query.provenance import DataFlow
@@ -40,7 +40,7 @@ class Hop(TensorHop):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Provenance:
+class Provenance(HopRows):
     """Where a bad tensor came from.
 
     Attributes:
@@ -49,18 +49,11 @@ class Provenance:
         is_cut: Whether there are more: the search ended at its limit.
     """
 
+    hop_type: ClassVar[type[TensorHop]] = Hop
+
     run_id: str
     hops: tuple[Hop, ...]
     is_cut: bool
-
-    @classmethod
-    def columns(cls) -> tuple[str, ...]:
-        """Returns the columns of its rows."""
-        return hop_columns(Hop)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Returns the hops as flat rows, in order: scalars only, the source as file_path and lineno, lists as text."""
-        return [hop_row(hop) for hop in self.hops]
 
     @property
     def origin(self) -> Hop | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
@@ -148,3 +148,24 @@ def hop_row(hop: TensorHop) -> dict[str, Any]:
         else:
             row[field.name] = ", ".join(map(str, value)) if isinstance(value, tuple) else value
     return row
+
+
+class HopRows:
+    """An answer made of hops, as rows.
+
+    Attributes:
+        hop_type: What its hops are.
+        hops: The hops, in order.
+    """
+
+    hop_type: ClassVar[type[TensorHop]]
+    hops: tuple[TensorHop, ...]
+
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        """Returns the columns of its rows."""
+        return hop_columns(cls.hop_type)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the hops as flat rows, in order: scalars only, the source as file_path and lineno, lists as text."""
+        return [hop_row(hop) for hop in self.hops]

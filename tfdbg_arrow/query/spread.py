@@ -6,11 +6,11 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, TensorHop, bad_start, check_one_run, hop_columns, hop_row
+from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, HopRows, TensorHop, bad_start, check_one_run
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.places import EagerValue, Place, Trace
 from tfdbg_arrow.query.provenance import DataFlow
@@ -39,7 +39,7 @@ class SpreadHop(TensorHop):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class Spread(HopRows):
     """What a bad tensor spoilt.
 
     Attributes:
@@ -48,18 +48,11 @@ class Spread:
         is_cut: Whether there are more: the search ended at its limit.
     """
 
+    hop_type: ClassVar[type[TensorHop]] = SpreadHop
+
     run_id: str
     hops: tuple[SpreadHop, ...]
     is_cut: bool
-
-    @classmethod
-    def columns(cls) -> tuple[str, ...]:
-        """Returns the columns of its rows."""
-        return hop_columns(SpreadHop)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Returns the hops as flat rows, in order: scalars only, the source as file_path and lineno, lists as text."""
-        return [hop_row(hop) for hop in self.hops]
 
     @property
     def variables(self) -> tuple[int, ...]:
