@@ -20,12 +20,14 @@ class PageKind:
         title: What it is called in the navigation.
         key: The letter that leads to it, after `g`; None where it is about one thing and in no navigation.
         read: Reads a page's data, a frozen dataclass.
+        assets: Files under static/ that only this page loads, styles and scripts, in this order.
     """
 
     name: str
     title: str
     key: str | None
     read: Callable[[Logdir, Parameters], Any]
+    assets: tuple[str, ...] = ()
 
     @property
     def template(self) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -78,12 +80,20 @@ def json_text(value: Any) -> str:
 
 @lru_cache(maxsize=1)
 def static_files() -> dict[str, tuple[bytes, str]]:
-    """Returns what the pages load, by name: the bytes and the content type."""
+    """Returns what the pages load, by its path under static/: the bytes and the content type."""
     return {
-        file.name: (file.read_bytes(), _CONTENT_TYPES[file.name.rpartition(".")[2]])
-        for file in (resources.files("tfdbg_arrow.viewer") / "static").iterdir()
-        if file.name.rpartition(".")[2] in _CONTENT_TYPES
+        name: (file.read_bytes(), _CONTENT_TYPES[name.rpartition(".")[2]])
+        for name, file in _files_under(resources.files("tfdbg_arrow.viewer") / "static")
+        if name.rpartition(".")[2] in _CONTENT_TYPES
     }
+
+
+def _files_under(directory: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in directory.iterdir():
+        if entry.is_dir():
+            yield from _files_under(entry, f"{prefix}{entry.name}/")
+        else:
+            yield f"{prefix}{entry.name}", entry
 
 
 def _shown(value: Any) -> Any:

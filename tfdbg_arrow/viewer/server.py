@@ -38,7 +38,7 @@ def create_app(reader: Reader, *, token: str, hosts: Iterable[str] = _LOOPBACK, 
         hosts: Names under which it may be asked.
         cookie_name: Name of the cookie that keeps the token.
     """
-    routes = [Route("/static/{name}", _static)]
+    routes = [Route("/static/{name:path}", _static)]
     for kind in PAGES:
         answer = _answer(reader, kind)
         paths = [f"/{kind.name}", f"/{kind.name}.json"]
