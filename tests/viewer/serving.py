@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfdbg_arrow.query.sandbox import Sandbox
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.server import listen
 
@@ -64,10 +65,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def serving(logdir: Path, **settings: Any) -> Iterator[Served]:
+def serving(logdir: Path, *, sandbox: Sandbox | None = None, **settings: Any) -> Iterator[Served]:
     """Yields a server over a logdir."""
     with contextlib.closing(Reader(logdir, **settings)) as reader:
-        server = listen(reader, token=TOKEN)
+        server = listen(reader, token=TOKEN, sandbox=sandbox)
         thread = threading.Thread(target=server.run)
         thread.start()
         try:

@@ -78,7 +78,8 @@ def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> N
     answer = served.ask(target)
     assert answer.status == 200
     reading = check(answer.text)
-    assert reading.scripts == [(("src", "/static/viewer.js"),)]
+    assert reading.scripts
+    assert all(str(dict(script).get("src")).startswith("/static/") for script in reading.scripts)
     assert len(answer.body) < 3_000_000
 
 

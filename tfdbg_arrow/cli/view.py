@@ -26,16 +26,20 @@ def view(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="End a page's queries after so long.")
     ] = 20,
+    has_sql: Annotated[
+        bool, typer.Option("--sql", help="Add a page that answers SQL, each query in a process of its own.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Serves pages that show the first bad tensor, its cause and its line, until it is interrupted.
 
     Only who has the printed address can open them: it holds a secret. They are read anew from the logdir when it
-    changed, so that a running program can be looked at: reload the page.
+    changed: of a program that still runs, they show what it records as it comes.
 
     Exit codes: 0 it was interrupted, 2 an error.
     """
     with viewer_extra("view"):
+        from tfdbg_arrow.query.sandbox import Sandbox
         from tfdbg_arrow.viewer.reading import Reader
         from tfdbg_arrow.viewer.security import new_token
         from tfdbg_arrow.viewer.server import listen
@@ -45,7 +49,8 @@ def view(
     with contextlib.closing(reader):
         if run is not None:
             reader.check_run(run)
-        server = listen(reader, token=new_token(), host=host, port=port, run_id=run)
+        sandbox = Sandbox(logdir, timeout_s=timeout) if has_sql else None
+        server = listen(reader, token=new_token(), host=host, port=port, run_id=run, sandbox=sandbox)
         if json:
             print_json({"logdir": logdir, "url": server.url, "host": server.host, "port": server.port})
         else:

@@ -16,14 +16,18 @@ of a text gives the text that was recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from tfdbg_arrow.json_values import to_json
 from tfdbg_arrow.query.export_flat import FlatColumn, FlatRows, flat_rows
 from tfdbg_arrow.query.export_relations import Relation
 
@@ -71,6 +75,34 @@ class CsvExport:
 
     def close(self) -> None:
         """Does nothing: each file is whole."""
+
+
+def rows_as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    r"""Returns rows of any types in the form of the files here; what has no form there becomes JSON as text.
+
+    Args:
+        columns: Their names.
+        rows: Values of Python's own types.
+    """
+    lines = [",".join(_cell(str(name)) for name in columns)]
+    lines += [",".join(_cell(value) for value in row) for row in rows]
+    return "".join(f"{line}\r\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float, Decimal)):
+        return str(value)
+    if isinstance(value, (datetime, date)):
+        return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
+    if isinstance(value, bytes):
+        value = f"\\x{value.hex()}"
+    text = value if isinstance(value, str) else json.dumps(to_json(value))
+    safe: str = _without_formulas(pa.array([text], pa.string()))[0].as_py()
+    return '"' + safe.replace('"', '""') + '"'
 
 
 def _safe(column: FlatColumn) -> FlatColumn:

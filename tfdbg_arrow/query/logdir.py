@@ -24,6 +24,7 @@ from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.query.live_views import LiveViews, literal, mentioned_tables
 from tfdbg_arrow.query.op_digests import OpDigests
 from tfdbg_arrow.query.opening import LinkCheck, list_parts, parts_by_run
+from tfdbg_arrow.query.questions import Questions
 from tfdbg_arrow.query.remote import RemoteSource
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
@@ -81,6 +82,7 @@ class Logdir(Answers):
         path: The logdir: a path, or for a URL its location.
         bad_runs: Which runs recorded a bad tensor.
         op_digests: The extremes of each op output over its run.
+        questions: Notes what is asked, where someone wants to know.
     """
 
     def __init__(self, path: Path | RemoteLocation, *, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -109,6 +111,7 @@ class Logdir(Answers):
         self._scopes: OrderedDict[str, _SubLogdir] = OrderedDict()
         self._derived: list[weakref.ref[Logdir]] = []
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self.questions = Questions()
         self.bad_runs = BadRuns(self)
         self.op_digests = OpDigests(self)
         try:
@@ -253,6 +256,7 @@ class Logdir(Answers):
         self, query: str, parameters: Sequence[object] | dict[str, object] | None = None
     ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """Runs SQL over the views, as `rows`, and returns (names of the columns, rows)."""
+        self.questions.note(query, parameters)
 
         def run() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
             if _IS_QUESTION.match(query):  # bound once, where a relation is bound twice
@@ -277,6 +281,7 @@ class Logdir(Answers):
             QueryError: DuckDB refuses the statement or a parameter.
             BrokenPartError: A part cannot be read.
         """
+        self.questions.note(query, parameters)
 
         def run() -> pa.Table:
             relation = self._relation(query, parameters)
@@ -489,6 +494,7 @@ class _SubLogdir(Logdir):
     def __init__(self, whole: Logdir, run_ids: Sequence[str], *, loads: bool = False) -> None:
         self._whole, self._run_ids = whole, tuple(run_ids)
         self.path, self._remote, self._check = whole.path, whole._remote, whole._check
+        self.questions = whole.questions
         self._lock = whole._lock
         self._connection = whole._connection.cursor()
         self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case

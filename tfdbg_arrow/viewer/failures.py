@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError, TfdbgArrowError
+from tfdbg_arrow.query.sandbox import SandboxBusyError
 
 
 class NoSuchPageError(TfdbgArrowError):
@@ -16,6 +17,7 @@ class TookTooLongError(TfdbgArrowError):
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (NoSuchPageError, 404),
     (TookTooLongError, 503),
+    (SandboxBusyError, 503),
     (QueryError, 400),
     (BrokenPartError, 500),
     (LogdirError, 500),

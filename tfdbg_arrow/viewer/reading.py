@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import tempfile
 import threading
 import time
@@ -96,6 +97,10 @@ class Reader:
                 while len(self._cache) > _MAX_CACHED:
                     self._cache.popitem(last=False)
         return answer
+
+    def state(self) -> str:
+        """Returns a name of what the logdir holds now: another one, once it holds something else."""
+        return hashlib.sha256(repr(self._state()).encode()).hexdigest()[:16]
 
     def check_run(self, run_id: str) -> None:
         """Makes sure that the logdir holds a run.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.json_values import to_json
-from tfdbg_arrow.printable import printable
+from tfdbg_arrow.printable import printable, printable_line
+from tfdbg_arrow.query.questions import Question
 from tfdbg_arrow.viewer import naming, pills
 from tfdbg_arrow.viewer.highlighting import highlighted
 from tfdbg_arrow.viewer.links import Links, Url, filter_parameters
@@ -48,6 +49,8 @@ def _environment() -> Environment:
         file_name=naming.file_name,
         number=lambda value: f"{value:,}",
         value=_value_text,
+        whole=lambda text: escape("\n".join(map(printable_line, text.split("\n")))),
+        typed=escape,
         highlighted=lambda lines: highlighted([line.text for line in lines]),
         filter_parameters=filter_parameters,
     )
@@ -55,7 +58,16 @@ def _environment() -> Environment:
     return environment
 
 
-def render_page(kind: PageKind, page: Any, *, shell: Shell, links: Links) -> str:
+def render_page(
+    kind: PageKind,
+    page: Any,
+    *,
+    shell: Shell,
+    links: Links,
+    kinds: Sequence[PageKind] = PAGES,
+    questions: Sequence[Question] = (),
+    state: str = "",
+) -> str:
     """Returns a page as HTML.
 
     Args:
@@ -63,8 +75,22 @@ def render_page(kind: PageKind, page: Any, *, shell: Shell, links: Links) -> str
         page: Its data, as `kind.read` gave it.
         shell: What stands around it.
         links: Where other things are shown.
+        kinds: The pages of the navigation.
+        questions: What the logdir was asked for it.
+        state: Names the logdir's content that it shows, or an earlier one.
     """
-    return render("layout.html", kind=kind, page=page, shell=shell, links=links, kinds=PAGES, prefix="")
+    return render(
+        "layout.html",
+        kind=kind,
+        page=page,
+        shell=shell,
+        links=links,
+        kinds=kinds,
+        questions=questions,
+        state=state,
+        has_sql=any(other.name == "sql" for other in kinds),
+        prefix="",
+    )
 
 
 def render(template: str, **values: Any) -> str:

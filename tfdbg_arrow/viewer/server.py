@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -16,10 +17,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tfdbg_arrow.errors import SettingError, TfdbgArrowError
+from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query.questions import Question
+from tfdbg_arrow.query.sandbox import Sandbox
 from tfdbg_arrow.viewer.failures import NoSuchPageError, status_of
 from tfdbg_arrow.viewer.links import ServerLinks
 from tfdbg_arrow.viewer.page import PageKind, read_shell
 from tfdbg_arrow.viewer.pages import PAGES
+from tfdbg_arrow.viewer.pages.sql import read_csv, sql_page
 from tfdbg_arrow.viewer.parameters import Parameters
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.rendering import json_text, render, render_page, static_files
@@ -29,7 +34,14 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _ANY = ("0.0.0.0", "::")
 
 
-def create_app(reader: Reader, *, token: str, hosts: Iterable[str] = _LOOPBACK, cookie_name: str = "view") -> ASGIApp:
+def create_app(
+    reader: Reader,
+    *,
+    token: str,
+    hosts: Iterable[str] = _LOOPBACK,
+    cookie_name: str = "view",
+    sandbox: Sandbox | None = None,
+) -> ASGIApp:
     """Returns the application: every page as HTML and as JSON, behind the guard.
 
     Args:
@@ -37,10 +49,14 @@ def create_app(reader: Reader, *, token: str, hosts: Iterable[str] = _LOOPBACK, 
         token: The secret that opens it.
         hosts: Names under which it may be asked.
         cookie_name: Name of the cookie that keeps the token.
+        sandbox: Answers SQL; None: nobody does.
     """
-    routes = [Route("/static/{name:path}", _static)]
-    for kind in PAGES:
-        answer = _answer(reader, kind)
+    kinds = PAGES if sandbox is None else (*PAGES, sql_page(sandbox))
+    routes = [Route("/static/{name:path}", _static), Route("/state.json", _state(reader))]
+    if sandbox is not None:
+        routes.append(Route("/sql.csv", _csv(sandbox)))
+    for kind in kinds:
+        answer = _answer(reader, kind, kinds)
         paths = [f"/{kind.name}", f"/{kind.name}.json"]
         routes += [Route(path, answer) for path in (["/", *paths] if kind.name == "overview" else paths)]
     handlers = {HTTPException: _http_failure, TfdbgArrowError: _failure, Exception: _defect}
@@ -67,7 +83,15 @@ class Server:
     stop: Callable[[], None]
 
 
-def listen(reader: Reader, *, token: str, host: str = "127.0.0.1", port: int = 0, run_id: str | None = None) -> Server:
+def listen(
+    reader: Reader,
+    *,
+    token: str,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    run_id: str | None = None,
+    sandbox: Sandbox | None = None,
+) -> Server:
     """Binds a server's socket.
 
     Args:
@@ -76,6 +100,7 @@ def listen(reader: Reader, *, token: str, host: str = "127.0.0.1", port: int = 0
         host: The address to listen at; `0.0.0.0` or `::` for all of this machine's.
         port: The port; 0: any free one.
         run_id: The run that the address opens; None: all.
+        sandbox: Answers SQL on a page of its own; None: nobody does.
 
     Raises:
         SettingError: The address cannot be listened at.
@@ -89,7 +114,8 @@ def listen(reader: Reader, *, token: str, host: str = "127.0.0.1", port: int = 0
         ) from error
     port = listener.getsockname()[1]
     name = _shown_host(host)
-    app = create_app(reader, token=token, hosts={name, *_hosts(host)}, cookie_name=f"tfdbg_arrow_{port}")
+    hosts = {name, *_hosts(host)}
+    app = create_app(reader, token=token, hosts=hosts, cookie_name=f"tfdbg_arrow_{port}", sandbox=sandbox)
     # No access log: the first request's line holds the token.
     config = uvicorn.Config(
         app,
@@ -131,24 +157,48 @@ def _shown_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _answer(reader: Reader, kind: PageKind) -> Callable[[Request], Awaitable[Response]]:
+def _answer(reader: Reader, kind: PageKind, kinds: Sequence[PageKind]) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         given = dict(request.query_params)
         is_json = _is_json(request)
         given.pop("format", None)
         parameters = Parameters(given)
 
+        def read(logdir: Logdir) -> tuple[Any, list[Question]]:
+            with logdir.questions.noted() as questions:
+                return kind.read(logdir, parameters), questions
+
         def make() -> Response:
-            page = reader.read((kind.name, parameters.key), lambda logdir: kind.read(logdir, parameters))
+            state = reader.state()  # before the page is read: it shows this or what came since
+            page, questions = reader.read((kind.name, parameters.key), read)
             if is_json:
                 return Response(json_text(page), media_type="application/json")
             shell = reader.read(("shell", parameters.key), lambda logdir: read_shell(logdir, parameters))
-            return HTMLResponse(render_page(kind, page, shell=shell, links=ServerLinks()))
+            text = render_page(
+                kind, page, shell=shell, links=ServerLinks(), kinds=kinds, questions=questions, state=state
+            )
+            return HTMLResponse(text)
 
         # In a thread: while one page is read, others are answered.
         return await run_in_threadpool(make)
 
     return answer
+
+
+def _state(reader: Reader) -> Callable[[Request], Awaitable[Response]]:
+    async def state(request: Request) -> Response:
+        return Response(json_text({"state": await run_in_threadpool(reader.state)}), media_type="application/json")
+
+    return state
+
+
+def _csv(sandbox: Sandbox) -> Callable[[Request], Awaitable[Response]]:
+    async def csv(request: Request) -> Response:
+        parameters = Parameters(dict(request.query_params))
+        text = await run_in_threadpool(lambda: read_csv(sandbox, parameters))
+        return Response(text, media_type="text/csv", headers={"content-disposition": "attachment"})
+
+    return csv
 
 
 async def _static(request: Request) -> Response:

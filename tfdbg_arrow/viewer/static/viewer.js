@@ -101,19 +101,35 @@
     target.scrollIntoView({ block: target.classList.contains("row") ? "center" : "start" });
   };
 
+  const copied = async (button) => {
+    const text = button.dataset.copyUrl
+      ? await fetch(button.dataset.copyUrl).then((answer) => answer.ok ? answer.text() : Promise.reject(answer.status))
+      : document.getElementById(button.dataset.copy).textContent;
+    await navigator.clipboard.writeText(text);
+  };
+  const copy = (button) => copied(button).then(() => "Copied", () => "Could not be copied").then((said) => {
+    const label = button.dataset.label || (button.dataset.label = button.textContent);
+    button.textContent = said;
+    setTimeout(() => { button.textContent = label; }, 1500);
+  });
+  // Heard at the document, so that what comes later is heard too.
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    if ("themeToggle" in button.dataset) toggleTheme();
+    if ("help" in button.dataset) help().showModal();
+    if ("helpClose" in button.dataset) help().close();
+    if ("copy" in button.dataset || "copyUrl" in button.dataset) copy(button);
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.closest("[data-submit]") && event.target.form) event.target.form.requestSubmit();
+  });
+  // What was not filled in does not stand in the address.
+  document.addEventListener("submit", (event) => {
+    for (const field of event.target.elements) if (field.name && field.value === "") field.disabled = true;
+  });
+
   document.addEventListener("DOMContentLoaded", () => {
-    for (const button of document.querySelectorAll("[data-theme-toggle]")) button.addEventListener("click", toggleTheme);
-    for (const button of document.querySelectorAll("[data-help]")) button.addEventListener("click", () => help().showModal());
-    for (const button of document.querySelectorAll("[data-help-close]")) button.addEventListener("click", () => help().close());
-    for (const field of document.querySelectorAll("[data-submit]")) {
-      field.addEventListener("change", () => field.form && field.form.requestSubmit());
-    }
-    // What was not filled in does not stand in the address.
-    for (const form of document.querySelectorAll("form")) {
-      form.addEventListener("submit", () => {
-        for (const field of form.elements) if (field.name && field.value === "") field.disabled = true;
-      });
-    }
     const lit = document.querySelector("[data-page='source'] .row.lit");
     if (lit) lit.scrollIntoView({ block: "center" });
     unfold();

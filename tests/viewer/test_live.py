@@ -1,0 +1,64 @@
+"""A page follows a logdir that is written to, without being loaded again, and leaves its reader alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from ..query.builder import NAN, RunBuilder
+from . import logdirs
+from .browser import chromium, watched_page
+from .serving import TOKEN, Served, serving
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return logdirs.healthy(tmp_path / "logdir")
+
+
+@pytest.fixture
+def served(path: Path) -> Iterator[Served]:
+    with serving(path) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    with chromium() as browser, watched_page(browser) as opened:
+        yield opened
+
+
+def add_bad_run(path: Path) -> None:
+    run = RunBuilder("run-b")
+    graph = run.graph("g").op("y", "Log")
+    run.tensor(graph, "y", NAN)
+    run.write(path)
+
+
+def test_what_is_recorded_later_appears_by_itself(page: Page, served: Served, path: Path) -> None:
+    page.goto(f"{served.url}/?token={TOKEN}")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("No")
+    page.evaluate("window.isSamePage = true")
+    page.keyboard.press("j")
+    focused = page.evaluate("document.activeElement.getAttribute('href')")
+    add_bad_run(path)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("y:0")
+    assert page.evaluate("window.isSamePage")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == focused
+    expect(page.get_by_role("button", name="live")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#run option")).to_have_count(3)
+
+
+def test_who_keeps_a_page_keeps_it_until_they_ask(page: Page, served: Served, path: Path) -> None:
+    page.goto(f"{served.url}/tensors?token={TOKEN}")
+    page.locator("input[name=name]").focus()
+    add_bad_run(path)
+    button = page.locator("[data-live]")
+    expect(button).to_have_text("○ new data")
+    expect(page.locator("#run option")).to_have_count(1)
+    button.click()
+    expect(page.locator("#run option")).to_have_count(3)
+    expect(button).to_have_text("● live")

@@ -1,0 +1,94 @@
+"""The SQL page: there only when asked for, links what it finds, says what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import expect
+
+from tfdbg_arrow.query.sandbox import Sandbox
+from tfdbg_arrow.viewer.pages.sql import EXAMPLES, read_sql
+
+from . import logdirs
+from .browser import chromium, watched_page
+from .serving import TOKEN, Served, serving
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return logdirs.log_of_zero(tmp_path_factory.mktemp("logdir"))
+
+
+@pytest.fixture(scope="module")
+def served(path: Path) -> Iterator[Served]:
+    with serving(path, sandbox=Sandbox(path)) as server:
+        yield server
+
+
+def test_it_is_not_there_unless_asked_for(path: Path) -> None:
+    with serving(path) as server:
+        assert server.ask("/sql?query=SELECT+1").status == 404
+        assert server.ask("/sql.csv?query=SELECT+1").status == 404
+        assert "SQL box" not in server.ask("/").text
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
+def test_the_examples_give_rows(path: Path, example: object) -> None:
+    page = read_sql(Sandbox(path), example.query)  # type: ignore[attr-defined]
+    assert page.error is None
+    assert page.answer is not None
+    assert page.answer.rows
+
+
+def test_a_row_that_names_a_tensor_leads_to_it(served: Served) -> None:
+    query = quote("SELECT run_id, event_index, op_name FROM tensor_health WHERE has_inf_or_nan ORDER BY 2")
+    assert '<a href="/tensor?run=run-a&amp;event=3"' in served.ask(f"/sql?query={query}").text
+    answer = served.ask(f"/sql.json?query={query}").json
+    assert answer["answer"]["rows"][0] == ["run-a", 3, "Log"]
+    assert served.ask(f"/sql.csv?query={query}").text.splitlines()[:2] == [
+        '"run_id","event_index","op_name"',
+        '"run-a",3,"Log"',
+    ]
+
+
+def test_what_is_refused_is_said_and_the_query_stays(served: Served) -> None:
+    query = "SELECT '</textarea><script>alert(1)</script>'\n, nothing_of_that_name"
+    answer = served.ask(f"/sql?query={quote(query)}")
+    assert answer.status == 200
+    assert "Binder Error" in answer.text
+    assert "<script>alert" not in answer.text
+    assert "&lt;/textarea&gt;&lt;script&gt;" in answer.text
+    refused = served.ask(f"/sql.csv?query={quote('DROP TABLE x')}")
+    assert refused.status == 400
+    assert "expected one SELECT, found DROP" in refused.text
+    assert served.ask("/").status == 200
+
+
+def test_every_page_shows_the_sql_behind_it(served: Served) -> None:
+    text = served.ask("/tensors").text
+    assert "The SQL behind this page" in text
+    assert "FROM tensor_health" in text
+    assert "Ask in the SQL box" in text
+
+
+def test_a_query_is_run_with_the_keyboard_and_copied(served: Served) -> None:
+    with chromium() as browser, watched_page(browser, permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        page.keyboard.press("g")
+        page.keyboard.press("q")
+        page.wait_for_url("**/sql")
+        page.keyboard.press("/")
+        page.keyboard.type("SELECT op_name, num_nan FROM graph_tensor WHERE has_inf_or_nan ORDER BY event_index")
+        page.keyboard.press("Control+Enter")
+        page.wait_for_url("**/sql?query=*")
+        expect(page.locator(".result tbody tr")).to_have_count(3)
+        page.get_by_role("button", name="Copy as CSV").click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()").splitlines()[1] == '"Log",0'
+        page.goto(f"{served.url}/tensors")
+        page.locator(".questions summary").click()
+        page.locator(".questions").get_by_role("link", name="Ask in the SQL box").first.click()
+        expect(page.locator(".result tbody tr").first).to_be_visible()

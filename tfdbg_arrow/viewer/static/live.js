@@ -1,0 +1,88 @@
+// Follows a logdir that is still written to: asks whether it changed, and puts the new content in the place of the old.
+"use strict";
+(() => {
+  const EVERY_MS = 2000;
+  const SHARE = 4; // of the time that goes by, at most one part in so many is spent on reading the page anew
+  let isOn = true;
+  let isKnownLive = false;
+  let pause = EVERY_MS;
+
+  const button = () => document.querySelector("[data-live]");
+  const show = (text, title) => {
+    const found = button();
+    found.hidden = false;
+    found.textContent = text;
+    found.title = title;
+    found.setAttribute("aria-pressed", String(isOn));
+  };
+  const showState = () => show(isOn ? "● live" : "○ live", isOn ? "New data is shown as it comes; press to keep this" : "Press to show new data as it comes");
+
+  // Whoever reads, types or has something marked is not interrupted.
+  const isBusy = () => {
+    const active = document.activeElement;
+    const selection = getSelection();
+    return Boolean(document.querySelector("dialog[open]") || (active && active.closest("#main input, #main textarea, #main select"))
+      || (selection && !selection.isCollapsed));
+  };
+
+  const summaries = () => [...document.querySelectorAll("#main details")];
+  const nameOf = (details) => (details.querySelector("summary") || details).textContent.replace(/[\d,]+/g, "#").trim();
+
+  const take = (text) => {
+    const next = new DOMParser().parseFromString(text, "text/html");
+    const main = document.getElementById("main");
+    const open = new Set(summaries().filter((details) => details.open).map(nameOf));
+    const active = document.activeElement;
+    const place = main.contains(active) && (active.id ? `#${CSS.escape(active.id)}` : active.getAttribute("href") && `a[href="${CSS.escape(active.getAttribute("href"))}"]`);
+    const [x, y] = [scrollX, scrollY];
+    main.replaceChildren(...[...next.getElementById("main").childNodes].map((node) => document.importNode(node, true)));
+    for (const details of summaries()) if (open.has(nameOf(details))) details.open = true;
+    const runs = document.querySelector(".runs");
+    const nextRuns = next.querySelector(".runs");
+    if (runs && nextRuns && !runs.contains(document.activeElement)) runs.replaceWith(document.importNode(nextRuns, true));
+    document.body.dataset.state = next.body.dataset.state;
+    const focus = place && main.querySelector(place);
+    if (focus) focus.focus({ preventScroll: true });
+    scrollTo(x, y);
+    document.dispatchEvent(new Event("content-changed"));
+  };
+
+  const update = async () => {
+    const started = performance.now();
+    const answer = await fetch(location.href);
+    if (answer.ok) take(await answer.text());
+    pause = Math.max(EVERY_MS, SHARE * (performance.now() - started));
+  };
+
+  const look = async () => {
+    if (document.hidden) return;
+    const { state } = await fetch("/state.json").then((answer) => answer.json());
+    if (state === document.body.dataset.state) {
+      if (isKnownLive) showState();
+      return;
+    }
+    isKnownLive = true;
+    if (isOn && !isBusy()) {
+      showState();
+      await update();
+    } else {
+      show("○ new data", "Press to show it");
+    }
+  };
+  const loop = () => {
+    look().catch(() => show("○ no answer", "The server does not answer; it may have been ended")).finally(() => setTimeout(loop, pause));
+  };
+
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("[data-live]")) return;
+    if (isOn && button().textContent === "● live") {
+      isOn = false;
+      showState();
+    } else {
+      isOn = true;
+      showState();
+      update().catch(() => { /* the next look says so */ });
+    }
+  });
+  document.addEventListener("DOMContentLoaded", () => setTimeout(loop, EVERY_MS));
+})();
