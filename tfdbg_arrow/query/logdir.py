@@ -22,6 +22,7 @@ from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyEr
 from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.query.live_views import LiveViews, literal, mentioned_tables
+from tfdbg_arrow.query.notebook import Shown, glance, show
 from tfdbg_arrow.query.op_digests import OpDigests
 from tfdbg_arrow.query.opening import LinkCheck, list_parts, parts_by_run
 from tfdbg_arrow.query.questions import Questions
@@ -140,6 +141,22 @@ class Logdir(Answers):
 
     def __repr__(self) -> str:
         return f"Logdir({str(self.path)!r})"
+
+    def _repr_html_(self) -> str | None:
+        return glance(self)
+
+    def show(self, *, run_id: str | None = None, height: int = 720) -> Shown:
+        """Returns the report, for a notebook to display: the first bad tensor, its cause and line, alerts and sources.
+
+        Args:
+            run_id: Only this run; None: all.
+            height: Height of the frame in pixels.
+
+        Raises:
+            MissingDependencyError: The viewer's packages are not installed.
+            QueryError: The run is unknown.
+        """
+        return show(self, run_id=run_id, height=height)
 
     def close(self) -> None:
         """Closes the connection; relations taken from it cannot be read any more."""

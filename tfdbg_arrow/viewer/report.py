@@ -109,15 +109,16 @@ def write_report(
     return WrittenReport(size=len(content), left_out=left_out)
 
 
-def read_report(logdir: Logdir, *, run_id: str | None = None) -> Report:
+def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: float = _RULES_BUDGET_S) -> Report:
     """Returns what a report holds, before anything is left out for its size.
 
     Args:
         logdir: The logdir.
         run_id: Only this run; None: all.
+        rules_budget_s: Seconds after which no further alert rule is run.
     """
-    overview = read_overview(logdir, run_id=run_id, rules_budget_s=_RULES_BUDGET_S)
-    alerts = read_alerts(logdir, run_id=run_id, limit=_NUM_ALERTS, budget_s=_RULES_BUDGET_S)
+    overview = read_overview(logdir, run_id=run_id, rules_budget_s=rules_budget_s)
+    alerts = read_alerts(logdir, run_id=run_id, limit=_NUM_ALERTS, budget_s=rules_budget_s)
     left_out = [f"the rule {rule}: it took too long" for rule in alerts.unfinished_rules]
     shown = sum(len(group.alerts) for group in alerts.groups)
     if shown < alerts.num_found:

@@ -92,7 +92,9 @@
 
   // In a report a link leads into sections that are folded.
   const unfold = () => {
-    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (location.hash.length > 1) show(document.getElementById(decodeURIComponent(location.hash.slice(1))));
+  };
+  const show = (target) => {
     if (!target) return;
     for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
     if (target.tagName === "DETAILS") target.open = true;
@@ -120,6 +122,13 @@
     if ("help" in button.dataset) help().showModal();
     if ("helpClose" in button.dataset) help().close();
     if ("copy" in button.dataset || "copyUrl" in button.dataset) copy(button);
+  });
+  // In a frame of a notebook, a link to a place in the page would be taken for one into the notebook's own.
+  document.addEventListener("click", (event) => {
+    const link = location.href.startsWith("about:srcdoc") && event.target.closest("a[href^='#']");
+    if (!link) return;
+    event.preventDefault();
+    show(document.getElementById(link.getAttribute("href").slice(1)));
   });
   document.addEventListener("change", (event) => {
     if (event.target.closest("[data-submit]") && event.target.form) event.target.form.requestSubmit();

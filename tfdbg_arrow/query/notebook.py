@@ -1,0 +1,58 @@
+"""What a notebook shows of a logdir. The viewer makes it, where it is installed: this package knows it by name only."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tfdbg_arrow.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.logdir import Logdir
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A report to display in a notebook.
+
+    Attributes:
+        html: The element that holds it.
+        logdir: The logdir's path or URL.
+    """
+
+    html: str
+    logdir: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return f"<report of {self.logdir}; shown in a notebook, or written by `tfdbg-arrow report`>"
+
+
+def glance(logdir: Logdir) -> str | None:
+    """Returns what a notebook shows where a cell ends in a logdir; None, for its text, where the viewer is missing."""
+    try:
+        return str(_viewer().glance(logdir))
+    except MissingDependencyError:
+        return None
+
+
+def show(logdir: Logdir, *, run_id: str | None, height: int) -> Shown:
+    """Returns the report for a notebook.
+
+    Raises:
+        MissingDependencyError: The viewer's packages are not installed.
+        QueryError: The run is unknown.
+    """
+    return Shown(html=str(_viewer().frame(logdir, run_id=run_id, height=height)), logdir=str(logdir.path))
+
+
+def _viewer() -> Any:
+    try:
+        return importlib.import_module("tfdbg_arrow.viewer.notebook")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"to show a logdir needs the package {error.name}; pip install 'tfdbg-arrow[viewer]'."
+        ) from error
