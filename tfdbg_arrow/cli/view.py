@@ -51,17 +51,15 @@ def view(
             reader.check_run(run)
         sandbox = Sandbox(logdir, timeout_s=timeout) if has_sql else None
         server = listen(reader, token=new_token(), host=host, port=port, run_id=run, sandbox=sandbox)
-        if json:
-            print_json({"logdir": logdir, "url": server.url, "host": server.host, "port": server.port})
-        else:
-            typer.echo(f"{printable(logdir)} is shown at\n\n    {server.url}\n\nCtrl-C ends it.")
-        if host not in _LOOPBACK:
-            text = (
-                f"tfdbg-arrow: warning: listening at {host}: others can reach it, and what it sends is not encrypted."
-            )
-            typer.echo(printable(text), err=True)
-        sys.stdout.flush()
-        if is_opened:
-            webbrowser.open(server.url)
         with contextlib.suppress(KeyboardInterrupt):
+            if json:
+                print_json({"logdir": logdir, "url": server.url, "host": server.host, "port": server.port})
+            else:
+                typer.echo(f"{printable(logdir)} is shown at\n\n    {server.url}\n\nCtrl-C ends it.")
+            if host not in _LOOPBACK:
+                danger = "others can reach it, and what it sends is not encrypted."
+                typer.echo(printable(f"tfdbg-arrow: warning: listening at {host}: {danger}"), err=True)
+            sys.stdout.flush()
+            if is_opened:
+                webbrowser.open(server.url)
             server.run()
