@@ -127,22 +127,24 @@ class _Search:
         """Adds what a bad tensor's op took; returns the bad ones among it that are new."""
         own = self._found[event.event_index]
         verdict = self._origins.verdict(event)
-        direct = self.flow.inputs_of(event)
+        role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
+        # Of a propagator only the bad ones among them are hops.
+        is_propagator = role == "propagator"
+        direct = self.flow.recent_inputs_of(event) if is_propagator else self.flow.inputs_of(event)
+        sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(event).events
         found: list[tuple[int | None, str, TensorEvent]] = []
         for input_ in direct:
             how = "variable" if input_.trace.dtype == "resource" else input_.trace.how
             found += [(input_.index, how, row) for row in input_.events]
         known = {row.event_index for _, _, row in found}
-        between = [row for row in self.flow.sources_of(event).events if row.event_index not in known]
-        found += [(None, "unrecorded", row) for row in between]
-        role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
+        found += [(None, "unrecorded", row) for row in sources if row.event_index not in known]
         inputs = {index: row for index, _, row in found if index is not None}
-        why = explain(event, inputs) if role != "propagator" and len(inputs) == len(direct) else None
+        why = explain(event, inputs) if not is_propagator and len(inputs) == len(direct) else None
         self._hops[own] = replace(self._hops[own], role=role, why=why)
         new = []
         for index, how, row in found:
             is_bad = bool(row.has_inf_or_nan)
-            if role == "propagator" and not is_bad:
+            if is_propagator and not is_bad:
                 continue
             if row.event_index in self._found:
                 self._sources.setdefault(own, set()).add(self._found[row.event_index])

@@ -27,6 +27,7 @@ _USES = (
     "SELECT e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id, i.input_index "
     "FROM execution_input AS i JOIN execution AS e "
     "ON e.run_id = i.run_id AND e.execution_index = i.execution_index WHERE i.run_id = ? AND i.tensor_id = ? "
+    "AND i.execution_index >= ? "
 )
 _OF_BLOCK = (
     "(SELECT tensor_id FROM execution_input WHERE run_id = ? AND execution_index BETWEEN ? AND ? UNION "
@@ -53,7 +54,7 @@ class EagerReader:
         self._tensors: dict[int, EagerTensor] = {}
         self._some_uses = lru_cache(maxsize=1024)(self._read_some_uses)
         self._uses_before = lru_cache(maxsize=1024)(self._read_uses_before)
-        self.ways_of_use = lru_cache(maxsize=4096)(self._read_ways_of_use)
+        self._ways_of_use = lru_cache(maxsize=4096)(self._read_ways_of_use)
 
     def tensor(self, tensor_id: int) -> EagerTensor:
         """Returns what is known of an eager tensor."""
@@ -79,25 +80,28 @@ class EagerReader:
 
     def uses(self, tensor_id: int) -> tuple[Use, ...]:
         """Returns every use of an eager tensor by an execution, in order."""
-        known = self._some_uses(tensor_id)
+        known = self._some_uses(tensor_id, 0)
         if known is not None:
             return known
-        rows = self._logdir.rows(_USES + "ORDER BY e.event_index, i.input_index", [self._run_id, tensor_id])
+        rows = self._logdir.rows(_USES + "ORDER BY e.event_index, i.input_index", [self._run_id, tensor_id, 0])
         return tuple(_use(row) for row in rows)
 
-    def uses_before(self, tensor_id: int, *, op_types: Sequence[str], before: int) -> Iterator[Execution]:
+    def uses_before(
+        self, tensor_id: int, *, op_types: Sequence[str], before: int, since: int = 0
+    ) -> Iterator[Execution]:
         """Yields the executions of some op types or functions that take an eager tensor, the last one first.
 
         Args:
             tensor_id: The tensor.
             op_types: Op types, or functions by their names.
             before: Only executions that start before this event_index.
+            since: Only executions from this execution_index on.
         """
         if not op_types:
             return
-        known = self._some_uses(tensor_id)
+        known = self._some_uses(tensor_id, since)
         if known is None:
-            yield from self._ask_uses_before(tensor_id, tuple(op_types), before)
+            yield from self._ask_uses_before(tensor_id, tuple(op_types), before, since)
             return
         end = bisect_left(known, before, key=lambda use: use.execution.event_index)
         last: Execution | None = None
@@ -106,6 +110,15 @@ class EagerReader:
             if execution.op_type in op_types and execution != last:
                 last = execution
                 yield execution
+
+    def ways_of_use(self, tensor_id: int, *, since: int = 0) -> tuple[tuple[str, int | None, int], ...]:
+        """Returns (op type, called graph, input index) of every way in which executions take an eager tensor.
+
+        Args:
+            tensor_id: The tensor.
+            since: Only executions from this execution_index on.
+        """
+        return self._ways_of_use(tensor_id, since)
 
     def op_types(self) -> list[tuple[str, int | None]]:
         """Returns (op type or function, called graph) of all executions, each once."""
@@ -137,10 +150,12 @@ class EagerReader:
         )
         return [(tensor_id, first) for tensor_id, first in rows]
 
-    def _ask_uses_before(self, tensor_id: int, op_types: tuple[str, ...], before: int) -> Iterator[Execution]:
+    def _ask_uses_before(
+        self, tensor_id: int, op_types: tuple[str, ...], before: int, since: int
+    ) -> Iterator[Execution]:
         limit = 1
         while True:
-            found = self._uses_before(tensor_id, op_types, before, limit)
+            found = self._uses_before(tensor_id, op_types, before, since, limit)
             yield from found
             if len(found) < limit:
                 return
@@ -205,36 +220,36 @@ class EagerReader:
         )
         return _eager_tensors({tensor_id}, makers, events)[tensor_id]
 
-    def _read_some_uses(self, tensor_id: int) -> tuple[Use, ...] | None:
-        """Returns the uses of a tensor that has not too many, else None."""
+    def _read_some_uses(self, tensor_id: int, since: int) -> tuple[Use, ...] | None:
+        """Returns the uses of a tensor that has not too many from an execution on, else None."""
         rows = self._logdir.rows(
-            f"{_USES} ORDER BY e.event_index, i.input_index LIMIT {_MAX_USES + 1}", [self._run_id, tensor_id]
+            f"{_USES} ORDER BY e.event_index, i.input_index LIMIT {_MAX_USES + 1}", [self._run_id, tensor_id, since]
         )
         return tuple(_use(row) for row in rows) if len(rows) <= _MAX_USES else None
 
-    def _read_ways_of_use(self, tensor_id: int) -> tuple[tuple[str, int | None, int], ...]:
-        """Returns (op type, called graph, input index) of every way in which executions take an eager tensor."""
-        known = self._some_uses(tensor_id)
+    def _read_ways_of_use(self, tensor_id: int, since: int) -> tuple[tuple[str, int | None, int], ...]:
+        known = self._some_uses(tensor_id, since)
         if known is not None:
             ways = {(use.execution.op_type, use.execution.graph_id, use.input_index): None for use in known}
             return tuple(ways)
         rows = self._logdir.rows(
             "SELECT DISTINCT e.op_type, e.graph_id, i.input_index FROM execution_input AS i JOIN execution AS e "
-            "ON e.run_id = i.run_id AND e.execution_index = i.execution_index WHERE i.run_id = ? AND i.tensor_id = ?",
-            [self._run_id, tensor_id],
+            "ON e.run_id = i.run_id AND e.execution_index = i.execution_index WHERE i.run_id = ? AND i.tensor_id = ? "
+            "AND i.execution_index >= ?",
+            [self._run_id, tensor_id, since],
         )
         return tuple((op_type, graph_id, index) for op_type, graph_id, index in rows)
 
     def _read_uses_before(
-        self, tensor_id: int, op_types: tuple[str, ...], before: int, limit: int
+        self, tensor_id: int, op_types: tuple[str, ...], before: int, since: int, limit: int
     ) -> tuple[Execution, ...]:
         rows = self._logdir.rows(
             "SELECT DISTINCT e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id "
             "FROM execution_input AS i JOIN execution AS e "
             "ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
             f"WHERE i.run_id = ? AND i.tensor_id = ? AND e.op_type IN ({', '.join('?' * len(op_types))}) "
-            f"AND e.event_index < ? ORDER BY e.event_index DESC LIMIT {int(limit)}",
-            [self._run_id, tensor_id, *op_types, before],
+            f"AND e.event_index < ? AND i.execution_index >= ? ORDER BY e.event_index DESC LIMIT {int(limit)}",
+            [self._run_id, tensor_id, *op_types, before, since],
         )
         return tuple(Execution(*row) for row in rows)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tfdbg_arrow.query.calls import CallReader
 from tfdbg_arrow.query.eager import EagerReader
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
-from tfdbg_arrow.query.recorded import Context, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.recorded import KINDS, Context, TensorEvent, bad_condition, read_events
 
 
 class EventReader:
@@ -59,6 +59,18 @@ class EventReader:
             + ("" if limit is None else f" LIMIT {min(limit, MAX_ROWS)}"),
             [self._run_id, after, 2**63 - 1 if before is None else before],
         )
+
+    def first_bad_execution(self) -> int:
+        """Returns the least execution_index of a bad tensor: all that came of executions before it is clean.
+
+        It is 0 where that is not known, because a bad tensor has none.
+        """
+        ((first, is_known),) = self._logdir.rows(
+            "SELECT min(execution_index), count(*) = count(execution_index) FROM tensor_health "
+            f"WHERE run_id = ? AND {bad_condition(KINDS)}",
+            [self._run_id],
+        )
+        return int(first) if is_known and first is not None else 0
 
     def later_bad_iteration(self, context: Context, *, after: int, kinds: tuple[str, ...]) -> list[tuple[int, int]]:
         """Returns (frame_id, least iteration) of the frames of a step that hold bad tensors after an event."""

@@ -142,7 +142,7 @@ class Expectation:
         found, seen, waiting = [], {event.event_index}, [event]
         while waiting:
             row = waiting.pop()
-            causes = [source for source in self._flow.sources_of(row).events if source.has_inf_or_nan]
+            causes = [source for source in self._flow.recent_sources_of(row) if source.has_inf_or_nan]
             if not causes:
                 found.append(row)
             waiting += [cause for cause in causes if cause.event_index not in seen]

@@ -47,12 +47,11 @@ class Origins:
 
     def verdict(self, event: TensorEvent) -> Verdict:
         """Returns whether a bad tensor is an origin, and what made it bad if not."""
-        sources = self._flow.sources_of(event)
         own = event.bad_kinds(self._kinds)
-        causes = [source for source in sources.events if source.bad_kinds(own)]
+        causes = [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(own)]
         brought = frozenset(kind for cause in causes for kind in cause.bad_kinds(own))
         if own - brought:
-            return Verdict((), is_origin=sources.is_complete)
+            return Verdict((), is_origin=self._flow.sources_of(event).is_complete)
         return Verdict(tuple(causes), is_origin=False)
 
     def of(self, event: TensorEvent) -> TensorEvent:
@@ -124,7 +123,7 @@ class Origins:
             return None
         late = self._flow.events.later_bad_iteration(candidate.context, after=candidate.event_index, kinds=self._kinds)
         visited = {candidate.event_index}
-        waiting = list(self._flow.sources_of(candidate).events)
+        waiting = list(self._flow.recent_sources_of(candidate))
         while waiting and len(visited) < _MAX_ANCESTORS:
             row = waiting.pop()
             if row.event_index in visited or row.step_id != candidate.step_id:
@@ -137,5 +136,5 @@ class Origins:
                 if root.event_index not in seen:
                     seen.add(root.event_index)
                     return root
-            waiting.extend(self._flow.sources_of(row).events)
+            waiting.extend(self._flow.recent_sources_of(row))
         return None

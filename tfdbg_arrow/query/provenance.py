@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from tfdbg_arrow.query.borders import Borders
 from tfdbg_arrow.query.callsites import CallSites
+from tfdbg_arrow.query.contents import Contents
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.events import EventReader
 from tfdbg_arrow.query.gaps import Gaps
@@ -47,23 +48,6 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Content:
-    """What a resource held at a read.
-
-    Attributes:
-        last: The last write; None where none was recorded.
-        values: What was written and is in it still: (place, whether `eager` or `graph` code wrote it), latest first.
-        old_value: A recorded read of what it held before these; None where there is none, or where they replaced it.
-        is_known: Whether these decide what it held.
-    """
-
-    last: Write | None
-    values: tuple[tuple[Place, str], ...]
-    old_value: TensorEvent | None
-    is_known: bool
-
-
-@dataclass(frozen=True)
 class Sources:
     """The recorded tensors that the values of a tensor depend on, as near to it as they were recorded.
 
@@ -90,9 +74,9 @@ class DataFlow:
         self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
         self.resources = Resources(self.graphs, self.events, self.borders)
         self.lock = threading.RLock()
-        self._sources: dict[int, Sources] = {}
-        self._contents: dict[tuple[Place, int], Content] = {}
+        self._sources: dict[tuple[int, int], Sources] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
+        self._contents = Contents(self.resources, self._gaps)
         settings = logdir.rows(
             "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 AND NOT EXISTS "
             "(SELECT 1 FROM capture_stat WHERE run_id = ? AND stat = 'dropped') FROM run WHERE run_id = ?",
@@ -114,13 +98,23 @@ class DataFlow:
         A tensor that only crossed a border (an argument, the result of a call) has one input: itself on
         the other side. One from outside has none.
         """
+        return self._inputs(event, since=0)
+
+    def recent_inputs_of(self, event: TensorEvent) -> tuple[Input, ...]:
+        """Returns the inputs as `inputs_of` does, of variables only with what may be bad or of the tensor's own call.
+
+        What executions before the run's first bad tensor wrote to a variable is left out: those can be very many.
+        """
+        return self._inputs(event, since=self._bad_since)
+
+    def _inputs(self, event: TensorEvent, *, since: int) -> tuple[Input, ...]:
         found = []
         for index, (place, how) in enumerate(self._input_places(event)):
             trace = self.trace(place, how=how, near=event.event_index)
             write = None
             rows = [row for row in (trace.event or trace.health,) if row is not None]
             if trace.dtype == "resource":
-                content = self.content(trace, event)
+                content = self._contents.content(trace, event, since=since)
                 write = content.last
                 trace = trace if write is not None or content.is_known else replace(trace, is_lost=True)
                 traces = [self.trace(value, how=how, near=2**63 - 1) for value, how in content.values]
@@ -135,12 +129,31 @@ class DataFlow:
         An unrecorded tensor stands for the inputs of its op; it is complete only if it cannot be bad by
         its dtype, or keeps other tensors (a variable, a list), which are then followed.
         """
-        if event.event_index not in self._sources:
+        return self._sources_of(event, since=0)
+
+    def recent_sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
+        """Returns of `sources_of` those that may be bad, and those of the tensor's own call.
+
+        What executions before the run's first bad tensor wrote to a variable is left out: those can be very many.
+
+        Args:
+            event: A tensor of an execution that is not before the run's first bad tensor.
+        """
+        return self._sources_of(event, since=self._bad_since).events
+
+    def _sources_of(self, event: TensorEvent, *, since: int) -> Sources:
+        key = (event.event_index, since)
+        if key not in self._sources:
             if len(self._sources) > _MAX_KEPT:
                 self._sources.clear()
                 self._contents.clear()
-            self._sources[event.event_index] = self._find_sources(event)
-        return self._sources[event.event_index]
+            self._sources[key] = self._find_sources(event, since)
+        return self._sources[key]
+
+    @cached_property
+    def _bad_since(self) -> int:
+        """The first execution with a bad tensor: what was made before it is clean, if it was recorded."""
+        return self.events.first_bad_execution()
 
     def computed(self, event: TensorEvent) -> TensorEvent:
         """Returns the row of the op that computed a tensor which only crossed borders to where it was recorded."""
@@ -204,7 +217,7 @@ class DataFlow:
                 return replace(place, context=row.context)
         return place
 
-    def _find_sources(self, event: TensorEvent) -> Sources:
+    def _find_sources(self, event: TensorEvent, since: int) -> Sources:
         found: dict[int, TensorEvent] = {}
         is_complete = self._is_made_known(event)
         waiting = list(self._input_places(event))
@@ -229,7 +242,7 @@ class DataFlow:
             if len(seen) > _MAX_UNRECORDED:
                 return Sources(tuple(found.values()), is_complete=False)
             if trace.dtype == "resource":
-                content = self.content(trace, event)
+                content = self._contents.content(trace, event, since=since)
                 more, is_known = list(content.values), content.is_known
                 if content.old_value is not None:
                     found[content.old_value.event_index] = content.old_value
@@ -252,45 +265,6 @@ class DataFlow:
             if op.op_type == event.op_type and op.inputs and graph.dtypes.get((op.op_name, own.output_slot)) == dtype:
                 source, slot = op.inputs[0]
                 yield GraphTensor(own.context, own.graph_id, source, slot, own.near), "graph"
-
-    def content(self, handle: Trace, reader: TensorEvent) -> Content:
-        """Returns what a resource held when it was read.
-
-        Of writes that change what is there, all back to one that replaces it, or to a recorded read of the old value.
-        """
-        key = (handle.place, reader.event_index)
-        if key not in self._contents:
-            self._contents[key] = self._find_content(handle, reader)
-        return self._contents[key]
-
-    def _find_content(self, handle: Trace, reader: TensorEvent) -> Content:
-        last: Write | None = None
-        later: Write | None = None
-        values: list[tuple[Place, str]] = []
-        until = reader.execution_index
-        for write in itertools.chain(self.resources.writes(handle, reader=reader), [None]):
-            if later is not None:
-                old = self.resources.read_between(handle, after=write, before=later)
-                if old is not None:
-                    is_known = not self._gaps.between(old.execution_index, later.execution_index)
-                    return Content(last, tuple(values), old, is_known)
-            if write is None:
-                # Before its first write it holds what came from outside, and that is known.
-                is_known = not handle.is_lost and not self._gaps.between(-1, until)
-                return Content(last, tuple(values), None, is_known)
-            if write.execution_index is None or write.execution_index != until:
-                if self._gaps.between(write.execution_index, until):
-                    return Content(last, tuple(values), None, is_known=False)
-                until = write.execution_index
-            last = last or write
-            how = "eager" if write.graph_id is None else "graph"
-            values += [(value, how) for value in write.values]
-            if write.is_replacing or write.old_value is not None:
-                return Content(last, tuple(values), write.old_value, is_known=True)
-            if len(values) > _MAX_UNRECORDED:
-                break
-            later = write
-        return Content(last, tuple(values), None, is_known=False)
 
     def _is_made_known(self, event: TensorEvent) -> bool:
         """Whether the recording tells what the op that made a tensor took in."""

@@ -6,20 +6,16 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tfdbg_arrow.query.borders import PASSING_OPS, Borders
+from tfdbg_arrow.query.borders import Borders
 from tfdbg_arrow.query.callsites import Level
 from tfdbg_arrow.query.events import EventReader
-from tfdbg_arrow.query.graphs import Call, GraphReader, Op
+from tfdbg_arrow.query.graphs import GraphReader, Op
 from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place, Trace
 from tfdbg_arrow.query.recorded import Context, Execution, TensorEvent
+from tfdbg_arrow.query.resource_ops import BRANCHES, READER, WRITER, ResourceOps
 
-_WRITER = re.compile(
-    r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
-)
-_READER = "ReadVariableOp"
-_HANDLE_USER = re.compile(rf"{_READER}|VariableShape|VarIsInitializedOp|ResourceGather\w*|{_WRITER.pattern}")
+_HANDLE_USER = re.compile(rf"{READER}|VariableShape|VarIsInitializedOp|ResourceGather\w*|{WRITER.pattern}")
 _REPLACING = frozenset({"AssignVariableOp", "MakeIterator"})
-_BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +64,15 @@ class Resources:
         self._graphs = graphs
         self._events = events
         self._borders = borders
-        self._writers: dict[tuple[int, str], tuple[Op, ...]] = {}
-        self._writers_of: dict[int, list[Op]] = {}
+        self._ops = ResourceOps(graphs)
 
-    def writes(self, handle: Trace, *, reader: TensorEvent) -> Iterator[Write]:
+    def writes(self, handle: Trace, *, reader: TensorEvent, since: int = 0) -> Iterator[Write]:
         """Yields the recorded writes before a read, the last one first.
 
         Args:
             handle: Where the resource came from, seen from the reading op.
             reader: The row of the reading op's output.
+            since: Of the executions before the read's own only those from this execution_index on.
         """
         if reader.scope == "graph" and reader.graph_id is not None and reader.op_name is not None:
             yield from self._in_call(handle, reader)
@@ -85,9 +81,9 @@ class Resources:
             if reader.execution_index is not None:
                 execution = self._events.execution(reader.execution_index)
                 before = before if execution is None else execution.event_index
-            yield from self._before(handle.place.tensor_id, before=before)
+            yield from self._before(handle.place.tensor_id, before=before, since=since)
 
-    def read_between(self, handle: Trace, *, after: Write | None, before: Write) -> TensorEvent | None:
+    def read_between(self, handle: Trace, *, after: Write | None, before: Write, since: int = 0) -> TensorEvent | None:
         """Returns the row of the last read in the executions between two writes, or None.
 
         Reads in the calls that the writes themselves were made in are not looked for.
@@ -96,16 +92,17 @@ class Resources:
             handle: Where the resource came from.
             after: The earlier write; None: the start of the run.
             before: The later write.
+            since: Only executions from this execution_index on.
         """
         if not isinstance(handle.place, EagerValue) or before.execution_index is None:
             return None
         tensor_id = handle.place.tensor_id
         earliest = -1 if after is None or after.execution_index is None else after.execution_index
-        readers = self._users(tensor_id, is_wanted=self._reads)
+        readers = self._users(tensor_id, is_wanted=self._reads, since=since)
         start = self._events.execution(before.execution_index)
         if start is None:
             return None
-        for execution in self._events.uses_before(tensor_id, op_types=readers, before=start.event_index):
+        for execution in self._events.uses_before(tensor_id, op_types=readers, before=start.event_index, since=since):
             if execution.execution_index <= earliest:
                 return None
             event = self._read_in(execution, tensor_id)
@@ -128,7 +125,7 @@ class Resources:
 
     def eagerly_written(self) -> dict[int, set[int]]:
         """Returns, by eager tensor, the handles of the resources that eager ops wrote it to."""
-        writers = [name for name, graph_id in self._events.op_types() if graph_id is None and _WRITER.fullmatch(name)]
+        writers = [name for name, graph_id in self._events.op_types() if graph_id is None and WRITER.fullmatch(name)]
         found: dict[int, set[int]] = {}
         for tensor_id, handle in self._events.taken_together(writers):
             found.setdefault(tensor_id, set()).add(handle)
@@ -145,19 +142,12 @@ class Resources:
         for op_type, called in self._events.op_types():
             graph_id = self._graphs.function_graphs.get(op_type, called)
             if graph_id is None:
-                is_writing = _WRITER.fullmatch(op_type) is not None
+                is_writing = WRITER.fullmatch(op_type) is not None
             else:
-                is_writing = any(self._writers_in(part) for part in self._graphs.parts(graph_id))
+                is_writing = any(self._ops.writers_in(part) for part in self._graphs.parts(graph_id))
             if is_writing:
                 found.append(op_type)
         return found
-
-    def _writers_in(self, graph_id: int) -> list[Op]:
-        """Returns the ops of a graph itself that write to resources."""
-        if graph_id not in self._writers_of:
-            ops = self._graphs.graph(graph_id).ops.values()
-            self._writers_of[graph_id] = [op for op in ops if _WRITER.fullmatch(op.op_type) is not None]
-        return self._writers_of[graph_id]
 
     def _all_writes_in(self, execution: Execution, graph_id: int) -> Iterator[WriteSite]:
         """Yields the writes in one call."""
@@ -166,11 +156,11 @@ class Resources:
         visits = () if root.step_id is None else self._events.site_visits(root.step_id, root.execution_index)
         for visit in visits:
             at = replace(root, call_site=visit.call_site, frame_id=visit.frame_id)
-            for iteration in visit.iterations if self._writers_in(visit.graph_id) else ():
+            for iteration in visit.iterations if self._ops.writers_in(visit.graph_id) else ():
                 places[visit.graph_id, replace(at, iteration=iteration)] = None
         for part_id, context in places:
             dtypes = self._graphs.graph(part_id).dtypes
-            for op in self._writers_in(part_id):
+            for op in self._ops.writers_in(part_id):
                 inputs = [
                     (GraphTensor(context, part_id, *source, 2**63 - 1), dtypes.get(source)) for source in op.inputs
                 ]
@@ -223,50 +213,51 @@ class Resources:
         self, graph_id: int, handle_name: str, context: Context, *, user: str, near: int
     ) -> Write | None:
         """Returns the last write before a read in a graph that sessions run, where creation orders nothing."""
-        writers = self._writing_ops(graph_id, handle_name)
+        writers = self._ops.writing_ops(graph_id, handle_name)
         written = self._borders.sessions.last_writer(graph_id, writers, context, reader=user)
         if written is None:
             return None
         op, where = written
         near = near if where == context else 2**63 - 1
-        if _WRITER.fullmatch(op.op_type):
+        if WRITER.fullmatch(op.op_type):
             return self._write(op, graph_id, handle_name, where, near=near)
         return next(self._in_callees(op, graph_id, handle_name, where, near=near), None)
 
-    def _before(self, tensor_id: int, *, before: int) -> Iterator[Write]:
+    def _before(self, tensor_id: int, *, before: int, since: int) -> Iterator[Write]:
         """Yields the writes by the executions before an event."""
-        writers = self._users(tensor_id, is_wanted=self._writes)
-        for execution in self._events.uses_before(tensor_id, op_types=writers, before=before):
+        writers = self._users(tensor_id, is_wanted=self._writes, since=since)
+        for execution in self._events.uses_before(tensor_id, op_types=writers, before=before, since=since):
             yield from self._by(execution, tensor_id)
 
-    def _users(self, tensor_id: int, *, is_wanted: Callable[[str, int | None, int], bool]) -> tuple[str, ...]:
+    def _users(
+        self, tensor_id: int, *, is_wanted: Callable[[str, int | None, int], bool], since: int
+    ) -> tuple[str, ...]:
         """Returns the op types, functions included, that use a handle in one of the ways wanted."""
-        found = (
-            op_type for op_type, graph_id, index in self._all_users(tensor_id) if is_wanted(op_type, graph_id, index)
-        )
+        ways = self._all_users(tensor_id, since=since)
+        found = (op_type for op_type, graph_id, index in ways if is_wanted(op_type, graph_id, index))
         return tuple(sorted(set(found)))
 
-    def _all_users(self, tensor_id: int) -> list[tuple[str, int | None, int]]:
+    def _all_users(self, tensor_id: int, *, since: int = 0) -> list[tuple[str, int | None, int]]:
         """Returns (op type, called graph, input index) of every way in which executions use a handle."""
         return [
             (op_type, self._graphs.function_graphs.get(op_type, called), index)
-            for op_type, called, index in self._events.ways_of_use(tensor_id)
+            for op_type, called, index in self._events.ways_of_use(tensor_id, since=since)
         ]
 
     def _writes(self, op_type: str, graph_id: int | None, index: int) -> bool:
         if graph_id is None:
-            return _WRITER.fullmatch(op_type) is not None
+            return WRITER.fullmatch(op_type) is not None
         placeholder = self._graphs.placeholder(op_type, index)
-        return placeholder is not None and bool(self._writing_ops(graph_id, placeholder))
+        return placeholder is not None and bool(self._ops.writing_ops(graph_id, placeholder))
 
     def _reads(self, op_type: str, graph_id: int | None, index: int) -> bool:
         """Whether an op or a function reads a resource in its outermost graph, and cannot write to it."""
         if graph_id is None:
-            return op_type == _READER
+            return op_type == READER
         placeholder = self._graphs.placeholder(op_type, index)
-        if placeholder is None or self._writing_ops(graph_id, placeholder):
+        if placeholder is None or self._ops.writing_ops(graph_id, placeholder):
             return False
-        return bool(self._reading_ops(graph_id, placeholder))
+        return bool(self._ops.reading_ops(graph_id, placeholder))
 
     def _read_in(self, execution: Execution, tensor_id: int) -> TensorEvent | None:
         """Returns the row of the last read by an execution that reads a resource and does not write to it."""
@@ -277,7 +268,7 @@ class Resources:
         context = self._events.root_context(execution.execution_index, graph_id)
         for index, other in self._events.execution_inputs(execution.execution_index).items():
             placeholder = self._graphs.placeholder(execution.op_type, index) if other == tensor_id else None
-            for op in reversed(self._reading_ops(graph_id, placeholder)) if placeholder is not None else ():
+            for op in reversed(self._ops.reading_ops(graph_id, placeholder)) if placeholder is not None else ():
                 event = self._events.graph_tensor(
                     context, graph_id=graph_id, op_name=op.op_name, output_slot=0, near=2**63 - 1
                 )
@@ -305,10 +296,10 @@ class Resources:
     ) -> Iterator[Write]:
         """Yields the writes in one run of a graph, before `user` where that is given."""
         end = None if user is None else self._graphs.op(graph_id, user)
-        for op in reversed(self._writing_ops(graph_id, handle_name)):
+        for op in reversed(self._ops.writing_ops(graph_id, handle_name)):
             if end is not None and op.op_index >= end.op_index:
                 continue
-            if _WRITER.fullmatch(op.op_type):
+            if WRITER.fullmatch(op.op_type):
                 yield self._write(op, graph_id, handle_name, context, near=near)
             else:
                 yield from self._in_callees(op, graph_id, handle_name, context, near=near)
@@ -326,10 +317,10 @@ class Resources:
                         near=near,
                     )  # fmt: skip
                 continue
-            if visit is None and call.attribute in _BRANCHES:
+            if visit is None and call.attribute in BRANCHES:
                 continue
             inner = replace(context, call_site=self._borders.callee_site(context, call, visit))
-            for name in self._callee_handles(op, call, handle_name):
+            for name in self._ops.callee_handles(op, call, handle_name):
                 yield from self._in_graph(call.callee_graph_id, name, inner, user=None, near=near)
 
     def _in_loop(
@@ -351,8 +342,8 @@ class Resources:
             return
         visits = self._borders.visits(context, body)
         site = next((visit.call_site for visit in visits if visit.frame_id == frame_id), None)
-        for name in self._callee_handles(op, body, handle_name):
-            for iteration in range(last, -1, -1) if self._writing_ops(body.callee_graph_id, name) else ():
+        for name in self._ops.callee_handles(op, body, handle_name):
+            for iteration in range(last, -1, -1) if self._ops.writing_ops(body.callee_graph_id, name) else ():
                 inner = replace(context, call_site=site, frame_id=frame_id, iteration=iteration)
                 yield from self._in_graph(body.callee_graph_id, name, inner, user=None, near=near)
 
@@ -360,7 +351,7 @@ class Resources:
         values = tuple(
             GraphTensor(context, graph_id, source, slot, near)
             for source, slot in op.inputs
-            if source not in self._aliases(graph_id, handle_name)
+            if source not in self._ops.aliases(graph_id, handle_name)
         )
         old_value = None
         if op.op_type not in _REPLACING:
@@ -374,10 +365,10 @@ class Resources:
     ) -> TensorEvent | None:
         """Returns the row of the last read of a resource in a graph between its last two writes."""
         start = max(
-            (op.op_index for op in self._writing_ops(graph_id, handle_name) if op.op_index < writer.op_index),
+            (op.op_index for op in self._ops.writing_ops(graph_id, handle_name) if op.op_index < writer.op_index),
             default=-1,
         )
-        for op in reversed(self._reading_ops(graph_id, handle_name)):
+        for op in reversed(self._ops.reading_ops(graph_id, handle_name)):
             if start < op.op_index < writer.op_index:
                 event = self._events.graph_tensor(
                     context, graph_id=graph_id, op_name=op.op_name, output_slot=0, near=near
@@ -385,60 +376,6 @@ class Resources:
                 if event is not None:
                     return event
         return None
-
-    def _reading_ops(self, graph_id: int, handle_name: str) -> list[Op]:
-        """Returns the ops of a graph that read a resource, in order; those in functions that it calls are left out."""
-        graph = self._graphs.graph(graph_id)
-        names = {name for alias in self._aliases(graph_id, handle_name) for name in graph.users.get(alias, ())}
-        ops = (graph.ops[name] for name in names if name in graph.ops)
-        return sorted((op for op in ops if op.op_type == _READER), key=lambda op: op.op_index)
-
-    def _writing_ops(self, graph_id: int, handle_name: str) -> tuple[Op, ...]:
-        """Returns the ops of a graph that write to a resource, callers of writing functions included, in order."""
-        key = (graph_id, handle_name)
-        if key not in self._writers:
-            self._writers[key] = ()  # a function that calls itself ends here
-            self._writers[key] = self._find_writing_ops(graph_id, handle_name)
-        return self._writers[key]
-
-    def _find_writing_ops(self, graph_id: int, handle_name: str) -> tuple[Op, ...]:
-        graph = self._graphs.graph(graph_id)
-        found: dict[str, Op] = {}
-        for alias in self._aliases(graph_id, handle_name):
-            for name in graph.users.get(alias, ()):
-                op = graph.ops.get(name)
-                if op is not None and (_WRITER.fullmatch(op.op_type) or self._calls_writer(op, graph_id, handle_name)):
-                    found[name] = op
-        return tuple(sorted(found.values(), key=lambda op: op.op_index))
-
-    def _calls_writer(self, op: Op, graph_id: int, handle_name: str) -> bool:
-        return any(
-            call.callee_graph_id is not None and self._writing_ops(call.callee_graph_id, name)
-            for call in self._graphs.calls(graph_id, op.op_name)
-            for name in self._callee_handles(op, call, handle_name)
-        )
-
-    def _callee_handles(self, op: Op, call: Call, handle_name: str) -> list[str]:
-        """Returns the Placeholders under which a callee knows the resource."""
-        aliases = self._aliases(call.graph_id, handle_name)
-        shift = 1 if call.attribute in _BRANCHES else 0
-        names = (
-            self._graphs.placeholder(call.function_name, index - shift)
-            for index, (source, _) in enumerate(op.inputs)
-            if source in aliases
-        )
-        return [name for name in names if name is not None]
-
-    def _aliases(self, graph_id: int, handle_name: str) -> set[str]:
-        """Returns the ops that hand on a resource within a graph, its own among them."""
-        graph = self._graphs.graph(graph_id)
-        found, waiting = {handle_name}, [handle_name]
-        while waiting:
-            for name in graph.users.get(waiting.pop(), ()):
-                if name not in found and name in graph.ops and graph.ops[name].op_type in PASSING_OPS:
-                    found.add(name)
-                    waiting.append(name)
-        return found
 
 
 def _name_in(handle: Trace, graph_id: int) -> str | None:
