@@ -284,6 +284,7 @@ def test_what_is_read_of_many_runs_is_enough(tmp_path: Path, monkeypatch: pytest
         wholes = {limit: logdir.alerts(limit=limit, parameters=parameters) for limit in (0, 2, 100)}
         monkeypatch.setattr("tfdbg_arrow.query.alert_scan._LARGE", 0)
         monkeypatch.setattr("tfdbg_arrow.query.alert_scan._MAX_RUNS", 7)
+        monkeypatch.setattr("tfdbg_arrow.query.op_digests._BATCH_BYTES", 20_000)
         for limit, whole in wholes.items():
             scanned = logdir.alerts(limit=limit, parameters=parameters)
             assert (scanned.num_found, scanned.num_cut) == (whole.num_found, whole.num_cut)

@@ -56,8 +56,8 @@ class Candidates:
 
     Attributes:
         select: A SELECT over `derived.op_digest` and the tables and views, with {name} for each parameter; it gives
-            run_id, graph_id, op_name, op_type and output_slot.
-        is_of_bad: Whether the rule needs only the bad tensors of these outputs, not all.
+            run_id, graph_id, op_name, op_type and output_slot. Empty where the rule `is_of_bad`.
+        is_of_bad: Whether the rule needs only the bad tensors, and finds something in every run that has one.
         is_by_graph: Whether the rule finds whole graphs, not outputs.
     """
 

@@ -1,9 +1,11 @@
 """AlertScan: runs built-in rules over many runs, reading only what they can find something in.
 
-Which op outputs a rule can find follows from their digests (`op_digests`, candidates/*.sql). The tensors of just these
-are read, once for all rules, some runs at a time, and the rules run over them as they are. A rule could find in them
-what it does not find in the whole, where tensors of an output are missing that only another rule asked for; so of its
-findings those stay that are among its own candidates.
+A rule that is about bad tensors alone runs over the runs that have one, which are known soon.
+
+For the others, which op outputs a rule can find follows from their digests (`op_digests`, candidates/*.sql). The
+tensors of just these are read, once for all rules, some runs at a time, and the rules run over them as they are. A rule
+could find in them what it does not find in the whole, where tensors of an output are missing that only another rule
+asked for; so of its findings those stay that are among its own candidates.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.query.alert_rules import COLUMNS, Rule
 from tfdbg_arrow.query.live_views import literal
+from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.schema.tables import table
 
 if TYPE_CHECKING:
@@ -65,10 +68,33 @@ def scan(
         limit: At most so many rows of each rule.
     """
     found = {rule.kind: Found() for rule in rules}
+    of_bad = [rule for rule in rules if rule.candidates is not None and rule.candidates.is_of_bad]
+    if of_bad:
+        run_ids = logdir.bad_runs.by_first(KINDS)
+        for start in range(0, len(run_ids), _MAX_RUNS):
+            with logdir.of_runs(run_ids[start : start + _MAX_RUNS]) as runs:
+                for rule in of_bad:
+                    _run_rule(runs, rule, parameters.get(rule.kind, {}), found[rule.kind], limit=limit)
+    others = [rule for rule in rules if rule not in of_bad]
+    if others:
+        _scan_candidates(logdir, others, parameters, found, limit=limit)
+    for of_rule in found.values():
+        of_rule.rows = sorted(of_rule.rows, key=_place)[:limit]
+    return found
+
+
+def _scan_candidates(
+    logdir: Logdir,
+    rules: Sequence[Rule],
+    parameters: Mapping[str, Mapping[str, float]],
+    found: Mapping[str, Found],
+    *,
+    limit: int,
+) -> None:
     logdir.op_digests.update()
     candidates = " UNION ALL ".join(
-        f"SELECT '{rule.kind}' AS kind, {rule.candidates is not None and rule.candidates.is_of_bad} AS is_of_bad, "
-        f"{', '.join(_KEY)} FROM (\n{rule.candidates_sql(parameters.get(rule.kind, {}))}\n)"
+        f"SELECT '{rule.kind}' AS kind, {', '.join(_KEY)} "
+        f"FROM (\n{rule.candidates_sql(parameters.get(rule.kind, {}))}\n)"
         for rule in rules
     )
     logdir.rows(f"CREATE OR REPLACE TABLE derived.candidate AS {candidates}")
@@ -78,12 +104,16 @@ def scan(
             with logdir.of_runs(run_ids) as runs:
                 runs.replace("tensor_health", _wanted(runs, chosen, run_ids))
                 for rule in chosen:
-                    _run_rule(runs, rule, parameters.get(rule.kind, {}), found[rule.kind], limit=limit)
+                    _run_rule(
+                        runs,
+                        rule,
+                        parameters.get(rule.kind, {}),
+                        found[rule.kind],
+                        limit=limit,
+                        condition=_is_candidate(rule),
+                    )
     finally:
         logdir.rows("DROP TABLE IF EXISTS derived.candidate")
-    for of_rule in found.values():
-        of_rule.rows = sorted(of_rule.rows, key=_place)[:limit]
-    return found
 
 
 def _batches(logdir: Logdir) -> list[tuple[tuple[str, ...], list[str]]]:
@@ -92,17 +122,13 @@ def _batches(logdir: Logdir) -> list[tuple[tuple[str, ...], list[str]]]:
     Runs where few rules have any are then not read for those of many, which need more columns.
     """
     sizes = logdir.rows(
-        "SELECT c.run_id, coalesce(sum(d.num_tensors), 0) FROM (SELECT run_id, graph_id, op_name, op_type, output_slot "
-        "FROM derived.candidate GROUP BY ALL HAVING NOT bool_and(is_of_bad)) AS c "
+        f"SELECT c.run_id, coalesce(sum(d.num_tensors), 0) FROM (SELECT DISTINCT {', '.join(_KEY)} "
+        "FROM derived.candidate) AS c "
         "LEFT JOIN derived.op_digest AS d ON d.run_id = c.run_id AND d.graph_id IS NOT DISTINCT FROM c.graph_id "
         "AND d.op_name IS NOT DISTINCT FROM c.op_name AND d.op_type IS NOT DISTINCT FROM c.op_type "
-        "AND d.output_slot IS NOT DISTINCT FROM c.output_slot GROUP BY c.run_id "
-        "UNION ALL SELECT c.run_id, coalesce(sum(d.num_bad), 0) FROM (SELECT DISTINCT run_id FROM derived.candidate "
-        "WHERE is_of_bad) AS c JOIN derived.op_digest AS d ON d.run_id = c.run_id GROUP BY c.run_id"
+        "AND d.output_slot IS NOT DISTINCT FROM c.output_slot GROUP BY c.run_id"
     )
-    of_run: dict[str, int] = {}
-    for run_id, size in sizes:
-        of_run[run_id] = of_run.get(run_id, 0) + int(size)
+    of_run = {run_id: int(size) for run_id, size in sizes}
     alike: dict[tuple[str, ...], list[str]] = {}
     for run_id, kinds in logdir.rows(
         "SELECT run_id, list(DISTINCT kind ORDER BY kind) FROM derived.candidate GROUP BY run_id ORDER BY run_id"
@@ -133,8 +159,7 @@ def _place(row: tuple[Any, ...]) -> tuple[Any, ...]:
 def _wanted(runs: Logdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
     """Returns the SELECT of the tensors that any of some rules needs, NULL in the columns that none does."""
     names = runs.rows(
-        "SELECT DISTINCT op_name, op_type, graph_id IS NULL FROM derived.candidate "
-        "WHERE NOT is_of_bad AND run_id IN (SELECT unnest(?))",
+        "SELECT DISTINCT op_name, op_type, graph_id IS NULL FROM derived.candidate WHERE run_id IN (SELECT unnest(?))",
         [run_ids],
     )
     columns = ", ".join(
@@ -143,7 +168,7 @@ def _wanted(runs: Logdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
         else f"CAST(NULL AS {column.type.value}) AS {column.name}"
         for column in table("tensor_health").columns
     )
-    outputs = f"(SELECT DISTINCT {', '.join(_KEY)} FROM derived.candidate WHERE NOT is_of_bad)"
+    outputs = f"(SELECT DISTINCT {', '.join(_KEY)} FROM derived.candidate)"
     match = " AND ".join(f"c.{name} IS NOT DISTINCT FROM h.{name}" for name in _KEY)
     # Names come before the join: the other columns of a tensor are then read only where its name is one of them.
     in_graphs = ", ".join(sorted({literal(name) for name, _, is_eager in names if not is_eager and name is not None}))
@@ -158,25 +183,26 @@ def _wanted(runs: Logdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
     selects = [
         f"SELECT {columns} FROM tensor_health AS h JOIN {outputs} AS c ON {match} WHERE {each}" for each in conditions
     ]
-    if any(rule.candidates is not None and rule.candidates.is_of_bad for rule in rules):
-        selects.append(
-            f"SELECT {columns} FROM tensor_health AS h WHERE h.has_inf_or_nan "
-            f"AND NOT EXISTS (SELECT 1 FROM {outputs} AS c WHERE {match})"
-        )
     return " UNION ALL ".join(selects) or f"SELECT {columns} FROM tensor_health AS h WHERE false"
 
 
-def _run_rule(runs: Logdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int) -> None:
+def _is_candidate(rule: Rule) -> str:
+    """Returns the condition that a finding f is among the candidates of its rule."""
     assert rule.candidates is not None
     key = _KEY[:2] if rule.candidates.is_by_graph else _KEY
-    is_candidate = " AND ".join(f"c.{name} IS NOT DISTINCT FROM f.{name}" for name in key)
+    match = " AND ".join(f"c.{name} IS NOT DISTINCT FROM f.{name}" for name in key)
+    return f"EXISTS (SELECT 1 FROM derived.candidate AS c WHERE c.kind = '{rule.kind}' AND {match})"
+
+
+def _run_rule(
+    runs: Logdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int, condition: str = "true"
+) -> None:
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
     rows = runs.rows(
         f"WITH found AS (\n{rule.sql(given)}\n) SELECT {columns}, h.execution_index, count(*) OVER () AS num_found "
         "FROM found AS f LEFT JOIN tensor_health AS h ON f.graph_id IS NULL "
         "AND h.run_id = f.run_id AND h.event_index = f.first_event_index "
-        f"WHERE EXISTS (SELECT 1 FROM derived.candidate AS c WHERE c.kind = '{rule.kind}' AND {is_candidate}) "
-        f"ORDER BY {_ORDER} LIMIT {max(limit, 1)}"
+        f"WHERE {condition} ORDER BY {_ORDER} LIMIT {max(limit, 1)}"
     )
     if rows:
         found.number += rows[0][-1]

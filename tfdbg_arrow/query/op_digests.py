@@ -6,6 +6,8 @@ in few. Extremes are cheap, and rule most outputs out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -60,7 +62,9 @@ WHERE w.op_type IN ('AssignAddVariableOp', 'AssignSubVariableOp')"""
 """One row is a value that is added to a variable in a graph (u), and a read of that variable there (v)."""
 _DERIVED = {"op_digest": _DIGEST, "weight_update": _UPDATES}
 _BATCH = 100
-"""Runs that are digested at a time: it bounds the memory, which grows with outputs, and what an interrupt loses."""
+_BATCH_BYTES = 64_000_000
+"""Runs that are digested at a time, and about the bytes of their parts: it bounds the memory, which grows with outputs,
+and what an interrupt loses."""
 
 
 class OpDigests:
@@ -92,9 +96,23 @@ class OpDigests:
             for name in _DERIVED:
                 logdir.rows(f"DELETE FROM derived.{name} WHERE run_id IN (SELECT unnest(?))", [outdated])
         unknown = sorted(run_id for run_id in parts if run_id not in self._known)
-        for start in range(0, len(unknown), _BATCH):
-            batch = unknown[start : start + _BATCH]
+        for batch in _batches({run_id: parts[run_id] for run_id in unknown}):
             with logdir.of_runs(batch) as runs:
                 for name, select in _DERIVED.items():
                     runs.rows(f"INSERT INTO derived.{name} {select}")
             self._known.update({run_id: parts[run_id] for run_id in batch})
+
+
+def _batches(parts: dict[str, tuple[str, ...]]) -> Iterator[list[str]]:
+    """Yields the runs, some at a time."""
+    batch: list[str] = []
+    filled = 0
+    for run_id, paths in parts.items():
+        size = sum(Path(path).stat().st_size for path in paths if Path(path).exists())
+        if batch and (len(batch) >= _BATCH or filled + size > _BATCH_BYTES):
+            yield batch
+            batch, filled = [], 0
+        batch.append(run_id)
+        filled += size
+    if batch:
+        yield batch
