@@ -13,7 +13,7 @@ from . import logdirs
 
 def overview(path: Path, run_id: str | None = None) -> OverviewPage:
     with open_logdir(path) as logdir:
-        return read_overview(logdir, run_id=run_id, rules_budget_s=1000)
+        return read_overview(logdir, run_id=run_id, budget_s=1000)
 
 
 def test_the_three_questions_are_answered(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_what_rules_found_comes_worst_first(tmp_path: Path) -> None:
 
 def test_the_answer_does_not_wait_for_the_rules(tmp_path: Path) -> None:
     with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
-        page = read_overview(logdir, rules_budget_s=0.0)
+        page = read_overview(logdir, budget_s=0.0)
     assert (page.verdict, page.rules) == ("bad", ())
     assert page.unfinished_rules[:2] == ("nonfinite_origin", "nonfinite")
     assert len(page.unfinished_rules) == len(builtin_rules())

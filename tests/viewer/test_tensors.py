@@ -48,6 +48,14 @@ def test_windows_follow_each_other_without_a_gap(path: Path) -> None:
     assert (events(last), last.num_before, last.num_after) == ([7, 8, 9, 11], 7, 0)
 
 
+def test_a_window_before_an_event_is_found_however_far_it_reaches(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfdbg_arrow.query.tensor_window._REACH", 3)
+    assert events(tensors(path, before=8, limit=2)) == [6, 7]
+    assert events(tensors(path, before=8, limit=5)) == [3, 4, 5, 6, 7]
+    assert events(tensors(path, TensorFilter(is_bad=True), before=11, limit=5)) == [4, 8]
+    assert events(tensors(path, before=0, limit=5)) == []
+
+
 @pytest.mark.parametrize(
     ("filter_", "expected"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -227,16 +228,30 @@ class _RunReader:
 
     def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...]) -> None:
         logdir = logdir.of_run(run_id)
+        self._logdir = logdir
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
-        self._devices: dict[int, str] = dict(
-            logdir.rows("SELECT device_id, device_name FROM device WHERE run_id = ?", [run_id])
-        )
-        ((self._worker,),) = logdir.rows("SELECT max(worker) FROM run WHERE run_id = ?", [run_id])
-        self._left_out = gap_sentences(read_capture_stats(logdir, run_id=run_id)).get(run_id, ())
         self.flow = DataFlow.of(logdir, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds)
-        self.expectation = Expectation(logdir, self.flow, run_id=run_id)
+
+    @cached_property
+    def expectation(self) -> Expectation:
+        """Tells expected bad values from others."""
+        return Expectation(self._logdir, self.flow, run_id=self._run_id)
+
+    @cached_property
+    def _devices(self) -> dict[int, str]:
+        return dict(self._logdir.rows("SELECT device_id, device_name FROM device WHERE run_id = ?", [self._run_id]))
+
+    @cached_property
+    def _worker(self) -> str | None:
+        ((worker,),) = self._logdir.rows("SELECT max(worker) FROM run WHERE run_id = ?", [self._run_id])
+        return None if worker is None else str(worker)
+
+    @cached_property
+    def _left_out(self) -> tuple[str, ...]:
+        stats = read_capture_stats(self._logdir, run_id=self._run_id)
+        return gap_sentences(stats).get(self._run_id, ())
 
     def first(self, *, is_expected: bool, is_allowed: Callable[[str | None, str | None], bool]) -> TensorEvent | None:
         """Returns the earliest origin that is expected or not, and not allowed; None where there is none."""

@@ -8,6 +8,8 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.health import HEALTH_COLUMNS, TensorHealth
 
+_REACH = 20_000
+"""Events before a place among which a window that ends there is looked for first."""
 SCOPES = ("graph", "execution", "external")
 _FACTS = (
     "run_id",
@@ -125,39 +127,31 @@ def tensor_window(
     if limit < 1:
         raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
     condition, parameters = _condition(filter_, run_id=run_id)
-    if before is None:
-        bound, order, at = "h.event_index >= ?", "h.event_index", first
-    else:
-        bound, order, at = "h.event_index < ?", "h.event_index DESC", before
-    # First where the window lies, then its rows: a sort over one column, not over all.
-    found = logdir.rows(
-        f"SELECT min(event_index), max(event_index) FROM (SELECT h.event_index FROM tensor_health AS h "
-        f"{_JOIN_GRAPH} WHERE {condition} AND {bound} ORDER BY {order} LIMIT {int(limit)}) AS w",
-        [*parameters, at],
-    )
-    low, high = found[0]
-    columns = ", ".join(f"h.{column}" for column in (*_FACTS, *HEALTH_COLUMNS))
-    rows = (
-        []
-        if low is None
-        else logdir.rows(
-            f"SELECT {columns}, g.graph_name FROM tensor_health AS h {_JOIN_GRAPH} "
-            f"WHERE {condition} AND h.event_index >= ? AND h.event_index <= ? ORDER BY h.event_index",
-            [*parameters, low, high],
-        )
-    )
+    at = first if before is None else before
+    low, high = _place(logdir, condition, parameters, at=at, is_before=before is not None, limit=limit)
+    rows = [] if low is None or high is None else _read_rows(logdir, condition, parameters, low, high)
     ((num_matching, num_before),) = logdir.rows(
-        f"SELECT count(*), count(CASE WHEN h.event_index < ? THEN 1 END) FROM tensor_health AS h {_JOIN_GRAPH} "
-        f"WHERE {condition}",
+        f"SELECT count(*), count(CASE WHEN h.event_index < ? THEN 1 END) FROM tensor_health AS h WHERE {condition}",
         [at if low is None else low, *parameters],
     )
-    return TensorWindow(rows=tuple(map(_row, rows)), num_matching=num_matching, num_before=num_before)
+    return TensorWindow(rows=tuple(rows), num_matching=num_matching, num_before=num_before)
 
 
 def read_tensor(logdir: Engine, event_index: int, *, run_id: str) -> TensorRow | None:
     """Returns one recorded tensor of a run, or None where there is none of that event_index."""
-    window = tensor_window(logdir, TensorFilter(), run_id=run_id, first=event_index, limit=1)
-    return next((row for row in window.rows if row.event_index == event_index), None)
+    rows = _read_rows(logdir, *_condition(TensorFilter(), run_id=run_id), event_index, event_index)
+    return rows[0] if rows else None
+
+
+def neighbours(logdir: Engine, event_index: int, *, run_id: str) -> tuple[int | None, int | None]:
+    """Returns the event_index of the recorded tensor before an event, and of the one after it; None: there is none."""
+    ((before,),) = logdir.rows(
+        "SELECT max(event_index) FROM tensor_health WHERE run_id = ? AND event_index < ?", [run_id, event_index]
+    )
+    ((after,),) = logdir.rows(
+        "SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND event_index > ?", [run_id, event_index]
+    )
+    return before, after
 
 
 def next_bad(
@@ -175,7 +169,7 @@ def next_bad(
     condition, parameters = _condition(filter_, run_id=run_id)
     least, bound = ("max", "<") if is_backwards else ("min", ">")
     ((found,),) = logdir.rows(
-        f"SELECT {least}(h.event_index) FROM tensor_health AS h {_JOIN_GRAPH} "
+        f"SELECT {least}(h.event_index) FROM tensor_health AS h "
         f"WHERE {condition} AND h.has_inf_or_nan AND h.event_index {bound} ?",
         [*parameters, event_index],
     )
@@ -191,11 +185,40 @@ def first_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
     return None if found is None else int(found)
 
 
-_JOIN_GRAPH = "LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id"
+def _place(
+    logdir: Engine, condition: str, parameters: list[object], *, at: int, is_before: bool, limit: int
+) -> tuple[int | None, int | None]:
+    """Returns the least and the greatest event_index of the tensors of a window."""
+    # Backwards over a whole run each row would go before those found so far; mostly the window is near.
+    bounds = [(max(0, at - _REACH), at), (0, at)] if is_before else [(at, 2**63 - 1)]
+    order = "h.event_index DESC" if is_before else "h.event_index"
+    low: int | None = None
+    high: int | None = None
+    for start, end in bounds:
+        ((low, high, number),) = logdir.rows(
+            "SELECT min(event_index), max(event_index), count(*) FROM (SELECT h.event_index FROM tensor_health AS h "
+            f"WHERE {condition} AND h.event_index >= ? AND h.event_index < ? ORDER BY {order} LIMIT {int(limit)}) AS w",
+            [*parameters, start, end],
+        )
+        if number == limit or start == 0:
+            break
+    return low, high
+
+
+def _read_rows(logdir: Engine, condition: str, parameters: list[object], first: int, last: int) -> list[TensorRow]:
+    """Returns the tensors of a condition from an event_index to another."""
+    columns = ", ".join(f"h.{column}" for column in (*_FACTS, *HEALTH_COLUMNS))
+    rows = logdir.rows(
+        f"SELECT {columns}, g.graph_name FROM tensor_health AS h "
+        "LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id "
+        f"WHERE {condition} AND h.event_index >= ? AND h.event_index <= ? ORDER BY h.event_index",
+        [*parameters, first, last],
+    )
+    return [_row(row) for row in rows]
 
 
 def _condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, list[object]]:
-    """Returns the condition on tensor_health AS h and graph AS g, and its parameters."""
+    """Returns the condition on tensor_health AS h, and its parameters."""
     conditions: list[str] = ["h.run_id = ?"]
     parameters: list[object] = [run_id]
     for text, value in (
@@ -210,9 +233,13 @@ def _condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, list[object]
             conditions.append(text)
             parameters.append(value)
     if filter_.name:
-        places = ("h.op_name", "h.op_type", "g.graph_name")
-        conditions.append("(" + " OR ".join(f"contains(lower({place}), ?)" for place in places) + ")")
-        parameters += [filter_.name.lower()] * len(places)
+        # Not by a join of graph: that is no cheaper for the few graphs than for the many tensors.
+        conditions.append(
+            "(contains(lower(h.op_name), ?) OR contains(lower(h.op_type), ?) OR h.graph_id IN "
+            "(SELECT n.graph_id FROM graph AS n WHERE n.run_id = ? AND contains(lower(n.graph_name), ?)))"
+        )
+        name = filter_.name.lower()
+        parameters += [name, name, run_id, name]
     if filter_.is_bad:
         conditions.append("h.has_inf_or_nan")
     return " AND ".join(conditions), parameters

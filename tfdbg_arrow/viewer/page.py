@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdbg_arrow.query import Logdir, Run
+from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.viewer.failures import NoSuchPageError
 from tfdbg_arrow.viewer.parameters import Parameters
 
@@ -76,9 +77,9 @@ def one_run(logdir: Logdir, parameters: Parameters) -> str | None:
     run_id = chosen_run(logdir, parameters)
     if run_id is not None:
         return run_id
-    rows = logdir.rows("SELECT run_id FROM tensor_health WHERE has_inf_or_nan ORDER BY wall_time_ns LIMIT 1")
-    if rows:
-        return str(rows[0][0])
+    bad_runs = logdir.bad_runs.by_first(KINDS)
+    if bad_runs:
+        return bad_runs[0]
     runs = logdir.runs()
     return runs[0].run_id if runs else None
 

@@ -117,7 +117,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
         run_id: Only this run; None: all.
         rules_budget_s: Seconds after which no further alert rule is run.
     """
-    overview = read_overview(logdir, run_id=run_id, rules_budget_s=rules_budget_s)
+    overview = read_overview(logdir, run_id=run_id, budget_s=rules_budget_s)
     alerts = read_alerts(logdir, run_id=run_id, limit=_NUM_ALERTS, budget_s=rules_budget_s)
     left_out = [f"the rule {rule}: it took too long" for rule in alerts.unfinished_rules]
     shown = sum(len(group.alerts) for group in alerts.groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Alert, Coverage, Hop, Logdir, NonFinite, Run
@@ -13,8 +14,8 @@ from tfdbg_arrow.viewer.rule_runs import run_rules
 from tfdbg_arrow.viewer.strip import Strip, read_strip
 
 _MAX_HOPS = 2000
-RULES_BUDGET_S = 2.0
-"""Seconds for the alert rules: the first screen does not wait for the slowest."""
+BUDGET_S = 1.3
+"""Seconds for the first screen, of which the alert rules get what all else left: it does not wait for the slowest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +87,15 @@ class OverviewPage:
     left_out: tuple[tuple[str, str], ...]
 
 
-def read_overview(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: float = RULES_BUDGET_S) -> OverviewPage:
+def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float = BUDGET_S) -> OverviewPage:
     """Returns the first screen.
 
     Args:
         logdir: The logdir.
         run_id: Only this run; None: all.
-        rules_budget_s: Seconds for the alert rules.
+        budget_s: Seconds after which no alert rule is waited for. All else is read, however long it takes.
     """
+    end = time.monotonic() + budget_s
     summaries = read_run_summaries(logdir)
     asked = tuple(summary for summary in summaries if run_id in (None, summary.run.run_id))
     origin = logdir.first_nonfinite(run_id=run_id)
@@ -102,8 +104,10 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: 
         path = logdir.provenance(origin.event_index, run_id=origin.run_id, limit=_MAX_HOPS).path
     verdict = _verdict(origin, asked)
     coverage = logdir.coverage(run_id=run_id)
-    rules = run_rules(logdir, run_id=run_id, limit=1, budget_s=rules_budget_s)
     shown_run = origin.run_id if origin is not None else asked[-1].run.run_id if asked else None
+    strip = None if shown_run is None else read_strip(logdir, run_id=shown_run)
+    source = None if origin is None else read_excerpt(logdir, origin.source, run_id=origin.run_id)
+    rules = run_rules(logdir, run_id=run_id, limit=1, budget_s=end - time.monotonic())
     return OverviewPage(
         verdict=verdict,
         headline=_headline(verdict, origin, asked),
@@ -111,7 +115,7 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: 
         why=next((hop.why for hop in path if hop.why is not None), None),
         path=path,
         num_unrecorded_inputs=0 if origin is None else sum(input_.health is None for input_ in origin.inputs),
-        source=None if origin is None else read_excerpt(logdir, origin.source, run_id=origin.run_id),
+        source=source,
         runs=summaries,
         rules=tuple(
             RuleSummary(kind=run.rule.kind, severity=run.rule.severity, num_found=run.num_found, first=run.alerts[0])
@@ -119,7 +123,7 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: 
             if run.alerts
         ),
         unfinished_rules=rules.unfinished,
-        strip=None if shown_run is None else read_strip(logdir, run_id=shown_run),
+        strip=strip,
         not_observed=coverage.summary,
         coverage=coverage,
         left_out=tuple((summary.run.run_id, text) for summary in asked for text in summary.run.left_out),

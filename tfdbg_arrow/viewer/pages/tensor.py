@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query import Frame, Hop, InputTensor, Logdir, user_source
 from tfdbg_arrow.query.nonfinite import inputs_and_stack
-from tfdbg_arrow.query.tensor_window import TensorFilter, TensorRow, next_bad, read_tensor, tensor_window
+from tfdbg_arrow.query.tensor_window import TensorFilter, TensorRow, neighbours, next_bad, read_tensor
 from tfdbg_arrow.query.values import TensorValues, read_values
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.failures import NoSuchPageError
@@ -72,8 +72,7 @@ def read_tensor_page(
     if tensor is None:
         raise NoSuchPageError(f"event {event_index} of run {run_id} is no recorded tensor.")
     everything = TensorFilter()
-    after = tensor_window(logdir, everything, run_id=run_id, first=event_index + 1, limit=1).rows
-    before = tensor_window(logdir, everything, run_id=run_id, before=event_index, limit=1).rows
+    before, after = neighbours(logdir, event_index, run_id=run_id)
     inputs, stack = inputs_and_stack(logdir, event_index, run_id=run_id)
     path: tuple[Hop, ...] = ()
     is_path_cut = False
@@ -90,8 +89,8 @@ def read_tensor_page(
         source=read_excerpt(logdir, user_source(stack), run_id=run_id),
         values=read_values(logdir, event_index, run_id=run_id, first=first_value, limit=num_values),
         num_values=num_values,
-        previous_event_index=before[0].event_index if before else None,
-        next_event_index=after[0].event_index if after else None,
+        previous_event_index=before,
+        next_event_index=after,
         previous_bad_event_index=next_bad(logdir, everything, event_index, run_id=run_id, is_backwards=True),
         next_bad_event_index=next_bad(logdir, everything, event_index, run_id=run_id),
     )
