@@ -70,8 +70,10 @@ def test_recent_sources_leave_out_what_was_written_before_anything_was_bad(tmp_p
         assert read is not None
         assert [source.event_index for source in flow.sources_of(read).events] == [1, 3, 5, 7, 9]
         assert flow.recent_sources_of(read) == ()
-        assert [len(input_.events) for input_ in flow.inputs_of(read)] == [5]
-        assert [len(input_.events) for input_ in flow.recent_inputs_of(read)] == [0]
+        assert [(index, how, row.event_index) for index, how, row in flow.taken_by(read)] == [
+            (0, "variable", event_index) for event_index in (9, 7, 5, 3, 1)
+        ]
+        assert flow.taken_by(read, is_recent=True) == []
 
 
 @pytest.mark.parametrize(

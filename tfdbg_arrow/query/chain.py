@@ -130,16 +130,13 @@ class _Search:
         role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
         # Of a propagator only the bad ones among them are hops.
         is_propagator = role == "propagator"
-        direct = self.flow.recent_inputs_of(event) if is_propagator else self.flow.inputs_of(event)
+        found: list[tuple[int | None, str, TensorEvent]] = [*self.flow.taken_by(event, is_recent=is_propagator)]
         sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(event).events
-        found: list[tuple[int | None, str, TensorEvent]] = []
-        for input_ in direct:
-            how = "variable" if input_.trace.dtype == "resource" else input_.trace.how
-            found += [(input_.index, how, row) for row in input_.events]
         known = {row.event_index for _, _, row in found}
         found += [(None, "unrecorded", row) for row in sources if row.event_index not in known]
         inputs = {index: row for index, _, row in found if index is not None}
-        why = explain(event, inputs) if not is_propagator and len(inputs) == len(direct) else None
+        is_explained = not is_propagator and len(inputs) == len(self.flow.inputs_of(event))
+        why = explain(event, inputs) if is_explained else None
         self._hops[own] = replace(self._hops[own], role=role, why=why)
         new = []
         for index, how, row in found:

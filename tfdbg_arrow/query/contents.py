@@ -19,13 +19,11 @@ class Content:
     """What a resource held at a read.
 
     Attributes:
-        last: The last write; None where none was recorded.
         values: What was written and is in it still: (place, whether `eager` or `graph` code wrote it), latest first.
         old_value: A recorded read of what it held before these; None where there is none, or where they replaced it.
         is_known: Whether these decide what it held.
     """
 
-    last: Write | None
     values: tuple[tuple[Place, str], ...]
     old_value: TensorEvent | None
     is_known: bool
@@ -43,6 +41,23 @@ class Contents:
         self._resources = resources
         self._gaps = gaps
         self._contents: dict[tuple[Place, int, int], Content] = {}
+
+    def last_write(self, handle: Trace, reader: TensorEvent) -> tuple[Write | None, bool]:
+        """Returns the last write to a resource before it was read, and whether it is known what that was.
+
+        Args:
+            handle: Where the resource came from, seen from the reading op.
+            reader: The row of the reading op's output.
+
+        Returns:
+            (the write, True); (None, True) where it held what came from outside; (None, False) where that is not known.
+        """
+        write = next(self._resources.writes(handle, reader=reader), None)
+        if write is None:
+            return None, not handle.is_lost and not self._gaps.between(-1, reader.execution_index)
+        if self._is_unrecorded_between(write, reader.execution_index):
+            return None, False
+        return write, True
 
     def content(self, handle: Trace, reader: TensorEvent, *, since: int = 0) -> Content:
         """Returns what a resource held when it was read.
@@ -65,7 +80,6 @@ class Contents:
         self._contents.clear()
 
     def _find(self, handle: Trace, reader: TensorEvent, since: int) -> Content:
-        last: Write | None = None
         later: Write | None = None
         values: list[tuple[Place, str]] = []
         until = reader.execution_index
@@ -74,21 +88,24 @@ class Contents:
                 old = self._resources.read_between(handle, after=write, before=later, since=since)
                 if old is not None:
                     is_known = not self._gaps.between(old.execution_index, later.execution_index)
-                    return Content(last, tuple(values), old, is_known)
+                    return Content(tuple(values), old, is_known)
             if write is None:
                 # Before its first write it holds what came from outside, and that is known.
                 is_known = not handle.is_lost and not self._gaps.between(-1, until)
-                return Content(last, tuple(values), None, is_known)
-            if write.execution_index is None or write.execution_index != until:
-                if self._gaps.between(write.execution_index, until):
-                    return Content(last, tuple(values), None, is_known=False)
-                until = write.execution_index
-            last = last or write
+                return Content(tuple(values), None, is_known)
+            if self._is_unrecorded_between(write, until):
+                return Content(tuple(values), None, is_known=False)
+            until = write.execution_index
             how = "eager" if write.graph_id is None else "graph"
             values += [(value, how) for value in write.values]
             if write.is_replacing or write.old_value is not None:
-                return Content(last, tuple(values), write.old_value, is_known=True)
+                return Content(tuple(values), write.old_value, is_known=True)
             if len(values) > _MAX_VALUES:
                 break
             later = write
-        return Content(last, tuple(values), None, is_known=False)
+        return Content(tuple(values), None, is_known=False)
+
+    def _is_unrecorded_between(self, write: Write, until: int | None) -> bool:
+        """Returns whether anything was not recorded between a write and a later execution."""
+        is_same = write.execution_index is not None and write.execution_index == until
+        return not is_same and self._gaps.between(write.execution_index, until)

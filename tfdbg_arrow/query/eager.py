@@ -11,7 +11,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent, Use, read_events
 
 _BLOCK = 128
-"""Executions that are read at once at first; with each further block that is not there, twice as many."""
+"""Executions that are read at once at first; with each block not far before one that is there, twice as many."""
 _MAX_BLOCKS_AT_ONCE = 32
 _MAX_KEPT = 100_000
 """Executions and tensors that are kept; when there are more, all are forgotten."""
@@ -169,6 +169,8 @@ class EagerReader:
         if len(self._executions) + len(self._tensors) > _MAX_KEPT:
             for kept in (self._blocks, self._executions, self._inputs, self._outputs, self._tensors):
                 kept.clear()
+        if self._blocks.isdisjoint(range(number + 1, number + 1 + _MAX_BLOCKS_AT_ONCE)):
+            self._num_at_once = 1  # whoever asks does not come from a later one
         first = number
         while first > 0 and first - 1 not in self._blocks and number - first + 1 < self._num_at_once:
             first -= 1

@@ -38,13 +38,11 @@ class Input:
         index: Which input, from 0.
         trace: Where it came from.
         write: For a variable or another resource, the last write to it; None where none was recorded.
-        events: The recorded tensors that it stands for: its own row, or of a resource those that its content came from.
     """
 
     index: int
     trace: Trace
     write: Write | None
-    events: tuple[TensorEvent, ...]
 
 
 @dataclass(frozen=True)
@@ -98,30 +96,39 @@ class DataFlow:
         A tensor that only crossed a border (an argument, the result of a call) has one input: itself on
         the other side. One from outside has none.
         """
-        return self._inputs(event, since=0)
-
-    def recent_inputs_of(self, event: TensorEvent) -> tuple[Input, ...]:
-        """Returns the inputs as `inputs_of` does, of variables only with what may be bad or of the tensor's own call.
-
-        What executions before the run's first bad tensor wrote to a variable is left out: those can be very many.
-        """
-        return self._inputs(event, since=self._bad_since)
-
-    def _inputs(self, event: TensorEvent, *, since: int) -> tuple[Input, ...]:
         found = []
         for index, (place, how) in enumerate(self._input_places(event)):
             trace = self.trace(place, how=how, near=event.event_index)
             write = None
-            rows = [row for row in (trace.event or trace.health,) if row is not None]
             if trace.dtype == "resource":
-                content = self._contents.content(trace, event, since=since)
-                write = content.last
-                trace = trace if write is not None or content.is_known else replace(trace, is_lost=True)
-                traces = [self.trace(value, how=how, near=2**63 - 1) for value, how in content.values]
-                rows = [row for each in traces if (row := each.event or each.health) is not None]
-                rows += [] if content.old_value is None else [content.old_value]
-            found.append(Input(index, trace, write, tuple(rows)))
+                write, is_known = self._contents.last_write(trace, event)
+                trace = trace if is_known else replace(trace, is_lost=True)
+            found.append(Input(index, trace, write))
         return tuple(found)
+
+    def taken_by(self, event: TensorEvent, *, is_recent: bool = False) -> list[tuple[int, str, TensorEvent]]:
+        """Returns the recorded tensors that the inputs of a tensor's op stand for.
+
+        Args:
+            event: The tensor.
+            is_recent: Leave out what executions before the run's first bad tensor wrote to a variable, as
+                `recent_sources_of` does.
+
+        Returns:
+            In the order of the inputs: (index of the input, how, row). It is the input's own row, with how that of its
+            trace; of a variable the rows that its content came from, with `variable`.
+        """
+        found = []
+        for index, (place, how) in enumerate(self._input_places(event)):
+            trace = self.trace(place, how=how, near=event.event_index)
+            if trace.dtype == "resource":
+                content = self._contents.content(trace, event, since=self._bad_since if is_recent else 0)
+                traces = [self.trace(value, how=how, near=2**63 - 1) for value, how in content.values]
+                rows = [each.event or each.health for each in traces] + [content.old_value]
+                found += [(index, "variable", row) for row in rows if row is not None]
+            elif (row := trace.event or trace.health) is not None:
+                found.append((index, trace.how, row))
+        return found
 
     def sources_of(self, event: TensorEvent) -> Sources:
         """Returns the recorded tensors that a tensor depends on.

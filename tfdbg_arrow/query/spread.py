@@ -176,11 +176,9 @@ class _Search:
             return
         is_spoilt = False
         direct: set[int] = set()
-        for input_ in self.flow.recent_inputs_of(event):
-            how = "variable" if input_.trace.dtype == "resource" else input_.trace.how
-            for source in input_.events:
-                is_spoilt |= self._note(source, _Edge(event, input_.index, how))
-                direct.add(source.event_index)
+        for index, how, source in self.flow.taken_by(event, is_recent=True):
+            is_spoilt |= self._note(source, _Edge(event, index, how))
+            direct.add(source.event_index)
         for source in self.flow.recent_sources_of(event):
             if source.event_index not in direct:
                 is_spoilt |= self._note(source, _Edge(event, None, "unrecorded"))
