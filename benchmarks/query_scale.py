@@ -128,7 +128,20 @@ def _in_process(what: str, path: Path) -> dict[str, Any]:
     return found
 
 
-def _made(directory: Path, *, rows: int, runs: int) -> Path:
+def circumstances() -> dict[str, Any]:
+    """Returns on what, and beside what other load, is measured."""
+    return {
+        "machine": platform.platform(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "duckdb": duckdb.__version__,
+        "pyarrow": pa.__version__,
+        "load": os.getloadavg(),
+    }
+
+
+def made_logdir(directory: Path, *, rows: int, runs: int) -> Path:
+    """Returns a generated logdir of so many rows and runs; makes it where it is not there yet."""
     logdir = directory / f"{rows}-{runs}"
     if not expected_path(logdir).exists():
         print(f"making {logdir} …", file=sys.stderr, flush=True)
@@ -137,7 +150,7 @@ def _made(directory: Path, *, rows: int, runs: int) -> Path:
 
 
 def _measure_peer(directory: Path) -> dict[str, Any]:
-    logdir = _made(directory, rows=PEER_ROWS, runs=1)
+    logdir = made_logdir(directory, rows=PEER_ROWS, runs=1)
     dump = directory / "dump"
     if not dump.exists():
         command = [sys.executable, "-m", "tfdbg_arrow", "export", "--debugger-v2", str(logdir), str(dump)]
@@ -195,27 +208,22 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as scratch:
         directory = arguments.directory or Path(scratch)
-        small = _made(directory, rows=SMALL_ROWS, runs=1)
-        large = _made(directory, rows=arguments.rows, runs=arguments.runs)
+        small = made_logdir(directory, rows=SMALL_ROWS, runs=1)
+        large = made_logdir(directory, rows=arguments.rows, runs=arguments.runs)
         found: dict[str, Any] = {
-            "machine": platform.platform(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "duckdb": duckdb.__version__,
-            "pyarrow": pa.__version__,
-            "load": os.getloadavg(),
+            **circumstances(),
             "small": _in_process("--ask", small),
             "large": _in_process("--ask", large),
         }
-        _write(found, arguments.output)
+        write_found(found, arguments.output)
         if arguments.peer:
             found["peer"] = _measure_peer(directory)
-            _write(found, arguments.output)
+            write_found(found, arguments.output)
     print(show(found))
 
 
-def _write(found: dict[str, Any], output: Path | None) -> None:
-    """Writes what was measured so far: the peer takes long."""
+def write_found(found: dict[str, Any], output: Path | None) -> None:
+    """Writes what was measured so far, where that is asked for."""
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,0 +1,211 @@
+"""What the viewer's pages of a large logdir cost: the first screen, jumps, and the server's memory.
+
+Makes a large logdir (generate_logdir.py) where it is not there yet, starts `tfdbg-arrow view` in a process of its own,
+and asks it for pages over HTTP as a browser does, one after the other.
+
+    python benchmarks/viewer_scale.py [--directory DIR] [--rows 10000000] [--runs 2] [--output FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.cookiejar
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from generate_logdir import Expected, read_expected
+from query_scale import circumstances, made_logdir, write_found
+
+from tfdbg_arrow.query import open_logdir
+
+FRESH_PROCESSES = 3
+PLACES = 5
+"""Places of each kind that are jumped to, each once: a page that was read is kept."""
+GOALS_MS = {"first screen": 2000, "jump": 500}
+GOAL_BYTES = 512_000_000
+
+
+class Viewer:
+    """A running server, asked as one browser does.
+
+    Args:
+        process: Its process.
+        url: Its address, with the token.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self._process = process
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
+        )
+        parts = urlsplit(url)
+        self.url = url
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+
+    def ask(self, target: str, *, holds: str) -> dict[str, float]:
+        """Asks for a page and makes sure that it holds a text.
+
+        Returns:
+            Seconds until it was there, and the server's processor time, as `wall_s` and `cpu_s`.
+        """
+        wall, cpu = time.perf_counter(), self._cpu_s()
+        url = target if target.startswith("http") else self._origin + target
+        with self._opener.open(url, timeout=120) as response:
+            text = response.read().decode()
+        took = {"wall_s": time.perf_counter() - wall, "cpu_s": self._cpu_s() - cpu}
+        assert holds in text, f"{target} does not hold {holds!r}"
+        return took
+
+    def peak_bytes(self) -> int:
+        """Returns the most memory that the server held so far."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+        return int(kilobytes) * 1024
+
+    def _cpu_s(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def viewing(logdir: Path) -> Iterator[Viewer]:
+    """Yields a server in a fresh process."""
+    command = [sys.executable, "-m", "tfdbg_arrow", "view", str(logdir), "--no-open", "--port", "0"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = next(filter(None, (re.search(r"http://\S+", line) for line in process.stdout)))
+            yield Viewer(process, found.group())
+        finally:
+            process.terminate()
+
+
+def jumps(logdir: Path, expected: Expected) -> dict[str, list[tuple[str, str]]]:
+    """Returns by kind of jump where to: a page of a run with a query, and a text that it holds."""
+    bad_run = expected.bad_runs[0]
+    with open_logdir(logdir) as opened:
+        bad = [event for (event,) in opened.rows(_BAD, [bad_run])]
+        firsts = dict(opened.rows(_FIRSTS, [bad_run]))
+        reads = dict(opened.rows(_READS, [bad_run]))
+    # Until one goes bad all runs have the same tensors.
+    run_ids = [next((run_id for run_id in expected.runs if run_id not in expected.bad_runs), bad_run), bad_run]
+    found: dict[str, list[tuple[str, str]]] = {}
+    for number in range(PLACES):
+        share = (number + 0.5) / PLACES
+        step = int(share * max(firsts))
+        some_bad = bad[int(share * len(bad))]
+        for kind, page, query, holds in (
+            ("tensors at an event", "tensors", {"at": firsts[step] + 7}, "data-item"),
+            ("tensors before an event", "tensors", {"before": firsts[step]}, "data-item"),
+            ("tensors at a step", "tensors", {"step": step}, f"event={firsts[step]}"),
+            ("tensors, only the bad", "tensors", {"bad": 1, "at": some_bad}, f"event={some_bad}"),
+            ("tensors of an op type", "tensors", {"op_type": expected.op_type, "step": step}, "data-item"),
+            ("tensors by a name", "tensors", {"name": "softmax", "step": step}, "data-item"),
+            ("tensor", "tensor", {"event": firsts[step]}, f"at={firsts[step]}"),
+            ("tensor, read from a variable", "tensor", {"event": reads[step]}, f"at={reads[step]}"),
+            ("bad tensor", "tensor", {"event": some_bad}, f"at={some_bad}"),
+            ("provenance", "provenance", {"event": some_bad}, expected.op_name),
+        ):
+            run_id = bad_run if some_bad in query.values() else run_ids[number % 2]
+            target = f"/{page}?{urlencode({'run': run_id, **query})}"
+            found.setdefault(kind, []).append((target, holds))
+    return found
+
+
+_BAD = "SELECT event_index FROM tensor_health WHERE run_id = ? AND has_inf_or_nan ORDER BY event_index"
+_FIRSTS = (
+    "SELECT step, min(event_index) FROM tensor_health WHERE run_id = ? AND step IS NOT NULL GROUP BY step ORDER BY step"
+)
+_READS = _FIRSTS.replace("GROUP BY", "AND op_type = 'ReadVariableOp' GROUP BY")
+
+
+def measure(logdir: Path) -> dict[str, Any]:
+    """Asks servers of a generated logdir for their pages.
+
+    Returns:
+        By kind of page the wall and processor seconds of each; and `peak_bytes` of the server that was asked for all.
+    """
+    expected = read_expected(logdir)
+    measured: dict[str, Any] = {}
+
+    def note(kind: str, took: dict[str, float]) -> None:
+        times = measured.setdefault(kind, {"wall_s": [], "cpu_s": []})
+        for name, seconds in took.items():
+            times[name].append(seconds)
+
+    holds = f"in {expected.op_name}:0"
+    _forget_files(logdir)
+    with viewing(logdir) as viewer:
+        note("first screen, files not in the cache", viewer.ask(viewer.url, holds=holds))
+    for number in range(FRESH_PROCESSES):
+        with viewing(logdir) as viewer:
+            note("first screen", viewer.ask(viewer.url, holds=holds))
+            if number == FRESH_PROCESSES - 1:
+                note("first screen, again", viewer.ask(viewer.url, holds=holds))
+                for kind, targets in jumps(logdir, expected).items():
+                    for target, text in targets:
+                        note(kind, viewer.ask(target, holds=text))
+                measured["peak_bytes"] = viewer.peak_bytes()
+    measured["rows"], measured["runs"] = expected.rows, len(expected.runs)
+    return measured
+
+
+def _forget_files(logdir: Path) -> None:
+    """Has the system drop the files of a logdir from its cache."""
+    for path in logdir.rglob("*.parquet"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def show(found: dict[str, Any]) -> str:
+    """Returns the report."""
+    of_logdir = found["viewer"]
+    lines = [
+        f"{of_logdir['rows']:,} rows in {of_logdir['runs']:,} runs",
+        f"{'':40}{'pages':>6}{'median ms':>11}{'most ms':>9}{'cpu':>6}{'goal':>7}",
+    ]
+    for name, times in of_logdir.items():
+        if isinstance(times, dict):
+            walls = [seconds * 1e3 for seconds in times["wall_s"]]
+            cpu = statistics.median(times["cpu_s"]) * 1e3
+            goal = GOALS_MS["first screen" if name.startswith("first screen") else "jump"]
+            lines.append(
+                f"{name:40}{len(walls):>6}{statistics.median(walls):>11.0f}{max(walls):>9.0f}{cpu:>6.0f}{goal:>7}"
+            )
+    lines.append(f"peak memory of the server {of_logdir['peak_bytes'] / 1e6:,.0f} MB, goal {GOAL_BYTES / 1e6:,.0f} MB")
+    lines.append(f"load of the machine at the start {found['load'][0]:.1f}; cpu is the server's")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures and reports."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--directory", type=Path, help="keep the logdir here, and use it if it is there")
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--output", type=Path, help="write everything that was measured, as JSON")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        logdir = made_logdir(arguments.directory or Path(scratch), rows=arguments.rows, runs=arguments.runs)
+        found = {**circumstances(), "viewer": measure(logdir)}
+    write_found(found, arguments.output)
+    print(show(found))
+
+
+if __name__ == "__main__":
+    main()
