@@ -122,8 +122,9 @@ def test_the_wheel_holds_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "tfdbg_arrow").rglob("*")
         if path.suffix in {".css", ".html", ".js", ".py", ".pyi", ".sql", ".svg", ".typed"}
+        or path.name in {"LICENSE", "VERSION"}
     }
-    assert "tfdbg_arrow/py.typed" in sources
+    assert {"tfdbg_arrow/py.typed", "tfdbg_arrow/viewer/static/vendor/dagre/LICENSE"} <= sources
     assert sources - names == set()
     assert {name for name in names if name.endswith((".cc", ".h", ".inc", ".pyc"))} == set()
     assert any(re.search(r"/native/_core\..*\.so$", name) for name in names) == has_compiler

@@ -89,3 +89,36 @@ def hostile(path: Path) -> Path:
         run.add("capture_stat", stat="dropped", subject=text, reason=text)
         run.execution(text, stack=stack)
     return run.write(path)
+
+
+def nested(path: Path) -> Path:
+    """Graph 0, `step`, calls graph 1, `double`, and loops over graph 2, `body`, thrice: at event 4 its Mul goes bad.
+
+    In `step` the op `hub` has 30 consumers, and `waiting` only waits for `call`.
+    """
+    run = RunBuilder("run-a")
+    run.add("source_file", source_file_id=0, file_path=TRAIN, source_text=TEXT)
+    step = run.graph("step").op("x", "Placeholder").op("w", "Placeholder", not_recorded="dtype")
+    step.op("call", "PartitionedCall", ["x", "w"], stack=line(run, 4, "model"))
+    step.op("while", "While", ["call", "w"]).op("y", "Neg", ["while"]).op("hub", "Const")
+    for number in range(30):
+        step.op(f"use{number:02}", "Neg", ["hub"])
+    step.op("waiting", "NoOp", dtypes=())
+    run.add("graph_op_input", graph_id=0, op_name="waiting", input_index=0, is_control=True, source_op_name="call")
+    double = (
+        run.graph("double").op("a", "Placeholder").op("captured", "Placeholder").op("mul", "Mul", ["a", "captured"])
+    )
+    double.function("__inference_double_1", ["a"], ["mul"], captures=["captured"])
+    body = run.graph("body").op("v", "Placeholder").op("k", "Placeholder").op("Mul", "Mul", ["v", "k"])
+    body.function("body_fn", ["v", "k"], ["Mul", "k"])
+    step.calls("call", "__inference_double_1", double).calls("while", "body_fn", body, attribute="body")
+    step.function("__inference_step_9", ["x", "w"], ["y"])
+    run.rows["graph"][1]["outer_graph_id"] = run.rows["graph"][2]["outer_graph_id"] = 0
+    call = run.execution("__inference_step_9", graph=step, stack=line(run, 9, "loss"))
+    run.tensor(step, "x", CLEAN, execution=call)
+    run.tensor(double, "mul", CLEAN, execution=call, site="call")
+    for iteration, health in enumerate((CLEAN, NAN, NAN)):
+        run.tensor(body, "Mul", {**health, "step": 1}, execution=call, site="while/body", frame=9, iteration=iteration)
+    run.tensor(step, "while", NAN, execution=call)
+    run.tensor(step, "y", NAN, execution=call)
+    return run.write(path)

@@ -108,7 +108,11 @@ def test_help_and_the_theme(browser: Browser, served: Served) -> None:
 
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize(
-    "target", ["/", "/alerts", "/tensors", "/source?line=7", "/tensor?event=6", "/provenance?event=6"]
+    "target",
+    [
+        *("/", "/alerts", "/tensors", "/source?line=7", "/tensor?event=6", "/provenance?event=6"),
+        *("/graph", "/graph?graph=0", "/graph?event=3"),
+    ],
 )
 def test_pages_are_as_wide_as_the_window_and_every_control_has_a_name(
     browser: Browser, served: Served, target: str, width: int
@@ -124,7 +128,7 @@ def test_pages_are_as_wide_as_the_window_and_every_control_has_a_name(
 def test_an_enemys_recording_does_nothing(browser: Browser, tmp_path: Path) -> None:
     with serving(logdirs.hostile(tmp_path)) as served, watched_page(browser) as page:
         page.goto(f"{served.url}/?token={TOKEN}")
-        for target in ("/alerts", "/tensors", "/source", "/tensor?event=1"):
+        for target in ("/alerts", "/tensors", "/source", "/tensor?event=1", "/graph", "/graph?event=1"):
             page.goto(served.url + target)
             page.keyboard.press("j")
             expect(page.locator("main")).to_contain_text("onerror=alert(2)")

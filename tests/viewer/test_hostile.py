@@ -19,8 +19,8 @@ ELEMENTS = frozenset(
     re.findall(
         r"\w+",
         """a b body button code datalist details dialog div footer form g h1 h2 head header html input kbd label li link
-        main meta nav ol option p pre rect script section select span summary svg table tbody td th thead title tr
-        ul""",
+        main meta nav noscript ol option p pre rect script section select span summary svg table tbody td th thead title
+        tr ul""",
     )
 )
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -68,11 +68,17 @@ def check(text: str) -> Reading:
 
 
 SOURCES = [f"/source?file={quote(text)}" for text in logdirs.HOSTILE[:-1]]
+GRAPHS = [f"/graph?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
+OPS = ["/graph", "/graph?name=%3Cb%3E", *(f"/graph?graph={number}" for number in range(len(logdirs.HOSTILE)))]
 EVENTS = [f"/tensor?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
 
 
 @pytest.mark.parametrize(
-    "target", ["/", "/alerts", "/tensors", "/source", "/provenance?event=1", *EVENTS, *SOURCES, "/tensors?name=%3Cb%3E"]
+    "target",
+    [
+        *("/", "/alerts", "/tensors", "/source", "/provenance?event=1"),
+        *(*EVENTS, *SOURCES, "/tensors?name=%3Cb%3E", *GRAPHS, *OPS),
+    ],
 )
 def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> None:
     answer = served.ask(target)
@@ -83,9 +89,11 @@ def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> N
     assert len(answer.body) < 3_000_000
 
 
-@pytest.mark.parametrize("target", ["/overview.json", "/alerts.json", "/tensors.json", "/source.json", EVENTS[0]])
+@pytest.mark.parametrize(
+    "target", ["/overview.json", "/alerts.json", "/tensors.json", "/source.json", EVENTS[0], "/graph.json", GRAPHS[0]]
+)
 def test_json_is_plain_and_whole(served: Served, target: str) -> None:
-    answer = served.ask(target.replace("tensor?", "tensor.json?"))
+    answer = served.ask(target.replace("tensor?", "tensor.json?").replace("graph?", "graph.json?"))
     assert answer.status == 200
     assert re.search(rb"[<>&\x00-\x1f\x7f-\xff]", answer.body) is None
     assert logdirs.SCRIPT in str(answer.json)

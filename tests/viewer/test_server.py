@@ -20,7 +20,7 @@ from ..query.builder import NAN, RunBuilder
 from . import logdirs
 from .serving import Served, serving
 
-QUERIES = {"tensor": "?event=6", "provenance": "?event=6", "source": "?line=7"}
+QUERIES = {"tensor": "?event=6", "provenance": "?event=6", "source": "?line=7", "graph": "?event=3"}
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,8 @@ def test_url_module_template_and_test_share_a_name() -> None:
         ("/tensors.json?scope=evil", 400, "scope is 'evil', expected one of graph, execution, external."),
         ("/alerts.json?rule=evil", 400, "rule is 'evil', expected one of"),
         ("/overview.json?run=evil", 404, "run 'evil' is not in"),
+        ("/graph.json?graph=9", 404, "run run-a has no graph 9"),
+        ("/graph.json?graph=0&op=x", 404, "graph 0 (loss) of run run-a has no op 'x'"),
         ("/provenance.json?event=2", 400, "holds no infinity and no NaN"),
         (f"/tensors.json?name={'x' * 20_000}", 400, "name has 20,000 characters"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
@@ -84,7 +85,13 @@ class OpFacts:
 
 
 def op_facts(
-    logdir: Engine, op_name: str, *, run_id: str, graph_id: int, context: Context | None = None
+    logdir: Engine,
+    op_name: str,
+    *,
+    run_id: str,
+    graph_id: int,
+    context: Context | None = None,
+    known: Mapping[str, tuple[OpOutput, ...]] | None = None,
 ) -> OpFacts | None:
     """Returns an op, or None where its graph has no such op.
 
@@ -94,6 +101,7 @@ def op_facts(
         run_id: The run.
         graph_id: The graph.
         context: Health in this run of the graph; None: over the whole run.
+        known: Outputs of ops that were read before, by op name: their health is the dear part.
     """
     of_op = [run_id, graph_id, op_name]
     rows = logdir.rows(
@@ -134,8 +142,10 @@ def op_facts(
         f"LIMIT {MAX_LISTED}",
         of_op,
     )
-    names = list(dict.fromkeys([op_name, *(source for _, source, _, _ in inputs[False])]))
-    outputs = op_outputs(logdir, names, run_id=run_id, graph_id=graph_id, context=context)
+    outputs = dict(known or {})
+    names = dict.fromkeys([op_name, *(source for _, source, _, _ in inputs[False])])
+    unknown = [name for name in names if name not in outputs]
+    outputs |= op_outputs(logdir, unknown, run_id=run_id, graph_id=graph_id, context=context)
     by_slot = {(name, output.output_slot): output for name, some in outputs.items() for output in some}
     found = {
         is_control: tuple(

@@ -16,7 +16,9 @@ from tfdbg_arrow._version import __version__
 from tfdbg_arrow.json_values import to_json
 from tfdbg_arrow.printable import printable, printable_line
 from tfdbg_arrow.query.questions import Question
-from tfdbg_arrow.viewer import naming, pills
+from tfdbg_arrow.viewer import graph_words, naming, pills
+from tfdbg_arrow.viewer.graph_drawing import draw
+from tfdbg_arrow.viewer.graph_links import GraphLinks
 from tfdbg_arrow.viewer.highlighting import highlighted
 from tfdbg_arrow.viewer.links import Links, Url, filter_parameters
 from tfdbg_arrow.viewer.page import PageKind, Shell
@@ -53,8 +55,22 @@ def _environment() -> Environment:
         typed=escape,
         highlighted=lambda lines: highlighted([line.text for line in lines]),
         filter_parameters=filter_parameters,
+        count_pills=graph_words.count_pills,
+        health_text=graph_words.health_text,
+        output_text=graph_words.output_text,
+        part_text=graph_words.part_text,
+        iterations_text=graph_words.iterations_text,
+        border_text=graph_words.border_text,
+        attribute_items=graph_words.attribute_items,
+        drawing=lambda around, links: Markup(escape(json_text(draw(around, links)))),
     )
-    environment.globals.update(borders=naming.BORDERS, roles=naming.ROLES, version=__version__)
+    environment.globals.update(
+        borders=naming.BORDERS,
+        roles=naming.ROLES,
+        state_marks=graph_words.STATE_MARKS,
+        graph_links=GraphLinks,
+        version=__version__,
+    )
     return environment
 
 

@@ -1,0 +1,108 @@
+"""Where the parts of a graph are shown, as far and at the call that a page shows."""
+
+from __future__ import annotations
+
+from tfdbg_arrow.query.graph_borders import Border, CalledGraph, Caller
+from tfdbg_arrow.query.graph_run import GraphRun
+from tfdbg_arrow.query.neighbourhood import MAX_DEPTH
+from tfdbg_arrow.viewer.links import Links, Url
+from tfdbg_arrow.viewer.pages.graph import DEFAULT_DEPTH, GraphView
+
+_MAX_LINKED = 4000
+"""Characters of an op's name that an address can hold."""
+
+
+class GraphLinks:
+    """Where ops and graphs are shown, as far, and at the call, that a page shows.
+
+    Args:
+        links: Links between pages.
+        run_id: The run.
+        view: What the page shows.
+        run: The one run of the graph that it shows.
+    """
+
+    def __init__(self, links: Links, run_id: str, view: GraphView, run: GraphRun | None) -> None:
+        self._links = links
+        self._run_id = run_id
+        self._view = view
+        self._run = run
+
+    def op(self, op_name: str) -> Url | None:
+        """Returns where an op of the graph is shown; None where its name does not fit into an address."""
+        return self._to(op=op_name)
+
+    def over_the_run(self, op_name: str) -> Url | None:
+        """Returns where an op is shown with the worst health of the run."""
+        return self._to(op=op_name, event=None)
+
+    def at(self, event_index: int | None, op_name: str | None = None) -> Url | None:
+        """Returns where an op is shown in the call of a tensor; None: the tensor's own op."""
+        return None if event_index is None else self._to(graph=None, op=op_name, event=event_index)
+
+    def farther(self, *, up: int = 0, down: int = 0) -> Url | None:
+        """Returns where so many ops more are shown, or fewer; None where that cannot be."""
+        wanted = (self._view.up + up, self._view.down + down)
+        if not all(0 <= number <= MAX_DEPTH for number in wanted):
+            return None
+        return self._to(op=self._view.op_name, up=wanted[0], down=wanted[1])
+
+    def control(self, is_shown: bool) -> Url | None:
+        """Returns where the same is shown with control edges, or without."""
+        return self._to(op=self._view.op_name, control=None if is_shown else 0)
+
+    def caller(self, caller: Caller) -> Url | None:
+        """Returns where an op that calls the graph is shown."""
+        return self._to(graph=caller.graph_id, op=caller.op_name, event=None)
+
+    def tensors(self, op_name: str) -> Url | None:
+        """Returns where the recorded tensors of an op are listed."""
+        name = op_name if len(op_name) <= _MAX_LINKED else None
+        return self._links.page("tensors", run=self._run_id, graph=self._view.graph_id, name=name)
+
+    def graph(self, graph_id: int | None) -> Url | None:
+        """Returns where the ops of a graph are listed."""
+        return None if graph_id is None else self._links.page("graph", run=self._run_id, graph=graph_id)
+
+    def callee(self, call: CalledGraph, event_index: int | None = None) -> Url | None:
+        """Returns the way into a called graph, at a call of it."""
+        if event_index is not None:
+            return self.at(event_index)
+        if call.graph_id is None:
+            return None
+        return self._to(graph=call.graph_id, op=call.entry_op_name, event=None)
+
+    def border(self, border: Border) -> Url | None:
+        """Returns where the other side of a border is shown, in the call that belongs to the one shown."""
+        event_index = None
+        if self._run is not None and border.kind == "loop":
+            event_index = self._run.previous_event_index if border.other_graph_id == self._run.graph_id else None
+        elif self._run is not None and self._is_outer(border):
+            event_index = self._run.outer_event_index
+        op_name = border.other_op_name or border.caller_op_name
+        return self._to(graph=border.other_graph_id, op=op_name, event=event_index)
+
+    def _is_outer(self, border: Border) -> bool:
+        run = self._run
+        return run is not None and (border.caller_graph_id, border.caller_op_name) == (
+            run.outer_graph_id,
+            run.outer_op_name,
+        )
+
+    def _to(self, *, op: str | None, **changed: object) -> Url | None:
+        if op is not None and len(op) > _MAX_LINKED:
+            return None
+        view = self._view
+        shown: dict[str, object] = {
+            "run": self._run_id,
+            "graph": view.graph_id,
+            "op": op,
+            "event": view.event_index,
+            "up": view.up,
+            "down": view.down,
+            "control": None if view.has_control else 0,
+            **changed,
+        }
+        for name in ("up", "down"):
+            shown[name] = None if shown[name] == DEFAULT_DEPTH else shown[name]
+        return self._links.page("graph", **shown)

@@ -1,0 +1,264 @@
+"""The structure of a graph: an op with what it was computed from and what takes it; the ops of a graph; the graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query import Frame, InputTensor, Logdir, user_source
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.graph_borders import Caller, callers
+from tfdbg_arrow.query.graph_ops import OpFilter, OpWindow, op_window
+from tfdbg_arrow.query.graph_run import GraphRun, InnerRun, graph_run, inner_runs
+from tfdbg_arrow.query.graph_tree import GraphName, GraphTree, graph_path, graph_tree
+from tfdbg_arrow.query.neighbourhood import MAX_DEPTH, Neighbourhood, neighbourhood
+from tfdbg_arrow.query.nonfinite import inputs_and_stack
+from tfdbg_arrow.query.op_facts import OpFacts, op_facts
+from tfdbg_arrow.query.recorded import Context
+from tfdbg_arrow.query.stacks import StackReader
+from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
+from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.viewer.page import PageKind, one_run
+from tfdbg_arrow.viewer.parameters import Parameters
+
+DEFAULT_DEPTH = 2
+OPS_LIMIT = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphView:
+    """What of a graph is asked for.
+
+    Attributes:
+        graph_id: The graph; None: all.
+        op_name: The op in it; None: all.
+        up: How far to its inputs, at most MAX_DEPTH ops.
+        down: How far to its consumers.
+        has_control: Whether control edges count.
+        event_index: Health in the call and iteration of this tensor, which also names graph and op; None: over the run.
+    """
+
+    graph_id: int | None = None
+    op_name: str | None = None
+    up: int = DEFAULT_DEPTH
+    down: int = DEFAULT_DEPTH
+    has_control: bool = True
+    event_index: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFacts:
+    """A graph.
+
+    Attributes:
+        graph_id: Its id.
+        graph_name: Its name.
+        path: The graphs in which it was traced, the outermost first, and itself.
+        callers: The ops that call it.
+        num_executions: How often eager code called it.
+        num_ops: How many ops it has.
+        source: The user's line that made it, or None.
+    """
+
+    graph_id: int
+    graph_name: str
+    path: tuple[GraphName, ...]
+    callers: tuple[Caller, ...]
+    num_executions: int
+    num_ops: int
+    source: Frame | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FocusedOp:
+    """The op that is looked at.
+
+    Attributes:
+        facts: What it is.
+        neighbourhood: What is around it.
+        inner_runs: Of one call: the runs of the graphs that it called.
+        origins: Of one call, where the graph gives the op no input: what came in there, over all borders.
+        stack: The Python stack that created it, innermost frame first.
+        source: The lines around the user's innermost frame.
+    """
+
+    facts: OpFacts
+    neighbourhood: Neighbourhood
+    inner_runs: tuple[InnerRun, ...]
+    origins: tuple[InputTensor, ...]
+    stack: tuple[Frame, ...]
+    source: Excerpt | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphPage:
+    """The structure of a graph.
+
+    Attributes:
+        run_id: The run; None where the logdir holds none.
+        view: What is asked for; graph and op are filled in from the event.
+        filter: Which ops are listed, or of which name the graphs.
+        tree: The graphs of the run, where no graph is asked for.
+        graph: The graph.
+        ops: Its ops, where none is asked for.
+        focus: The op.
+        run: The one run of the graph whose health is shown; None: all runs of it.
+    """
+
+    run_id: str | None
+    view: GraphView
+    filter: OpFilter
+    tree: GraphTree | None
+    graph: GraphFacts | None
+    ops: OpWindow | None
+    focus: FocusedOp | None
+    run: GraphRun | None
+
+
+def read_graph(
+    logdir: Logdir,
+    view: GraphView | None = None,
+    filter_: OpFilter | None = None,
+    *,
+    run_id: str | None,
+    first: int = 0,
+    before: int | None = None,
+    limit: int = OPS_LIMIT,
+) -> GraphPage:
+    """Returns the structure of a graph.
+
+    Args:
+        logdir: The logdir.
+        view: What is asked for; None: the graphs of the run.
+        filter_: Which ops are listed, or of which name the graphs.
+        run_id: The run; None where the logdir holds none.
+        first: The list of ops starts at this op_index, or the next that the filter leaves.
+        before: It ends just before this op_index instead.
+        limit: At most so many ops are listed.
+
+    Raises:
+        NoSuchPageError: The run has no such graph, or the graph no such op.
+        QueryError: The event is no tensor of a graph, or of another graph.
+    """
+    view, filter_ = view or GraphView(), filter_ or OpFilter()
+    tree = graph = ops = focus = run = None
+    if run_id is not None:
+        one = logdir.of_run(run_id)
+        if view.event_index is not None:
+            run = graph_run(one, view.event_index, run_id=run_id)
+            view = _completed(view, run)
+        if view.graph_id is None:
+            tree = graph_tree(one, run_id=run_id, name=filter_.name)
+        else:
+            graph = _graph_facts(one, view.graph_id, run_id=run_id)
+            if view.op_name is None:
+                ops = op_window(
+                    one, filter_, run_id=run_id, graph_id=view.graph_id, first=first, before=before, limit=limit
+                )
+            else:
+                focus = _focused(one, view, graph, run, run_id=run_id)
+    return GraphPage(run_id=run_id, view=view, filter=filter_, tree=tree, graph=graph, ops=ops, focus=focus, run=run)
+
+
+def _completed(view: GraphView, run: GraphRun) -> GraphView:
+    if view.graph_id not in (None, run.graph_id):
+        raise QueryError(
+            f"event {run.event_index} is a tensor of graph {run.graph_id}, not of graph {view.graph_id}; "
+            "leave one of event and graph out."
+        )
+    return GraphView(
+        graph_id=run.graph_id,
+        op_name=view.op_name or run.op_name,
+        up=view.up,
+        down=view.down,
+        has_control=view.has_control,
+        event_index=view.event_index,
+    )
+
+
+def _graph_facts(logdir: Engine, graph_id: int, *, run_id: str) -> GraphFacts:
+    path = graph_path(logdir, graph_id, run_id=run_id)
+    if not path:
+        raise NoSuchPageError(f"run {run_id} has no graph {graph_id}; the page without it lists those that it has.")
+    ((num_executions,),) = logdir.rows(
+        "SELECT count(*) FROM execution WHERE run_id = ? AND graph_id = ?", [run_id, graph_id]
+    )
+    ((num_ops,),) = logdir.rows("SELECT count(*) FROM graph_op WHERE run_id = ? AND graph_id = ?", [run_id, graph_id])
+    ((stack_trace_id,),) = logdir.rows(
+        "SELECT max(stack_trace_id) FROM graph WHERE run_id = ? AND graph_id = ?", [run_id, graph_id]
+    )
+    return GraphFacts(
+        graph_id=graph_id,
+        graph_name=path[-1].graph_name,
+        path=path,
+        callers=callers(logdir, graph_id, run_id=run_id),
+        num_executions=num_executions,
+        num_ops=num_ops,
+        source=user_source(StackReader(logdir, run_id=run_id).stack(stack_trace_id)),
+    )
+
+
+def _focused(logdir: Logdir, view: GraphView, graph: GraphFacts, run: GraphRun | None, *, run_id: str) -> FocusedOp:
+    op_name = view.op_name or ""
+    context: Context | None = None if run is None else run.context
+    around = neighbourhood(
+        logdir,
+        op_name,
+        run_id=run_id,
+        graph_id=graph.graph_id,
+        up=view.up,
+        down=view.down,
+        has_control=view.has_control,
+        context=context,
+    )
+    facts = None
+    if around is not None:
+        known = {node.op_name: node.outputs for node in around.nodes}
+        facts = op_facts(logdir, op_name, run_id=run_id, graph_id=graph.graph_id, context=context, known=known)
+    if facts is None or around is None:
+        raise NoSuchPageError(f"graph {graph.graph_id} ({graph.graph_name}) of run {run_id} has no op {op_name!r}.")
+    stack = StackReader(logdir, run_id=run_id).stack(facts.stack_trace_id)
+    events = [output.health.first_event_index for output in facts.outputs if output.health is not None]
+    origins: tuple[InputTensor, ...] = ()
+    if context is not None and events and not facts.num_inputs:
+        origins, _ = inputs_and_stack(logdir, events[0], run_id=run_id)
+    return FocusedOp(
+        facts=facts,
+        neighbourhood=around,
+        origins=origins,
+        inner_runs=() if run is None else inner_runs(logdir, run, op_name, run_id=run_id),
+        stack=stack,
+        source=read_excerpt(logdir, user_source(stack), run_id=run_id),
+    )
+
+
+def _read(logdir: Logdir, parameters: Parameters) -> GraphPage:
+    depth = parameters.integer("depth")
+    up, down = (
+        min(next(value for value in (parameters.integer(name), depth, DEFAULT_DEPTH) if value is not None), MAX_DEPTH)
+        for name in ("up", "down")
+    )
+    return read_graph(
+        logdir,
+        GraphView(
+            graph_id=parameters.integer("graph"),
+            op_name=parameters.text("op"),
+            up=up,
+            down=down,
+            has_control=parameters.choice("control", ("0", "1")) != "0",
+            event_index=parameters.integer("event"),
+        ),
+        OpFilter(name=parameters.text("name"), op_type=parameters.text("op_type"), is_bad=parameters.flag("bad")),
+        run_id=one_run(logdir, parameters),
+        first=parameters.integer("at") or 0,
+        before=parameters.integer("before"),
+    )
+
+
+PAGE = PageKind(
+    name="graph",
+    title="Graph",
+    key="h",
+    read=_read,
+    assets=("graph.css", "vendor/dagre/dagre.min.js", "graph.js"),
+)

@@ -1,0 +1,334 @@
+// Draws the neighbourhood of an op: boxes are measured, dagre places them from top to bottom, lines join them.
+"use strict";
+(() => {
+  const SVG = "http://www.w3.org/2000/svg";
+  const LINE_HEIGHT = 15, PAD = 9, INTO_WIDTH = 46, INTO_HEIGHT = 18;
+  const MIN_SCALE = 0.15, MAX_SCALE = 2.5, LEAST_READABLE = 0.7, ROW = 6;
+
+  const make = (name, attributes, parent) => {
+    const element = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    if (parent) parent.append(element);
+    return element;
+  };
+  const say = (parent, text, attributes) => {
+    const element = make("text", attributes, parent);
+    element.textContent = text;
+    return element;
+  };
+  const slug = (text) => (text || "").replaceAll(" ", "-");
+
+  // Widths come from the page's own fonts, before anything is placed.
+  const measure = (svg, box) => {
+    const probe = make("g", {}, svg);
+    const texts = [
+      say(probe, `${box.mark} ${box.head}`, { class: "head-line" }),
+      ...box.lines.map((text, number) => say(probe, text, { class: number ? "note" : "op-name" })),
+    ];
+    const width = Math.max(...texts.map((text) => text.getComputedTextLength()));
+    probe.remove();
+    return {
+      width: Math.ceil(Math.max(width, box.into ? INTO_WIDTH + 20 : 0) + 2 * PAD),
+      height: (box.lines.length + 1) * LINE_HEIGHT + 2 * PAD - 4 + (box.into ? INTO_HEIGHT + 4 : 0),
+    };
+  };
+
+  // Boxes that hang on one other alone go into rows of their own: a loop with thirty inputs would be one very long row.
+  const rowsOf = (drawing) => {
+    const neighbours = drawing.boxes.map(() => new Set());
+    for (const { source, target } of drawing.lines) {
+      neighbours[source].add(target);
+      neighbours[target].add(source);
+    }
+    const hanging = new Map();
+    return drawing.lines.map(({ source, target }) => {
+      const leaf = neighbours[source].size === 1 ? source : neighbours[target].size === 1 ? target : null;
+      if (leaf === null) return 1;
+      const key = leaf === source ? `to ${target}` : `from ${source}`;
+      if (!hanging.has(key)) hanging.set(key, []);
+      const leaves = hanging.get(key);
+      if (!leaves.includes(leaf)) leaves.push(leaf);
+      return 1 + Math.floor(leaves.indexOf(leaf) / ROW);
+    });
+  };
+
+  const place = (svg, drawing) => {
+    const graph = new dagre.graphlib.Graph({ multigraph: true });
+    const ranksep = 30 + Math.min(50, drawing.lines.length / 2);
+    graph.setGraph({ rankdir: "TB", nodesep: 22, ranksep, edgesep: 12, marginx: 16, marginy: 16 });
+    const rows = rowsOf(drawing);
+    drawing.boxes.forEach((box, number) => graph.setNode(String(number), measure(svg, box)));
+    drawing.lines.forEach((line, number) => {
+      const probe = say(svg, line.text, { class: "line-text" });
+      const width = line.text ? probe.getComputedTextLength() + 6 : 0;
+      probe.remove();
+      // A line that only orders gives way to those on which tensors flow.
+      const label = { width, height: line.text ? 14 : 0, labelpos: "c", weight: line.is_control ? 0 : 2, minlen: rows[number] };
+      graph.setEdge(String(line.source), String(line.target), label, String(number));
+    });
+    dagre.layout(graph);
+    return graph;
+  };
+
+  // Lines leave a box at its lower edge and come in at its upper edge, side by side in the order of where they go:
+  // dagre ends them wherever the straight way to the middle crosses the border, often at a side, across the neighbours.
+  const route = (graph, edges) => {
+    const ends = edges.map((edge) => {
+      const from = graph.node(edge.v), to = graph.node(edge.w), points = graph.edge(edge).points;
+      const isDown = from.y <= to.y;
+      return { edge, from, to, isDown, between: points.slice(1, -1), start: null, end: null };
+    });
+    const ports = new Map();
+    const add = (name, side, line, end, toward) => {
+      const key = `${name} ${side}`;
+      if (!ports.has(key)) ports.set(key, []);
+      ports.get(key).push({ line, end, toward });
+    };
+    for (const line of ends) {
+      const { edge, from, to, between, isDown } = line;
+      const first = between[0] || to, last = between[between.length - 1] || from;
+      add(edge.v, isDown ? "lower" : "upper", line, "start", first.x);
+      add(edge.w, isDown ? "upper" : "lower", line, "end", last.x);
+    }
+    for (const [key, some] of ports) {
+      some.sort((one, other) => one.toward - other.toward);
+      some.forEach(({ line, end }, number) => {
+        const box = end === "start" ? line.from : line.to;
+        const x = box.x + box.width * 0.8 * ((number + 1) / (some.length + 1) - 0.5);
+        line[end] = { x, y: box.y + (key.endsWith("lower") ? 1 : -1) * box.height / 2 };
+      });
+    }
+    return new Map(ends.map((line) => [line.edge.name, [line.start, ...line.between, line.end]]));
+  };
+  // Upright at every point, so that a line bends between the rows and not into a box.
+  const smooth = (points) => points.slice(1).reduce((path, point, at) => {
+    const middle = (points[at].y + point.y) / 2;
+    return `${path}C${points[at].x},${middle} ${point.x},${middle} ${point.x},${point.y}`;
+  }, `M${points[0].x},${points[0].y}`);
+  const tip = (points) => {
+    const end = points[points.length - 1], sign = end.y >= points[points.length - 2].y ? 1 : -1;
+    return `M${end.x},${end.y}L${end.x - 4},${end.y - 8 * sign}L${end.x + 4},${end.y - 8 * sign}Z`;
+  };
+
+  const drawLine = (parent, line, points, middle) => {
+    const classes = ["line", line.is_control && "is-control", line.is_bad && "is-bad"].filter(Boolean).join(" ");
+    const group = make("g", { class: classes, "data-source-box": line.source, "data-target-box": line.target }, parent);
+    make("title", {}, group).textContent = line.title;
+    make("path", { d: smooth(points) }, group);
+    make("path", { d: smooth(points), class: "wide" }, group);
+    make("path", { d: tip(points), class: "tip" }, group);
+    if (line.text && middle) {
+      say(group, (line.is_bad ? "✕ " : "") + line.text, { class: "line-text", x: middle.x, y: middle.y + 4, "text-anchor": "middle" });
+    }
+  };
+
+  const drawBox = (parent, box, number, at) => {
+    const classes = ["box", box.kind, slug(box.state), box.is_focus && "is-focus"].filter(Boolean).join(" ");
+    const group = make("g", { class: classes, transform: `translate(${at.x - at.width / 2},${at.y - at.height / 2})` }, parent);
+    const link = make(box.href ? "a" : "g", { "aria-label": box.label, "data-box": number }, group);
+    if (box.href) {
+      link.setAttribute("href", box.href);
+      link.setAttribute("data-item", "");
+      if (box.state === "bad") link.setAttribute("data-bad", "");
+      if (box.is_focus) link.setAttribute("aria-current", "true");
+    }
+    make("title", {}, link).textContent = box.title;
+    make("rect", { class: "outer", width: at.width, height: at.height, rx: box.kind === "border" ? 14 : 6 }, link);
+    if (box.kind === "call") {
+      make("rect", { x: 3.5, y: 3.5, width: at.width - 7, height: at.height - 7, rx: 4, fill: "none" }, link);
+    }
+    let y = PAD + 9;
+    const middle = { x: at.width / 2, "text-anchor": "middle" };
+    const head = say(link, "", { ...middle, y, class: "head-line" });
+    const mark = make("tspan", { class: "mark" }, head);
+    mark.textContent = box.mark;
+    head.append(` ${box.head}`);
+    box.lines.forEach((text, index) => {
+      y += LINE_HEIGHT;
+      const look = text.startsWith("✕") ? "note is-warning" : index ? "note" : "op-name";
+      say(link, text, { ...middle, y, class: look });
+    });
+    if (box.num_hidden) {
+      const isInput = box.level < 0;
+      const words = `${isInput ? "↑" : "↓"} ${box.num_hidden.toLocaleString("en")} more`;
+      say(group, words, { x: at.width / 2, y: isInput ? -4 : at.height + 11, "text-anchor": "middle", class: "note more" });
+    }
+    if (box.into) {
+      const into = make("a", { href: box.into, class: "into", "aria-label": `into the graph that ${box.label} calls` }, group);
+      const x = (at.width - INTO_WIDTH) / 2, top = at.height - INTO_HEIGHT - 6;
+      make("rect", { x, y: top, width: INTO_WIDTH, height: INTO_HEIGHT, rx: 4 }, into);
+      say(into, "into ↧", { x: at.width / 2, y: top + 13, "text-anchor": "middle" });
+    }
+    return link;
+  };
+
+  const draw = (holder, drawing) => {
+    const svg = make("svg", { role: "group", "aria-label": "The ops around the op, inputs above, consumers below" }, holder);
+    const graph = place(svg, drawing);
+    const size = graph.graph();
+    svg.setAttribute("viewBox", `0 0 ${size.width} ${size.height}`);
+    const lines = make("g", {}, svg), boxes = make("g", {}, svg);
+    const routes = route(graph, graph.edges());
+    for (const edge of graph.edges()) {
+      drawLine(lines, drawing.lines[Number(edge.name)], routes.get(edge.name), graph.edge(edge));
+    }
+    // In the order of reading, so that the keys j and k walk from the top to the bottom.
+    const order = drawing.boxes.map((box, number) => ({ box, number, at: graph.node(String(number)) }));
+    order.sort((one, other) => one.at.y - other.at.y || one.at.x - other.at.x);
+    const links = new Map(order.map(({ box, number, at }) => [number, drawBox(boxes, box, number, at)]));
+    return { svg, width: size.width, height: size.height, order, links };
+  };
+
+  // Arrow keys lead to the nearest box above, below or beside.
+  const nextBox = (picture, number, key) => {
+    const from = picture.order.find((each) => each.number === number).at;
+    const isAcross = key === "ArrowLeft" || key === "ArrowRight";
+    const sign = key === "ArrowUp" || key === "ArrowLeft" ? -1 : 1;
+    let best = null, least = Infinity;
+    for (const { number: other, at, box } of picture.order) {
+      const x = at.x - from.x, y = at.y - from.y;
+      const along = sign * (isAcross ? x : y), aside = Math.abs(isAcross ? y : x);
+      if (!box.href || other === number || along < 2 || (isAcross && aside > 30)) continue;
+      const far = along + aside / 2;
+      if (far < least) { least = far; best = other; }
+    }
+    return best;
+  };
+
+  // The picture that is shown, and how: a page that follows its logdir is made anew, and stays as it was left.
+  let now = null;
+  let from = null, hasMoved = false, lastFocused = null;
+
+  const zoom = (wanted, x = now.holder.clientWidth / 2, y = now.holder.clientHeight / 2) => {
+    const { holder, picture, scale } = now;
+    const left = (holder.scrollLeft + x) / scale, top = (holder.scrollTop + y) / scale;
+    now.scale = Math.min(MAX_SCALE, Math.max(MIN_SCALE, wanted));
+    picture.svg.setAttribute("width", Math.round(picture.width * now.scale));
+    picture.svg.setAttribute("height", Math.round(picture.height * now.scale));
+    holder.scrollLeft = left * now.scale - x;
+    holder.scrollTop = top * now.scale - y;
+  };
+  const centre = (at) => {
+    now.holder.scrollLeft = at.x * now.scale - now.holder.clientWidth / 2;
+    now.holder.scrollTop = at.y * now.scale - now.holder.clientHeight / 2;
+  };
+  const centreOp = () => centre(now.picture.order.find((each) => each.box.is_focus).at);
+  const whole = () => {
+    const { holder, picture } = now;
+    return Math.min(1, (holder.clientWidth - 4) / picture.width, (holder.clientHeight - 4) / picture.height);
+  };
+  const ACTIONS = [
+    { key: "-", sign: "−", name: "smaller", act: () => zoom(now.scale / 1.25) },
+    { key: "+", sign: "+", name: "larger", act: () => zoom(now.scale * 1.25) },
+    { key: "0", sign: "whole", name: "the whole picture", act: () => { zoom(whole()); centreOp(); } },
+    { key: "1", sign: "1:1", name: "to the op, in full size", act: () => { zoom(1); centreOp(); } },
+  ];
+
+  // The lines of the box that has the focus, or is under the pointer, are lit.
+  const light = (box) => {
+    for (const line of now.picture.svg.querySelectorAll(".line")) {
+      const ends = [line.dataset.sourceBox, line.dataset.targetBox];
+      line.classList.toggle("is-lit", Boolean(box) && ends.includes(box.dataset.box));
+    }
+  };
+  const addTools = (holder) => {
+    const tools = document.createElement("div");
+    tools.className = "picture-tools";
+    const hint = document.createElement("span");
+    hint.className = "quiet";
+    hint.textContent = "drag to move, arrow keys walk";
+    tools.append(hint);
+    for (const { key, sign, name, act } of ACTIONS) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = sign;
+      button.setAttribute("aria-label", `${name} (${key})`);
+      button.title = `${name} (${key})`;
+      button.addEventListener("click", act);
+      tools.append(button);
+    }
+    holder.before(tools);
+  };
+
+  const listen = (holder, picture) => {
+    picture.svg.addEventListener("focusin", (event) => {
+      const box = event.target.closest("[data-box]");
+      light(box);
+      if (!box) return;
+      const { at } = picture.order.find((each) => each.number === Number(box.dataset.box));
+      const x = at.x * now.scale - holder.scrollLeft, y = at.y * now.scale - holder.scrollTop;
+      if (x < 40 || x > holder.clientWidth - 40 || y < 40 || y > holder.clientHeight - 40) centre(at);
+    });
+    picture.svg.addEventListener("focusout", () => light(null));
+    picture.svg.addEventListener("pointerover", (event) => light(event.target.closest("[data-box]")));
+    holder.addEventListener("pointerdown", (event) => {
+      hasMoved = false;
+      if (event.button === 0 && event.pointerType === "mouse") {
+        from = { x: event.clientX, y: event.clientY, left: holder.scrollLeft, top: holder.scrollTop };
+      }
+    });
+    holder.addEventListener("dragstart", (event) => event.preventDefault());
+    holder.addEventListener("click", (event) => { if (hasMoved) event.preventDefault(); }, true);
+    holder.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      const box = holder.getBoundingClientRect();
+      zoom(now.scale * (event.deltaY < 0 ? 1.1 : 1 / 1.1), event.clientX - box.left, event.clientY - box.top);
+    }, { passive: false });
+  };
+
+  const show = () => {
+    const holder = document.getElementById("picture");
+    const before = now;
+    now = null;
+    if (!holder) return;
+    const picture = draw(holder, JSON.parse(holder.dataset.drawing));
+    addTools(holder);
+    listen(holder, picture);
+    now = { holder, picture, scale: 1, address: location.href };
+    zoom(Math.max(LEAST_READABLE, whole()));
+    holder.style.height = `${Math.min(holder.clientHeight, Math.ceil(picture.height * now.scale)) + 4}px`;
+    centreOp();
+    if (before && before.address === now.address) {
+      zoom(before.scale);
+      [holder.scrollLeft, holder.scrollTop] = [before.left, before.top];
+      const box = [...picture.links.values()].find((link) => link.getAttribute("aria-label").startsWith(`${lastFocused};`));
+      if (lastFocused && box && document.activeElement === document.body) box.focus({ preventScroll: true });
+    }
+    holder.addEventListener("scroll", () => { if (holder.isConnected) [now.left, now.top] = [holder.scrollLeft, holder.scrollTop]; });
+    [now.left, now.top] = [holder.scrollLeft, holder.scrollTop];
+  };
+
+  document.addEventListener("focusin", (event) => {
+    const box = event.target.closest("[data-box]");
+    lastFocused = box && box.getAttribute("aria-label").split(";")[0];
+  });
+  document.addEventListener("keydown", (event) => {
+    if (!now || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.closest("input, select, textarea, dialog[open]")) return;
+    const action = ACTIONS.find(({ key }) => key === (event.key === "=" ? "+" : event.key));
+    const box = event.target.closest("[data-box]");
+    if (action) {
+      event.preventDefault();
+      action.act();
+    } else if (box && event.key.startsWith("Arrow")) {
+      event.preventDefault();
+      const next = nextBox(now.picture, Number(box.dataset.box), event.key);
+      if (next !== null) now.picture.links.get(next).focus();
+    }
+  });
+  addEventListener("pointermove", (event) => {
+    if (!from || !now) return;
+    if (Math.hypot(event.clientX - from.x, event.clientY - from.y) > 4) hasMoved = true;
+    if (!hasMoved) return;
+    now.holder.classList.add("is-dragged");
+    now.holder.scrollLeft = from.left - (event.clientX - from.x);
+    now.holder.scrollTop = from.top - (event.clientY - from.y);
+  });
+  addEventListener("pointerup", () => {
+    from = null;
+    if (now) now.holder.classList.remove("is-dragged");
+  });
+  document.addEventListener("DOMContentLoaded", show);
+  document.addEventListener("content-changed", show);
+})();
