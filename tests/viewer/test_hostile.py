@@ -18,9 +18,9 @@ from .serving import Served, serving
 ELEMENTS = frozenset(
     re.findall(
         r"\w+",
-        """a b body button code datalist details dialog div footer form g h1 h2 head header html input kbd label li link
-        main meta nav ol option p pre rect script section select span summary svg table tbody td th thead title tr
-        ul""",
+        """a b body button code datalist details dialog div figcaption figure footer form g h1 h2 head header html input
+        kbd label li link main meta nav ol option p polyline pre rect script section select span summary svg table tbody
+        td th thead title tr ul""",
     )
 )
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -69,23 +69,38 @@ def check(text: str) -> Reading:
 
 SOURCES = [f"/source?file={quote(text)}" for text in logdirs.HOSTILE[:-1]]
 EVENTS = [f"/tensor?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
+HISTORIES = [f"/history?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
 
 
 @pytest.mark.parametrize(
-    "target", ["/", "/alerts", "/tensors", "/source", "/provenance?event=1", *EVENTS, *SOURCES, "/tensors?name=%3Cb%3E"]
+    "target",
+    [
+        "/",
+        "/alerts",
+        "/tensors",
+        "/source",
+        "/provenance?event=1",
+        *EVENTS,
+        *HISTORIES,
+        *SOURCES,
+        "/tensors?name=%3Cb%3E",
+        "/history?op_type=%3Cb%3E",
+    ],
 )
 def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> None:
     answer = served.ask(target)
     assert answer.status == 200
     reading = check(answer.text)
-    assert reading.scripts
-    assert all(str(dict(script).get("src")).startswith("/static/") for script in reading.scripts)
+    assert reading.scripts[0] == (("src", "/static/viewer.js"),)
+    assert all(re.fullmatch(r"/static/[\w./]+\.js", dict(script)["src"] or "") for script in reading.scripts)
     assert len(answer.body) < 3_000_000
 
 
-@pytest.mark.parametrize("target", ["/overview.json", "/alerts.json", "/tensors.json", "/source.json", EVENTS[0]])
+@pytest.mark.parametrize(
+    "target", ["/overview.json", "/alerts.json", "/tensors.json", "/source.json", EVENTS[0], HISTORIES[0]]
+)
 def test_json_is_plain_and_whole(served: Served, target: str) -> None:
-    answer = served.ask(target.replace("tensor?", "tensor.json?"))
+    answer = served.ask(re.sub(r"(?<!json)\?", ".json?", target))
     assert answer.status == 200
     assert re.search(rb"[<>&\x00-\x1f\x7f-\xff]", answer.body) is None
     assert logdirs.SCRIPT in str(answer.json)

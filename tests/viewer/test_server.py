@@ -20,7 +20,7 @@ from ..query.builder import NAN, RunBuilder
 from . import logdirs
 from .serving import Served, serving
 
-QUERIES = {"tensor": "?event=6", "provenance": "?event=6", "source": "?line=7"}
+QUERIES = {"tensor": "?event=6", "provenance": "?event=6", "source": "?line=7", "history": "?event=3"}
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from tfdbg_arrow.viewer.highlighting import highlighted
 from tfdbg_arrow.viewer.links import Links, Url, filter_parameters
 from tfdbg_arrow.viewer.page import PageKind, Shell
 from tfdbg_arrow.viewer.pages import PAGES
+from tfdbg_arrow.viewer.sparkline import sparkline
 
 _MAX_TEXT = 400
 _CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -51,6 +52,7 @@ def _environment() -> Environment:
         value=_value_text,
         whole=lambda text: escape("\n".join(map(printable_line, text.split("\n")))),
         typed=escape,
+        sparkline=sparkline,
         highlighted=lambda lines: highlighted([line.text for line in lines]),
         filter_parameters=filter_parameters,
     )

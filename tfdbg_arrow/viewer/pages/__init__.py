@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from tfdbg_arrow.viewer.page import PageKind
-from tfdbg_arrow.viewer.pages import alerts, overview, provenance, source, tensor, tensors
+from tfdbg_arrow.viewer.pages import alerts, history, overview, provenance, source, tensor, tensors
 
-PAGES: tuple[PageKind, ...] = (overview.PAGE, alerts.PAGE, tensors.PAGE, source.PAGE, tensor.PAGE, provenance.PAGE)
+PAGES: tuple[PageKind, ...] = (
+    overview.PAGE,
+    alerts.PAGE,
+    tensors.PAGE,
+    source.PAGE,
+    tensor.PAGE,
+    history.PAGE,
+    provenance.PAGE,
+)
