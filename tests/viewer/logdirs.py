@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tfdbg_arrow.schema.strings import encode_strings
+
 from ..query.builder import CLEAN, NAN, RunBuilder, counts
 
 TRAIN = "/home/me/train.py"
@@ -84,7 +86,9 @@ def hostile(path: Path) -> Path:
         graph.op(f"in-{op}", text, stack=stack).op(op, text, [f"in-{op}"], stack=stack)
         graph.op(f"not-{op}", text, not_recorded=text)
         run.tensor(graph, f"in-{op}", CLEAN)
-        run.tensor(graph, op, NAN)
+        event = run.tensor(graph, op, NAN)
+        value = encode_strings([text.encode()])
+        run.add("tensor_value", event_index=event, dtype="string", shape=[1], value=value)
         run.add("mark", event_index=0, label=text, value=text)
         run.add("capture_stat", stat="dropped", subject=text, reason=text)
         run.execution(text, stack=stack)

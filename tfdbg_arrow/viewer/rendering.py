@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -17,6 +18,7 @@ from tfdbg_arrow.json_values import to_json
 from tfdbg_arrow.printable import printable, printable_line
 from tfdbg_arrow.query.questions import Question
 from tfdbg_arrow.viewer import naming, pills
+from tfdbg_arrow.viewer.bars import bars, histogram_text
 from tfdbg_arrow.viewer.highlighting import highlighted
 from tfdbg_arrow.viewer.links import Links, Url, filter_parameters
 from tfdbg_arrow.viewer.page import PageKind, Shell
@@ -52,6 +54,9 @@ def _environment() -> Environment:
         value=_value_text,
         whole=lambda text: escape("\n".join(map(printable_line, text.split("\n")))),
         typed=escape,
+        is_bad_value=_is_bad_value,
+        bars=bars,
+        histogram_text=histogram_text,
         sparkline=sparkline,
         highlighted=lambda lines: highlighted([line.text for line in lines]),
         filter_parameters=filter_parameters,
@@ -135,4 +140,11 @@ def _shown(value: Any) -> Any:
 
 
 def _value_text(value: Any) -> str:
+    if isinstance(value, complex):
+        return f"{value.real:.5g}{value.imag:+.5g}j"
     return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _is_bad_value(value: Any) -> bool:
+    """Whether an element is infinite or NaN, or a part of it."""
+    return isinstance(value, (float, complex)) and not cmath.isfinite(value)
