@@ -108,7 +108,18 @@ def test_help_and_the_theme(browser: Browser, served: Served) -> None:
 
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize(
-    "target", ["/", "/alerts", "/tensors", "/source?line=7", "/tensor?event=6", "/provenance?event=6"]
+    "target",
+    [
+        "/",
+        "/alerts",
+        "/tensors",
+        "/source?line=7",
+        "/tensor?event=6",
+        "/provenance?event=6",
+        "/history?event=6",
+        "/runs",
+        "/diff",
+    ],
 )
 def test_pages_are_as_wide_as_the_window_and_every_control_has_a_name(
     browser: Browser, served: Served, target: str, width: int

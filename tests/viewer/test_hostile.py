@@ -12,6 +12,7 @@ import pytest
 
 from tfdbg_arrow.viewer.report import write_report
 
+from ..query.builder import INF
 from . import logdirs
 from .serving import Served, serving
 
@@ -85,6 +86,7 @@ HISTORIES = [f"/history?event={3 * number + 1}" for number in range(len(logdirs.
         *SOURCES,
         "/tensors?name=%3Cb%3E",
         "/history?op_type=%3Cb%3E",
+        "/runs",
     ],
 )
 def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> None:
@@ -97,13 +99,28 @@ def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> N
 
 
 @pytest.mark.parametrize(
-    "target", ["/overview.json", "/alerts.json", "/tensors.json", "/source.json", EVENTS[0], HISTORIES[0]]
+    "target", ["/overview.json", "/alerts.json", "/tensors.json", "/source.json", "/runs.json", EVENTS[0], HISTORIES[0]]
 )
 def test_json_is_plain_and_whole(served: Served, target: str) -> None:
     answer = served.ask(re.sub(r"(?<!json)\?", ".json?", target))
     assert answer.status == 200
     assert re.search(rb"[<>&\x00-\x1f\x7f-\xff]", answer.body) is None
     assert logdirs.SCRIPT in str(answer.json)
+
+
+def test_two_runs_of_an_enemy_side_by_side(tmp_path: Path) -> None:
+    logdirs.hostile(tmp_path)
+    logdirs.hostile(tmp_path, run_id="run-b", host=logdirs.HOSTILE[2], bad=INF)
+    with serving(tmp_path) as served:
+        answers = [served.ask(target) for target in ("/runs", "/diff", "/diff?run=run-a&other=run-b")]
+        assert [answer.status for answer in answers] == [200, 200, 200]
+        for answer in answers:
+            assert check(answer.text).scripts == [(("src", "/static/viewer.js"),)]
+        assert "The first divergence" in answers[-1].text
+        assert "onerror=alert(2)" in answers[-1].text
+        slow = served.ask(f"/diff?run=run-a&other=run-b&known={quote('(' + logdirs.HOSTILE[0])}")
+        assert slow.status == 400
+        check(slow.text)
 
 
 @pytest.mark.parametrize("text", logdirs.HOSTILE[:-1])

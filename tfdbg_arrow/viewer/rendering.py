@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.json_values import to_json
 from tfdbg_arrow.printable import printable, printable_line
+from tfdbg_arrow.query.diff import wording as diff_wording
 from tfdbg_arrow.query.questions import Question
 from tfdbg_arrow.viewer import naming, pills
 from tfdbg_arrow.viewer.bars import bars, histogram_text
@@ -58,6 +59,13 @@ def _environment() -> Environment:
         bars=bars,
         histogram_text=histogram_text,
         sparkline=sparkline,
+        aligned_text=diff_wording.aligned_text,
+        apart_text=diff_wording.apart_text,
+        diff_name=diff_wording.diff_name,
+        difference_text=diff_wording.difference_text,
+        differing_text=diff_wording.differing_text,
+        setting_text=diff_wording.setting_text,
+        worst_text=diff_wording.worst_text,
         highlighted=lambda lines: highlighted([line.text for line in lines]),
         filter_parameters=filter_parameters,
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from tfdbg_arrow.viewer.page import PageKind
-from tfdbg_arrow.viewer.pages import alerts, history, overview, provenance, source, tensor, tensors
+from tfdbg_arrow.viewer.pages import alerts, diff, history, overview, provenance, runs, source, tensor, tensors
 
 PAGES: tuple[PageKind, ...] = (
     overview.PAGE,
     alerts.PAGE,
     tensors.PAGE,
     source.PAGE,
+    runs.PAGE,
     tensor.PAGE,
     history.PAGE,
     provenance.PAGE,
+    diff.PAGE,
 )
