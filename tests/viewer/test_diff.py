@@ -50,6 +50,12 @@ def test_looking_behind_a_divergence_finds_the_next(path: Path) -> None:
     assert page.known_next == "Square|Sqrt"
 
 
+def test_only_the_first_steps_are_compared_where_that_is_asked(path: Path) -> None:
+    page = page_of(path, run_a="run-a", run_b="run-b", last_step=0)
+    assert page.diff == diff(path, run_a="run-a", run_b="run-b", last_step=0)
+    assert page.command == f"tfdbg-arrow diff {path} --run-a run-a --run-b run-b --last-step 0"
+
+
 def test_nothing_is_compared_before_two_runs_are_chosen(path: Path) -> None:
     page = page_of(path, run_a="run-a")
     assert (page.diff, page.headline, page.run_ids) == (None, "Choose two runs to compare.", ("run-a", "run-b"))

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from playwright.sync_api import expect
+
 from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.viewer.aligned_strips import AlignedStrips
 from tfdbg_arrow.viewer.pages.runs import RunsPage, read_runs_page
 
 from ..query.builder import CLEAN, NAN, START_NS, RunBuilder
-from .serving import serving
+from . import logdirs
+from .browser import chromium, watched_page
+from .serving import TOKEN, serving
 
 SECOND = 10**9
 
@@ -109,3 +113,20 @@ def test_runs_that_recorded_nothing(tmp_path: Path) -> None:
         text = served.ask("/runs").text
     assert "nothing recorded" in text
     assert "runs, or did not end in order" in text
+
+
+def test_by_keys_to_the_first_bad_run_and_on_to_the_comparison(tmp_path: Path) -> None:
+    with serving(logdirs.two_runs(tmp_path)) as served, chromium() as browser, watched_page(browser) as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        page.keyboard.press("g")
+        page.keyboard.press("u")
+        page.wait_for_url("**/runs")
+        page.keyboard.press("n")
+        expect(page.locator(":focus")).to_have_text("event 4")
+        page.get_by_role("button", name="Compare").click()
+        page.wait_for_url("**/diff?run=run-a&other=run-b")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("The first divergence: Square:0")
+        expect(page.locator("a[rel=next]")).to_have_attribute("href", "/diff?run=run-a&other=run-b&known=Square")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/tensor?run=run-a&event=2")

@@ -407,13 +407,23 @@ class Logdir(Answers):
         atol: float | None = None,
         growth: float = 10.0,
         known: str | None = None,
+        last_step: int | None = None,
         limit: int = 20,
     ) -> Diff:
         """Returns how a run here compares with one of another logdir, or of this one; see `tfdbg_arrow.diff`."""
         from tfdbg_arrow.query.diff import diff
 
         return diff(
-            self, other, run_a=run_a, run_b=run_b, rtol=rtol, atol=atol, growth=growth, known=known, limit=limit
+            self,
+            other,
+            run_a=run_a,
+            run_b=run_b,
+            rtol=rtol,
+            atol=atol,
+            growth=growth,
+            known=known,
+            last_step=last_step,
+            limit=limit,
         )
 
     def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:

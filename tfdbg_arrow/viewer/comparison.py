@@ -19,7 +19,7 @@ from typing import Any
 
 from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.query import Diff, Logdir, diff, open_logdir
-from tfdbg_arrow.schema.location import RemoteLocation
+from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.viewer.failures import NoAnswerError, TookTooLongError
 
 _running = threading.Lock()
@@ -36,40 +36,54 @@ class Comparison:
         run_a: Run A.
         run_b: Run B.
         known: Ops to look behind, as `tfdbg_arrow.query.diff.diff` takes them.
+        last_step: The last training step to compare; None: all.
     """
 
     path: str
     storage_options: Mapping[str, Any] | None
     run_a: str
     run_b: str
-    known: str | None
+    known: str | None = None
+    last_step: int | None = None
+
+    @property
+    def command(self) -> str:
+        """The command that makes the same comparison, however long it takes."""
+        options = (("--known", self.known), ("--last-step", self.last_step))
+        given = [word for name, value in options if value is not None for word in (name, str(value))]
+        path = str(parse_location(self.path))  # without a password
+        return shlex.join(["tfdbg-arrow", "diff", path, "--run-a", self.run_a, "--run-b", self.run_b, *given])
 
 
-def command_of(logdir: Logdir, *, run_a: str, run_b: str, known: str | None) -> str:
-    """Returns the command that makes the same comparison, however long it takes."""
-    words = ["tfdbg-arrow", "diff", str(logdir.path), "--run-a", run_a, "--run-b", run_b]
-    return shlex.join([*words, *([] if known is None else ["--known", known])])
+def comparison_of(
+    logdir: Logdir, *, run_a: str, run_b: str, known: str | None = None, last_step: int | None = None
+) -> Comparison:
+    """Returns what to compare, of an opened logdir."""
+    path = logdir.path.url if isinstance(logdir.path, RemoteLocation) else str(logdir.path)
+    return Comparison(
+        path=path,
+        storage_options=logdir.storage_options,
+        run_a=run_a,
+        run_b=run_b,
+        known=known,
+        last_step=last_step,
+    )
 
 
-def compare(logdir: Logdir, *, run_a: str, run_b: str, known: str | None, timeout_s: float) -> Diff:
+def compare(asked: Comparison, *, timeout_s: float) -> Diff:
     """Compares two runs of a logdir, as `tfdbg_arrow.query.diff.diff` does.
 
     Args:
-        logdir: The logdir.
-        run_a: Run A.
-        run_b: Run B.
-        known: Ops to look behind.
+        asked: What to compare.
         timeout_s: How long it may take.
 
     Raises:
         TookTooLongError: It took longer; the message has the command that takes what it needs.
         TfdbgArrowError: What the comparison raised.
     """
-    path = logdir.path.url if isinstance(logdir.path, RemoteLocation) else str(logdir.path)
-    asked = Comparison(path=path, storage_options=logdir.storage_options, run_a=run_a, run_b=run_b, known=known)
-    instead = f"this has the time it needs: {command_of(logdir, run_a=run_a, run_b=run_b, known=known)}"
+    instead = f"compare only the first training steps, or take the time: {asked.command}"
     if not _running.acquire(timeout=timeout_s):
-        raise TookTooLongError(f"another comparison is still running; try again, or {instead}")
+        raise TookTooLongError(f"another comparison is still running; try again, {instead}")
     try:
         # What it spills goes there, also where it is ended and cannot clean up.
         with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_view_diff_") as directory:
@@ -108,7 +122,7 @@ def main() -> None:
     found: Diff | TfdbgArrowError
     try:
         with open_logdir(asked.path, storage_options=asked.storage_options) as logdir:
-            found = diff(logdir, run_a=asked.run_a, run_b=asked.run_b, known=asked.known)
+            found = diff(logdir, run_a=asked.run_a, run_b=asked.run_b, known=asked.known, last_step=asked.last_step)
     except TfdbgArrowError as error:
         found = error
     sys.stdout.buffer.write(pickle.dumps(found))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Diff, Logdir
 from tfdbg_arrow.query.diff.wording import outcome_text
-from tfdbg_arrow.viewer.comparison import command_of, compare
+from tfdbg_arrow.viewer.comparison import compare, comparison_of
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.failures import NoSuchPageError
 from tfdbg_arrow.viewer.page import PageKind, chosen_run
@@ -27,6 +27,7 @@ class DiffPage:
         run_a: Run A; None where none was chosen.
         run_b: Run B; None likewise.
         known: Ops to look behind, a regular expression for the whole of a name or type.
+        last_step: The last training step that is compared; None: all are.
         diff: The comparison; None where not both runs were chosen.
         headline: Its answer in one sentence.
         known_next: What `known` becomes to look behind this divergence, too; None where there is no op to look behind.
@@ -39,6 +40,7 @@ class DiffPage:
     run_a: str | None
     run_b: str | None
     known: str | None
+    last_step: int | None
     diff: Diff | None
     headline: str
     known_next: str | None
@@ -53,6 +55,7 @@ def read_diff(
     run_a: str | None = None,
     run_b: str | None = None,
     known: str | None = None,
+    last_step: int | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> DiffPage:
     """Returns two runs compared.
@@ -62,6 +65,7 @@ def read_diff(
         run_a: Run A.
         run_b: Run B.
         known: Ops to look behind.
+        last_step: The last training step to compare; None: all.
         timeout_s: How long the comparison may take.
 
     Raises:
@@ -76,6 +80,7 @@ def read_diff(
             run_a=run_a,
             run_b=run_b,
             known=known,
+            last_step=last_step,
             diff=None,
             headline=text,
             known_next=None,
@@ -85,19 +90,21 @@ def read_diff(
         )
     if run_a == run_b:
         raise QueryError(f"run and other are both {run_a}; choose two runs.")
-    found = compare(logdir, run_a=run_a, run_b=run_b, known=known, timeout_s=timeout_s)
+    asked = comparison_of(logdir, run_a=run_a, run_b=run_b, known=known, last_step=last_step)
+    found = compare(asked, timeout_s=timeout_s)
     divergence = found.divergence
     return DiffPage(
         run_ids=run_ids,
         run_a=run_a,
         run_b=run_b,
         known=known,
+        last_step=last_step,
         diff=found,
         headline=outcome_text(found),
         known_next=_known_next(found, known),
         source_a=None if divergence is None else read_excerpt(logdir, divergence.a.source, run_id=run_a),
         source_b=None if divergence is None else read_excerpt(logdir, divergence.b.source, run_id=run_b),
-        command=command_of(logdir, run_a=run_a, run_b=run_b, known=known),
+        command=asked.command,
     )
 
 
@@ -114,7 +121,13 @@ def _read(logdir: Logdir, parameters: Parameters) -> DiffPage:
     other = parameters.text("other")
     if other is not None and other not in [run.run_id for run in logdir.runs()]:
         raise NoSuchPageError(f"run {other!r} is not in {logdir.path}.")
-    return read_diff(logdir, run_a=chosen_run(logdir, parameters), run_b=other, known=parameters.text("known"))
+    return read_diff(
+        logdir,
+        run_a=chosen_run(logdir, parameters),
+        run_b=other,
+        known=parameters.text("known"),
+        last_step=parameters.integer("last_step"),
+    )
 
 
 PAGE = PageKind(name="diff", title="Comparison", key=None, read=_read, assets=("diff.css",))
