@@ -157,6 +157,8 @@ def test_the_picture_in_a_browser(tmp_path: Path) -> None:
             page.wait_for_function(
                 "(before) => document.querySelector('.history canvas').toDataURL() !== before", arg=light
             )
+            page.evaluate("document.dispatchEvent(new Event('content-changed'))")  # as a live page does
+            expect(canvas).to_have_count(2)
             page.get_by_label("Along").select_option("step")
             page.wait_for_url("**axis=step**")
             over = page.locator(".u-over").first

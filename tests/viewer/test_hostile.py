@@ -115,7 +115,7 @@ def test_two_runs_of_an_enemy_side_by_side(tmp_path: Path) -> None:
         answers = [served.ask(target) for target in ("/runs", "/diff", "/diff?run=run-a&other=run-b")]
         assert [answer.status for answer in answers] == [200, 200, 200]
         for answer in answers:
-            assert check(answer.text).scripts == [(("src", "/static/viewer.js"),)]
+            assert all(str(dict(script)["src"]).startswith("/static/") for script in check(answer.text).scripts)
         assert "The first divergence" in answers[-1].text
         assert "onerror=alert(2)" in answers[-1].text
         slow = served.ask(f"/diff?run=run-a&other=run-b&known={quote('(' + logdirs.HOSTILE[0])}")

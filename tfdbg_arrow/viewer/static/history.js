@@ -6,8 +6,8 @@
   const MARK = 7;
   const DASHES = [[], [7, 3], [2, 3], [7, 3, 2, 3]];
 
-  const card = document.querySelector(".history[data-here]");
-  if (!card) return;
+  let charts = [];
+  let redraw = () => { /* nothing is drawn yet */ };
   const colour = (element, name) => getComputedStyle(element).getPropertyValue(name).trim();
   const short = (value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(3)).toString());
   const percent = (value) => (value === null || value === undefined ? "–" : `${short(100 * value)} %`);
@@ -29,7 +29,7 @@
   };
   const number = (value) => (typeof value === "number" ? value : null);
 
-  const draw = (page) => {
+  const draw = (card, page) => {
     const { series } = page;
     const xs = series.buckets.map((bucket) => (series.axis === "step" ? bucket.first_step : bucket.first_event_index));
     const goTo = (index) => {
@@ -108,30 +108,36 @@
       }, data, plot);
     };
 
-    let charts = [];
-    const all = () => {
+    redraw = () => {
       for (const chart of charts) chart.destroy();
       charts = [...card.querySelectorAll("[data-chart]")].map((figure) => {
         const name = figure.dataset.chart;
         return chartOf(figure, name === "shares" ? SHARES : name === "magnitudes" ? MAGNITUDES : {}, name === "magnitudes");
       });
     };
-    all();
+    redraw();
     card.classList.add("is-drawn");
     card.querySelector(".hint").hidden = false;
-    new MutationObserver(all).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
-    let width = card.clientWidth;
-    addEventListener("resize", () => {
-      if (card.clientWidth === width) return;
-      width = card.clientWidth;
-      all();
-    });
     for (const figure of card.querySelectorAll(".plot")) {
       figure.setAttribute("role", "img");
       figure.setAttribute("aria-label", `${figure.closest("figure").querySelector("figcaption").textContent}. ${page.summary}`);
     }
   };
 
-  fetch(`/history.json${location.search}`).then((answer) => (answer.ok ? answer.json() : null)).then((page) => page && draw(page));
+  const start = async () => {
+    const card = document.querySelector(".history[data-here]");
+    if (!card) return;
+    const answer = await fetch(`/history.json${location.search}`);
+    if (answer.ok && card.isConnected) draw(card, await answer.json());
+  };
+  new MutationObserver(() => redraw()).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return;
+    width = innerWidth;
+    redraw();
+  });
+  document.addEventListener("content-changed", start);
+  start();
 })();
