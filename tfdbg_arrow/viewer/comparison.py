@@ -81,7 +81,7 @@ def compare(asked: Comparison, *, timeout_s: float) -> Diff:
         TookTooLongError: It took longer; the message has the command that takes what it needs.
         TfdbgArrowError: What the comparison raised.
     """
-    instead = f"compare only the first training steps, or take the time: {asked.command}"
+    instead = f"compare the first training steps only (last_step=20 in the address), or take the time: {asked.command}"
     if not _running.acquire(timeout=timeout_s):
         raise TookTooLongError(f"another comparison is still running; try again, {instead}")
     try:
