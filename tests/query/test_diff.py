@@ -535,3 +535,26 @@ def test_runs_with_nothing_in_common_are_refused(pair: Pair) -> None:
     chain(pair.a)
     with pytest.raises(QueryError, match="nothing of run run-a has a counterpart in run run-b"):
         pair.diff()
+
+
+def test_only_the_first_steps_can_be_compared(pair: Pair) -> None:
+    def program(run: RunBuilder, *, bad: tuple[int, ...] = ()) -> None:
+        graph = run.graph("f").op("x", "Placeholder").op("Square", inputs=["x"])
+        graph.function("__inference_f_1", ["x"], ["Square"])
+        for step in range(4):
+            call = run.execution("__inference_f_1", graph=graph)
+            run.rows["execution"][call]["step"] = step
+            run.tensor(graph, "x", {**numbers(1.0), "step": step}, execution=call, step=step)
+            value = 9.0 if step in bad else 1.0
+            run.tensor(graph, "Square", {**numbers(value), "step": step}, execution=call, step=step)
+
+    pair.both(program, bad=(2, 3))
+    whole = pair.diff()
+    assert (place(whole), whole.num_aligned) == (("magnitudes", "Square", 0, 2), 8)
+    part = pair.diff(last_step=2)
+    assert part.divergence == whole.divergence
+    assert (part.num_aligned, part.num_aligned_executions, part.num_differing) == (6, 3, 1)
+    assert (part.only_a, part.only_b) == (whole.only_a, whole.only_b)
+    assert pair.diff(last_step=1).divergence is None
+    with pytest.raises(QueryError, match="last_step is -1, expected a training step from 0 on"):
+        pair.diff(last_step=-1)

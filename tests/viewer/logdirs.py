@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+
+from tfdbg_arrow.schema.strings import encode_strings
 
 from ..query.builder import CLEAN, NAN, RunBuilder, counts
 
@@ -73,9 +76,9 @@ def healthy(path: Path) -> Path:
     return run.write(path)
 
 
-def hostile(path: Path) -> Path:
+def hostile(path: Path, *, run_id: str = "run-a", host: str = HOSTILE[0], bad: Mapping[str, object] = NAN) -> Path:
     """Every text that a recording can hold is one of HOSTILE; the ops go bad, so that all pages show them."""
-    run = RunBuilder("run-a", host_name=HOSTILE[0], command_line=f'["{SCRIPT}"]', worker=HOSTILE[1])
+    run = RunBuilder(run_id, host_name=host, command_line=f'["{SCRIPT}"]', worker=HOSTILE[1])
     for number, text in enumerate(HOSTILE):
         run.add("source_file", source_file_id=number, file_path=text, source_text=f"{text}\n{text}\n")
         graph = run.graph(text)
@@ -84,7 +87,9 @@ def hostile(path: Path) -> Path:
         graph.op(f"in-{op}", text, stack=stack).op(op, text, [f"in-{op}"], stack=stack)
         graph.op(f"not-{op}", text, not_recorded=text)
         run.tensor(graph, f"in-{op}", CLEAN)
-        run.tensor(graph, op, NAN)
+        event = run.tensor(graph, op, {**bad, "dtype": "string"})
+        value = encode_strings([text.encode()])
+        run.add("tensor_value", event_index=event, dtype="string", shape=[1], value=value)
         run.add("mark", event_index=0, label=text, value=text)
         run.add("capture_stat", stat="dropped", subject=text, reason=text)
         run.execution(text, stack=stack)
@@ -122,3 +127,29 @@ def nested(path: Path) -> Path:
     run.tensor(step, "while", NAN, execution=call)
     run.tensor(step, "y", NAN, execution=call)
     return run.write(path)
+
+
+def two_runs(path: Path) -> Path:
+    """Two runs of one program: Square of one argument and Sqrt of another differ, and B has an op more."""
+    for run_id, is_b in (("run-a", False), ("run-b", True)):
+        run = RunBuilder(run_id, host_name=run_id)
+        run.add("source_file", source_file_id=0, file_path=TRAIN, source_text=TEXT)
+        graph = (
+            run.graph("f")
+            .op("x", "Placeholder", stack=line(run, 3, "model"))
+            .op("Square", inputs=["x"], stack=line(run, 4, "model"))
+            .op("offset", "Placeholder", stack=line(run, 6, "loss"))
+            .op("Sqrt", inputs=["offset"], stack=line(run, 8, "loss"))
+        )
+        if is_b:
+            graph.op("Neg", inputs=["Sqrt"], stack=line(run, 9, "loss"))
+        graph.function("__inference_f_1", ["x", "offset"], ["Sqrt"])
+        call = run.execution("__inference_f_1", graph=graph)
+        run.tensor(graph, "x", CLEAN, execution=call)
+        run.tensor(graph, "Square", counts(pos=1, zero=1) if is_b else CLEAN, execution=call)
+        run.tensor(graph, "offset", CLEAN, execution=call)
+        run.tensor(graph, "Sqrt", NAN if is_b else CLEAN, execution=call)
+        if is_b:
+            run.tensor(graph, "Neg", NAN, execution=call)
+        run.write(path)
+    return path

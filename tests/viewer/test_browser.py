@@ -112,6 +112,7 @@ def test_help_and_the_theme(browser: Browser, served: Served) -> None:
     [
         *("/", "/alerts", "/tensors", "/source?line=7", "/tensor?event=6", "/provenance?event=6"),
         *("/graph", "/graph?graph=0", "/graph?event=3"),
+        *("/history?event=6", "/runs", "/diff"),
     ],
 )
 def test_pages_are_as_wide_as_the_window_and_every_control_has_a_name(

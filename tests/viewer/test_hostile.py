@@ -12,15 +12,16 @@ import pytest
 
 from tfdbg_arrow.viewer.report import write_report
 
+from ..query.builder import INF
 from . import logdirs
 from .serving import Served, serving
 
 ELEMENTS = frozenset(
     re.findall(
         r"\w+",
-        """a b body button code datalist details dialog div footer form g h1 h2 head header html input kbd label li link
-        main meta nav noscript ol option p pre rect script section select span summary svg table tbody td th thead title
-        tr ul""",
+        """a b body button code datalist details dialog div figcaption figure footer form g h1 h2 head header html input
+        kbd label li link main meta nav noscript ol option p polyline pre rect script section select span summary svg
+        table tbody td th thead title tr ul""",
     )
 )
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -71,6 +72,7 @@ SOURCES = [f"/source?file={quote(text)}" for text in logdirs.HOSTILE[:-1]]
 GRAPHS = [f"/graph?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
 OPS = ["/graph", "/graph?name=%3Cb%3E", *(f"/graph?graph={number}" for number in range(len(logdirs.HOSTILE)))]
 EVENTS = [f"/tensor?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
+HISTORIES = [f"/history?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
 
 
 @pytest.mark.parametrize(
@@ -78,25 +80,45 @@ EVENTS = [f"/tensor?event={3 * number + 1}" for number in range(len(logdirs.HOST
     [
         *("/", "/alerts", "/tensors", "/source", "/provenance?event=1"),
         *(*EVENTS, *SOURCES, "/tensors?name=%3Cb%3E", *GRAPHS, *OPS),
+        *(*HISTORIES, "/history?op_type=%3Cb%3E", "/runs"),
     ],
 )
 def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> None:
     answer = served.ask(target)
     assert answer.status == 200
     reading = check(answer.text)
-    assert reading.scripts
-    assert all(str(dict(script).get("src")).startswith("/static/") for script in reading.scripts)
+    assert reading.scripts[0] == (("src", "/static/viewer.js"),)
+    assert all(re.fullmatch(r"/static/[\w./]+\.js", dict(script)["src"] or "") for script in reading.scripts)
     assert len(answer.body) < 3_000_000
 
 
 @pytest.mark.parametrize(
-    "target", ["/overview.json", "/alerts.json", "/tensors.json", "/source.json", EVENTS[0], "/graph.json", GRAPHS[0]]
+    "target",
+    [
+        *("/overview.json", "/alerts.json", "/tensors.json", "/source.json", "/graph.json", "/runs.json"),
+        *(EVENTS[0], GRAPHS[0], HISTORIES[0]),
+    ],
 )
 def test_json_is_plain_and_whole(served: Served, target: str) -> None:
-    answer = served.ask(target.replace("tensor?", "tensor.json?").replace("graph?", "graph.json?"))
+    answer = served.ask(re.sub(r"(?<!json)\?", ".json?", target))
     assert answer.status == 200
     assert re.search(rb"[<>&\x00-\x1f\x7f-\xff]", answer.body) is None
     assert logdirs.SCRIPT in str(answer.json)
+
+
+def test_two_runs_of_an_enemy_side_by_side(tmp_path: Path) -> None:
+    logdirs.hostile(tmp_path)
+    logdirs.hostile(tmp_path, run_id="run-b", host=logdirs.HOSTILE[2], bad=INF)
+    with serving(tmp_path) as served:
+        answers = [served.ask(target) for target in ("/runs", "/diff", "/diff?run=run-a&other=run-b")]
+        assert [answer.status for answer in answers] == [200, 200, 200]
+        for answer in answers:
+            assert all(str(dict(script)["src"]).startswith("/static/") for script in check(answer.text).scripts)
+        assert "The first divergence" in answers[-1].text
+        assert "onerror=alert(2)" in answers[-1].text
+        slow = served.ask(f"/diff?run=run-a&other=run-b&known={quote('(' + logdirs.HOSTILE[0])}")
+        assert slow.status == 400
+        check(slow.text)
 
 
 @pytest.mark.parametrize("text", logdirs.HOSTILE[:-1])

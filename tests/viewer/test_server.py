@@ -20,7 +20,13 @@ from ..query.builder import NAN, RunBuilder
 from . import logdirs
 from .serving import Served, serving
 
-QUERIES = {"tensor": "?event=6", "provenance": "?event=6", "source": "?line=7", "graph": "?event=3"}
+QUERIES = {
+    "graph": "?event=3",
+    "history": "?event=3",
+    "provenance": "?event=6",
+    "source": "?line=7",
+    "tensor": "?event=6",
+}
 
 
 @pytest.fixture(scope="module")

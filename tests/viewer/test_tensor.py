@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,9 @@ from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
 
 
-def tensor(path: Path, event_index: int, *, first: int = 0, number: int = 128) -> TensorPage:
+def tensor(path: Path, event_index: int, *, at: tuple[int, ...] = (), num_rows: int = 20) -> TensorPage:
     with open_logdir(path) as logdir:
-        return read_tensor_page(logdir, event_index, run_id="run-a", first_value=first, num_values=number)
+        return read_tensor_page(logdir, event_index, run_id="run-a", values_at=at, num_rows=num_rows)
 
 
 def test_a_bad_tensor_with_its_way_back_and_its_neighbours(tmp_path: Path) -> None:
@@ -54,37 +53,6 @@ def test_inputs_are_those_of_the_same_call_and_iteration(tmp_path: Path) -> None
         (input_,) = tensor(path, event_index).inputs
         assert input_.health is not None
         assert input_.health.event_index == x
-
-
-def test_values_are_paged(tmp_path: Path) -> None:
-    run = RunBuilder("run-a", tensor_debug_mode="FULL_TENSOR")
-    event = run.tensor(run.graph("f").op("x", "Mul"), "x", CLEAN)
-    numbers = [float(number) for number in range(10)]
-    numbers[7] = float("inf")
-    run.add("tensor_value", event_index=event, dtype="float32", shape=[2, 5], value=struct.pack("<10f", *numbers))
-    path = run.write(tmp_path)
-    values = tensor(path, event, first=6, number=3).values
-    assert values is not None
-    assert (values.dtype, values.shape, values.num_elements, values.first) == ("float32", (2, 5), 10, 6)
-    assert values.elements == (6.0, float("inf"), 8.0)
-    beyond = tensor(path, event, first=10).values
-    assert beyond is not None
-    assert beyond.elements == ()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "value", "elements"),
-    [("bfloat16", b"\x80\x3f\x00\xc0", (1.0, -2.0)), ("bool", b"\x01\x00", (True, False)), ("variant", b"?", None)],
-)
-def test_values_of_dtypes_that_numpy_lacks(
-    dtype: str, value: bytes, elements: tuple[object, ...] | None, tmp_path: Path
-) -> None:
-    run = RunBuilder("run-a", tensor_debug_mode="FULL_TENSOR")
-    event = run.tensor(run.graph("f").op("x", "Mul"), "x", CLEAN)
-    run.add("tensor_value", event_index=event, dtype=dtype, shape=[2], value=value)
-    values = tensor(run.write(tmp_path), event).values
-    assert values is not None
-    assert values.elements == elements
 
 
 def test_an_unknown_event_is_no_page(tmp_path: Path) -> None:

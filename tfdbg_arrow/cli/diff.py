@@ -51,6 +51,10 @@ def diff(
             help="Look behind ops that are known to diverge: a regular expression for the whole of a name or type.",
         ),
     ] = None,
+    last_step: Annotated[
+        int | None,
+        typer.Option("--last-step", metavar="N", help="Compare only what ran up to training step N, which is quicker."),
+    ] = None,
     limit: Annotated[int, typer.Option(metavar="N", help="List at most N ops that only one run has, of each.")] = 20,
     json: JsonOption = False,
 ) -> None:
@@ -75,6 +79,7 @@ def diff(
             atol=atol,
             growth=DEFAULT_GROWTH if growth is None else growth,
             known=known,
+            last_step=last_step,
             limit=limit,
         )
     if json:

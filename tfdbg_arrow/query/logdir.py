@@ -81,6 +81,7 @@ class Logdir(Answers):
 
     Attributes:
         path: The logdir: a path, or for a URL its location.
+        storage_options: fsspec's arguments for a URL.
         bad_runs: Which runs recorded a bad tensor.
         op_digests: The extremes of each op output over its run.
         questions: Notes what is asked, where someone wants to know.
@@ -93,6 +94,7 @@ class Logdir(Answers):
         else:
             check_logdir(path)
         self.path: Path | RemoteLocation = path
+        self.storage_options = storage_options
         self._check = LinkCheck(path).check if isinstance(path, Path) else _no_check
         # What a large query spills goes there: DuckDB would write into the working directory.
         spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
@@ -405,13 +407,23 @@ class Logdir(Answers):
         atol: float | None = None,
         growth: float = 10.0,
         known: str | None = None,
+        last_step: int | None = None,
         limit: int = 20,
     ) -> Diff:
         """Returns how a run here compares with one of another logdir, or of this one; see `tfdbg_arrow.diff`."""
         from tfdbg_arrow.query.diff import diff
 
         return diff(
-            self, other, run_a=run_a, run_b=run_b, rtol=rtol, atol=atol, growth=growth, known=known, limit=limit
+            self,
+            other,
+            run_a=run_a,
+            run_b=run_b,
+            rtol=rtol,
+            atol=atol,
+            growth=growth,
+            known=known,
+            last_step=last_step,
+            limit=limit,
         )
 
     def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:
@@ -510,8 +522,9 @@ class _SubLogdir(Logdir):
 
     def __init__(self, whole: Logdir, run_ids: Sequence[str], *, loads: bool = False) -> None:
         self._whole, self._run_ids = whole, tuple(run_ids)
-        self.path, self._remote, self._check = whole.path, whole._remote, whole._check
         self.questions = whole.questions
+        self.path, self.storage_options = whole.path, whole.storage_options
+        self._remote, self._check = whole._remote, whole._check
         self._lock = whole._lock
         self._connection = whole._connection.cursor()
         self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case

@@ -33,21 +33,29 @@ class TensorFilter:
     Attributes:
         op_type: Type of the op, or the called function's name.
         name: Text that op name, op type or graph name holds; case does not count.
+        op_name: The op in its graph, by its whole name.
+        output_slot: Which output of the op.
         graph_id: The graph.
         dtype: Dtype by TensorFlow's name.
         scope: One of SCOPES: of a graph, of an eager execution, from outside.
         first_step: Least training step.
         last_step: Greatest training step.
+        first_event: Least event_index.
+        last_event: Greatest event_index.
         is_bad: Only tensors with an infinity or a NaN.
     """
 
     op_type: str | None = None
     name: str | None = None
+    op_name: str | None = None
+    output_slot: int | None = None
     graph_id: int | None = None
     dtype: str | None = None
     scope: str | None = None
     first_step: int | None = None
     last_step: int | None = None
+    first_event: int | None = None
+    last_event: int | None = None
     is_bad: bool = False
 
 
@@ -126,7 +134,7 @@ def tensor_window(
     """
     if limit < 1:
         raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
-    condition, parameters = _condition(filter_, run_id=run_id)
+    condition, parameters = filter_condition(filter_, run_id=run_id)
     at = first if before is None else before
     low, high = _place(logdir, condition, parameters, at=at, is_before=before is not None, limit=limit)
     rows = [] if low is None or high is None else _read_rows(logdir, condition, parameters, low, high)
@@ -139,7 +147,7 @@ def tensor_window(
 
 def read_tensor(logdir: Engine, event_index: int, *, run_id: str) -> TensorRow | None:
     """Returns one recorded tensor of a run, or None where there is none of that event_index."""
-    rows = _read_rows(logdir, *_condition(TensorFilter(), run_id=run_id), event_index, event_index)
+    rows = _read_rows(logdir, *filter_condition(TensorFilter(), run_id=run_id), event_index, event_index)
     return rows[0] if rows else None
 
 
@@ -166,7 +174,7 @@ def next_bad(
         run_id: The run.
         is_backwards: Whether the one before, not the one after.
     """
-    condition, parameters = _condition(filter_, run_id=run_id)
+    condition, parameters = filter_condition(filter_, run_id=run_id)
     least, bound = ("max", "<") if is_backwards else ("min", ">")
     ((found,),) = logdir.rows(
         f"SELECT {least}(h.event_index) FROM tensor_health AS h "
@@ -217,17 +225,21 @@ def _read_rows(logdir: Engine, condition: str, parameters: list[object], first: 
     return [_row(row) for row in rows]
 
 
-def _condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, list[object]]:
-    """Returns the condition on tensor_health AS h, and its parameters."""
+def filter_condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, list[object]]:
+    """Returns a filter as a condition on tensor_health AS h, and its parameters."""
     conditions: list[str] = ["h.run_id = ?"]
     parameters: list[object] = [run_id]
     for text, value in (
         ("h.op_type = ?", filter_.op_type),
+        ("h.op_name = ?", filter_.op_name),
+        ("h.output_slot = ?", filter_.output_slot),
         ("h.graph_id = ?", filter_.graph_id),
         ("h.dtype = ?", filter_.dtype),
         ("h.scope = ?", filter_.scope),
         ("h.step >= ?", filter_.first_step),
         ("h.step <= ?", filter_.last_step),
+        ("h.event_index >= ?", filter_.first_event),
+        ("h.event_index <= ?", filter_.last_event),
     ):
         if value is not None:
             conditions.append(text)

@@ -1,81 +1,166 @@
-"""The elements of recorded tensors, a page at a time."""
+"""The elements of recorded tensors, a block at a time."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.history import elements, texts
+from tfdbg_arrow.query.history import texts
 from tfdbg_arrow.schema.dtypes import DTYPES
 
+WRAP = 10
+"""Columns of a tensor with one dimension: its elements go on in the next row."""
+NUM_ROWS, NUM_COLUMNS = 20, 10
+MAX_BYTES = 64 * 2**20
+"""What is read of one tensor's elements at once."""
 _ITEMSIZES = {dtype.name: dtype.itemsize for dtype in DTYPES}
 
 
 @dataclass(frozen=True, kw_only=True)
+class ValueRow:
+    """Elements that stand side by side in a tensor.
+
+    Attributes:
+        index: The place of the first of them: a number for each dimension.
+        elements: The elements.
+    """
+
+    index: tuple[int, ...]
+    elements: tuple[object, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TensorValues:
-    """Some elements of a tensor.
+    """A block of a tensor's elements, as rows and columns.
+
+    The last dimension goes along the columns, all others along the rows; of a tensor with one dimension a row has WRAP
+    elements.
 
     Attributes:
         dtype: Its dtype, by TensorFlow's name.
         shape: Its dimensions.
         num_elements: How many elements it has in all.
-        first: Place of the first of `elements` in row-major order, from 0.
-        elements: The elements; None where they are neither text nor numbers of NumPy's dtypes or
-            bfloat16.
+        num_rows: How many rows that makes.
+        num_columns: How many columns.
+        first_row: The first row of the block.
+        first_column: The first column of it.
+        rows: The block; None where the elements are neither text nor numbers of NumPy's dtypes or bfloat16.
     """
 
     dtype: str
     shape: tuple[int, ...]
     num_elements: int
-    first: int
-    elements: tuple[object, ...] | None
+    num_rows: int
+    num_columns: int
+    first_row: int
+    first_column: int
+    rows: tuple[ValueRow, ...] | None
+
+    @property
+    def columns(self) -> range:
+        """The columns of the block."""
+        return range(self.first_column, self.first_column + (len(self.rows[0].elements) if self.rows else 0))
+
+    def index_at(self, row: int, column: int) -> tuple[int, ...]:
+        """Returns the place of an element: a number for each dimension."""
+        return _index(self.shape, row, column)
 
 
 def read_values(
-    logdir: Engine, event_index: int, *, run_id: str, first: int = 0, limit: int = 100
+    logdir: Engine,
+    event_index: int,
+    *,
+    run_id: str,
+    at: Sequence[int] = (),
+    num_rows: int = NUM_ROWS,
+    num_columns: int = NUM_COLUMNS,
 ) -> TensorValues | None:
-    """Returns elements of a recorded tensor, None where its values were not kept.
+    """Returns a block of a recorded tensor's elements, None where its values were not kept.
 
     Args:
         logdir: The logdir.
         event_index: Its row in tensor_health.
         run_id: The run.
-        first: Place of the first element in row-major order, from 0.
-        limit: At most so many elements.
+        at: The element that the block starts at, a number for each dimension; the last ones may be left out, and are 0.
+        num_rows: At most so many rows.
+        num_columns: At most so many columns.
 
     Raises:
-        QueryError: A number is below 0.
+        QueryError: There is no such element, or a number is below 0.
         BrokenPartError: A part cannot be read.
     """
-    if first < 0 or limit < 0:
-        raise QueryError(f"first is {first} and limit {limit}; expected numbers from 0 on.")
-    facts = logdir.rows(
+    if num_rows < 0 or num_columns < 0:
+        raise QueryError(f"num_rows is {num_rows} and num_columns {num_columns}; expected numbers from 0 on.")
+    kept = _kept(logdir, event_index, run_id=run_id)
+    if kept is None:
+        return None
+    dtype, shape, num_bytes = kept
+    whole = math.prod(shape)
+    width = (shape[-1] if len(shape) > 1 else min(WRAP, whole)) if shape else 1
+    height = -(-whole // width) if width else 0
+    row, column = _place(shape, at, width)
+    itemsize = _ITEMSIZES.get(dtype)
+    rows: tuple[ValueRow, ...] | None = None
+    if itemsize is not None or dtype == "string":
+        # Of very long rows fewer, so that a block stays small.
+        end = min(row + max(1, min(num_rows, MAX_BYTES // max(1, width * (itemsize or 1)))), height)
+        num_wanted = num_bytes if itemsize is None else min(end * width * itemsize, num_bytes)
+        found = _elements(_prefix(logdir, event_index, num_wanted, run_id=run_id), dtype, first=row * width, size=whole)
+        if found is not None:
+            cut = slice(column, min(column + num_columns, width))
+            lines = [found[start : start + width][cut] for start in range(0, (end - row) * width, width or 1)]
+            rows = tuple(
+                ValueRow(index=_index(shape, row + number, column), elements=tuple(line))
+                for number, line in enumerate(lines)
+                if line
+            )
+    return TensorValues(
+        dtype=dtype,
+        shape=shape,
+        num_elements=whole,
+        num_rows=height,
+        num_columns=width,
+        first_row=row,
+        first_column=column,
+        rows=rows,
+    )
+
+
+def read_array(
+    logdir: Engine, event_index: int, *, run_id: str, max_bytes: int = MAX_BYTES
+) -> tuple[npt.NDArray[Any], int] | None:
+    """Returns the first elements of a recorded tensor in row-major order, and how many it has in all.
+
+    Args:
+        logdir: The logdir.
+        event_index: Its row in tensor_health.
+        run_id: The run.
+        max_bytes: At most so many bytes of them.
+
+    Returns:
+        None where its values were not kept, or are no numbers of NumPy's dtypes or bfloat16.
+    """
+    kept = _kept(logdir, event_index, run_id=run_id)
+    if kept is None or _ITEMSIZES.get(kept[0]) is None:
+        return None
+    dtype, shape, num_bytes = kept
+    found = _array(_prefix(logdir, event_index, min(num_bytes, max_bytes), run_id=run_id), dtype)
+    return None if found is None else (found, math.prod(shape))
+
+
+def _kept(logdir: Engine, event_index: int, *, run_id: str) -> tuple[str, tuple[int, ...], int] | None:
+    rows = logdir.rows(
         "SELECT dtype, shape, octet_length(value) FROM tensor_value WHERE run_id = ? AND event_index = ?",
         [run_id, event_index],
     )
-    if not facts:
-        return None
-    dtype, shape, num_bytes = facts[0]
-    itemsize = _ITEMSIZES.get(dtype)
-    found: tuple[object, ...] | None = None
-    if dtype == "string":
-        value = _prefix(logdir, event_index, num_bytes, run_id=run_id)
-        found = texts(value, size=math.prod(shape))[first : first + limit]
-    elif itemsize is not None:
-        num_wanted = min((first + limit) * itemsize, num_bytes)
-        found = _decoded(_prefix(logdir, event_index, num_wanted, run_id=run_id)[first * itemsize :], dtype)
-    return TensorValues(
-        dtype=dtype,
-        shape=tuple(shape),
-        num_elements=math.prod(shape) if itemsize is None else num_bytes // itemsize,
-        first=first,
-        elements=found,
-    )
+    return (rows[0][0], tuple(rows[0][1]), rows[0][2]) if rows else None
 
 
 def _prefix(logdir: Engine, event_index: int, num_bytes: int, *, run_id: str) -> bytes:
@@ -86,13 +171,47 @@ def _prefix(logdir: Engine, event_index: int, num_bytes: int, *, run_id: str) ->
     return bytes(value)
 
 
-def _decoded(value: bytes, dtype: str) -> tuple[object, ...] | None:
+def _place(shape: tuple[int, ...], at: Sequence[int], width: int) -> tuple[int, int]:
+    """Returns the row and the column of an element."""
+    given = (*at, *[0] * (len(shape) - len(at)))
+    is_inside = all(0 <= place < max(1, size) for place, size in zip(given, shape, strict=False))
+    if len(given) != len(shape) or not is_inside:
+        asked = ", ".join(map(str, at))
+        raise QueryError(f"there is no element [{asked}] in a tensor of the shape [{', '.join(map(str, shape))}].")
+    if len(shape) < 2:
+        return (given[0] // width if given and width else 0), 0
+    row = 0
+    for place, size in zip(given[:-1], shape[:-1], strict=True):
+        row = row * size + place
+    return row, given[-1]
+
+
+def _index(shape: tuple[int, ...], row: int, column: int) -> tuple[int, ...]:
+    if len(shape) < 2:
+        return (row * WRAP + column,) if shape else ()
+    index = [column]
+    for size in reversed(shape[:-1]):
+        row, place = divmod(row, size)
+        index.append(place)
+    return tuple(reversed(index))
+
+
+def _elements(value: bytes, dtype: str, *, first: int, size: int) -> list[object] | None:
+    """Returns the elements that a prefix of a tensor's bytes holds, from one of them on."""
+    if dtype == "string":
+        return list(texts(value, size=size)[first:])
+    found = _array(value[first * (_ITEMSIZES[dtype] or 1) :], dtype)
+    return None if found is None else found.tolist()
+
+
+def _array(value: bytes, dtype: str) -> npt.NDArray[Any] | None:
     if dtype == "bfloat16":
         # The upper half of a float32.
         halves = np.frombuffer(value[: len(value) // 2 * 2], "<u2").astype("<u4") << 16
         floats: npt.NDArray[np.float32] = halves.view("<f4")
-        return tuple(floats.tolist())
+        return floats
     try:
-        return elements(value, dtype)
+        kind = np.dtype(dtype).newbyteorder("<")
     except TypeError:
         return None
+    return np.frombuffer(value[: len(value) // kind.itemsize * kind.itemsize], kind)

@@ -14,6 +14,10 @@ class TookTooLongError(TfdbgArrowError):
     """A page's queries were ended because they took too long."""
 
 
+class NoAnswerError(TfdbgArrowError):
+    """A process that works for a page ended without an answer."""
+
+
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (NoSuchPageError, 404),
     (TookTooLongError, 503),

@@ -49,6 +49,14 @@ class Parameters:
             raise QueryError(f"{name} is {text[:100]!r}, expected a whole number from 0 on.")
         return int(text)
 
+    def integers(self, name: str) -> tuple[int, ...]:
+        """Returns whole numbers from 0 on, between commas; none where it was not given."""
+        text = self.text(name) or ""
+        found = [Parameters({name: one}).integer(name) for one in text.strip().strip("[]").split(",") if text]
+        if None in found:
+            raise QueryError(f"{name} is {text[:100]!r}, expected whole numbers from 0 on with commas between.")
+        return tuple(number for number in found if number is not None)
+
     def choice(self, name: str, choices: Iterable[str]) -> str | None:
         """Returns one of some texts, or None where it was not given."""
         text, known = self.text(name), tuple(choices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -15,14 +16,17 @@ from markupsafe import Markup, escape
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.json_values import to_json
 from tfdbg_arrow.printable import printable, printable_line
+from tfdbg_arrow.query.diff import wording as diff_wording
 from tfdbg_arrow.query.questions import Question
 from tfdbg_arrow.viewer import graph_words, naming, pills
+from tfdbg_arrow.viewer.bars import bars, histogram_text
 from tfdbg_arrow.viewer.graph_drawing import draw
 from tfdbg_arrow.viewer.graph_links import GraphLinks
 from tfdbg_arrow.viewer.highlighting import highlighted
 from tfdbg_arrow.viewer.links import Links, Url, filter_parameters
 from tfdbg_arrow.viewer.page import PageKind, Shell
 from tfdbg_arrow.viewer.pages import PAGES
+from tfdbg_arrow.viewer.sparkline import sparkline
 
 _MAX_TEXT = 400
 _CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -53,6 +57,17 @@ def _environment() -> Environment:
         value=_value_text,
         whole=lambda text: escape("\n".join(map(printable_line, text.split("\n")))),
         typed=escape,
+        is_bad_value=_is_bad_value,
+        bars=bars,
+        histogram_text=histogram_text,
+        sparkline=sparkline,
+        aligned_text=diff_wording.aligned_text,
+        apart_text=diff_wording.apart_text,
+        diff_name=diff_wording.diff_name,
+        difference_text=diff_wording.difference_text,
+        differing_text=diff_wording.differing_text,
+        setting_text=diff_wording.setting_text,
+        worst_text=diff_wording.worst_text,
         highlighted=lambda lines: highlighted([line.text for line in lines]),
         filter_parameters=filter_parameters,
         count_pills=graph_words.count_pills,
@@ -149,4 +164,11 @@ def _shown(value: Any) -> Any:
 
 
 def _value_text(value: Any) -> str:
+    if isinstance(value, complex):
+        return f"{value.real:.5g}{value.imag:+.5g}j"
     return f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _is_bad_value(value: Any) -> bool:
+    """Whether an element is infinite or NaN, or a part of it."""
+    return isinstance(value, (float, complex)) and not cmath.isfinite(value)

@@ -30,7 +30,7 @@ from tfdbg_arrow.viewer.rendering import json_text, render, static_files
 DEFAULT_MAX_BYTES = 10_000_000
 _NUM_ALERTS = 20
 _MAX_TENSORS = 40
-_NUM_VALUES = 64
+_NUM_ROWS = 8
 _RULES_BUDGET_S = 120.0
 
 
@@ -127,7 +127,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
     tensors = tuple(
         TensorSection(
             id=f"tensor-{number}",
-            page=read_tensor_page(logdir, event_index, run_id=run, num_values=_NUM_VALUES),
+            page=read_tensor_page(logdir, event_index, run_id=run, num_rows=_NUM_ROWS),
         )
         for number, (run, event_index) in enumerate(wanted[:_MAX_TENSORS])
     )

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tfdbg_arrow.query.diff.sequences import Tokens, align, match_rest
 from tfdbg_arrow.query.diff.stack_keys import StackKeys
+from tfdbg_arrow.query.diff.workspace import UP_TO_STEP
 from tfdbg_arrow.query.graphs import GraphReader
 from tfdbg_arrow.query.logdir import Logdir
 
@@ -60,7 +61,11 @@ class AlignedExecutions:
 
 
 def align_executions(
-    sides: tuple[tuple[Logdir, str], ...], graphs: tuple[GraphReader, GraphReader], stacks: StackKeys
+    sides: tuple[tuple[Logdir, str], ...],
+    graphs: tuple[GraphReader, GraphReader],
+    stacks: StackKeys,
+    *,
+    last_step: int | None = None,
 ) -> AlignedExecutions:
     """Aligns the executions of two runs.
 
@@ -68,9 +73,13 @@ def align_executions(
         sides: The logdir and the run id of each side.
         graphs: The graphs of each.
         stacks: The stacks of both.
+        last_step: Only what ran up to this training step, or before any was marked; None: all.
     """
     numbers: dict[object, int] = {}
-    a, b = (_read(logdir, run_id, side, graphs[side], stacks, numbers) for side, (logdir, run_id) in enumerate(sides))
+    a, b = (
+        _read(logdir, run_id, side, graphs[side], stacks, numbers, last_step)
+        for side, (logdir, run_id) in enumerate(sides)
+    )
     # Where both were marked, only what ran in the same training step goes together.
     common = np.intersect1d(a.steps[a.steps != _NO_STEP], b.steps[b.steps != _NO_STEP])
     levels = []
@@ -115,13 +124,19 @@ def _shared(a: Tokens, b: Tokens) -> tuple[Tokens, Tokens]:
 
 
 def _read(
-    logdir: Logdir, run_id: str, side: int, graphs: GraphReader, stacks: StackKeys, numbers: dict[object, int]
+    logdir: Logdir,
+    run_id: str,
+    side: int,
+    graphs: GraphReader,
+    stacks: StackKeys,
+    numbers: dict[object, int],
+    last_step: int | None,
 ) -> Executions:
     table = logdir.arrow(
         "SELECT execution_index, coalesce(graph_id, -1) AS graph_id, op_type, coalesce(stack_trace_id, -1) AS stack, "
         f"coalesce(step, {_NO_STEP}) AS step, coalesce(thread_id, 0) AS thread_id, num_inputs, num_outputs "
-        "FROM execution WHERE run_id = ? ORDER BY execution_index",
-        [run_id],
+        f"FROM execution WHERE run_id = ? AND ({UP_TO_STEP} OR ? IS NULL) ORDER BY execution_index",
+        [run_id, last_step, last_step],
     )
     columns = {name: table.column(name) for name in table.column_names}
     threads = columns["thread_id"].to_numpy()

@@ -38,6 +38,7 @@ def diff(
     atol: float | None = None,
     growth: float = DEFAULT_GROWTH,
     known: str | None = None,
+    last_step: int | None = None,
     limit: int = 20,
 ) -> Diff:
     """Compares two runs of a program, op by op, call by call, step by step.
@@ -60,6 +61,8 @@ def diff(
         growth: How many times the relative difference of its inputs an op may show.
         known: A regular expression for the whole of an op's name or type: ops that are known to diverge, as where a
             loss is scaled, and behind which one looks.
+        last_step: Only what ran up to this training step, or before any was marked; None: all. Of long runs that
+            diverge early this finds the same in a part of the time.
         limit: At most so many entries in `Diff.unaligned`.
 
     Raises:
@@ -72,12 +75,16 @@ def diff(
         _check_pattern(known)
     if limit < 0:
         raise QueryError(f"limit is {limit}, expected a number of ops from 0 on.")
+    if last_step is not None and last_step < 0:
+        raise QueryError(f"last_step is {last_step}, expected a training step from 0 on.")
     with contextlib.ExitStack() as stack:
         open_a = _open(a, stack)
         open_b = open_a if b is None or b is a else _open(b, stack)
         chosen = _choose(open_a, open_b, run_a, run_b)
         work = stack.enter_context(Workspace())
-        return _compare(work, ((open_a, chosen[0].run_id), (open_b, chosen[1].run_id)), chosen, tolerance, known, limit)
+        return _compare(
+            work, ((open_a, chosen[0].run_id), (open_b, chosen[1].run_id)), chosen, tolerance, known, last_step, limit
+        )
 
 
 def _compare(
@@ -86,16 +93,17 @@ def _compare(
     runs: tuple[Run, Run],
     tolerance: Tolerance,
     known: str | None,
+    last_step: int | None,
     limit: int,
 ) -> Diff:
     for name, (logdir, run_id) in zip(SIDES, sides, strict=True):
-        work.stage(name, logdir, run_id=run_id)
+        work.stage(name, logdir, run_id=run_id, last_step=last_step)
     describers = (Describer(sides[0][0], run_id=sides[0][1]), Describer(sides[1][0], run_id=sides[1][1]))
     flows = (describers[0].flow, describers[1].flow)
     graphs = (flows[0].graphs, flows[1].graphs)
     stacks = StackKeys(sides)
     aligner = OpAligner(graphs[0], graphs[1], stacks, (work.recorded_ops("a"), work.recorded_ops("b")))
-    executions = align_executions(sides, graphs, stacks)
+    executions = align_executions(sides, graphs, stacks, last_step=last_step)
     call_sites = (CallSites(graphs[0], flows[0].events), CallSites(graphs[1], flows[1].events))
     graph_pairs = pair_tensors(work, executions, graphs, call_sites, aligner)
     compare_elements(work, sides, tolerance)

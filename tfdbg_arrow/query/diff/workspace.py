@@ -16,6 +16,8 @@ from tfdbg_arrow.query.health import HEALTH_COLUMNS
 from tfdbg_arrow.query.logdir import Logdir
 
 SIDES = ("a", "b")
+UP_TO_STEP = "(step <= ? OR step IS NULL)"
+"""The condition on what ran up to a training step, or before any was marked."""
 
 _HEALTH = tuple(name for name in HEALTH_COLUMNS if name not in ("event_index", "shape"))
 _TABLES = {
@@ -70,12 +72,22 @@ class Workspace:
         self.connection.close()
         self._directory.cleanup()
 
-    def stage(self, side: str, logdir: Logdir, *, run_id: str) -> None:
-        """Copies what is needed of a run; the tables are called `health_a`, `execution_b` and so on."""
+    def stage(self, side: str, logdir: Logdir, *, run_id: str, last_step: int | None = None) -> None:
+        """Copies what is needed of a run; the tables are called `health_a`, `execution_b` and so on.
+
+        Args:
+            side: `a` or `b`.
+            logdir: The logdir.
+            run_id: The run.
+            last_step: Only what ran up to this training step, or before any was marked; None: all.
+        """
         for name, select in _TABLES.items():
             path = Path(self._directory.name) / f"{name}_{side}.parquet"
             joint = " AND " if " WHERE " in select else " WHERE "
-            logdir.rows(f"COPY ({select}{joint}run_id = {_literal(run_id)}) TO {_literal(str(path))} (FORMAT parquet)")
+            part = f"{select}{joint}run_id = {_literal(run_id)}"
+            if last_step is not None and name in ("health", "execution"):
+                part += f" AND {UP_TO_STEP.replace('?', str(last_step))}"
+            logdir.rows(f"COPY ({part}) TO {_literal(str(path))} (FORMAT parquet)")
             self.execute(f"CREATE VIEW {name}_{side} AS SELECT * FROM read_parquet({_literal(str(path))})")
 
     def recorded_ops(self, side: str) -> frozenset[tuple[int, str]]:

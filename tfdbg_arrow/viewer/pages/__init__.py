@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfdbg_arrow.viewer.page import PageKind
-from tfdbg_arrow.viewer.pages import alerts, graph, overview, provenance, source, tensor, tensors
+from tfdbg_arrow.viewer.pages import alerts, diff, graph, history, overview, provenance, runs, source, tensor, tensors
 
 PAGES: tuple[PageKind, ...] = (
     overview.PAGE,
@@ -11,6 +11,9 @@ PAGES: tuple[PageKind, ...] = (
     tensors.PAGE,
     graph.PAGE,
     source.PAGE,
+    runs.PAGE,
     tensor.PAGE,
+    history.PAGE,
     provenance.PAGE,
+    diff.PAGE,
 )

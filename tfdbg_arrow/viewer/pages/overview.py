@@ -28,7 +28,9 @@ class RunSummary:
         num_bad: Those with an infinity or a NaN.
         first_bad_event_index: The first of them by arrival; None where none is bad.
         first_bad_step: Its training step, as marked.
-        last_step: The last training step.
+        first_bad_wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
+        first_step: The first training step.
+        last_step: The last one.
     """
 
     run: Run
@@ -36,6 +38,8 @@ class RunSummary:
     num_bad: int
     first_bad_event_index: int | None
     first_bad_step: int | None
+    first_bad_wall_time_ns: int | None
+    first_step: int | None
     last_step: int | None
 
 
@@ -135,19 +139,25 @@ def read_run_summaries(logdir: Logdir) -> tuple[RunSummary, ...]:
     rows = logdir.rows(
         "SELECT run_id, count(*), count(CASE WHEN has_inf_or_nan THEN 1 END), "
         "min(CASE WHEN has_inf_or_nan THEN event_index END), "
-        "min_by(step, CASE WHEN has_inf_or_nan THEN event_index END), max(step) FROM tensor_health GROUP BY run_id"
+        "min_by(step, CASE WHEN has_inf_or_nan THEN event_index END), "
+        "min_by(wall_time_ns, CASE WHEN has_inf_or_nan THEN event_index END), "
+        "min(step), max(step) FROM tensor_health GROUP BY run_id"
     )
     found = {row[0]: row[1:] for row in rows}
     summaries = []
     for run in logdir.runs():
-        num_tensors, num_bad, first_bad, first_bad_step, last_step = found.get(run.run_id, (0, 0, None, None, None))
+        num_tensors, num_bad, first_bad, bad_step, bad_time, first_step, last_step = found.get(
+            run.run_id, (0, 0, *[None] * 5)
+        )
         summaries.append(
             RunSummary(
                 run=run,
                 num_tensors=num_tensors,
                 num_bad=num_bad,
                 first_bad_event_index=first_bad,
-                first_bad_step=None if first_bad is None else first_bad_step,
+                first_bad_step=None if first_bad is None else bad_step,
+                first_bad_wall_time_ns=None if first_bad is None else bad_time,
+                first_step=first_step,
                 last_step=last_step,
             )
         )

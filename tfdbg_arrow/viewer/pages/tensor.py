@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Frame, Hop, InputTensor, Logdir, user_source
+from tfdbg_arrow.query.histogram import Histogram, read_histogram
 from tfdbg_arrow.query.nonfinite import inputs_and_stack
 from tfdbg_arrow.query.tensor_window import TensorFilter, TensorRow, neighbours, next_bad, read_tensor
-from tfdbg_arrow.query.values import TensorValues, read_values
+from tfdbg_arrow.query.values import NUM_COLUMNS, NUM_ROWS, TensorValues, read_values
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.failures import NoSuchPageError
 from tfdbg_arrow.viewer.page import PageKind, needed_run
 from tfdbg_arrow.viewer.parameters import Parameters
 
-NUM_VALUES = 128
 _MAX_HOPS = 40
 """What a page waits for; the page `provenance` goes further."""
 
@@ -31,7 +32,9 @@ class TensorPage:
         stack: The Python stack that created its op, ran it, or first used the tensor; innermost frame first.
         source: The lines around the user's innermost frame.
         values: Elements from the asked one on, where they were kept.
-        num_values: How many elements a page of them has.
+        num_rows: How many rows of them a page has.
+        num_columns: How many columns.
+        histogram: How its elements are spread, where they were kept and are numbers.
         previous_event_index: The recorded tensor before it; None for the first.
         next_event_index: The one after it; None for the last.
         previous_bad_event_index: The bad tensor before it.
@@ -46,7 +49,9 @@ class TensorPage:
     stack: tuple[Frame, ...]
     source: Excerpt | None
     values: TensorValues | None
-    num_values: int
+    num_rows: int
+    num_columns: int
+    histogram: Histogram | None
     previous_event_index: int | None
     next_event_index: int | None
     previous_bad_event_index: int | None
@@ -54,7 +59,7 @@ class TensorPage:
 
 
 def read_tensor_page(
-    logdir: Logdir, event_index: int, *, run_id: str, first_value: int = 0, num_values: int = NUM_VALUES
+    logdir: Logdir, event_index: int, *, run_id: str, values_at: Sequence[int] = (), num_rows: int = NUM_ROWS
 ) -> TensorPage:
     """Returns one recorded tensor.
 
@@ -62,8 +67,8 @@ def read_tensor_page(
         logdir: The logdir.
         event_index: Its row in tensor_health.
         run_id: The run.
-        first_value: Place of the first element to give, in row-major order, from 0.
-        num_values: At most so many elements.
+        values_at: The first element to give, a number for each dimension; the last ones may be left out.
+        num_rows: At most so many rows of elements.
 
     Raises:
         NoSuchPageError: The run has no such tensor.
@@ -87,8 +92,10 @@ def read_tensor_page(
         is_path_cut=is_path_cut,
         stack=stack,
         source=read_excerpt(logdir, user_source(stack), run_id=run_id),
-        values=read_values(logdir, event_index, run_id=run_id, first=first_value, limit=num_values),
-        num_values=num_values,
+        values=read_values(logdir, event_index, run_id=run_id, at=values_at, num_rows=num_rows),
+        num_rows=num_rows,
+        num_columns=NUM_COLUMNS,
+        histogram=read_histogram(logdir, event_index, run_id=run_id),
         previous_event_index=before,
         next_event_index=after,
         previous_bad_event_index=next_bad(logdir, everything, event_index, run_id=run_id, is_backwards=True),
@@ -102,7 +109,7 @@ def _read(logdir: Logdir, parameters: Parameters) -> TensorPage:
         logdir,
         parameters.integer("event") or 0,
         run_id=needed_run(logdir, parameters),
-        first_value=parameters.integer("value") or 0,
+        values_at=parameters.integers("values_at"),
     )
 
 

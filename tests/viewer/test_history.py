@@ -1,0 +1,183 @@
+"""The history of an op: what it held over time, in few points, and not one bad tensor lost among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.query.tensor_series import tensor_series
+from tfdbg_arrow.query.tensor_window import TensorFilter
+from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.viewer.pages.history import HistoryPage, read_history
+from tfdbg_arrow.viewer.sparkline import sparkline
+
+from ..query.builder import CLEAN, NAN, RunBuilder, counts
+from .browser import chromium, watched_page
+from .serving import TOKEN, serving
+
+
+def history(path: Path, **arguments: Any) -> HistoryPage:
+    with open_logdir(path) as logdir:
+        return read_history(logdir, run_id="run-a", **arguments)
+
+
+def magnitudes(value: float) -> dict[str, Any]:
+    return {**CLEAN, "max_abs_finite": value, "mean_finite": -value, "stddev_finite": 0.0}
+
+
+def training(path: Path, *, num_steps: int = 5, bad: tuple[int, ...] = (3,)) -> Path:
+    """An op that runs twice a step, each step ten times as large; a second output; an eager op."""
+    run = RunBuilder("run-a", tensor_debug_mode="FULL_NUMERICS")
+    graph = run.graph("loss").op("x", "Mul", dtypes=("float32", "float32"))
+    for step in range(num_steps):
+        for iteration in (0, 1):
+            health = NAN if step in bad and iteration else magnitudes(10.0**step)
+            run.tensor(graph, "x:0", {**health, "step": step}, iteration=iteration)
+        run.tensor(graph, "x:1", {**counts(zero=3, pos=1), "step": step})
+        run.eager(run.execution("Add"), {**CLEAN, "step": step}, tensor_id=step)
+    return run.write(path)
+
+
+def test_an_ops_tensors_one_by_one(tmp_path: Path) -> None:
+    page = history(training(tmp_path), graph_id=0, op_name="x", output_slot=0)
+    assert (page.graph_name, page.op_type, page.mode, page.series.is_exact) == ("loss", "Mul", "FULL_NUMERICS", True)
+    assert [bucket.num_bad for bucket in page.series.buckets] == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
+    assert page.series.nan.greatest[6:8] == (0.0, 0.5)
+    assert page.series.max_abs.least[6:9] == (1000.0, None, 10000.0)
+    assert page.series.mean_abs.greatest[0] == 1.0
+    assert [row.event_index for row in page.bad.rows] == [16]
+    assert page.summary == (
+        "10 tensors, events 0 to 21: 1 bad, the first at event 16, step 3; up to 50 % NaN; max |finite| up to 1e+04."
+    )
+    assert page.unmeasured == ()
+
+
+def test_the_same_by_training_step_and_a_part_of_it(tmp_path: Path) -> None:
+    page = history(training(tmp_path), graph_id=0, op_name="x", output_slot=0, axis="step", first=2, last=3)
+    assert [(bucket.first_step, bucket.num_tensors, bucket.num_bad) for bucket in page.series.buckets] == [
+        (2, 2, 0),
+        (3, 2, 1),
+    ]
+    assert (page.series.nan.least, page.series.nan.greatest) == ((0.0, 0.0), (0.0, 0.5))
+
+
+def test_a_tensor_stands_for_its_op_and_eager_ops_go_by_type(tmp_path: Path) -> None:
+    path = training(tmp_path)
+    of_event = history(path, event_index=2)
+    assert (of_event.op_name, of_event.output_slot, of_event.series.num_tensors) == ("x", 1, 5)
+    assert of_event.series.zero.peak == 0.75
+    eager = history(path, op_type="Add")
+    assert (eager.op_name, eager.series.num_tensors, eager.place["op_type"]) == (None, 5, "Add")
+    assert history(path, event_index=4).series == eager.series
+
+
+def test_what_was_not_measured_is_said_and_not_drawn(tmp_path: Path) -> None:
+    run = RunBuilder("run-a", tensor_debug_mode="CURT_HEALTH")
+    graph = run.graph("f").op("x", "Mul")
+    for is_bad in (False, None, True):
+        run.tensor(graph, "x", {"has_inf_or_nan": is_bad})
+    page = history(run.write(tmp_path), event_index=0)
+    assert (page.shares, page.magnitudes, page.series.num_unmeasured) == ({}, {}, 1)
+    known, shares, magnitudes = page.unmeasured
+    assert (known, shares) == (
+        "Of 1 of them is not known whether they are bad in the mode CURT_HEALTH.",
+        "Not in the picture: NaN, -Inf, +Inf, zero. They were not measured in the mode CURT_HEALTH.",
+    )
+    assert magnitudes.startswith("Not in the picture: max |finite|, |mean|, stddev. They were not measured")
+    by_step = history(tmp_path, event_index=0, axis="step")
+    assert by_step.series.buckets == ()
+    assert by_step.unmeasured[-1].startswith("3 tensors are left out: no training step was marked")
+
+
+def test_few_points_hold_every_bad_tensor_and_every_extreme(tmp_path: Path) -> None:
+    path = _long(tmp_path, (7, 70, 700))
+    with open_logdir(path) as logdir:
+        for axis in ("event", "step"):
+            series = tensor_series(logdir, TensorFilter(op_name="x"), run_id="run-a", axis=axis, max_buckets=9)
+            assert (series.is_exact, len(series.buckets), series.num_bad) == (False, 9, 3)
+            found = [bucket.first_bad_event_index for bucket in series.buckets if bucket.num_bad]
+            assert found == [7, 700]
+            assert sum(bucket.num_tensors for bucket in series.buckets) == 720
+            assert (series.max_abs.peak, min(value for value in series.max_abs.least if value is not None)) == (719, 0)
+        with pytest.raises(QueryError, match="axis is 'time', expected one of event, step"):
+            tensor_series(logdir, TensorFilter(), run_id="run-a", axis="time")
+
+
+def _long(path: Path, bad: tuple[int, ...]) -> Path:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Mul")
+    for step in range(720):
+        run.tensor(graph, "x", {**(NAN if step in bad else magnitudes(float(step))), "step": step})
+    return run.write(path)
+
+
+def test_what_has_no_history_is_no_page(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    run.external(1, CLEAN, execution=run.execution("Add"))
+    path = run.write(tmp_path)
+    with pytest.raises(NoSuchPageError, match="the address names no op"):
+        history(path)
+    with pytest.raises(NoSuchPageError, match="event 77 of run run-a is no recorded tensor"):
+        history(path, event_index=77)
+    with pytest.raises(NoSuchPageError, match="event 1 of run run-a came from outside"):
+        history(path, event_index=1)
+    assert history(path, op_type="Nothing").summary == "Nothing of it is recorded here."
+
+
+@pytest.mark.parametrize(
+    ("values", "is_log", "lines"),
+    [
+        ([0.0, 0.5, 1.0], False, ["0.0,100.0 500.0,50.0 1000.0,0.0"]),
+        ([1.0, None, 2.0, 2.0], False, ["0.0,50.0 0.0,50.0", "666.7,0.0 1000.0,0.0"]),
+        ([0.0, 1.0, 10.0], True, ["0.0,100.0 500.0,50.0 1000.0,0.0"]),
+        ([3.0], True, ["0.0,100.0 0.0,100.0"]),
+        ([None], True, []),
+    ],
+)
+def test_a_line_ends_where_a_value_is_missing(values: list[float | None], is_log: bool, lines: list[str]) -> None:
+    assert list(sparkline(values, is_log=is_log)) == lines
+
+
+def test_the_picture_in_a_browser(tmp_path: Path) -> None:
+    with serving(training(tmp_path)) as served, chromium() as browser:
+        with watched_page(browser, color_scheme="light") as page:
+            page.goto(f"{served.url}/?token={TOKEN}")
+            page.goto(f"{served.url}/history?graph=0&op=x&slot=0")
+            canvas = page.locator(".history canvas")
+            expect(canvas).to_have_count(2)
+            expect(page.locator(".history .still").first).to_be_hidden()
+            expect(page.locator(".plot").first).to_have_attribute("aria-label", "Share of the elements. " + SUMMARY)
+            light = page.evaluate("document.querySelector('.history canvas').toDataURL()")
+            page.keyboard.press("d")
+            page.wait_for_function(
+                "(before) => document.querySelector('.history canvas').toDataURL() !== before", arg=light
+            )
+            page.evaluate("document.dispatchEvent(new Event('content-changed'))")  # as a live page does
+            expect(canvas).to_have_count(2)
+            page.get_by_label("Along").select_option("step")
+            page.wait_for_url("**axis=step**")
+            over = page.locator(".u-over").first
+            box = over.bounding_box()
+            assert box is not None
+            page.mouse.click(box["x"] + box["width"] * 0.76, box["y"] + 40)
+            page.wait_for_url("**/tensor?**event=16")
+            page.go_back()
+            expect(canvas).to_have_count(2)
+            page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 40)
+            page.mouse.down()
+            page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 40)
+            page.mouse.up()
+            page.wait_for_url("**first_step=0&last_step=3")
+        with watched_page(browser, java_script_enabled=False) as page:
+            page.goto(f"{served.url}/?token={TOKEN}")
+            page.goto(f"{served.url}/history?graph=0&op=x&slot=0")
+            expect(page.locator(".history svg.still").first).to_be_visible()
+            expect(page.locator("#summary")).to_have_text(SUMMARY)
+
+
+SUMMARY = "10 tensors, events 0 to 21: 1 bad, the first at event 16, step 3; up to 50 % NaN; max |finite| up to 1e+04."

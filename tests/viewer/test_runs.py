@@ -1,0 +1,132 @@
+"""The runs side by side: who went bad first, and all of them along one axis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import expect
+
+from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.viewer.aligned_strips import AlignedStrips
+from tfdbg_arrow.viewer.pages.runs import RunsPage, read_runs_page
+
+from ..query.builder import CLEAN, NAN, START_NS, RunBuilder
+from . import logdirs
+from .browser import chromium, watched_page
+from .serving import TOKEN, serving
+
+SECOND = 10**9
+
+
+def worker(path: Path, index: int, *, bad: tuple[int, ...] = (), late_s: int = 0, has_steps: bool = True) -> Path:
+    """A worker that records a tensor in each of ten steps, a second apart."""
+    start = START_NS + late_s * SECOND
+    run = RunBuilder(f"run-{index}", worker=f"worker:{index}", wall_time_ns=start)
+    graph = run.graph("f").op("x", "Mul")
+    for step in range(10):
+        time = {"wall_time_ns": start + step * SECOND}
+        run.tensor(graph, "x", {**(NAN if step in bad else CLEAN), **time, "step": step if has_steps else None})
+    return run.write(path)
+
+
+def runs(path: Path, **arguments: Any) -> RunsPage:
+    with open_logdir(path) as logdir:
+        return read_runs_page(logdir, **arguments)
+
+
+def shape(strips: AlignedStrips) -> dict[str, list[tuple[int, int, int]]]:
+    return {
+        run_id: [(part.first, part.num_buckets, part.num_bad) for part in strip]
+        for run_id, strip in strips.strips.items()
+    }
+
+
+def test_the_first_by_training_step_is_named_whatever_the_clocks_say(tmp_path: Path) -> None:
+    worker(tmp_path, 0, bad=(6, 7))
+    worker(tmp_path, 1, bad=(4,), late_s=3600)
+    worker(tmp_path, 2)
+    worker(tmp_path, 3, bad=(4,), late_s=3605)
+    page = runs(tmp_path)
+    assert page.headline == "worker:1 went bad first, in step 4; 3 of 4 runs are bad."
+    assert [(row.is_first_bad, row.verdict) for row in page.rows] == [
+        (False, "2 steps later"),
+        (False, "not bad"),
+        (True, "went bad first"),
+        (False, "in the same step, 5.0 s later by the clock"),
+    ]
+    assert page.compared == ("run-2", "run-1")
+    assert (page.strips.axis, page.strips.low, page.strips.high, page.strips.num_buckets) == ("step", 0, 9, 10)
+    assert shape(page.strips) == {
+        "run-0": [(0, 6, 0), (6, 1, 1), (7, 1, 1), (8, 2, 0)],
+        "run-1": [(0, 4, 0), (4, 1, 1), (5, 5, 0)],
+        "run-2": [(0, 10, 0)],
+        "run-3": [(0, 4, 0), (4, 1, 1), (5, 5, 0)],
+    }
+
+
+def test_without_training_steps_the_clock_decides(tmp_path: Path) -> None:
+    worker(tmp_path, 0, bad=(6,), has_steps=False)
+    worker(tmp_path, 1, bad=(4,), late_s=5, has_steps=False)
+    page = runs(tmp_path, order="bad")
+    assert page.headline == "worker:0 went bad first; 2 of 2 runs are bad."
+    assert [row.verdict for row in page.rows] == ["went bad first", "3.0 s later by the clock"]
+    assert (page.strips.axis, page.strips.low, page.strips.high) == ("time", START_NS, START_NS + 14 * SECOND)
+    assert [one[0] for one in shape(page.strips)["run-1"] if one[2]] == [64]
+
+
+def test_a_run_without_steps_among_others_has_no_place_but_its_verdict(tmp_path: Path) -> None:
+    worker(tmp_path, 0)
+    worker(tmp_path, 1, bad=(4,), has_steps=False)
+    page = runs(tmp_path)
+    assert list(page.strips.strips) == ["run-0"]
+    assert [row.verdict for row in page.rows] == ["not bad", "went bad first"]
+    with serving(tmp_path) as served:
+        assert "no training step marked" in served.ask("/runs").text
+
+
+def test_what_came_before_the_first_step_is_not_lost(tmp_path: Path) -> None:
+    run = RunBuilder("run-0")
+    graph = run.graph("f").op("x", "Mul")
+    run.tensor(graph, "x", NAN)
+    run.tensor(graph, "x", {**CLEAN, "step": 5})
+    run.tensor(graph, "x", {**CLEAN, "step": 6})
+    assert shape(runs(run.write(tmp_path)).strips) == {"run-0": [(0, 1, 1), (1, 1, 0)]}
+
+
+def test_many_runs_are_shown_a_window_at_a_time(tmp_path: Path) -> None:
+    for index in range(5):
+        worker(tmp_path, index, bad=(2,) if index == 4 else (), late_s=index)
+    page = runs(tmp_path, first=2, limit=2)
+    assert [row.summary.run.run_id for row in page.rows] == ["run-2", "run-3"]
+    assert (page.num_runs, page.num_bad, list(page.strips.strips)) == (5, 1, ["run-2", "run-3"])
+    assert page.headline == "worker:4 went bad first, in step 2; 1 of 5 runs is bad."
+    assert [row.summary.run.run_id for row in runs(tmp_path, order="bad", limit=2).rows] == ["run-4", "run-0"]
+
+
+def test_runs_that_recorded_nothing(tmp_path: Path) -> None:
+    RunBuilder("run-0", tensor_debug_mode="NO_TENSOR", is_clean_end=False).write(tmp_path)
+    page = runs(tmp_path)
+    assert (page.headline, page.rows[0].verdict) == ("The run is not known to be bad.", "not measured")
+    assert (page.strips.low, page.compared) == (None, None)
+    with serving(tmp_path) as served:
+        text = served.ask("/runs").text
+    assert "nothing recorded" in text
+    assert "runs, or did not end in order" in text
+
+
+def test_by_keys_to_the_first_bad_run_and_on_to_the_comparison(tmp_path: Path) -> None:
+    with serving(logdirs.two_runs(tmp_path)) as served, chromium() as browser, watched_page(browser) as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        page.keyboard.press("g")
+        page.keyboard.press("u")
+        page.wait_for_url("**/runs")
+        page.keyboard.press("n")
+        expect(page.locator(":focus")).to_have_text("event 4")
+        page.get_by_role("button", name="Compare").click()
+        page.wait_for_url("**/diff?run=run-a&other=run-b")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("The first divergence: Square:0")
+        expect(page.locator("a[rel=next]")).to_have_attribute("href", "/diff?run=run-a&other=run-b&known=Square")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/tensor?run=run-a&event=2")

@@ -1,0 +1,133 @@
+"""Two runs compared: where they first diverge, with both sides, and what else differs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query import Diff, Logdir
+from tfdbg_arrow.query.diff.wording import outcome_text
+from tfdbg_arrow.viewer.comparison import compare, comparison_of
+from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
+from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.viewer.page import PageKind, chosen_run
+from tfdbg_arrow.viewer.parameters import Parameters
+
+TIMEOUT_S = 18.0
+"""A little less than what a page may take, so that the answer can name the command."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffPage:
+    """Two runs compared.
+
+    Attributes:
+        run_ids: All runs, oldest first, to choose from.
+        run_a: Run A; None where none was chosen.
+        run_b: Run B; None likewise.
+        known: Ops to look behind, a regular expression for the whole of a name or type.
+        last_step: The last training step that is compared; None: all are.
+        diff: The comparison; None where not both runs were chosen.
+        headline: Its answer in one sentence.
+        known_next: What `known` becomes to look behind this divergence, too; None where there is no op to look behind.
+        source_a: The lines around the user's innermost frame, in A.
+        source_b: Those in B.
+        command: The same on the command line; None where not both runs were chosen.
+    """
+
+    run_ids: tuple[str, ...]
+    run_a: str | None
+    run_b: str | None
+    known: str | None
+    last_step: int | None
+    diff: Diff | None
+    headline: str
+    known_next: str | None
+    source_a: Excerpt | None
+    source_b: Excerpt | None
+    command: str | None
+
+
+def read_diff(
+    logdir: Logdir,
+    *,
+    run_a: str | None = None,
+    run_b: str | None = None,
+    known: str | None = None,
+    last_step: int | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> DiffPage:
+    """Returns two runs compared.
+
+    Args:
+        logdir: The logdir.
+        run_a: Run A.
+        run_b: Run B.
+        known: Ops to look behind.
+        last_step: The last training step to compare; None: all.
+        timeout_s: How long the comparison may take.
+
+    Raises:
+        QueryError: Both are the same run, or nothing of them goes together.
+        TookTooLongError: The comparison takes longer.
+    """
+    run_ids = tuple(run.run_id for run in logdir.runs())
+    if run_a is None or run_b is None:
+        text = "Choose two runs to compare." if len(run_ids) > 1 else "There are no two runs here to compare."
+        return DiffPage(
+            run_ids=run_ids,
+            run_a=run_a,
+            run_b=run_b,
+            known=known,
+            last_step=last_step,
+            diff=None,
+            headline=text,
+            known_next=None,
+            source_a=None,
+            source_b=None,
+            command=None,
+        )
+    if run_a == run_b:
+        raise QueryError(f"run and other are both {run_a}; choose two runs.")
+    asked = comparison_of(logdir, run_a=run_a, run_b=run_b, known=known, last_step=last_step)
+    found = compare(asked, timeout_s=timeout_s)
+    divergence = found.divergence
+    return DiffPage(
+        run_ids=run_ids,
+        run_a=run_a,
+        run_b=run_b,
+        known=known,
+        last_step=last_step,
+        diff=found,
+        headline=outcome_text(found),
+        known_next=_known_next(found, known),
+        source_a=None if divergence is None else read_excerpt(logdir, divergence.a.source, run_id=run_a),
+        source_b=None if divergence is None else read_excerpt(logdir, divergence.b.source, run_id=run_b),
+        command=asked.command,
+    )
+
+
+def _known_next(found: Diff, known: str | None) -> str | None:
+    if found.divergence is None:
+        return None
+    op = found.divergence.a.op_name or found.divergence.a.op_type
+    if op is None:
+        return None
+    return re.escape(op) if known is None else f"{known}|{re.escape(op)}"
+
+
+def _read(logdir: Logdir, parameters: Parameters) -> DiffPage:
+    other = parameters.text("other")
+    if other is not None and other not in [run.run_id for run in logdir.runs()]:
+        raise NoSuchPageError(f"run {other!r} is not in {logdir.path}.")
+    return read_diff(
+        logdir,
+        run_a=chosen_run(logdir, parameters),
+        run_b=other,
+        known=parameters.text("known"),
+        last_step=parameters.integer("last_step"),
+    )
+
+
+PAGE = PageKind(name="diff", title="Comparison", key=None, read=_read, assets=("diff.css",))

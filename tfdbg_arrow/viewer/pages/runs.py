@@ -1,0 +1,154 @@
+"""The runs and workers side by side: who went bad first, and when the others did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.viewer.aligned_strips import AlignedStrips, read_aligned_strips
+from tfdbg_arrow.viewer.naming import duration_text
+from tfdbg_arrow.viewer.page import PageKind
+from tfdbg_arrow.viewer.pages.overview import RunSummary, read_run_summaries
+from tfdbg_arrow.viewer.parameters import Parameters
+
+ORDERS = ("time", "bad")
+"""By what the runs can be ordered: when they began, or when they went bad."""
+LIMIT = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRow:
+    """One run: what was recorded in it, and in words how it compares with the one that went bad first.
+
+    Attributes:
+        summary: The run.
+        is_first_bad: Whether it went bad before all others.
+        verdict: `went bad first`, `4 steps later`, `not bad` and so on.
+    """
+
+    summary: RunSummary
+    is_first_bad: bool
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsPage:
+    """The runs side by side.
+
+    Attributes:
+        headline: Who went bad first, in one sentence.
+        order: One of ORDERS.
+        first: How many runs come before the window.
+        limit: At most so many runs a window.
+        num_runs: All runs.
+        num_bad: Those with a bad tensor.
+        rows: The window.
+        strips: The same runs along the training steps, or the time.
+        compared: Two runs to begin a comparison with; None where there are fewer.
+        run_ids: All runs, oldest first, to choose from.
+    """
+
+    headline: str
+    order: str
+    first: int
+    limit: int
+    num_runs: int
+    num_bad: int
+    rows: tuple[RunRow, ...]
+    strips: AlignedStrips
+    compared: tuple[str, str] | None
+    run_ids: tuple[str, ...]
+
+
+def read_runs_page(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int = LIMIT) -> RunsPage:
+    """Returns the runs side by side.
+
+    Args:
+        logdir: The logdir.
+        order: One of ORDERS.
+        first: How many runs to leave out before the window.
+        limit: At most so many runs.
+    """
+    summaries = read_run_summaries(logdir)
+    bad = _by_first_bad(summaries)
+    if order == "bad":
+        ids = {summary.run.run_id for summary in bad}
+        summaries = (*bad, *(summary for summary in summaries if summary.run.run_id not in ids))
+    window = summaries[first : first + limit]
+    steps = [step for one in summaries for step in (one.first_step, one.last_step) if step is not None]
+    strips = read_aligned_strips(
+        logdir, [one.run.run_id for one in window], steps=(min(steps), max(steps)) if steps else None
+    )
+    return RunsPage(
+        headline=_headline(bad, len(summaries)),
+        order=order,
+        first=first,
+        limit=limit,
+        num_runs=len(summaries),
+        num_bad=len(bad),
+        rows=tuple(
+            RunRow(summary=one, is_first_bad=bool(bad) and one is bad[0], verdict=_verdict(one, bad)) for one in window
+        ),
+        strips=strips,
+        compared=_compared(summaries, bad),
+        run_ids=tuple(run.run_id for run in logdir.runs()),
+    )
+
+
+def run_name(summary: RunSummary) -> str:
+    """Returns what a run is called: its worker, or its id."""
+    return summary.run.worker or summary.run.run_id
+
+
+def _by_first_bad(summaries: tuple[RunSummary, ...]) -> tuple[RunSummary, ...]:
+    """Returns the runs with a bad tensor, first by step where all of them have one, else by the clock."""
+    bad = [one for one in summaries if one.num_bad]
+    has_steps = all(one.first_bad_step is not None for one in bad)
+    return tuple(sorted(bad, key=lambda one: ((one.first_bad_step or 0) if has_steps else 0, _bad_time(one))))
+
+
+def _bad_time(summary: RunSummary) -> int:
+    return summary.first_bad_wall_time_ns or 0
+
+
+def _headline(bad: tuple[RunSummary, ...], num_runs: int) -> str:
+    if not num_runs:
+        return "There is no run yet."
+    if not bad:
+        return f"None of {num_runs:,} runs is known to be bad." if num_runs > 1 else "The run is not known to be bad."
+    where = "" if bad[0].first_bad_step is None else f", in step {bad[0].first_bad_step:,}"
+    verb = "is" if len(bad) == 1 else "are"
+    return f"{run_name(bad[0])} went bad first{where}; {len(bad):,} of {num_runs:,} runs {verb} bad."
+
+
+def _verdict(summary: RunSummary, bad: tuple[RunSummary, ...]) -> str:
+    if not summary.num_bad:
+        return "not bad" if summary.run.measures_health else "not measured"
+    if summary is bad[0]:
+        return "went bad first"
+    steps = (summary.first_bad_step, bad[0].first_bad_step)
+    if steps[0] is not None and steps[1] is not None and steps[0] > steps[1]:
+        later = steps[0] - steps[1]
+        return f"{later:,} step{'' if later == 1 else 's'} later"
+    behind = _bad_time(summary) - _bad_time(bad[0])
+    by = duration_text(behind) if behind >= 10**8 else f"{behind / 1e6:.1f} ms"
+    return f"{'in the same step, ' if None not in steps and steps[0] == steps[1] else ''}{by} later by the clock"
+
+
+def _compared(summaries: tuple[RunSummary, ...], bad: tuple[RunSummary, ...]) -> tuple[str, str] | None:
+    """Returns a healthy run and the one that went bad first, or else the first two."""
+    if len(summaries) < 2:
+        return None
+    last = bad[0] if bad else summaries[1]
+    others = [one for one in summaries if one is not last]
+    healthy = [one for one in others if not one.num_bad]
+    return (healthy or others)[0].run.run_id, last.run.run_id
+
+
+def _read(logdir: Logdir, parameters: Parameters) -> RunsPage:
+    return read_runs_page(
+        logdir, order=parameters.choice("order", ORDERS) or "time", first=parameters.integer("first") or 0
+    )
+
+
+PAGE = PageKind(name="runs", title="Runs", key="u", read=_read, assets=("runs.css",))
