@@ -128,7 +128,7 @@ class Sandbox:
             self._slot.release()
 
     def _ask_process(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        command = [sys.executable, "-m", "tfdbg_arrow.query.sandbox.worker"]
+        command = [sys.executable, "-P", "-m", "tfdbg_arrow.query.sandbox.worker"]
         # What a process that is ended leaves behind goes with the directory.
         with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_sql_") as scratch:
             try:
