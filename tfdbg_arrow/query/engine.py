@@ -70,6 +70,13 @@ class Engine(Protocol):
         """
         return make()
 
+    def kept_rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Returns what `rows` does; an engine may keep it for whoever asks the same again, until the parts change.
+
+        It is for answers of at most some thousand rows.
+        """
+        return self.rows(query, parameters)
+
     def extent(self, table_name: str) -> tuple[int, int, int]:
         """Returns how much a table is: rows, parts and their bytes."""
 

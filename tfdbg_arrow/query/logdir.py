@@ -21,6 +21,7 @@ import pyarrow as pa
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyError, QueryError
 from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.engine import Answers, Engine
+from tfdbg_arrow.query.kept_rows import KeptRows
 from tfdbg_arrow.query.live_views import LiveViews, literal, mentioned_tables
 from tfdbg_arrow.query.notebook import Shown, glance, show
 from tfdbg_arrow.query.op_digests import OpDigests
@@ -69,8 +70,8 @@ _IS_QUESTION = re.compile(
 """One statement that gives rows and does nothing else."""
 
 
-_MAX_KEPT = 2
-"""Readers with what they read that are kept, of up to some 200 MB each."""
+_MAX_KEPT = 3
+"""Readers with what they read that are kept: two of up to some 200 MB each, and the counts of windows."""
 
 
 class Logdir(Answers):
@@ -238,6 +239,10 @@ class Logdir(Answers):
             self._kept.popitem(last=False)
         found: _Result = self._kept[key]
         return found
+
+    def kept_rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Returns what `rows` does, read once as long as the parts are the same; for answers of some thousand rows."""
+        return self.kept(KeptRows, KeptRows).rows(self, query, tuple(parameters))
 
     def forget(self) -> None:
         """Forgets what was read of the parts, for one that puts other rows in their place."""

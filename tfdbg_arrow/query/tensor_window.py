@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.health import HEALTH_COLUMNS, TensorHealth
+from tfdbg_arrow.query.row_window import find_window
 
-_REACH = 20_000
-"""Events before a place among which a window that ends there is looked for first."""
 SCOPES = ("graph", "execution", "external")
 _FACTS = (
     "run_id",
@@ -25,6 +23,8 @@ _FACTS = (
     "tensor_id",
 )
 
+_IN_RANGE = "h.event_index >= ? AND h.event_index < ?"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorFilter:
@@ -38,6 +38,7 @@ class TensorFilter:
         graph_id: The graph.
         dtype: Dtype by TensorFlow's name.
         scope: One of SCOPES: of a graph, of an eager execution, from outside.
+        execution_index: The execution that made them, or in whose call they were made.
         first_step: Least training step.
         last_step: Greatest training step.
         first_event: Least event_index.
@@ -52,6 +53,7 @@ class TensorFilter:
     graph_id: int | None = None
     dtype: str | None = None
     scope: str | None = None
+    execution_index: int | None = None
     first_step: int | None = None
     last_step: int | None = None
     first_event: int | None = None
@@ -116,9 +118,10 @@ def tensor_window(
     run_id: str,
     first: int = 0,
     before: int | None = None,
+    place: int | None = None,
     limit: int = 100,
 ) -> TensorWindow:
-    """Returns a window of a run's tensors; reads no more rows than it returns.
+    """Returns a window of a run's tensors.
 
     Args:
         logdir: The logdir.
@@ -126,28 +129,44 @@ def tensor_window(
         run_id: The run.
         first: The window starts at the first tensor whose event_index is not less.
         before: The window ends just before this event_index instead; None: it starts at `first`.
+        place: It starts at the tensor before which so many of those that the filter leaves come instead.
         limit: At most so many tensors.
 
     Raises:
         QueryError: The limit is below 1.
         BrokenPartError: A part cannot be read.
     """
-    if limit < 1:
-        raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
     condition, parameters = filter_condition(filter_, run_id=run_id)
-    at = first if before is None else before
-    low, high = _place(logdir, condition, parameters, at=at, is_before=before is not None, limit=limit)
-    rows = [] if low is None or high is None else _read_rows(logdir, condition, parameters, low, high)
-    ((num_matching, num_before),) = logdir.rows(
-        f"SELECT count(*), count(CASE WHEN h.event_index < ? THEN 1 END) FROM tensor_health AS h WHERE {condition}",
-        [at if low is None else low, *parameters],
+
+    def matching(low: int, end: int) -> tuple[str, list[object]]:
+        return f"tensor_health AS h WHERE {condition} AND {_IN_RANGE}", [*parameters, low, end]
+
+    window = find_window(
+        logdir,
+        matching,
+        index="h.event_index",
+        first=first,
+        before=before,
+        place=place,
+        limit=limit,
     )
-    return TensorWindow(rows=tuple(rows), num_matching=num_matching, num_before=num_before)
+    rows = (
+        _read_rows(
+            logdir,
+            f"{condition} AND {_IN_RANGE}",
+            [*parameters, window.low, window.end],
+            limit=window.num_rows,
+            offset=window.offset,
+        )
+        if window.num_rows
+        else ()
+    )
+    return TensorWindow(rows=rows, num_matching=window.num_matching, num_before=window.num_before)
 
 
 def read_tensor(logdir: Engine, event_index: int, *, run_id: str) -> TensorRow | None:
     """Returns one recorded tensor of a run, or None where there is none of that event_index."""
-    rows = _read_rows(logdir, *filter_condition(TensorFilter(), run_id=run_id), event_index, event_index)
+    rows = _read_rows(logdir, "h.run_id = ? AND h.event_index = ?", [run_id, event_index], limit=1)
     return rows[0] if rows else None
 
 
@@ -193,36 +212,17 @@ def first_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
     return None if found is None else int(found)
 
 
-def _place(
-    logdir: Engine, condition: str, parameters: list[object], *, at: int, is_before: bool, limit: int
-) -> tuple[int | None, int | None]:
-    """Returns the least and the greatest event_index of the tensors of a window."""
-    # Backwards over a whole run each row would go before those found so far; mostly the window is near.
-    bounds = [(max(0, at - _REACH), at), (0, at)] if is_before else [(at, 2**63 - 1)]
-    order = "h.event_index DESC" if is_before else "h.event_index"
-    low: int | None = None
-    high: int | None = None
-    for start, end in bounds:
-        ((low, high, number),) = logdir.rows(
-            "SELECT min(event_index), max(event_index), count(*) FROM (SELECT h.event_index FROM tensor_health AS h "
-            f"WHERE {condition} AND h.event_index >= ? AND h.event_index < ? ORDER BY {order} LIMIT {int(limit)}) AS w",
-            [*parameters, start, end],
-        )
-        if number == limit or start == 0:
-            break
-    return low, high
-
-
-def _read_rows(logdir: Engine, condition: str, parameters: list[object], first: int, last: int) -> list[TensorRow]:
-    """Returns the tensors of a condition from an event_index to another."""
+def _read_rows(
+    logdir: Engine, condition: str, parameters: list[object], *, limit: int, offset: int = 0
+) -> tuple[TensorRow, ...]:
     columns = ", ".join(f"h.{column}" for column in (*_FACTS, *HEALTH_COLUMNS))
     rows = logdir.rows(
         f"SELECT {columns}, g.graph_name FROM tensor_health AS h "
         "LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id "
-        f"WHERE {condition} AND h.event_index >= ? AND h.event_index <= ? ORDER BY h.event_index",
-        [*parameters, first, last],
+        f"WHERE {condition} ORDER BY h.event_index LIMIT {limit} OFFSET {offset}",
+        parameters,
     )
-    return [_row(row) for row in rows]
+    return tuple(map(_row, rows))
 
 
 def filter_condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, list[object]]:
@@ -236,6 +236,7 @@ def filter_condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, list[o
         ("h.graph_id = ?", filter_.graph_id),
         ("h.dtype = ?", filter_.dtype),
         ("h.scope = ?", filter_.scope),
+        ("h.execution_index = ?", filter_.execution_index),
         ("h.step >= ?", filter_.first_step),
         ("h.step <= ?", filter_.last_step),
         ("h.event_index >= ?", filter_.first_event),
@@ -245,13 +246,12 @@ def filter_condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, list[o
             conditions.append(text)
             parameters.append(value)
     if filter_.name:
-        # Not by a join of graph: that is no cheaper for the few graphs than for the many tensors.
+        text = filter_.name.lower()
         conditions.append(
             "(contains(lower(h.op_name), ?) OR contains(lower(h.op_type), ?) OR h.graph_id IN "
-            "(SELECT n.graph_id FROM graph AS n WHERE n.run_id = ? AND contains(lower(n.graph_name), ?)))"
+            "(SELECT graph_id FROM graph WHERE run_id = ? AND contains(lower(graph_name), ?)))"
         )
-        name = filter_.name.lower()
-        parameters += [name, name, run_id, name]
+        parameters += [text, text, run_id, text]
     if filter_.is_bad:
         conditions.append("h.has_inf_or_nan")
     return " AND ".join(conditions), parameters

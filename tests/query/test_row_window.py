@@ -1,0 +1,100 @@
+"""Windows of rows: counts of blocks and one short sort give what a sort of everything gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query import Logdir, open_logdir
+from tfdbg_arrow.query.row_window import BLOCK_SIZE, find_window, first_matching, last_matching
+
+from .builder import RunBuilder
+
+INDEXES = (0, 1, 5, BLOCK_SIZE - 1, BLOCK_SIZE, 3 * BLOCK_SIZE + 7, 3 * BLOCK_SIZE + 8, 9 * BLOCK_SIZE)
+"""The rows: several in a block, just one, none; and at both ends of a block."""
+PLACES = st.integers(0, 10) | st.just(2**62)
+AT = st.sampled_from([near for index in INDEXES for near in (index, index + 1)]) | st.just(2**63 - 1)
+
+
+def marks(low: int, end: int) -> tuple[str, list[object]]:
+    return "mark WHERE run_id = ? AND event_index >= ? AND event_index < ?", ["run-a", low, end]
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logdir]:
+    run = RunBuilder("run-a")
+    for index in INDEXES:
+        run.add("mark", event_index=index, label="step", value=str(index % 2))
+    with open_logdir(run.write(tmp_path_factory.mktemp("logdir"), parts=3)) as logdir:
+        yield logdir
+
+
+@given(first=AT, before=st.none() | AT, place=st.none() | PLACES, limit=st.integers(1, 10), is_odd=st.booleans())
+def test_a_window_is_the_one_that_a_sort_of_all_rows_gives(
+    logdir: Logdir, first: int, before: int | None, place: int | None, limit: int, is_odd: bool
+) -> None:
+    condition, value = ("m.value = ?", "1") if is_odd else ("m.run_id = ?", "run-a")
+
+    def matching(low: int, end: int) -> tuple[str, list[object]]:
+        return f"mark AS m WHERE {condition} AND m.event_index >= ? AND m.event_index < ?", [value, low, end]
+
+    indexes = [index for index in INDEXES if index % 2 or not is_odd]
+    if place is not None:
+        start = min(place, len(indexes) - 1)
+        expected = indexes[start : start + limit]
+    elif before is not None:
+        earlier = [index for index in indexes if index < before]
+        expected = earlier[-limit:]
+        start = len(earlier) - len(expected)
+    else:
+        start = sum(index < first for index in indexes)
+        expected = indexes[start : start + limit]
+
+    window = find_window(logdir, matching, index="m.event_index", first=first, before=before, place=place, limit=limit)
+    source, parameters = matching(window.low, window.end)
+    rows = logdir.rows(
+        f"SELECT m.event_index FROM {source} ORDER BY 1 LIMIT {window.num_rows} OFFSET {window.offset}", parameters
+    )
+    assert [index for (index,) in rows] == expected
+    assert (window.num_before, window.num_matching) == (start, len(indexes))
+
+
+@given(index=AT)
+def test_the_next_row_is_found_however_far_it_is(logdir: Logdir, index: int) -> None:
+    assert first_matching(logdir, marks, index="event_index", first=index) == min(
+        (one for one in INDEXES if one >= index), default=None
+    )
+    assert last_matching(logdir, marks, index="event_index", before=index) == max(
+        (one for one in INDEXES if one < index), default=None
+    )
+
+
+def test_counts_are_those_of_the_parts_that_are_live_now(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    run.add("mark", event_index=0)
+    run.write(tmp_path)
+    with open_logdir(tmp_path) as logdir:
+        assert find_window(logdir, marks, index="event_index").num_matching == 1
+        run.add("mark", event_index=1)
+        run.write(tmp_path, parts=2)
+        logdir.refresh()
+        assert find_window(logdir, marks, index="event_index").num_matching == 2
+
+
+def test_what_was_counted_before_is_noted_as_a_question_all_the_same(logdir: Logdir) -> None:
+    def asked() -> list[str]:
+        with logdir.questions.noted() as questions:
+            find_window(logdir, marks, index="event_index")
+        return [question.query for question in questions]
+
+    assert asked() == asked()
+
+
+def test_a_window_has_at_least_one_row(logdir: Logdir) -> None:
+    with pytest.raises(QueryError, match="limit is 0, expected a number of rows from 1 on"):
+        find_window(logdir, marks, index="event_index", limit=0)

@@ -1,0 +1,30 @@
+"""KeptRows: answers that are asked for again and again while somebody looks at a run."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.logdir import Logdir
+
+_MAX_QUESTIONS = 64
+
+
+class KeptRows:
+    """The last answers of a logdir, by question."""
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[tuple[object, ...], list[tuple[Any, ...]]] = OrderedDict()
+
+    def rows(self, logdir: Logdir, query: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        """Returns what `logdir.rows` does, or did when it was last asked."""
+        rows = self._rows.pop((query, parameters), None)
+        if rows is None:
+            rows = logdir.rows(query, parameters)
+        else:
+            logdir.questions.note(query, parameters)
+        self._rows[query, parameters] = rows
+        while len(self._rows) > _MAX_QUESTIONS:
+            self._rows.popitem(last=False)
+        return rows
