@@ -19,9 +19,9 @@ from .serving import Served, serving
 ELEMENTS = frozenset(
     re.findall(
         r"\w+",
-        """a b body button code datalist details dialog div figcaption figure footer form g h1 h2 head header html input
-        kbd label li link main meta nav noscript ol option p polyline pre rect script section select span summary svg
-        table tbody td th thead title tr ul""",
+        """a b body button code datalist details dialog div figcaption figure footer form g h1 h2 h3 head header html
+        input kbd label li link main meta nav noscript ol option p polyline pre rect script section select span summary
+        svg table tbody td th thead title tr ul""",
     )
 )
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -71,6 +71,7 @@ def check(text: str) -> Reading:
 SOURCES = [f"/source?file={quote(text)}" for text in logdirs.HOSTILE[:-1]]
 GRAPHS = [f"/graph?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
 OPS = ["/graph", "/graph?name=%3Cb%3E", *(f"/graph?graph={number}" for number in range(len(logdirs.HOSTILE)))]
+EXECUTIONS = ["/executions", *(f"/executions?execution={number}" for number in range(len(logdirs.HOSTILE)))]
 EVENTS = [f"/tensor?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
 HISTORIES = [f"/history?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
 
@@ -79,7 +80,7 @@ HISTORIES = [f"/history?event={3 * number + 1}" for number in range(len(logdirs.
     "target",
     [
         *("/", "/alerts", "/tensors", "/source", "/provenance?event=1"),
-        *(*EVENTS, *SOURCES, "/tensors?name=%3Cb%3E", *GRAPHS, *OPS),
+        *(*EVENTS, *SOURCES, "/tensors?name=%3Cb%3E", *GRAPHS, *OPS, *EXECUTIONS),
         *(*HISTORIES, "/history?op_type=%3Cb%3E", "/runs"),
     ],
 )
@@ -96,7 +97,7 @@ def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> N
     "target",
     [
         *("/overview.json", "/alerts.json", "/tensors.json", "/source.json", "/graph.json", "/runs.json"),
-        *(EVENTS[0], GRAPHS[0], HISTORIES[0]),
+        *(EVENTS[0], GRAPHS[0], HISTORIES[0], "/executions.json"),
     ],
 )
 def test_json_is_plain_and_whole(served: Served, target: str) -> None:

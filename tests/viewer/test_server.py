@@ -21,6 +21,7 @@ from . import logdirs
 from .serving import Served, serving
 
 QUERIES = {
+    "executions": "?execution=0",
     "graph": "?event=3",
     "history": "?event=3",
     "provenance": "?event=6",
@@ -74,6 +75,8 @@ def test_url_module_template_and_test_share_a_name() -> None:
         ("/tensor.json?event=-1", 400, "event is '-1', expected a whole number from 0 on."),
         ("/tensors.json?at=99999999999999999999", 400, "expected a whole number from 0 on."),
         ("/tensors.json?scope=evil", 400, "scope is 'evil', expected one of graph, execution, external."),
+        ("/executions.json?execution=7", 404, "execution 7 of run run-a was not recorded."),
+        ("/executions.json?place=-1", 400, "place is '-1', expected a whole number from 0 on."),
         ("/alerts.json?rule=evil", 400, "rule is 'evil', expected one of"),
         ("/overview.json?run=evil", 404, "run 'evil' is not in"),
         ("/graph.json?graph=9", 404, "run run-a has no graph 9"),

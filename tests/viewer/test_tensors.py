@@ -48,8 +48,7 @@ def test_windows_follow_each_other_without_a_gap(path: Path) -> None:
     assert (events(last), last.num_before, last.num_after) == ([7, 8, 9, 11], 7, 0)
 
 
-def test_a_window_before_an_event_is_found_however_far_it_reaches(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdbg_arrow.query.tensor_window._REACH", 3)
+def test_a_window_before_an_event_is_found_however_far_it_reaches(path: Path) -> None:
     assert events(tensors(path, before=8, limit=2)) == [6, 7]
     assert events(tensors(path, before=8, limit=5)) == [3, 4, 5, 6, 7]
     assert events(tensors(path, TensorFilter(is_bad=True), before=11, limit=5)) == [4, 8]
@@ -67,6 +66,7 @@ def test_a_window_before_an_event_is_found_however_far_it_reaches(path: Path, mo
         (TensorFilter(scope="execution"), [11]),
         (TensorFilter(first_step=1, last_step=2), [2, 3, 4, 5]),
         (TensorFilter(is_bad=True), [4, 8, 11]),
+        (TensorFilter(execution_index=0), [11]),
         (TensorFilter(is_bad=True, graph_id=0, first_step=3), [8]),
         (TensorFilter(name="%"), []),
     ],
@@ -84,6 +84,15 @@ def test_jumps(path: Path) -> None:
     assert (middle.previous_bad_event_index, middle.next_bad_event_index) == (4, 8)
     filtered = tensors(path, TensorFilter(scope="execution"), limit=1)
     assert (filtered.previous_bad_event_index, filtered.next_bad_event_index) == (None, None)
+
+
+def test_a_window_starts_at_a_place_among_what_the_filter_leaves(path: Path) -> None:
+    odd = TensorFilter(op_type="Add")
+    page = tensors(path, odd, place=3, limit=4)
+    assert (events(page), page.num_before, page.num_matching) == ([7, 9], 3, 5)
+    beyond = tensors(path, odd, place=10**18)
+    assert (events(beyond), beyond.num_before) == ([9], 4)
+    assert events(tensors(path, TensorFilter(name="nothing"), place=2)) == []
 
 
 def test_what_can_be_chosen(path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 from urllib.parse import urlencode
 
+from tfdbg_arrow.query.execution_window import ExecutionFilter
 from tfdbg_arrow.query.tensor_window import TensorFilter
 
 
@@ -86,7 +87,22 @@ def filter_parameters(filter_: TensorFilter) -> dict[str, object]:
         "graph": filter_.graph_id,
         "dtype": filter_.dtype,
         "scope": filter_.scope,
+        "execution": filter_.execution_index,
         "first_step": filter_.first_step,
         "last_step": filter_.last_step,
+        "bad": 1 if filter_.is_bad else None,
+    }
+
+
+def execution_filter_parameters(filter_: ExecutionFilter) -> dict[str, object]:
+    """Returns a filter as the parameters of the executions page."""
+    return {
+        "op_type": filter_.op_type,
+        "name": filter_.name,
+        "graph": filter_.graph_id,
+        "thread": filter_.thread_id,
+        "first_step": filter_.first_step,
+        "last_step": filter_.last_step,
+        "calls": 1 if filter_.is_call else None,
         "bad": 1 if filter_.is_bad else None,
     }

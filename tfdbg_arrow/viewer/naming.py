@@ -87,6 +87,23 @@ def duration_text(nanoseconds: int) -> str:
     return f"{minutes} min {int(seconds % 60)} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def offset_text(nanoseconds: int) -> str:
+    """Returns a time since the start of a run as `3.205 s`, `2:03.1`, `1:02:03`."""
+    seconds = abs(nanoseconds) / 1e9
+    sign = "-" if nanoseconds < 0 else ""
+    if seconds < 60:
+        return f"{sign}{seconds:.3f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{sign}{minutes}:{rest:02}.{int(seconds * 10) % 10}"
+    return f"{sign}{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def device_text(device_name: str) -> str:
+    """Returns a device's name without the job: `/job:localhost/replica:0/task:0/device:CPU:0` is `CPU:0`."""
+    return device_name.rpartition("/device:")[2] or device_name
+
+
 def command_text(command_line: str | None) -> str | None:
     """Returns a recorded command line as it was typed, or None where it is not known."""
     if command_line is None:

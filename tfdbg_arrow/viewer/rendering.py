@@ -23,7 +23,7 @@ from tfdbg_arrow.viewer.bars import bars, histogram_text
 from tfdbg_arrow.viewer.graph_drawing import draw
 from tfdbg_arrow.viewer.graph_links import GraphLinks
 from tfdbg_arrow.viewer.highlighting import highlighted
-from tfdbg_arrow.viewer.links import Links, Url, filter_parameters
+from tfdbg_arrow.viewer.links import Links, Url, execution_filter_parameters, filter_parameters
 from tfdbg_arrow.viewer.page import PageKind, Shell
 from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.sparkline import sparkline
@@ -51,6 +51,8 @@ def _environment() -> Environment:
         function_name=naming.short_function_name,
         time=naming.time_text,
         duration=naming.duration_text,
+        offset=naming.offset_text,
+        device=naming.device_text,
         command=naming.command_text,
         file_name=naming.file_name,
         number=lambda value: f"{value:,}",
@@ -70,6 +72,7 @@ def _environment() -> Environment:
         worst_text=diff_wording.worst_text,
         highlighted=lambda lines: highlighted([line.text for line in lines]),
         filter_parameters=filter_parameters,
+        execution_filter_parameters=execution_filter_parameters,
         count_pills=graph_words.count_pills,
         health_text=graph_words.health_text,
         output_text=graph_words.output_text,

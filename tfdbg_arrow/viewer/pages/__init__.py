@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from tfdbg_arrow.viewer.page import PageKind
-from tfdbg_arrow.viewer.pages import alerts, diff, graph, history, overview, provenance, runs, source, tensor, tensors
+from tfdbg_arrow.viewer.pages import (
+    alerts,
+    diff,
+    executions,
+    graph,
+    history,
+    overview,
+    provenance,
+    runs,
+    source,
+    tensor,
+    tensors,
+)
 
 PAGES: tuple[PageKind, ...] = (
     overview.PAGE,
     alerts.PAGE,
+    executions.PAGE,
     tensors.PAGE,
     graph.PAGE,
     source.PAGE,

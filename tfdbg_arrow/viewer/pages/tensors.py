@@ -6,20 +6,12 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.tensor_window import SCOPES, TensorFilter, TensorRow, first_of_step, next_bad, tensor_window
+from tfdbg_arrow.viewer.choices import GraphChoice, read_graph_choices, read_texts
 from tfdbg_arrow.viewer.page import PageKind, one_run
 from tfdbg_arrow.viewer.parameters import Parameters
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
-_MAX_CHOICES = 500
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphChoice:
-    """A graph to choose: its id and its name."""
-
-    graph_id: int
-    graph_name: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +58,7 @@ def read_tensors(
     first: int = 0,
     before: int | None = None,
     step: int | None = None,
+    place: int | None = None,
     limit: int = DEFAULT_LIMIT,
 ) -> TensorsPage:
     """Returns a window of the recorded tensors of a run.
@@ -77,6 +70,7 @@ def read_tensors(
         first: The window starts at this event_index, or the next that the filter leaves.
         before: It ends just before this event_index instead.
         step: It starts at this training step instead.
+        place: It starts instead where so many of the tensors that the filter leaves come before.
         limit: At most so many tensors, and no more than MAX_LIMIT.
     """
     filter_ = filter_ or TensorFilter()
@@ -87,7 +81,7 @@ def read_tensors(
     if run_id is not None:
         if step is not None:
             first, before = first_of_step(logdir, step, run_id=run_id) or 0, None
-        window = tensor_window(logdir, filter_, run_id=run_id, first=first, before=before, limit=limit)
+        window = tensor_window(logdir, filter_, run_id=run_id, first=first, before=before, place=place, limit=limit)
         rows, num_matching, num_before = window.rows, window.num_matching, window.num_before
         if rows:
             after_bad = next_bad(logdir, filter_, rows[-1].event_index, run_id=run_id)
@@ -101,25 +95,14 @@ def read_tensors(
         limit=limit,
         next_bad_event_index=after_bad,
         previous_bad_event_index=before_bad,
-        op_types=_texts(
+        op_types=read_texts(
             logdir,
             "SELECT op_type FROM graph_op WHERE run_id = ? UNION SELECT op_type FROM execution WHERE run_id = ?",
             run_id,
         ),
-        dtypes=_texts(logdir, "SELECT DISTINCT dtype FROM tensor_health WHERE run_id = ?", run_id),
-        graphs=tuple(
-            GraphChoice(graph_id=graph_id, graph_name=name)
-            for graph_id, name in logdir.rows(
-                f"SELECT graph_id, graph_name FROM graph WHERE run_id = ? ORDER BY graph_id LIMIT {_MAX_CHOICES}",
-                [run_id],
-            )
-        ),
+        dtypes=read_texts(logdir, "SELECT DISTINCT dtype FROM tensor_health WHERE run_id = ?", run_id),
+        graphs=read_graph_choices(logdir, run_id),
     )
-
-
-def _texts(logdir: Logdir, query: str, run_id: str | None) -> tuple[str, ...]:
-    rows = logdir.rows(f"SELECT * FROM ({query}) AS c ORDER BY 1 LIMIT {_MAX_CHOICES}", [run_id] * query.count("?"))
-    return tuple(str(row[0]) for row in rows if row[0] is not None)
 
 
 def _read(logdir: Logdir, parameters: Parameters) -> TensorsPage:
@@ -131,6 +114,7 @@ def _read(logdir: Logdir, parameters: Parameters) -> TensorsPage:
             graph_id=parameters.integer("graph"),
             dtype=parameters.text("dtype"),
             scope=parameters.choice("scope", SCOPES),
+            execution_index=parameters.integer("execution"),
             first_step=parameters.integer("first_step"),
             last_step=parameters.integer("last_step"),
             is_bad=parameters.flag("bad"),
@@ -139,8 +123,9 @@ def _read(logdir: Logdir, parameters: Parameters) -> TensorsPage:
         first=parameters.integer("at") or 0,
         before=parameters.integer("before"),
         step=parameters.integer("step"),
+        place=parameters.integer("place"),
         limit=parameters.integer("limit") or DEFAULT_LIMIT,
     )
 
 
-PAGE = PageKind(name="tensors", title="Tensors", key="t", read=_read)
+PAGE = PageKind(name="tensors", title="Tensors", key="t", read=_read, assets=("windows.css", "windows.js"))

@@ -29,11 +29,15 @@
     if (!items.length) return false;
     const active = document.activeElement;
     let at = items.indexOf(active);
-    if (at < 0 && active && active !== document.body && active.id !== "main") {
+    if (at < 0 && active && !active.matches("body, #main, [data-pane]")) {
       const before = items.filter((item) => active.compareDocumentPosition(item) & Node.DOCUMENT_POSITION_PRECEDING);
       at = by > 0 ? before.length - 1 : before.length;
     } else if (at < 0) {
-      at = by > 0 ? -1 : items.length;
+      const pane = document.querySelector("[data-pane]");
+      const top = pane ? Math.max(0, pane.getBoundingClientRect().top) : 0;
+      const seen = items.findIndex((item) => item.getBoundingClientRect().bottom > top);
+      if (by > 0) at = seen < 0 ? items.length : seen - 1;
+      else at = seen > 0 ? seen : items.length;
     }
     const next = items[at + by];
     if (!next) return false;
@@ -42,7 +46,7 @@
     return true;
   };
   const follow = (selector) => {
-    const link = document.querySelector(selector);
+    const link = document.querySelector(`${selector}:not([hidden])`);
     if (link) link.click();
     return Boolean(link);
   };
@@ -56,8 +60,9 @@
 
   let isGoing = false;
   const keys = {
-    j: () => move("[data-item]", 1),
-    k: () => move("[data-item]", -1),
+    // Past the last one, windows.js has more.
+    j: () => move("[data-item]", 1) || document.dispatchEvent(new CustomEvent("past-items", { detail: 1 })),
+    k: () => move("[data-item]", -1) || document.dispatchEvent(new CustomEvent("past-items", { detail: -1 })),
     n: () => (document.body.dataset.page === "tensor" || !move("[data-bad]", 1)) && follow("a[rel='next-bad']"),
     p: () => (document.body.dataset.page === "tensor" || !move("[data-bad]", -1)) && follow("a[rel='prev-bad']"),
     "[": () => follow("a[rel='prev']"),
@@ -74,7 +79,7 @@
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const target = event.target;
-    if (target.closest && target.closest("input, select, textarea, dialog[open]")) {
+    if (target.closest && target.closest("input:not([type='range']), select, textarea, dialog[open]")) {
       if (event.key === "Escape" && !target.closest("dialog")) target.blur();
       return;
     }

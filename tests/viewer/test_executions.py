@@ -1,0 +1,113 @@
+"""The timeline: windows of executions, one of them in detail, and runs that lack what it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.query.execution_window import ExecutionFilter
+from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.viewer.pages.executions import ExecutionsPage, read_executions
+
+from ..query.builder import CLEAN, NAN, RunBuilder
+from . import logdirs
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Executions 0 to 29, each a step; bad are 10 and 20."""
+    run = RunBuilder("run-a")
+    for number in range(30):
+        execution = run.execution("Mul" if number % 2 else "Log", outputs={number: "float32"})
+        run.eager(execution, {**(NAN if number in (10, 20) else CLEAN), "step": number}, tensor_id=number)
+        run.rows["execution"][-1]["step"] = number
+    return run.write(tmp_path_factory.mktemp("logdir"))
+
+
+def executions(path: Path, filter_: ExecutionFilter | None = None, **asked: Any) -> ExecutionsPage:
+    with open_logdir(path) as logdir:
+        return read_executions(logdir, filter_, run_id="run-a", **asked)
+
+
+def indexes(page: ExecutionsPage) -> list[int]:
+    return [row.execution_index for row in page.rows]
+
+
+def test_windows_know_what_is_before_and_after_them(path: Path) -> None:
+    page = executions(path, first=12, limit=4)
+    assert (indexes(page), page.num_before, page.num_after, page.num_matching) == ([12, 13, 14, 15], 12, 14, 30)
+    assert (page.previous_bad_execution_index, page.next_bad_execution_index) == (10, 20)
+    odd = executions(path, ExecutionFilter(op_type="Mul"), place=14)
+    assert (indexes(odd), odd.num_after, odd.previous_bad_execution_index) == ([29], 0, None)
+    assert indexes(executions(path, before=3)) == [0, 1, 2]
+
+
+def test_jumps_to_a_step(path: Path) -> None:
+    assert indexes(executions(path, step=25, limit=2)) == [25, 26]
+    assert indexes(executions(path, step=99)) == []
+
+
+def test_the_one_in_focus_stands_in_its_window(path: Path) -> None:
+    page = executions(path, focus=20, limit=12)
+    assert indexes(page) == list(range(12, 24))
+    assert page.focus is not None
+    assert (page.focus.previous_execution_index, page.focus.next_execution_index) == (19, 21)
+    filtered = executions(path, ExecutionFilter(is_bad=True), focus=20, first=0)
+    assert filtered.focus is not None
+    assert (indexes(filtered), filtered.focus.previous_execution_index) == ([10, 20], 10)
+    with pytest.raises(NoSuchPageError, match="execution 30 of run run-a was not recorded"):
+        executions(path, focus=30)
+
+
+def test_the_strip_is_of_the_whole_run_whatever_the_filter(path: Path) -> None:
+    strip = executions(path, ExecutionFilter(op_type="Mul")).strip
+    assert strip is not None
+    assert (strip.num_buckets, strip.num_executions, strip.num_bad) == (30, 30, 2)
+    assert [bucket.bucket for bucket in strip.buckets if bucket.bad_percent] == [10, 20]
+    assert (strip.buckets[7].first_execution_index, strip.buckets[7].first_step, strip.buckets[7].num_calls) == (
+        7,
+        7,
+        0,
+    )
+
+
+def test_a_call_in_detail_has_its_graph_its_stack_and_its_line(tmp_path: Path) -> None:
+    focus = executions(logdirs.log_of_zero(tmp_path), focus=0).focus
+    assert focus is not None
+    row = focus.execution
+    assert (row.graph_name, row.num_inside, row.num_bad_inside, row.is_bad) == ("loss", 6, 3, True)
+    assert [frame.owner for frame in focus.stack] == ["framework", "user"]
+    assert focus.source is not None
+    assert focus.source.frame.lineno == 9
+
+
+@pytest.mark.parametrize("mode", ["NO_TENSOR", "SHAPE", "CURT_HEALTH"])
+def test_a_run_whose_mode_did_not_count(mode: str, tmp_path: Path) -> None:
+    run = RunBuilder("run-a", tensor_debug_mode=mode)
+    flag = {"has_inf_or_nan": True} if mode == "CURT_HEALTH" else {}
+    run.eager(run.execution("Log", outputs={0: "float32"}), flag, tensor_id=0)
+    run.execution("Mul", outputs={1: "float32"})
+    page = executions(run.write(tmp_path), focus=0)
+    assert page.measures_health is (mode == "CURT_HEALTH")
+    assert [(row.num_recorded_outputs, row.is_bad) for row in page.rows] == [(1, mode == "CURT_HEALTH"), (0, False)]
+    assert page.focus is not None
+    assert [output.health is not None for output in page.focus.outputs] == [True]
+
+
+def test_a_run_without_executions_and_a_logdir_without_a_run_have_a_page(tmp_path: Path) -> None:
+    page = executions(logdirs.healthy(tmp_path))
+    assert (page.rows, page.strip, page.num_matching) == ((), None, 0)
+    with open_logdir(tmp_path) as logdir:
+        assert read_executions(logdir, run_id=None).rows == ()
+
+
+def test_a_run_of_many_threads_is_one_timeline(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    for thread_id in range(3000):
+        run.execution("Mul")
+        run.rows["execution"][-1]["thread_id"] = thread_id
+    page = executions(run.write(tmp_path), ExecutionFilter(thread_id=2999))
+    assert (indexes(page), page.num_matching) == ([2999], 1)

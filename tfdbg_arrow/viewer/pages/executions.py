@@ -1,0 +1,226 @@
+"""The timeline: the executions of a run in order, filtered and jumped through, and one of them in detail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tfdbg_arrow.query import Frame, Logdir, user_source
+from tfdbg_arrow.query.execution_tensors import ExecutionTensor, execution_tensors
+from tfdbg_arrow.query.execution_window import (
+    ExecutionFilter,
+    ExecutionRow,
+    execution_window,
+    first_execution_of_step,
+    next_execution,
+    read_execution,
+)
+from tfdbg_arrow.query.stacks import StackReader
+from tfdbg_arrow.viewer.choices import GraphChoice, read_graph_choices, read_texts
+from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
+from tfdbg_arrow.viewer.execution_strip import ExecutionStrip, read_execution_strip
+from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.viewer.page import PageKind, one_run
+from tfdbg_arrow.viewer.parameters import Parameters
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+NUM_ABOVE_FOCUS = 8
+"""Executions that stand above the one in focus, where the window is not asked for otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionDetail:
+    """One execution in detail.
+
+    Attributes:
+        execution: The execution.
+        inputs: The tensors that went in; at most MAX_TENSORS of `execution_tensors`.
+        outputs: Those that came out.
+        stack: The Python stack that executed it, innermost frame first.
+        source: The lines around the user's innermost frame.
+        previous_execution_index: The execution before it that the filter leaves; None for the first.
+        next_execution_index: The one after it; None for the last.
+    """
+
+    execution: ExecutionRow
+    inputs: tuple[ExecutionTensor, ...]
+    outputs: tuple[ExecutionTensor, ...]
+    stack: tuple[Frame, ...]
+    source: Excerpt | None
+    previous_execution_index: int | None
+    next_execution_index: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionsPage:
+    """A window of the executions of a run.
+
+    Attributes:
+        run_id: The run; None where the logdir holds none.
+        start_ns: When the run began, in nanoseconds since 1970-01-01T00:00:00Z.
+        measures_health: Whether the run's mode tells bad tensors from healthy ones.
+        filter: Which executions.
+        rows: The window, by execution_index.
+        num_matching: How many executions the filter leaves.
+        num_before: How many of them come before the window.
+        limit: How many executions a window has.
+        next_bad_execution_index: The first bad execution after the window.
+        previous_bad_execution_index: The last one before it.
+        strip: The whole run, without the filter; None where it executed nothing.
+        focus: The execution that was asked for.
+        op_types: Types and functions to choose from.
+        graphs: Graphs to choose from.
+    """
+
+    run_id: str | None
+    start_ns: int
+    measures_health: bool
+    filter: ExecutionFilter
+    rows: tuple[ExecutionRow, ...]
+    num_matching: int
+    num_before: int
+    limit: int
+    next_bad_execution_index: int | None
+    previous_bad_execution_index: int | None
+    strip: ExecutionStrip | None
+    focus: ExecutionDetail | None
+    op_types: tuple[str, ...]
+    graphs: tuple[GraphChoice, ...]
+
+    @property
+    def num_after(self) -> int:
+        """How many executions come after the window."""
+        return self.num_matching - self.num_before - len(self.rows)
+
+
+def read_executions(
+    logdir: Logdir,
+    filter_: ExecutionFilter | None = None,
+    *,
+    run_id: str | None,
+    first: int | None = None,
+    before: int | None = None,
+    step: int | None = None,
+    place: int | None = None,
+    focus: int | None = None,
+    limit: int = DEFAULT_LIMIT,
+) -> ExecutionsPage:
+    """Returns a window of the executions of a run.
+
+    Args:
+        logdir: The logdir.
+        filter_: Which executions; None: all.
+        run_id: The run; None where the logdir holds none.
+        first: The window starts at this execution_index, or the next that the filter leaves; None: a little above
+            `focus`, or at the first.
+        before: It ends just before this execution_index instead.
+        step: It starts at this training step instead.
+        place: It starts instead where so many of the executions that the filter leaves come before.
+        focus: The execution_index of one to give in detail.
+        limit: At most so many executions, and no more than MAX_LIMIT.
+
+    Raises:
+        NoSuchPageError: The run has no execution `focus`.
+    """
+    filter_ = filter_ or ExecutionFilter()
+    limit = max(1, min(limit, MAX_LIMIT))
+    run = next((run for run in logdir.runs() if run.run_id == run_id), None)
+    if run_id is None or run is None:
+        return _nothing(filter_, limit=limit)
+    if step is not None:
+        # Behind the last one where the step has none: the window then says so.
+        found = first_execution_of_step(logdir, step, run_id=run_id)
+        first, before = 2**63 - 1 if found is None else found, None
+    detail = None if focus is None else _detail(logdir, filter_, focus, run_id=run_id)
+    if focus is not None and first is None and before is None and place is None:
+        here = execution_window(logdir, filter_, run_id=run_id, first=focus, limit=1)
+        place = max(0, here.num_before - NUM_ABOVE_FOCUS)
+    window = execution_window(logdir, filter_, run_id=run_id, first=first or 0, before=before, place=place, limit=limit)
+    rows = window.rows
+    only_bad = replace(filter_, is_bad=True)
+    return ExecutionsPage(
+        run_id=run_id,
+        start_ns=run.wall_time_ns,
+        measures_health=run.measures_health,
+        filter=filter_,
+        rows=rows,
+        num_matching=window.num_matching,
+        num_before=window.num_before,
+        limit=limit,
+        next_bad_execution_index=(
+            next_execution(logdir, only_bad, rows[-1].execution_index, run_id=run_id) if rows else None
+        ),
+        previous_bad_execution_index=(
+            next_execution(logdir, only_bad, rows[0].execution_index, run_id=run_id, is_backwards=True)
+            if rows
+            else None
+        ),
+        strip=read_execution_strip(logdir, run_id=run_id),
+        focus=detail,
+        op_types=read_texts(logdir, "SELECT DISTINCT op_type FROM execution WHERE run_id = ?", run_id),
+        graphs=read_graph_choices(logdir, run_id),
+    )
+
+
+def _nothing(filter_: ExecutionFilter, *, limit: int) -> ExecutionsPage:
+    return ExecutionsPage(
+        run_id=None,
+        start_ns=0,
+        measures_health=False,
+        filter=filter_,
+        rows=(),
+        num_matching=0,
+        num_before=0,
+        limit=limit,
+        next_bad_execution_index=None,
+        previous_bad_execution_index=None,
+        strip=None,
+        focus=None,
+        op_types=(),
+        graphs=(),
+    )
+
+
+def _detail(logdir: Logdir, filter_: ExecutionFilter, execution_index: int, *, run_id: str) -> ExecutionDetail:
+    execution = read_execution(logdir, execution_index, run_id=run_id)
+    if execution is None:
+        raise NoSuchPageError(f"execution {execution_index} of run {run_id} was not recorded.")
+    inputs, outputs = execution_tensors(logdir, execution_index, run_id=run_id)
+    stack = StackReader(logdir, run_id=run_id).stack(execution.stack_trace_id)
+    return ExecutionDetail(
+        execution=execution,
+        inputs=inputs,
+        outputs=outputs,
+        stack=stack,
+        source=read_excerpt(logdir, user_source(stack), run_id=run_id),
+        previous_execution_index=next_execution(logdir, filter_, execution_index, run_id=run_id, is_backwards=True),
+        next_execution_index=next_execution(logdir, filter_, execution_index, run_id=run_id),
+    )
+
+
+def _read(logdir: Logdir, parameters: Parameters) -> ExecutionsPage:
+    return read_executions(
+        logdir,
+        ExecutionFilter(
+            op_type=parameters.text("op_type"),
+            name=parameters.text("name"),
+            graph_id=parameters.integer("graph"),
+            thread_id=parameters.integer("thread"),
+            first_step=parameters.integer("first_step"),
+            last_step=parameters.integer("last_step"),
+            is_call=parameters.flag("calls"),
+            is_bad=parameters.flag("bad"),
+        ),
+        run_id=one_run(logdir, parameters),
+        first=parameters.integer("at"),
+        before=parameters.integer("before"),
+        step=parameters.integer("step"),
+        place=parameters.integer("place"),
+        focus=parameters.integer("execution"),
+        limit=parameters.integer("limit") or DEFAULT_LIMIT,
+    )
+
+
+PAGE = PageKind(
+    name="executions", title="Timeline", key="x", read=_read, assets=("windows.css", "executions.css", "windows.js")
+)
