@@ -358,3 +358,25 @@ def test_unknown_names_are_errors(tmp_path: Path) -> None:
         alerts(logdir, run_id="nope")
     with pytest.raises(QueryError, match="cannot be read"):
         alerts(logdir, rules_directory=tmp_path / "missing")
+
+
+def test_a_measure_that_the_mode_has_not_is_said_to_be_unknown(tmp_path: Path) -> None:
+    """CURT_HEALTH tells that a tensor is bad, not in how many elements."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Log")
+    unknown = {name: None for name in NAN if name.startswith("num_")}
+    run.tensor(graph, "x", {**NAN, **unknown, "has_inf_or_nan": True})
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "own.sql").write_text(
+        "-- severity: info\n-- message: {value:.2%} of it\n-- One row is one bad tensor.\n"
+        "SELECT run_id, graph_id, op_name, op_type, output_slot, event_index AS first_event_index, "
+        "event_index AS last_event_index, 1 AS num_events, CAST(NULL AS DOUBLE) AS value "
+        "FROM tensor_health WHERE has_inf_or_nan\n"
+    )
+    with open_logdir(run.write(tmp_path / "logdir")) as logdir:
+        found = alerts(logdir, kinds=["nonfinite_origin", "own"], rules_directory=rules)
+    assert {alert.kind: alert.message.partition(".")[0] for alert in found.alerts} == {
+        "nonfinite_origin": "A bad value came up here: the first time in ? elements",
+        "own": "? of it",
+    }

@@ -197,14 +197,22 @@ def _sources(logdir: Logdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any
     return {found[place]: tuple(source) for place, *source in rows}
 
 
+class _Unknown:
+    """A measure that the recording's mode has not: what a message shows of it, in whatever format it asks for."""
+
+    def __format__(self, _: str) -> str:
+        return "?"
+
+
 def _alert(rule: Rule, given: Mapping[str, float], row: tuple[Any, ...]) -> Alert:
     facts = dict(zip(COLUMNS, row, strict=False))
     graph_name, file_path, lineno, func, code = row[len(COLUMNS) :]
+    value = _Unknown() if facts["value"] is None else facts["value"]
     return Alert(
         kind=rule.kind,
         severity=rule.severity,
         graph_name=graph_name,
-        message=rule.message.format(**{**rule.values(given), "value": facts["value"]}),
+        message=rule.message.format(**rule.values(given), value=value),
         source=None if file_path is None else Frame(file_path, lineno, func, code, "user"),
         **facts,
     )

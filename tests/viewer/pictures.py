@@ -1,0 +1,67 @@
+"""Takes the pictures of docs/ anew: PYTHONPATH=tests python -m viewer.pictures
+
+It trains the demo twice, with its bug and without, into one logdir, and looks at the pages in light and in dark.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from urllib.parse import urlencode
+
+from tfdbg_arrow.query import open_logdir
+
+from .browser import chromium, watched_page
+from .serving import TOKEN, serving
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ROOT / "docs" / "images"
+SIZE = {"width": 1280, "height": 860}
+_SETTLE_MS = 1200
+
+
+def record(logdir: Path) -> tuple[str, str]:
+    """Trains the demo twice; returns the run with the bug and the one without."""
+    for options in ([], ["--fix"]):
+        command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--logdir", str(logdir), *options]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with open_logdir(logdir) as opened:
+        bug, fixed = (run.run_id for run in opened.runs())
+    return bug, fixed
+
+
+def targets(logdir: Path, bug: str, fixed: str) -> dict[str, str]:
+    """Returns what each picture shows: its name, and the page's address."""
+    with open_logdir(logdir) as opened:
+        first = opened.first_nonfinite()
+    assert first is not None
+    tensor = {"run": bug, "graph": first.graph_id, "op": first.op_name}
+    return {
+        "overview": "/?" + urlencode({"run": bug}),
+        "graph": "/graph?" + urlencode(tensor),
+        "timeline": "/executions?" + urlencode({"run": bug}),
+        "history": "/history?" + urlencode({**tensor, "slot": 0}),
+        "diff": "/diff?" + urlencode({"run": bug, "other": fixed}),
+    }
+
+
+def main() -> None:
+    """Takes the pictures."""
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        logdir = Path(scratch) / "digits"
+        addresses = targets(logdir, *record(logdir))
+        with serving(logdir, timeout_s=120) as server, chromium() as browser:
+            for theme in ("light", "dark"):
+                with watched_page(browser, viewport=SIZE, color_scheme=theme) as page:
+                    page.goto(f"{server.url}/?token={TOKEN}", timeout=120_000)
+                    for name, address in addresses.items():
+                        page.goto(f"{server.url}{address}", timeout=120_000)
+                        page.wait_for_timeout(_SETTLE_MS)
+                        page.screenshot(path=IMAGES / f"{name}-{theme}.png")
+
+
+if __name__ == "__main__":
+    main()
