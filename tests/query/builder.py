@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tfdbg_arrow.schema.logdir_layout import (
     marker_text,
     part_path,
 )
+from tfdbg_arrow.writer.sink.digest import PartDigest
 
 START_NS = 1_700_000_000_000_000_000
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -309,8 +310,14 @@ class RunBuilder:
         self.next_event_index += 1
         return self.next_event_index - 1
 
-    def write(self, logdir: Path, *, parts: int = 1) -> Path:
-        """Writes the run into a logdir, its rows spread over so many parts a table; returns the logdir."""
+    def write(self, logdir: Path, *, parts: int = 1, digested: Collection[int] = ()) -> Path:
+        """Writes the run into a logdir, its rows spread over so many parts a table; returns the logdir.
+
+        Args:
+            logdir: Where.
+            parts: How many parts a table has.
+            digested: Numbers of the parts of tensor_health that have a digest.
+        """
         logdir.mkdir(parents=True, exist_ok=True)
         (logdir / MARKER_NAME).write_text(marker_text())
         lines = []
@@ -318,12 +325,22 @@ class RunBuilder:
             size = max(1, -(-len(rows) // parts))
             for number in range(parts):
                 part = rows[number * size : (number + 1) * size]
+                if name == "op_digest" and number in digested:
+                    part = self._digest(number, parts)
                 path = part_path(name, run_id=self.run_id, number=number)
                 lines.append(add_line(_write_part(logdir, path, name=name, rows=part)))
         manifest = logdir / manifest_path(self.run_id)
         manifest.parent.mkdir(exist_ok=True)
         manifest.write_text("".join(lines))
         return logdir
+
+    def _digest(self, number: int, parts: int) -> list[dict[str, Any]]:
+        rows = self.rows["tensor_health"]
+        size = max(1, -(-len(rows) // parts))
+        digest = PartDigest(self.run_id)
+        digest.add(pa.Table.from_pylist(rows[number * size : (number + 1) * size], arrow_schema("tensor_health")))
+        made: list[dict[str, Any]] = digest.table(number).to_pylist()
+        return made
 
 
 def _write_part(logdir: Path, path: str, *, name: str, rows: list[dict[str, Any]]) -> ManifestEntry:

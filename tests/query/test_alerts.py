@@ -6,12 +6,15 @@ import dataclasses
 import math
 import random
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Alerts, alerts, builtin_rules, open_logdir
@@ -260,11 +263,11 @@ def test_the_view_has_what_the_rules_find_with_their_defaults(tmp_path: Path) ->
 
 
 def findings(found: Alerts) -> list[tuple[object, ...]]:
-    """What was found; the last digits of a mean or a norm depend on the order of the sum."""
-    return [dataclasses.astuple(replace(alert, value=float(f"{alert.value:.9g}"))) for alert in found.alerts]
+    """What was found; the last digits of a mean or a norm depend on the order of the sum, and NaN equals nothing."""
+    return [(*dataclasses.astuple(replace(alert, value=0.0)), f"{alert.value:.9g}") for alert in found.alerts]
 
 
-def programs(logdir: Path) -> Path:
+def programs(logdir: Path, *, parts: int = 1, digested: Collection[int] = ()) -> Path:
     """Every case of every rule, each in a run of its own, and some runs with several at once."""
     builds = [build for case in CASES for build in (case[1], case[3])]
     for number in range(len(builds) + 10):
@@ -274,14 +277,24 @@ def programs(logdir: Path) -> Path:
             build(run)
         for row in run.rows["graph_op"] + run.rows["graph"] + run.rows["execution"]:
             row["stack_trace_id"] = 0
-        run.write(logdir)
+        run.write(logdir, parts=parts, digested=digested)
     return logdir
 
 
-def test_what_is_read_of_many_runs_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+DIGESTED = pytest.mark.parametrize(
+    ("parts", "digested"), [(1, ()), (1, {0}), (3, {0, 1, 2}), (3, {1})], ids=["none", "whole", "each", "mixed"]
+)
+
+
+@DIGESTED
+def test_what_is_read_of_many_runs_is_enough(
+    parts: int, digested: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parameters = {"growth_trend": {"growth": 50}}
-    with open_logdir(programs(tmp_path)) as logdir:
-        wholes = {limit: logdir.alerts(limit=limit, parameters=parameters) for limit in (0, 2, 100)}
+    with open_logdir(programs(tmp_path, parts=parts, digested=digested)) as logdir:
+        wholes = {
+            limit: logdir.alerts(limit=limit, parameters=parameters) for limit in ((100,) if digested else (0, 2, 100))
+        }
         monkeypatch.setattr("tfdbg_arrow.query.alert_scan._LARGE", 0)
         monkeypatch.setattr("tfdbg_arrow.query.alert_scan._MAX_RUNS", 7)
         monkeypatch.setattr("tfdbg_arrow.query.op_digests._BATCH_BYTES", 20_000)
@@ -289,7 +302,63 @@ def test_what_is_read_of_many_runs_is_enough(tmp_path: Path, monkeypatch: pytest
             scanned = logdir.alerts(limit=limit, parameters=parameters)
             assert (scanned.num_found, scanned.num_cut) == (whole.num_found, whole.num_cut)
             assert findings(scanned) == findings(whole)
-    assert all(wholes[0].num_found.values())
+    assert all(wholes[100].num_found.values())
+
+
+EXTREMES = st.sampled_from([0.0, 1e-200, 1e-9, 0.02, 0.9, 1.0, 30.0, 5e3, 1e38, 1e200])
+TENSORS = st.builds(
+    lambda mean, stddev, max_abs, zero, subnormal, size, is_bad: {
+        **numbers(mean=mean, stddev=stddev, max_abs=max_abs, size=size, zero=min(zero, size), subnormal=subnormal),
+        **({"has_inf_or_nan": True, "num_nan": 1} if is_bad else {}),
+    },
+    mean=EXTREMES,
+    stddev=EXTREMES,
+    max_abs=EXTREMES,
+    zero=st.sampled_from([0, 0, 99, 100]),
+    subnormal=st.sampled_from([0, 0, 30]),
+    size=st.sampled_from([100, 100, 100, 7, 1]),
+    is_bad=st.sampled_from([False] * 9 + [True]),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Some tensors of an op: a few different ones, again and again, and some at the end."""
+    common = draw(st.lists(TENSORS, min_size=1, max_size=4))
+    return common * draw(st.integers(1, 12)) + draw(st.lists(TENSORS, max_size=3))
+
+
+SERIES = st.builds(
+    lambda op_type, tensors, graph: series(op_type, tensors, graph=graph),
+    st.sampled_from(["Mul", "MatMul", "Relu", "Tanh", "Sigmoid", "ReadVariableOp"]),
+    histories(),
+    st.sampled_from(["model", "__backward_model_12"]),
+)
+
+
+# Without shrinking: an example takes seconds.
+@settings(
+    max_examples=5,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.lists(st.lists(SERIES, min_size=1, max_size=4), min_size=4, max_size=4))
+def test_written_digests_and_computed_ones_give_the_same_alerts(programs: list[list[Build]]) -> None:
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        for number, builds in enumerate(programs):
+            run = RunBuilder(f"run-{number}")
+            for build in builds:
+                build(run)
+            parts, digested = [(1, ()), (1, {0}), (3, {0, 1, 2}), (2, {1})][number]
+            run.write(Path(directory), parts=parts, digested=digested)
+        with open_logdir(directory) as logdir:
+            whole = logdir.alerts(limit=1000)
+            patch.setattr("tfdbg_arrow.query.alert_scan._LARGE", 0)
+            scanned = logdir.alerts(limit=1000)
+            assert scanned.num_found == whole.num_found
+            assert findings(scanned) == findings(whole)
 
 
 def test_a_run_that_went_on_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

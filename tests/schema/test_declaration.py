@@ -9,7 +9,7 @@ import pytest
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, Column, Table, Type, table
 from tfdbg_arrow.schema.document import declaration_digest
 
-DIGESTS = {"1.0": "fe8ce21d3994ffb5d5db9004c3ce1bb324d7e3e07f0301cda60f363eb2eb51e8"}
+DIGESTS = {"1.0": "78b54ba09f76530c5c19718a1c8749ca911f9d0609e1cd80052974dbcc1e7eaa"}
 """Of every format version that was released, and of the next one."""
 
 COLUMNS = [

@@ -55,7 +55,7 @@ class Candidates:
     """Which op outputs a built-in rule can find, by their digests: a condition that is necessary, not sufficient.
 
     Attributes:
-        select: A SELECT over `derived.op_digest` and the tables and views, with {name} for each parameter; it gives
+        select: A SELECT over `derived.op_extremes` and the tables and views, with {name} for each parameter; it gives
             run_id, graph_id, op_name, op_type and output_slot. Empty where the rule `is_of_bad`.
         is_of_bad: Whether the rule needs only the bad tensors, and finds something in every run that has one.
         is_by_graph: Whether the rule finds whole graphs, not outputs.

@@ -124,7 +124,7 @@ def _batches(logdir: Logdir) -> list[tuple[tuple[str, ...], list[str]]]:
     sizes = logdir.rows(
         f"SELECT c.run_id, coalesce(sum(d.num_tensors), 0) FROM (SELECT DISTINCT {', '.join(_KEY)} "
         "FROM derived.candidate) AS c "
-        "LEFT JOIN derived.op_digest AS d ON d.run_id = c.run_id AND d.graph_id IS NOT DISTINCT FROM c.graph_id "
+        "LEFT JOIN derived.op_extremes AS d ON d.run_id = c.run_id AND d.graph_id IS NOT DISTINCT FROM c.graph_id "
         "AND d.op_name IS NOT DISTINCT FROM c.op_name AND d.op_type IS NOT DISTINCT FROM c.op_type "
         "AND d.output_slot IS NOT DISTINCT FROM c.output_slot GROUP BY c.run_id"
     )

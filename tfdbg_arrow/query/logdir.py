@@ -221,9 +221,14 @@ class Logdir(Answers):
                 other._views.release()
             return scope
 
-    def of_runs(self, run_ids: Sequence[str]) -> _SubLogdir:
-        """Returns the logdir as if it held some runs only; close it when done."""
-        return _SubLogdir(self, run_ids)
+    def of_runs(self, run_ids: Sequence[str], *, only: Mapping[str, Iterable[str]] | None = None) -> _SubLogdir:
+        """Returns the logdir as if it held some runs only; close it when done.
+
+        Args:
+            run_ids: The runs.
+            only: By table, the parts of it that it is to show; tables that are not here are whole.
+        """
+        return _SubLogdir(self, run_ids, only=only)
 
     def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns what a reader made of the rows, made anew where the parts changed or others were used since.
@@ -523,13 +528,22 @@ class _SubLogdir(Logdir):
         whole: The logdir.
         run_ids: The runs.
         loads: Whether to read small tables into memory, of one run.
+        only: By table, the parts of it to show; tables that are not here are whole.
     """
 
-    def __init__(self, whole: Logdir, run_ids: Sequence[str], *, loads: bool = False) -> None:
+    def __init__(
+        self,
+        whole: Logdir,
+        run_ids: Sequence[str],
+        *,
+        loads: bool = False,
+        only: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
         self._whole, self._run_ids = whole, tuple(run_ids)
         self.questions = whole.questions
         self.path, self.storage_options = whole.path, whole.storage_options
         self._remote, self._check = whole._remote, whole._check
+        self._only = {table: frozenset(parts) for table, parts in (only or {}).items()}
         self._lock = whole._lock
         self._connection = whole._connection.cursor()
         self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case
@@ -585,10 +599,14 @@ class _SubLogdir(Logdir):
 
     def _take_from_whole(self) -> None:
         by_run = self._whole._runs_parts()
-        tables: dict[str, tuple[str, ...]] = {}
+        found: dict[str, list[str]] = {}
         for run_id in self._run_ids:
             for table, parts in by_run.get(run_id, {}).items():
-                tables[table] = (*tables.get(table, ()), *parts)
+                found.setdefault(table, []).extend(parts)
+        tables = {
+            table: tuple(part for part in parts if table not in self._only or part in self._only[table])
+            for table, parts in found.items()
+        }
         if tables != self._parts or self._remote is not None:
             self._take(tables)
 

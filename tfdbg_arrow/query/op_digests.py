@@ -1,76 +1,133 @@
-"""OpDigests: what every op output held over its whole run, in one row; read once for the parts that hold.
+"""OpDigests: what every op output held over its whole run, in one row.
 
 Alert rules look at all tensors of an output in the order of time, which is expensive for many runs, and find something
-in few. Extremes are cheap, and rule most outputs out.
+in few. Extremes are cheap, and rule most outputs out. The table op_digest has them for most parts of tensor_health; the
+rows of the others are read once for as long as these parts hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tfdbg_arrow.schema.logdir_layout import part_number
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.logdir import Logdir
 
-_EXTREMES = """\
+_LARGEST = "CAST(1.7976931348623157e308 AS DOUBLE)"
+_SQUARE = "(mean_finite * mean_finite + stddev_finite * stddev_finite)"
+_SLOPE = "(mean_finite - mean_finite * mean_finite - stddev_finite * stddev_finite)"
+_IS_NORM = "(scope = 'graph' AND mean_finite IS NOT NULL AND NOT has_inf_or_nan)"
+_LOG = "ln(CASE WHEN max_abs_finite > 0 THEN max_abs_finite END)"
+_OUTPUT = ("run_id", "graph_id", "op_name", "op_type", "output_slot")
+
+
+def _cut(value: str) -> str:
+    return (
+        f"CASE WHEN {value} > {_LARGEST} THEN {_LARGEST} WHEN {value} < -{_LARGEST} THEN -{_LARGEST} ELSE {value} END"
+    )
+
+
+_NORM = _cut(f"CASE WHEN {_IS_NORM} THEN sqrt(size * {_SQUARE}) END")
+DIGEST = {
+    "num_tensors": ("count(*)", "sum"),
+    "num_bad_tensors": ("CAST(sum(CASE WHEN has_inf_or_nan THEN 1 ELSE 0 END) AS BIGINT)", "sum"),
+    "min_size": ("min(size)", "min"),
+    "max_size": ("max(size)", "max"),
+    "min_shape": ("min(array_to_string(shape, ','))", "min"),
+    "max_shape": ("max(array_to_string(shape, ','))", "max"),
+    "max_nonzero": ("max(CASE WHEN size > 1 THEN size - num_zero END)", "max"),
+    "max_zero_share": ("max(CASE WHEN size > 0 THEN CAST(num_zero AS DOUBLE) / size END)", "max"),
+    "max_subnormal": ("max(num_subnormal)", "max"),
+    "max_magnitude": ("max(max_abs_finite)", "max"),
+    "num_logs": (f"count({_LOG})", "sum"),
+    "sum_log": (f"sum({_LOG})", "sum"),
+    "sum_log_square": (f"sum({_LOG} * {_LOG})", "sum"),
+    "min_square": (f"min({_cut(_SQUARE)})", "min"),
+    "max_square": (f"max({_cut(_SQUARE)})", "max"),
+    "min_stddev": ("min(stddev_finite)", "min"),
+    "max_stddev": ("max(stddev_finite)", "max"),
+    "min_slope": (f"min({_cut(_SLOPE)})", "min"),
+    "num_norms": (f"CAST(sum(CASE WHEN {_IS_NORM} THEN 1 ELSE 0 END) AS BIGINT)", "sum"),
+    "min_norm": (f"min({_NORM})", "min"),
+    "max_norm": (f"max({_NORM})", "max"),
+    # It depends on the order of time, and takes as long to compute as the rule itself.
+    "max_norm_jump": ("CAST(NULL AS DOUBLE)", "max"),
+}
+"""Column of op_digest: how it comes of the tensors, and of other digests."""
+COMPUTED = (
+    f"SELECT CAST(NULL AS BIGINT) AS part_number, {', '.join(_OUTPUT)}, dtype, "
+    f"{', '.join(f'{made} AS {name}' for name, (made, _) in DIGEST.items())} "
+    f"FROM tensor_health GROUP BY {', '.join(_OUTPUT)}, dtype"
+)
+"""What op_digest would have, for any tensors."""
+_WRITTEN = (
+    "WITH live AS (SELECT unnest(?) AS run_id, unnest(CAST(? AS BIGINT[])) AS part_number) "
+    f"SELECT d.part_number, {', '.join(f'd.{name}' for name in (*_OUTPUT, 'dtype', *DIGEST))} FROM op_digest AS d "
+    "JOIN live AS l ON l.run_id = d.run_id AND l.part_number = d.part_number"
+)
+"""What op_digest has, for some parts."""
+_EXTREMES = f"""\
 SELECT
-    run_id, graph_id, op_name, op_type, output_slot,
-    count(*) AS num_tensors,
-    sum(CASE WHEN has_inf_or_nan THEN 1 ELSE 0 END) AS num_bad,
-    max(CASE WHEN size > 1 THEN size - num_zero END) AS most_nonzero,
-    max(CASE WHEN size > 0 THEN CAST(num_zero AS DOUBLE) / size END) AS most_zero_share,
-    max(num_subnormal) AS most_subnormal,
-    max(max_abs_finite) AS max_magnitude,
-    min(CASE WHEN max_abs_finite > 0 THEN max_abs_finite END) AS min_magnitude,
-    max(mean_finite * mean_finite + stddev_finite * stddev_finite) AS max_square,
-    min(mean_finite * mean_finite + stddev_finite * stddev_finite) AS min_square,
-    max(stddev_finite) AS max_stddev,
-    min(stddev_finite) AS min_stddev,
-    max(size) AS max_size,
-    min(size) AS min_size,
-    max(hash(shape)) AS max_shape,
-    min(hash(shape)) AS min_shape,
-    stddev_pop(CASE WHEN max_abs_finite > 0 THEN ln(max_abs_finite) END) AS stddev_log
-FROM tensor_health
-GROUP BY run_id, graph_id, op_name, op_type, output_slot"""
-_DIGEST = f"""\
-SELECT d.*, g.op_name IS NOT NULL AS is_gradient
-FROM (
-{_EXTREMES}
-) AS d
-LEFT JOIN gradient_op AS g ON g.run_id = d.run_id AND g.graph_id = d.graph_id AND g.op_name = d.op_name"""
+    {", ".join(f"d.{name}" for name in _OUTPUT)},
+    {", ".join(f"{merged}(d.{name}) AS {name}" for name, (_, merged) in DIGEST.items() if name != "max_norm_jump")},
+    CASE WHEN count(*) = 1 THEN max(d.max_norm_jump) END AS max_norm_jump,
+    max(d.max_magnitude / CASE d.dtype
+        WHEN 'float16' THEN CAST(65504 AS DOUBLE)
+        WHEN 'bfloat16' THEN CAST(3.3895313892515355e38 AS DOUBLE)
+        WHEN 'float32' THEN CAST(3.4028234663852886e38 AS DOUBLE)
+        WHEN 'complex64' THEN CAST(3.4028234663852886e38 AS DOUBLE)
+        WHEN 'float64' THEN CAST(1.7976931348623157e308 AS DOUBLE)
+        WHEN 'complex128' THEN CAST(1.7976931348623157e308 AS DOUBLE)
+        WHEN 'float8_e5m2' THEN CAST(57344 AS DOUBLE)
+        WHEN 'float8_e4m3fn' THEN CAST(448 AS DOUBLE)
+    END) AS max_share_of_range,
+    bool_or(g.op_name IS NOT NULL) AS is_gradient
+FROM derived.digest AS d
+LEFT JOIN gradient_op AS g ON g.run_id = d.run_id AND g.graph_id = d.graph_id AND g.op_name = d.op_name
+GROUP BY {", ".join(f"d.{name}" for name in _OUTPUT)}"""
+"""One row is an op output in its whole run. A jump is known where one digest tells of all its tensors."""
 _UPDATES = """\
+WITH input AS MATERIALIZED (
+    SELECT run_id, graph_id, op_name, input_index, source_op_name, source_output_slot
+    FROM graph_op_input
+    WHERE NOT is_control
+)
 SELECT DISTINCT
     w.run_id, w.graph_id,
     w_value.source_op_name AS u_name, w_value.source_output_slot AS u_slot,
     r.op_name AS v_name
 FROM graph_op AS w
-JOIN graph_op_input AS w_resource
+JOIN input AS w_resource
     ON w_resource.run_id = w.run_id AND w_resource.graph_id = w.graph_id AND w_resource.op_name = w.op_name
-    AND w_resource.input_index = 0 AND NOT w_resource.is_control
-JOIN graph_op_input AS w_value
+    AND w_resource.input_index = 0
+JOIN input AS w_value
     ON w_value.run_id = w.run_id AND w_value.graph_id = w.graph_id AND w_value.op_name = w.op_name
-    AND w_value.input_index = 1 AND NOT w_value.is_control
-JOIN graph_op_input AS r_resource
+    AND w_value.input_index = 1
+JOIN input AS r_resource
     ON r_resource.run_id = w.run_id AND r_resource.graph_id = w.graph_id
-    AND r_resource.source_op_name = w_resource.source_op_name AND NOT r_resource.is_control
-JOIN graph_op AS r
+    AND r_resource.source_op_name = w_resource.source_op_name
+JOIN derived.op_extremes AS r
     ON r.run_id = w.run_id AND r.graph_id = w.graph_id AND r.op_name = r_resource.op_name
     AND r.op_type = 'ReadVariableOp'
 WHERE w.op_type IN ('AssignAddVariableOp', 'AssignSubVariableOp')"""
-"""One row is a value that is added to a variable in a graph (u), and a read of that variable there (v)."""
-_DERIVED = {"op_digest": _DIGEST, "weight_update": _UPDATES}
+"""One row is a value that is added to a variable in a graph (u), and a recorded read of that variable there (v)."""
+_DERIVED = {"op_extremes": _EXTREMES, "weight_update": _UPDATES}
 _BATCH = 100
 _BATCH_BYTES = 64_000_000
-"""Runs that are digested at a time, and about the bytes of their parts: it bounds the memory, which grows with outputs,
-and what an interrupt loses."""
+"""Runs of which tensors are read at a time, and about the bytes of their parts: it bounds the memory, which grows with
+outputs."""
+_LARGE_BATCH = 2_000
+"""Runs of which digests are read at a time."""
+_Parts = tuple[str, ...]
 
 
 class OpDigests:
-    """The tables `derived.op_digest` and `derived.weight_update`.
+    """The tables `derived.op_extremes` and `derived.weight_update`.
 
-    A part never changes, so what was read of a run holds as long as its parts of tensor_health do.
+    A part never changes, so what is known of a run holds as long as its parts do.
 
     Args:
         logdir: The logdir.
@@ -78,32 +135,82 @@ class OpDigests:
 
     def __init__(self, logdir: Logdir) -> None:
         self._logdir = logdir
-        self._known: dict[str, tuple[str, ...]] = {}
+        self._known: dict[str, tuple[_Parts, _Parts]] = {}
+        self._is_made = False
 
     def update(self) -> None:
-        """Makes the table hold what the parts that hold now do."""
-        logdir = self._logdir
-        logdir.fetch("tensor_health")
-        parts = logdir.parts_by_run("tensor_health")
-        if not self._known:
-            logdir.rows("CREATE SCHEMA IF NOT EXISTS derived")
-            for name, select in _DERIVED.items():
-                logdir.rows(f"CREATE OR REPLACE TABLE derived.{name} AS {select} LIMIT 0")
-        outdated = [run_id for run_id, known in self._known.items() if parts.get(run_id) != known]
-        for run_id in outdated:
-            del self._known[run_id]
-        if outdated:
+        """Makes the tables hold what the parts that hold now do."""
+        self._logdir.fetch("tensor_health", "op_digest")
+        self._make()
+        while True:
+            parts = self._parts()
+            outdated = [run_id for run_id, known in self._known.items() if parts.get(run_id) != known]
+            for run_id in outdated:
+                del self._known[run_id]
+            self._remove(outdated)
+            unknown = sorted(run_id for run_id in parts if run_id not in self._known)
+            for start in range(0, len(unknown), _LARGE_BATCH):
+                batch = {run_id: parts[run_id] for run_id in unknown[start : start + _LARGE_BATCH]}
+                self._digest(batch)
+                self._known.update(batch)
+            if self._parts() == parts:  # else parts were replaced meanwhile: some rows were read twice or not at all
+                return
+
+    def _parts(self) -> dict[str, tuple[_Parts, _Parts]]:
+        digests = self._logdir.parts_by_run("op_digest")
+        return {
+            run_id: (parts, digests.get(run_id, ()))
+            for run_id, parts in self._logdir.parts_by_run("tensor_health").items()
+        }
+
+    def _make(self) -> None:
+        if not self._is_made:
+            self._logdir.rows("CREATE SCHEMA IF NOT EXISTS derived")
+            for name, select in {"digest": COMPUTED, **_DERIVED}.items():
+                self._logdir.rows(f"CREATE OR REPLACE TABLE derived.{name} AS {select} LIMIT 0")
+            self._is_made = True
+
+    def _remove(self, run_ids: Sequence[str]) -> None:
+        if run_ids:
             for name in _DERIVED:
-                logdir.rows(f"DELETE FROM derived.{name} WHERE run_id IN (SELECT unnest(?))", [outdated])
-        unknown = sorted(run_id for run_id in parts if run_id not in self._known)
-        for batch in _batches({run_id: parts[run_id] for run_id in unknown}):
-            with logdir.of_runs(batch) as runs:
-                for name, select in _DERIVED.items():
-                    runs.rows(f"INSERT INTO derived.{name} {select}")
-            self._known.update({run_id: parts[run_id] for run_id in batch})
+                self._logdir.rows(f"DELETE FROM derived.{name} WHERE run_id IN (SELECT unnest(?))", [list(run_ids)])
+
+    def _digest(self, parts: Mapping[str, tuple[_Parts, _Parts]]) -> None:
+        """Adds some runs."""
+        self._logdir.rows("DELETE FROM derived.digest")
+        self._remove(list(parts))  # what was there when it was interrupted
+        left = {run_id: of_run for run_id, (of_run, _) in parts.items()}
+        if any(digests for _, digests in parts.values()):
+            left = self._take_written(left)
+        for batch in _batches({run_id: of_run for run_id, of_run in left.items() if of_run}):
+            rest = [part for run_id in batch for part in left[run_id]]
+            with self._logdir.of_runs(batch, only={"tensor_health": rest}) as runs:
+                runs.rows(f"INSERT INTO derived.digest {COMPUTED}")
+        with self._logdir.of_runs(list(parts)) as runs:
+            for name, select in _DERIVED.items():
+                runs.rows(f"INSERT INTO derived.{name} {select}")
+        self._logdir.rows("DELETE FROM derived.digest")
+
+    def _take_written(self, parts: Mapping[str, _Parts]) -> dict[str, _Parts]:
+        """Takes the digests of parts, and returns the parts without any.
+
+        A digest without rows does not count: it is the part that each table has from the start.
+        """
+        numbers = [(run_id, part_number(part)) for run_id, of_run in parts.items() for part in of_run]
+        with self._logdir.of_runs(list(parts)) as runs:
+            runs.rows(
+                f"INSERT INTO derived.digest {_WRITTEN}",
+                [[run_id for run_id, _ in numbers], [number for _, number in numbers]],
+            )
+        digested = self._logdir.rows("SELECT DISTINCT run_id, part_number FROM derived.digest")
+        known = set(digested)
+        return {
+            run_id: tuple(part for part in of_run if (run_id, part_number(part)) not in known)
+            for run_id, of_run in parts.items()
+        }
 
 
-def _batches(parts: dict[str, tuple[str, ...]]) -> Iterator[list[str]]:
+def _batches(parts: Mapping[str, _Parts]) -> Iterator[list[str]]:
     """Yields the runs, some at a time."""
     batch: list[str] = []
     filled = 0

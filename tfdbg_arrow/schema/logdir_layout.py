@@ -87,6 +87,18 @@ def part_path(table_name: str, *, run_id: str, number: int) -> str:
     return f"{part_directory(table_name, run_id=run_id)}/part-{number:06d}.parquet"
 
 
+def part_number(path: str) -> int:
+    """Returns the number of a part by its path.
+
+    Raises:
+        ValueError: It is no part's path.
+    """
+    match = _PART_NAME.fullmatch(path.rsplit("/", 1)[-1])
+    if match is None:
+        raise ValueError(f"{path} is no part's path, expected one that ends in part-<number>.parquet")
+    return int(match[1])
+
+
 def temporary_path(table_name: str, *, run_id: str, number: int) -> str:
     """Returns the path of a part that is still being written: outside of the table's directory.
 

@@ -884,6 +884,198 @@ TENSOR_HEALTH = Table(
     ),
 )
 
+OP_DIGEST = Table(
+    name="op_digest",
+    row=(
+        "What one op output held in one part of tensor_health, its tensors of one dtype together: extremes and sums, "
+        "by which a reader can leave out what it cannot find anything in."
+    ),
+    key=("run_id", "part_number", "digest_index"),
+    columns=(
+        _RUN_ID,
+        Column(
+            id=2,
+            name="part_number",
+            type=_T.BIGINT,
+            doc="Number of the part of tensor_health; the same as that of the row's own part.",
+        ),
+        Column(id=3, name="digest_index", type=_T.BIGINT, doc="Which row of the part's digest, from 0."),
+        Column(
+            id=4,
+            name="graph_id",
+            type=_T.BIGINT,
+            nullable=True,
+            references="graph.graph_id",
+            doc="The graph that holds the op; NULL outside graphs.",
+        ),
+        Column(
+            id=5,
+            name="op_name",
+            type=_T.VARCHAR,
+            nullable=True,
+            references="graph_op.op_name",
+            doc="The op in that graph; NULL outside graphs.",
+        ),
+        Column(
+            id=6,
+            name="op_type",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Op type, or the function's runtime name; NULL for external.",
+        ),
+        Column(
+            id=7,
+            name="output_slot",
+            type=_T.INTEGER,
+            nullable=True,
+            doc="Which output of the op, from 0; NULL for external.",
+        ),
+        Column(
+            id=8,
+            name="dtype",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Dtype, by TensorFlow's name; NULL where an import does not know it.",
+        ),
+        Column(id=9, name="num_tensors", type=_T.BIGINT, doc="Rows of tensor_health."),
+        Column(
+            id=10,
+            name="num_bad_tensors",
+            type=_T.BIGINT,
+            doc="Tensors for which has_inf_or_nan is true.",
+        ),
+        Column(
+            id=11,
+            name="min_size",
+            type=_T.BIGINT,
+            nullable=True,
+            unit="elements",
+            doc="Least size; NULL where none is measured.",
+        ),
+        Column(
+            id=12,
+            name="max_size",
+            type=_T.BIGINT,
+            nullable=True,
+            unit="elements",
+            doc="Greatest size; NULL as min_size.",
+        ),
+        Column(
+            id=13,
+            name="min_shape",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Least shape as text, as `32,64`, by the bytes; empty: a scalar; NULL where none is measured.",
+        ),
+        Column(id=14, name="max_shape", type=_T.VARCHAR, nullable=True, doc="Greatest of them; NULL as min_shape."),
+        Column(
+            id=15,
+            name="max_nonzero",
+            type=_T.BIGINT,
+            nullable=True,
+            unit="elements",
+            doc="Greatest size - num_zero of tensors of more than one element; NULL where there is none.",
+        ),
+        Column(
+            id=16,
+            name="max_zero_share",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc="Greatest num_zero / size; NULL where there is none.",
+        ),
+        Column(
+            id=17,
+            name="max_subnormal",
+            type=_T.BIGINT,
+            nullable=True,
+            unit="elements",
+            doc="Greatest num_subnormal; NULL where none is measured.",
+        ),
+        Column(
+            id=18,
+            name="max_magnitude",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc="Greatest max_abs_finite; NULL where there is none.",
+        ),
+        Column(
+            id=19,
+            name="num_logs",
+            type=_T.BIGINT,
+            doc="Tensors with max_abs_finite above 0.",
+        ),
+        Column(
+            id=20,
+            name="sum_log",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc="Sum of ln(max_abs_finite) over these; NULL where there is none.",
+        ),
+        Column(
+            id=21,
+            name="sum_log_square",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc="Sum of the squares of these logarithms; NULL as sum_log.",
+        ),
+        Column(
+            id=22,
+            name="min_square",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc=(
+                "Least mean square, mean_finite * mean_finite + stddev_finite * stddev_finite, cut to the range of "
+                "DOUBLE; NULL where there is none."
+            ),
+        ),
+        Column(id=23, name="max_square", type=_T.DOUBLE, nullable=True, doc="Greatest of them; NULL as min_square."),
+        Column(
+            id=24,
+            name="min_stddev",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc="Least stddev_finite; NULL where there is none.",
+        ),
+        Column(
+            id=25, name="max_stddev", type=_T.DOUBLE, nullable=True, doc="Greatest stddev_finite; NULL as min_stddev."
+        ),
+        Column(
+            id=26,
+            name="min_slope",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc=(
+                "Least mean of y - y * y over the elements y: mean_finite less the mean square, cut to the range of "
+                "DOUBLE; NULL where there is none."
+            ),
+        ),
+        Column(
+            id=27,
+            name="num_norms",
+            type=_T.BIGINT,
+            doc="Tensors of scope `graph` that have a mean_finite and for which has_inf_or_nan is false.",
+        ),
+        Column(
+            id=28,
+            name="min_norm",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc="Least Euclidean norm of these, the root of size times mean square, cut too; NULL where there is none.",
+        ),
+        Column(id=29, name="max_norm", type=_T.DOUBLE, nullable=True, doc="Greatest of them; NULL as min_norm."),
+        Column(
+            id=30,
+            name="max_norm_jump",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc=(
+                "How many times the mean of the ten of these before it in the part a norm is, at most; 0 where none "
+                "has ten before it with a mean above 0; NULL where that is not known."
+            ),
+        ),
+    ),
+)
+
 TENSOR_VALUE = Table(
     name="tensor_value",
     row="The elements of one recorded tensor.",
@@ -1053,6 +1245,7 @@ TABLES: tuple[Table, ...] = (
     EXECUTION_INPUT,
     EXECUTION_OUTPUT,
     TENSOR_HEALTH,
+    OP_DIGEST,
     TENSOR_VALUE,
     MARK,
     CAPTURE_STAT,

@@ -1,4 +1,4 @@
 SELECT run_id, graph_id, op_name, op_type, output_slot
-FROM derived.op_digest
-WHERE most_nonzero = 0 AND num_tensors >= {min_events} AND graph_id IS NOT NULL
+FROM derived.op_extremes
+WHERE max_nonzero = 0 AND num_tensors >= {min_events} AND graph_id IS NOT NULL
     AND op_type NOT IN ('BroadcastTo', 'Const', 'Fill', 'ReadVariableOp', 'Zeros', 'ZerosLike')

@@ -1,3 +1,3 @@
 SELECT run_id, graph_id, op_name, op_type, output_slot
-FROM derived.op_digest
-WHERE op_type IN ('Relu', 'Relu6') AND most_zero_share >= {share} AND num_tensors >= {min_events}
+FROM derived.op_extremes
+WHERE op_type IN ('Relu', 'Relu6') AND max_zero_share >= {share} AND num_tensors >= {min_events}

@@ -1,7 +1,11 @@
--- The mean of any norms is at least the least of them. The factor allows for rounding.
+-- Where no jump is known: the mean of any norms is at least the least of them. The factor allows for rounding. A norm beyond
+-- the range of DOUBLE is infinite to the rule, and cut in the digest.
 SELECT run_id, graph_id, op_name, op_type, output_slot
-FROM derived.op_digest
+FROM derived.op_extremes
 WHERE is_gradient
-    AND num_tensors > 10
-    AND max_square > 0
-    AND max_size * max_square >= CAST(0.999 AS DOUBLE) * {growth} * {growth} * min_size * min_square
+    AND num_norms > 10
+    AND (
+        max_norm_jump >= CAST(0.999 AS DOUBLE) * {growth}
+        OR max_norm_jump IS NULL
+            AND (max_norm >= CAST(0.999 AS DOUBLE) * {growth} * min_norm OR max_norm >= 1e300 OR max_norm IS NULL)
+    )

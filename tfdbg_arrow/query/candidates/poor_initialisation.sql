@@ -1,5 +1,5 @@
 SELECT run_id, graph_id, op_name, op_type, output_slot
-FROM derived.op_digest
+FROM derived.op_extremes
 WHERE op_type IN ('BatchMatMulV2', 'Conv2D', 'Conv3D', 'DepthwiseConv2dNative', 'MatMul')
     AND max_size > 1
     AND NOT is_gradient

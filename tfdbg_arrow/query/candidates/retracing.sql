@@ -6,4 +6,4 @@ WITH named AS (
 SELECT g.run_id, g.graph_id, d.op_name, d.op_type, d.output_slot
 FROM named AS n
 JOIN graph AS g ON g.run_id = n.run_id AND g.graph_name = n.graph_name
-LEFT JOIN derived.op_digest AS d ON d.run_id = g.run_id AND d.graph_id = g.graph_id
+LEFT JOIN derived.op_extremes AS d ON d.run_id = g.run_id AND d.graph_id = g.graph_id

@@ -1,7 +1,7 @@
 -- Reads that may never have changed, and for each run one that did, where there is one: the rule asks for that too.
 WITH reads AS (
     SELECT *, min_stddev = max_stddev AND min_square = max_square AS may_be_unchanged
-    FROM derived.op_digest
+    FROM derived.op_extremes
     WHERE op_type = 'ReadVariableOp' AND max_size > 1 AND max_square IS NOT NULL
 ),
 suspects AS (

@@ -1,3 +1,3 @@
 SELECT run_id, graph_id, op_name, op_type, output_slot
-FROM derived.op_digest
+FROM derived.op_extremes
 WHERE is_gradient AND max_magnitude <= {limit} AND max_magnitude > 0 AND num_tensors >= {min_events}

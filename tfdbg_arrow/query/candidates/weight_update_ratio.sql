@@ -1,15 +1,16 @@
--- Both the value that is added and the variable as it is read. The factor allows for rounding.
+-- Both the value that is added and the variable as it is read. The factor allows for rounding; what is cut to
+-- the range of DOUBLE, for infinite squares.
 WITH large AS (
     SELECT p.run_id, p.graph_id, p.u_name, p.u_slot, p.v_name
     FROM derived.weight_update AS p
-    JOIN derived.op_digest AS u
+    JOIN derived.op_extremes AS u
         ON u.run_id = p.run_id AND u.graph_id = p.graph_id AND u.op_name = p.u_name AND u.output_slot = p.u_slot
-    JOIN derived.op_digest AS v
+    JOIN derived.op_extremes AS v
         ON v.run_id = p.run_id AND v.graph_id = p.graph_id AND v.op_name = p.v_name AND v.output_slot = 0
-    WHERE u.max_square >= CAST(0.999 AS DOUBLE) * {limit} * {limit} * v.min_square
+    WHERE u.max_square >= CAST(0.999 AS DOUBLE) * {limit} * {limit} * v.min_square OR u.max_square >= 1e300
 )
 SELECT d.run_id, d.graph_id, d.op_name, d.op_type, d.output_slot
-FROM derived.op_digest AS d
+FROM derived.op_extremes AS d
 JOIN (
     SELECT run_id, graph_id, u_name AS op_name, u_slot AS output_slot FROM large
     UNION

@@ -296,6 +296,7 @@ class _Import:
         for row in stats:
             self._rows.add_row("capture_stat", row)
         self._rows.flush()
+        self._parts.digest()
         old = [entry.path for entry in self._parts.parts("run")]
         self._parts.replace(old, {"run": self._run_table(is_finished=True)})
         return ImportedRun(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tfdbg_arrow.schema.logdir_layout import ManifestEntry, add_line
 from tfdbg_arrow.writer.sink.convert import EVENT_TABLES
+from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE
 
 
 @dataclass(kw_only=True, eq=False)
@@ -36,12 +37,12 @@ class Drop:
 
     @property
     def lost_rows(self) -> dict[str, int]:
-        """How many rows are lost, by table."""
+        """How many rows are lost, by table; a digest's are none, since they tell only of others."""
         lost: dict[str, int] = {}
         for sign, entries in ((1, self.removed), (-1, self.restored)):
             for entry in entries:
                 lost[entry.table] = lost.get(entry.table, 0) + sign * entry.rows
-        return {table: rows for table, rows in lost.items() if rows > 0}
+        return {table: rows for table, rows in lost.items() if rows > 0 and table != DIGEST_TABLE}
 
 
 class RemoteRun:
@@ -160,7 +161,7 @@ class RemoteRun:
         for change in self._pending:
             entries = change.adds.values()
             if any(entry.rows and entry.path not in self._sent for entry in entries) and all(
-                entry.table in EVENT_TABLES for entry in entries
+                entry.table in (*EVENT_TABLES, DIGEST_TABLE) for entry in entries
             ):
                 return Drop(removed=tuple(entries), restored=tuple(change.removes.values()))
         return None

@@ -22,10 +22,12 @@ from tfdbg_arrow.schema.logdir_layout import (
     ManifestEntry,
     add_line,
     manifest_path,
+    part_number,
     part_path,
     replace_line,
     temporary_path,
 )
+from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE, DIGESTED_TABLE, PartDigest
 from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_row_groups
 
 TARGET_ROWS = 5_000_000
@@ -47,6 +49,8 @@ class _Part:
 
 class PartWriter:
     """Writes the parts of one run. Not thread-safe: its caller serialises.
+
+    Parts of tensor_health that are not merged again get a part of op_digest with the same number, which goes with them.
 
     Args:
         logdir: The logdir.
@@ -178,7 +182,7 @@ class PartWriter:
         return tuple(self._parts)
 
     def compact(self, table: str) -> None:
-        """Merges the parts of a table into few large ones.
+        """Merges the parts of a table into few large ones, and digests them where the table is one that is digested.
 
         Raises:
             OSError: Some parts cannot be merged; those still hold.
@@ -195,30 +199,62 @@ class PartWriter:
             if len(run) > 1:
                 self._merge(table, run, _LARGE)
             run = []
+        if table == DIGESTED_TABLE:
+            self.digest()
 
-    def _is_large(self, entry: ManifestEntry) -> bool:
-        return entry.rows >= self._target_rows // 2 or entry.bytes >= self._target_bytes // 2
+    def digest(self) -> None:
+        """Writes the digests of the parts of tensor_health that have none, of those whose files are here.
+
+        Raises:
+            OSError: A digest cannot be written.
+            BrokenPartError: A part was changed since it was written.
+        """
+        digested = {part_number(part.entry.path) for part in self._parts.get(DIGEST_TABLE, ())}
+        for part in self._parts.get(DIGESTED_TABLE, ()):
+            number = part_number(part.entry.path)
+            if part.entry.rows == 0 or number in digested or not (self._logdir / part.entry.path).exists():
+                continue
+            digest = PartDigest(self._run_id)
+            for rows in read_row_groups(self._logdir, [part.entry]):
+                digest.add(rows)
+            made = self._seal_digest(digest, number)
+            self._publish([], [made.entry], add_line(made.entry))
+            self._parts.setdefault(DIGEST_TABLE, []).append(made)
+
+    def _is_large(self, *entries: ManifestEntry) -> bool:
+        rows, size = sum(entry.rows for entry in entries), sum(entry.bytes for entry in entries)
+        return rows >= self._target_rows // 2 or size >= self._target_bytes // 2
 
     def _merge(self, table: str, parts: Sequence[_Part], level: int) -> list[_Part]:
         rows = RowGroups(read_row_groups(self._logdir, [part.entry for part in parts]))
         made: list[_Part] = []
+        digests: list[_Part] = []
+        is_digested = table == DIGESTED_TABLE and (level == _LARGE or self._is_large(*(part.entry for part in parts)))
         try:
             while rows.has_more or not made:
-                entry = self._seal(table, rows.part(self._target_rows), max_bytes=self._target_bytes)
+                digest = PartDigest(self._run_id) if is_digested else None
+                entry = self._seal(table, rows.part(self._target_rows), max_bytes=self._target_bytes, digest=digest)
                 large = self._is_large(entry)
                 made.append(_Part(entry=entry, level=_LARGE if large else level))
+                if digest is not None and made[-1].level == _LARGE:
+                    digests.append(self._seal_digest(digest, part_number(entry.path)))
             expected = sum(part.entry.rows for part in parts)
             found = sum(part.entry.rows for part in made)
             if found != expected:
                 raise OSError(f"merging parts of {table} gave {found} rows, expected {expected}; the parts stay")
         except BaseException:
-            self._discard(part.entry for part in made)
+            self._discard(part.entry for part in (*made, *digests))
             raise
-        self._swap([part.entry.path for part in parts], made)
+        self._swap([part.entry.path for part in parts], [*made, *digests])
         return made
+
+    def _seal_digest(self, digest: PartDigest, number: int) -> _Part:
+        entry = self._seal(DIGEST_TABLE, [digest.table(number)], number=number)
+        return _Part(entry=entry, level=_LARGE)
 
     def _swap(self, removed: Sequence[str], made: Sequence[_Part]) -> None:
         """Tells the manifest, then unlinks: a process killed in between leaves files, never a hole."""
+        removed = self._with_digests(removed)
         entries = [part.entry for part in made]
         self._publish(removed, entries, replace_line(removed, added=entries))
         gone = set(removed)
@@ -230,10 +266,34 @@ class PartWriter:
             self._parts[table] = [*parts[:place], *new, *rest]
         self._unlink(removed)
 
-    def _seal(self, table: str, data: Iterable[pa.Table], *, max_bytes: int | None = None) -> ManifestEntry:
-        """Writes and renames a part; the manifest does not tell of it yet."""
-        number = self._next_number.get(table, 0)
-        self._next_number[table] = number + 1
+    def _with_digests(self, paths: Sequence[str]) -> list[str]:
+        """Returns paths of parts, and those of the digests of these that hold."""
+        gone = {part_number(path) for path in paths if path.startswith(f"{DIGESTED_TABLE}/")}
+        held = (part.entry.path for part in self._parts.get(DIGEST_TABLE, ()))
+        digests = [path for path in held if part_number(path) in gone and path not in paths]
+        return [*paths, *digests]
+
+    def _seal(
+        self,
+        table: str,
+        data: Iterable[pa.Table],
+        *,
+        number: int | None = None,
+        max_bytes: int | None = None,
+        digest: PartDigest | None = None,
+    ) -> ManifestEntry:
+        """Writes and renames a part; the manifest does not tell of it yet.
+
+        Args:
+            table: Name of the table.
+            data: The rows.
+            number: The part's number; None: the table's next one.
+            max_bytes: The part ends with the piece that fills it so far.
+            digest: Takes the rows too.
+        """
+        if number is None:
+            number = self._next_number.get(table, 0)
+        self._next_number[table] = max(number + 1, self._next_number.get(table, 0))
         name = part_path(table, run_id=self._run_id, number=number)
         path = self._logdir / name
         temporary = self._logdir / temporary_path(table, run_id=self._run_id, number=number)
@@ -248,6 +308,8 @@ class PartWriter:
                         writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
                         rows += piece.num_rows
                         events.add(piece)
+                        if digest is not None:
+                            digest.add(piece)
                         if max_bytes is not None and file.size >= max_bytes:
                             break
                 file.sync()

@@ -1,0 +1,165 @@
+"""PartDigest: the rows of op_digest for one part of tensor_health, made while the part is written.
+
+Source: spec/README.md, "Digests". `query/op_digests.py` computes the same in SQL, where none was written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.writer.sink.batch import Ints
+from tfdbg_arrow.writer.sink.norm_jumps import NormJumps
+
+DIGESTED_TABLE = "tensor_health"
+DIGEST_TABLE = "op_digest"
+_KEY = ("graph_id", "op_name", "op_type", "output_slot", "dtype")
+_LARGEST = float(np.finfo(np.float64).max)
+_COLUMNS = {
+    "num_tensors": ("one", "sum"),
+    "num_bad_tensors": ("is_bad", "sum"),
+    "min_size": ("size", "min"),
+    "max_size": ("size", "max"),
+    "min_shape": ("shape", "min"),
+    "max_shape": ("shape", "max"),
+    "max_nonzero": ("nonzero", "max"),
+    "max_zero_share": ("zero_share", "max"),
+    "max_subnormal": ("subnormal", "max"),
+    "max_magnitude": ("magnitude", "max"),
+    "num_logs": ("log", "count"),
+    "sum_log": ("log", "sum"),
+    "sum_log_square": ("log_square", "sum"),
+    "min_square": ("square", "min"),
+    "max_square": ("square", "max"),
+    "min_stddev": ("stddev", "min"),
+    "max_stddev": ("stddev", "max"),
+    "min_slope": ("slope", "min"),
+    "num_norms": ("is_norm", "sum"),
+    "min_norm": ("norm", "min"),
+    "max_norm": ("norm", "max"),
+}
+"""Column of op_digest: what of the tensors, and how it is aggregated."""
+
+
+class PartDigest:
+    """Digests the rows of one part; memory grows with its op outputs, not with its rows.
+
+    Args:
+        run_id: The run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._digested: list[pa.Table] = []
+        self._jumps = NormJumps()
+
+    def add(self, data: pa.Table) -> None:
+        """Takes rows of tensor_health, best in the order of their events: else no jump is known."""
+        if data.num_rows == 0:
+            return
+        data = data.combine_chunks()
+        outputs = self._outputs(data)
+        measures = _measures(data)
+        grouped = pa.table({"output": outputs, **measures}).group_by("output", use_threads=False)
+        digested = grouped.aggregate(list(_COLUMNS.values()))
+        columns = {name: digested[f"{measure}_{function}"] for name, (measure, function) in _COLUMNS.items()}
+        self._digested.append(pa.table({"output": digested["output"], **columns}))
+        chosen = np.flatnonzero(measures["is_norm"].to_numpy())
+        norms = measures["norm"].fill_null(np.nan).to_numpy()  # NULL: no size
+        self._jumps.add(outputs[chosen], events=_ints(data["event_index"])[chosen], norms=norms[chosen])
+
+    def table(self, part_number: int) -> pa.Table:
+        """Returns the rows of op_digest.
+
+        Args:
+            part_number: Number of the part.
+        """
+        schema = arrow_schema(DIGEST_TABLE)
+        if not self._digested:
+            return schema.empty_table()
+        functions = {name: "sum" if function == "count" else function for name, (_, function) in _COLUMNS.items()}
+        grouped = pa.concat_tables(self._digested).group_by("output", use_threads=False)
+        digested = grouped.aggregate(list(functions.items())).sort_by("output")
+        columns: dict[str, Any] = {name: digested[f"{name}_{function}"] for name, function in functions.items()}
+        columns.update(zip(_KEY, zip(*self._numbers, strict=True), strict=True))
+        num_outputs = len(self._numbers)
+        jumps = self._jumps.greatest(num_outputs)
+        columns["run_id"] = pa.repeat(pa.scalar(self._run_id, pa.string()), num_outputs)
+        columns["part_number"] = np.full(num_outputs, part_number)
+        columns["digest_index"] = np.arange(num_outputs)
+        columns["max_norm_jump"] = pa.array(jumps, mask=np.isnan(jumps))
+        return pa.table([_as(columns[field.name], field.type) for field in schema], schema=schema)
+
+    def _outputs(self, data: pa.Table) -> Ints:
+        """Returns for each row the number of its op output and dtype, counted over all rows taken so far."""
+        codes = np.zeros(data.num_rows, np.int64)
+        for name in _KEY:
+            column = data[name].combine_chunks().dictionary_encode(null_encoding="encode")
+            pairs = codes * len(column.dictionary) + column.indices.to_numpy()
+            codes = pa.array(pairs).dictionary_encode().indices.to_numpy().astype(np.int64)
+        first = np.zeros(int(codes.max()) + 1, np.int64)
+        first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # of equal ones, the last assignment stays
+        keys = data.select(_KEY).take(pa.array(first)).to_pydict()
+        numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in zip(*keys.values(), strict=True)]
+        outputs: Ints = np.array(numbers, np.int64)[codes]
+        return outputs
+
+
+def _measures(data: pa.Table) -> dict[str, pa.Array]:
+    """Returns by name what is digested, a value a row."""
+    size, num_zero, is_bad = (_column(data, name) for name in ("size", "num_zero", "has_inf_or_nan"))
+    mean, stddev, magnitude = (_column(data, name) for name in ("mean_finite", "stddev_finite", "max_abs_finite"))
+    mean_square, variance = pc.multiply(mean, mean), pc.multiply(stddev, stddev)
+    square = pc.add(mean_square, variance)
+    is_in_graph = pc.equal(_column(data, "scope"), "graph")
+    is_norm = pc.and_(pc.and_(is_in_graph, mean.is_valid()), pc.fill_null(pc.invert(is_bad), False))
+    norm = pc.sqrt(pc.multiply(pc.cast(size, pa.float64(), safe=False), square))
+    log = pc.ln(_where(pc.greater(magnitude, 0), magnitude))
+    share = pc.divide(pc.cast(num_zero, pa.float64(), safe=False), pc.cast(size, pa.float64(), safe=False))
+    return {
+        "one": pa.repeat(1, data.num_rows),
+        "is_bad": pc.cast(pc.fill_null(is_bad, False), pa.int64()),
+        "is_norm": pc.cast(is_norm, pa.int64()),
+        "size": size,
+        "shape": pc.binary_join(pc.cast(_column(data, "shape"), pa.list_(pa.string())), ","),
+        "nonzero": _where(pc.greater(size, 1), pc.subtract(size, num_zero)),
+        "zero_share": _where(pc.greater(size, 0), share),
+        "subnormal": _column(data, "num_subnormal"),
+        "magnitude": magnitude,
+        "log": log,
+        "log_square": pc.multiply(log, log),
+        "square": _cut(square),
+        "stddev": stddev,
+        "slope": _cut(pc.subtract(pc.subtract(mean, mean_square), variance)),
+        "norm": _where(is_norm, _cut(norm)),
+    }
+
+
+def _column(data: pa.Table, name: str) -> pa.Array:
+    return data[name].combine_chunks()
+
+
+def _where(condition: pa.Array, values: pa.Array) -> pa.Array:
+    """Returns the values where a condition holds, else NULL."""
+    return pc.if_else(pc.fill_null(condition, False), values, pa.scalar(None, values.type))
+
+
+def _cut(values: pa.Array) -> pa.Array:
+    """Returns values within the range of DOUBLE: infinities would look like bad data."""
+    values = pc.min_element_wise(values, _LARGEST, skip_nulls=False)
+    return pc.max_element_wise(values, -_LARGEST, skip_nulls=False)
+
+
+def _ints(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    return np.asarray(column.to_numpy())
+
+
+def _as(values: Any, type_: pa.DataType) -> pa.Array:
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else pa.array(values)
+    return array if array.type == type_ else array.cast(type_)
