@@ -16,11 +16,11 @@ import pytest
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.dtypes import dtype_itemsize
-from tfdbg_arrow.schema.logdir_layout import read_live_parts
-from tfdbg_arrow.writer import values as values_module
+from tfdbg_arrow.schema.logdir_layout import part_number, read_live_parts
 from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind
 from tfdbg_arrow.writer.sink import backlog as backlog_module
 from tfdbg_arrow.writer.sink import sink as sink_module
+from tfdbg_arrow.writer.sink import values as values_module
 from tfdbg_arrow.writer.sink.batch import join_records
 from tfdbg_arrow.writer.sink.sink import Sink
 
@@ -320,6 +320,18 @@ class TestCircularBuffer:
             ("dropped", "graph tensor", 13),
         ]
         assert recording.rows("run", "is_clean_end") == [(True,)]
+
+    def test_the_digest_is_that_of_what_is_kept(self, tmp_path: Path) -> None:
+        recording = Recording(tmp_path, circular_buffer_size=2).start()
+        for step in range(3):
+            recording.call(step, step_id=step, tensors=3)
+            recording.sink.flush()
+        assert recording.rows("op_digest", "num_tensors") == []
+        recording.close()
+        (part,) = {entry.path for entry in read_live_parts(tmp_path, run_id=RUN_ID) if entry.table == "tensor_health"}
+        digested = recording.rows("op_digest", "part_number", "num_tensors")
+        assert {number for number, _ in digested} == {part_number(part)}
+        assert sum(number for _, number in digested) == len(recording.rows("tensor_health", "event_index"))
 
     def test_a_flush_writes_it_and_the_next_takes_its_place(self, tmp_path: Path) -> None:
         recording = Recording(tmp_path, circular_buffer_size=2).start()

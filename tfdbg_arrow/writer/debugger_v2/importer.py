@@ -49,6 +49,7 @@ from tfdbg_arrow.writer.debugger_v2.scan import EventScanner
 from tfdbg_arrow.writer.debugger_v2.templates import mode_name
 from tfdbg_arrow.writer.debugger_v2.tfrecord import Damage, RecordReader
 from tfdbg_arrow.writer.rows import to_json
+from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE
 from tfdbg_arrow.writer.sink.marker import mark_logdir
 from tfdbg_arrow.writer.sink.metadata import metadata_table
 from tfdbg_arrow.writer.sink.parts import PartWriter
@@ -297,6 +298,7 @@ class _Import:
             self._rows.add_row("capture_stat", row)
         self._rows.flush()
         self._parts.digest()
+        num_digests = sum(part.rows for part in self._parts.parts(DIGEST_TABLE))
         old = [entry.path for entry in self._parts.parts("run")]
         self._parts.replace(old, {"run": self._run_table(is_finished=True)})
         return ImportedRun(
@@ -304,7 +306,7 @@ class _Import:
             prefix=self._file_set.prefix,
             is_new=True,
             num_events=sum(self._keeper.num_records.values()),
-            rows={**self._rows.num_rows, "run": 1},
+            rows={**self._rows.num_rows, "run": 1, DIGEST_TABLE: num_digests},
             dropped=tuple(_shown(dict(row)) for row in stats),
         )
 

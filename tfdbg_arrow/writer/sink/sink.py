@@ -29,7 +29,7 @@ from tfdbg_arrow.writer.sink.metadata import MetadataQueue, metadata_table
 from tfdbg_arrow.writer.sink.names import CallGraph, Names, TensorNodes
 from tfdbg_arrow.writer.sink.parts import PartWriter
 from tfdbg_arrow.writer.sink.ring import Ring
-from tfdbg_arrow.writer.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
+from tfdbg_arrow.writer.sink.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
 
 _PAUSE_S = 0.05
 
