@@ -119,7 +119,7 @@ _BATCH = 100
 _BATCH_BYTES = 64_000_000
 """Runs of which tensors are read at a time, and about the bytes of their parts: it bounds the memory, which grows with
 outputs."""
-_LARGE_BATCH = 2_000
+_LARGE_BATCH = 500
 """Runs of which digests are read at a time."""
 _Parts = tuple[str, ...]
 
