@@ -170,5 +170,5 @@ def test_the_symptom_is_what_the_demo_prints(journey: Journey) -> None:
 
 
 def test_what_it_shows_and_links_to_is_there() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", GUIDE):
-        assert (ROOT / "docs" / target).exists(), target
+    for target in re.findall(r"\]\(([^)#]+)\)|(?:src|srcset)=\"([^\"]+)\"", GUIDE):
+        assert (ROOT / "docs" / "".join(target)).exists(), target

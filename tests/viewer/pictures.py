@@ -5,6 +5,7 @@ It trains the demo twice, with its bug and without, into one logdir, and looks a
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,8 +25,10 @@ _SETTLE_MS = 1200
 
 def record(logdir: Path) -> tuple[str, str]:
     """Trains the demo twice; returns the run with the bug and the one without."""
+    program = logdir.with_name("demo.py")  # its path is in the pictures
+    shutil.copy(ROOT / "examples" / "demo.py", program)
     for options in ([], ["--fix"]):
-        command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--logdir", str(logdir), *options]
+        command = [sys.executable, str(program), "--logdir", str(logdir), *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with open_logdir(logdir) as opened:
         bug, fixed = (run.run_id for run in opened.runs())
@@ -37,12 +40,12 @@ def targets(logdir: Path, bug: str, fixed: str) -> dict[str, str]:
     with open_logdir(logdir) as opened:
         first = opened.first_nonfinite()
     assert first is not None
-    tensor = {"run": bug, "graph": first.graph_id, "op": first.op_name}
+    tensor = {"run": bug, "event": first.event_index}
     return {
         "overview": "/?" + urlencode({"run": bug}),
         "graph": "/graph?" + urlencode(tensor),
-        "timeline": "/executions?" + urlencode({"run": bug}),
-        "history": "/history?" + urlencode({**tensor, "slot": 0}),
+        "timeline": "/executions?" + urlencode({"run": bug, "bad": 1}),
+        "history": "/history?" + urlencode(tensor),
         "diff": "/diff?" + urlencode({"run": bug, "other": fixed}),
     }
 
@@ -50,7 +53,7 @@ def targets(logdir: Path, bug: str, fixed: str) -> dict[str, str]:
 def main() -> None:
     """Takes the pictures."""
     IMAGES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(prefix="digits-") as scratch:
         logdir = Path(scratch) / "digits"
         addresses = targets(logdir, *record(logdir))
         with serving(logdir, timeout_s=120) as server, chromium() as browser:
