@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tfdbg_arrow.query import Logdir, open_logdir
-from tfdbg_arrow.query.execution_tensors import execution_tensors
-from tfdbg_arrow.query.execution_window import (
+from tfdbg_arrow.query.windows.execution_tensors import execution_tensors
+from tfdbg_arrow.query.windows.executions import (
     ExecutionFilter,
     execution_window,
     first_execution_of_step,

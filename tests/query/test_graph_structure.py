@@ -8,11 +8,11 @@ import pytest
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.graph_borders import Border, Iterations, borders, called_graphs, callers
-from tfdbg_arrow.query.graph_ops import OpFilter, op_window
-from tfdbg_arrow.query.graph_run import graph_run, inner_runs
-from tfdbg_arrow.query.graph_tree import graph_path, graph_tree
-from tfdbg_arrow.query.op_facts import op_facts
+from tfdbg_arrow.query.structure.borders import Border, Iterations, borders, called_graphs, callers
+from tfdbg_arrow.query.structure.op_facts import op_facts
+from tfdbg_arrow.query.structure.ops import OpFilter, op_window
+from tfdbg_arrow.query.structure.run import graph_run, inner_runs
+from tfdbg_arrow.query.structure.tree import graph_path, graph_tree
 
 from .builder import CLEAN, CPU, NAN, RunBuilder
 

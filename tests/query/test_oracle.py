@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 
 from tfdbg_arrow.query import public_views
 from tfdbg_arrow.query.engine import Answers
-from tfdbg_arrow.query.origins import Origins
-from tfdbg_arrow.query.provenance import DataFlow
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.recorded import read_events
 from tfdbg_arrow.schema import arrow_schema
 

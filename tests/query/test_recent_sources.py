@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.query import Logdir, Producer, nonfinite, open_logdir
-from tfdbg_arrow.query.events import EventReader
-from tfdbg_arrow.query.provenance import DataFlow
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.events import EventReader
 
 from .builder import CLEAN, NAN, RunBuilder
 

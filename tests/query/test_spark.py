@@ -25,7 +25,7 @@ from tfdbg_arrow.query import (
     public_views,
     source_lines,
 )
-from tfdbg_arrow.query.alerts import alerts
+from tfdbg_arrow.query.alert_rules.answer import alerts
 from tfdbg_arrow.query.coverage import coverage
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.spark import SparkLogdir, register

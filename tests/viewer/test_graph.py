@@ -13,7 +13,7 @@ import pytest
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Logdir, open_logdir
-from tfdbg_arrow.query.graph_ops import OpFilter
+from tfdbg_arrow.query.structure.ops import OpFilter
 from tfdbg_arrow.viewer.failures import NoSuchPageError
 from tfdbg_arrow.viewer.graph_drawing import Box, Drawing, draw
 from tfdbg_arrow.viewer.graph_links import GraphLinks

@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.tensor_series import tensor_series
-from tfdbg_arrow.query.tensor_window import TensorFilter
+from tfdbg_arrow.query.windows.series import tensor_series
+from tfdbg_arrow.query.windows.tensors import TensorFilter
 from tfdbg_arrow.viewer.failures import NoSuchPageError
 from tfdbg_arrow.viewer.pages.history import HistoryPage, read_history
 from tfdbg_arrow.viewer.sparkline import sparkline

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdbg_arrow.query.op_digests import COMPUTED
+from tfdbg_arrow.query.alert_rules.digests import COMPUTED
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.logdir_layout import manifest_path, part_number, read_live_parts
 from tfdbg_arrow.writer.sink.digest import PartDigest

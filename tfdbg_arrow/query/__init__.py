@@ -1,12 +1,22 @@
-"""The query layer: reads logdirs with DuckDB; needs neither TensorFlow nor the writer."""
+"""The query layer: reads logdirs with DuckDB; needs neither TensorFlow nor the writer.
+
+* `logdir`: a logdir opened, as tables and views of the parts that hold; `engine.py` is what any other engine offers,
+  `spark.py` one of them, `sandbox` one in a process of its own.
+* `flow`: which tensors went into which. On it stand `nonfinite.py`, `provenance.py`, `spread.py` and `why.py`.
+* `alert_rules`, `diff`, `coverage.py`, `diagnosis`: what is odd in a run, what differs between two, what was not looked
+  at, and what is wrong with a logdir.
+* `structure`, `windows`, `history.py`, `values.py`: graphs, rows and series to look at.
+* `exports`, `results.py`: the same for other tools.
+"""
 
 from __future__ import annotations
 
-from tfdbg_arrow.query.alert_rules import Parameter, Rule, builtin_rules
-from tfdbg_arrow.query.alerts import Alert, Alerts, alerts
+from tfdbg_arrow.query.alert_rules.answer import Alert, Alerts, alerts
+from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
 from tfdbg_arrow.query.capture_stats import CaptureStat
-from tfdbg_arrow.query.chain import Hop, Provenance, provenance
 from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
+from tfdbg_arrow.query.diagnosis import Diagnosis, doctor
+from tfdbg_arrow.query.diagnosis.findings import Finding
 from tfdbg_arrow.query.diff import (
     Diff,
     DiffInput,
@@ -19,14 +29,13 @@ from tfdbg_arrow.query.diff import (
     WorstElement,
     diff,
 )
-from tfdbg_arrow.query.doctor import Diagnosis, doctor
-from tfdbg_arrow.query.export import Exported, ExportedTable, ExportFormat, export
-from tfdbg_arrow.query.findings import Finding
+from tfdbg_arrow.query.exports import Exported, ExportedTable, ExportFormat, export
 from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.history import HistoryRow, history
 from tfdbg_arrow.query.hops import TensorHop
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
+from tfdbg_arrow.query.logdir.public_views import View, public_views, views_sql
 from tfdbg_arrow.query.nonfinite import (
     InputTensor,
     NonFinite,
@@ -35,7 +44,7 @@ from tfdbg_arrow.query.nonfinite import (
     first_nonfinite,
     nonfinite,
 )
-from tfdbg_arrow.query.public_views import View, public_views, views_sql
+from tfdbg_arrow.query.provenance import Hop, Provenance, provenance
 from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
 from tfdbg_arrow.query.spread import Spread, SpreadHop, spread
 from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source

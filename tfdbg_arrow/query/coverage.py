@@ -9,7 +9,7 @@ from pathlib import Path
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.capture_stats import CaptureStat, gap_sentences, losses_text, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.graphs import NEVER_BAD
+from tfdbg_arrow.query.flow.graphs import NEVER_BAD
 from tfdbg_arrow.query.info import read_runs
 from tfdbg_arrow.query.logdir import opened
 

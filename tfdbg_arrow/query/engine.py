@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from tfdbg_arrow.schema.location import RemoteLocation
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query.alerts import Alerts
-    from tfdbg_arrow.query.chain import Provenance
+    from tfdbg_arrow.query.alert_rules.answer import Alerts
     from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.history import HistoryRow
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.nonfinite import NonFinite
+    from tfdbg_arrow.query.provenance import Provenance
     from tfdbg_arrow.query.spread import Spread
 
 _Kept = TypeVar("_Kept")
@@ -122,7 +122,7 @@ class Answers(Engine, Protocol):
 
     def provenance(self, event_index: int, *, run_id: str | None = None, limit: int = 1000) -> Provenance:
         """Returns how a bad tensor came about; see `tfdbg_arrow.query.provenance`."""
-        from tfdbg_arrow.query.chain import provenance
+        from tfdbg_arrow.query.provenance import provenance
 
         return provenance(self, event_index, run_id=run_id, limit=limit)
 
@@ -157,7 +157,7 @@ class Answers(Engine, Protocol):
         limit: int = 100,
     ) -> Alerts:
         """Returns what alert rules find; see `tfdbg_arrow.query.alerts`."""
-        from tfdbg_arrow.query.alerts import alerts
+        from tfdbg_arrow.query.alert_rules.answer import alerts
 
         return alerts(
             self, kinds=kinds, parameters=parameters, rules_directory=rules_directory, run_id=run_id, limit=limit

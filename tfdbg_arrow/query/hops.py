@@ -8,9 +8,9 @@ from typing import Any, ClassVar, TypeVar
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.info import read_runs
-from tfdbg_arrow.query.provenance import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.stacks import Frame, StackReader
 

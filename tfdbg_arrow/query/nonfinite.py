@@ -12,12 +12,12 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.expected import Expectation
+from tfdbg_arrow.query.flow.data_flow import COLLECTIVES, DataFlow, Input
+from tfdbg_arrow.query.flow.expected import Expectation
+from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.flow.places import EagerValue
 from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.logdir import Logdir, opened
-from tfdbg_arrow.query.origins import Origins
-from tfdbg_arrow.query.places import EagerValue
-from tfdbg_arrow.query.provenance import COLLECTIVES, DataFlow, Input
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent, bad_condition
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 

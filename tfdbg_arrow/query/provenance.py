@@ -1,357 +1,200 @@
-"""Data flow: which tensors went into a tensor, across the borders of graphs, calls and eager code."""
+"""provenance: from a bad tensor back, hop by hop, to the ops where it went bad and the healthy tensors they took."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+import heapq
 from dataclasses import dataclass, replace
-from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
 
-from tfdbg_arrow.query.borders import Borders
-from tfdbg_arrow.query.callsites import CallSites
-from tfdbg_arrow.query.contents import Contents
+from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.events import EventReader
-from tfdbg_arrow.query.gaps import Gaps
-from tfdbg_arrow.query.graphs import NEVER_BAD, GraphReader
-from tfdbg_arrow.query.places import EagerValue, GraphTensor, Place, Trace
-from tfdbg_arrow.query.recorded import TensorEvent
-from tfdbg_arrow.query.variables import Resources, Write
-
-_CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
-"""How the types of ops begin whose variant output holds just the tensors that they take."""
-COLLECTIVES = ("Collective", "Nccl")
-"""How the types of ops begin whose output depends on what the same op of other replicas takes, maybe in other runs."""
-_MAX_PATH = 10_000
-"""Borders that one tensor is followed over; more is taken for a circle."""
-_MAX_KEPT = 50_000
-"""Tensors whose sources are kept."""
-_MAX_UNRECORDED = 500
-"""Unrecorded tensors that are looked through for one op."""
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, HopRows, TensorHop, bad_start, check_one_run
+from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent
+from tfdbg_arrow.query.why import explain
 
 
-@dataclass(frozen=True)
-class Input:
-    """One input of a recorded tensor's op.
+@dataclass(frozen=True, kw_only=True)
+class Hop(TensorHop):
+    """One tensor on the way back from a bad one.
+
+    It also has the attributes of TensorHop.
 
     Attributes:
-        index: Which input, from 0.
-        trace: Where it came from.
-        write: For a variable or another resource, the last write to it; None where none was recorded.
+        user_hop_index: The hop whose op took it; None for the tensor that was asked for. Of a tensor that several took,
+            the one through which it was found first.
+        role: `origin` (a kind came up in its op), `propagator` (an input brought all it holds), `candidate` (bad, and
+            not proven to be either: an input was not recorded), `cause` (healthy input of an origin or candidate),
+            `unfollowed` (bad, and the search ended at its limit before it was looked at).
+        is_on_path: Whether it lies on the way to the earliest origin or candidate, or is a cause of that one.
+        why: One sentence on how the op made what is bad, where the counts prove it.
     """
 
-    index: int
-    trace: Trace
-    write: Write | None
+    user_hop_index: int | None
+    role: str
+    is_on_path: bool
+    why: str | None
 
 
-@dataclass(frozen=True)
-class Sources:
-    """The recorded tensors that the values of a tensor depend on, as near to it as they were recorded.
+@dataclass(frozen=True, kw_only=True)
+class Provenance(HopRows):
+    """Where a bad tensor came from.
 
     Attributes:
-        events: Their rows, those of the ops that computed the inputs where these have one.
-        is_complete: Whether they are all; False where an input that could be bad was not recorded.
+        run_id: The run.
+        hops: The tensors on all ways back, in the order in which they were found; the first is the one asked for.
+        is_cut: Whether there are more: the search ended at its limit.
     """
 
-    events: tuple[TensorEvent, ...]
-    is_complete: bool
+    hop_type: ClassVar[type[TensorHop]] = Hop
+
+    run_id: str
+    hops: tuple[Hop, ...]
+    is_cut: bool
+
+    @property
+    def origin(self) -> Hop | None:
+        """The earliest origin found, else the earliest candidate; None where the search was cut before either."""
+        return next((hop for hop in self.path if hop.role in ("origin", "candidate")), None)
+
+    @property
+    def path(self) -> tuple[Hop, ...]:
+        """The way from that origin, after its causes, to the tensor that was asked for."""
+        on_path = [hop for hop in self.hops if hop.is_on_path]
+        causes = [hop for hop in on_path if hop.role == "cause"]
+        return (*causes, *reversed([hop for hop in on_path if hop.role != "cause"]))
 
 
-class DataFlow:
-    """Answers from which tensors a recorded tensor was computed, within one run.
+def provenance(
+    logdir: Engine | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
+) -> Provenance:
+    """Follows a bad tensor back to where it went bad.
+
+    The way leads over the data edges of that very call and iteration, and over borders: arguments, captured variables
+    to their last assignment, nested calls, loops, eager tensors. A bad tensor is followed on through its bad inputs.
 
     Args:
-        logdir: The logdir.
-        run_id: The run.
+        logdir: A logdir, opened or its path.
+        event_index: The tensor's row in tensor_health.
+        run_id: The run; None where the logdir holds one only.
+        limit: At most so many tensors.
+
+    Raises:
+        LogdirError: The path is not a logdir that can be read.
+        QueryError: The run or the row is unknown, or not bad.
+        BrokenPartError: A part cannot be read.
     """
+    if limit < 1:
+        raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
+    with opened(logdir) as open_:
+        run = check_one_run(open_, run_id)
+        search = _Search(open_.of_run(run), run_id=run)
+        with search.flow.lock:
+            return search.run(event_index, limit=limit)
+
+
+class _Search:
+    """One search; bad tensors are followed earliest first, which leads back in time soonest."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
-        self.graphs = GraphReader(logdir, run_id=run_id)
-        self.events = EventReader(logdir, run_id=run_id)
-        self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
-        self.resources = Resources(self.graphs, self.events, self.borders)
-        self.lock = threading.RLock()
-        self._sources: dict[tuple[int, int], Sources] = {}
-        self._gaps = Gaps(logdir, run_id=run_id)
-        self._contents = Contents(self.resources, self._gaps)
-        settings = logdir.rows(
-            "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 AND NOT EXISTS "
-            "(SELECT 1 FROM capture_stat WHERE run_id = ? AND stat = 'dropped') FROM run WHERE run_id = ?",
-            [run_id, run_id],
-        )
-        self._records_all = bool(settings and settings[0][0])
+        self._run_id = run_id
+        self.flow = DataFlow.of(logdir, run_id=run_id)
+        self._origins = Origins(self.flow, kinds=KINDS)
+        self._hop_reader = HopReader(logdir, self.flow, run_id=run_id)
+        self._hops: list[Hop] = []
+        self._found: dict[int, int] = {}
+        self._sources: dict[int, set[int]] = {}
+        """For each bad hop those that its op took, healthy ones where it is no propagator."""
 
-    @classmethod
-    def of(cls, logdir: Engine, *, run_id: str) -> DataFlow:
-        """Returns the data flow of a run with all that was read for earlier questions.
-
-        Whoever asks it holds its `lock`.
-        """
-        return logdir.kept((cls, run_id), lambda: cls(logdir, run_id=run_id))
-
-    def inputs_of(self, event: TensorEvent) -> tuple[Input, ...]:
-        """Returns the inputs of the op that made a tensor, in order.
-
-        A tensor that only crossed a border (an argument, the result of a call) has one input: itself on
-        the other side. One from outside has none.
-        """
-        found = []
-        for index, (place, how) in enumerate(self._input_places(event)):
-            trace = self.trace(place, how=how, near=event.event_index)
-            write = None
-            if trace.dtype == "resource":
-                write, is_known = self._contents.last_write(trace, event)
-                trace = trace if is_known else replace(trace, is_lost=True)
-            found.append(Input(index, trace, write))
-        return tuple(found)
-
-    def taken_by(self, event: TensorEvent, *, is_recent: bool = False) -> list[tuple[int, str, TensorEvent]]:
-        """Returns the recorded tensors that the inputs of a tensor's op stand for.
-
-        Args:
-            event: The tensor.
-            is_recent: Leave out what executions before the run's first bad tensor wrote to a variable, as
-                `recent_sources_of` does.
-
-        Returns:
-            In the order of the inputs: (index of the input, how, row). It is the input's own row, with how that of its
-            trace; of a variable the rows that its content came from, with `variable`.
-        """
-        found = []
-        for index, (place, how) in enumerate(self._input_places(event)):
-            trace = self.trace(place, how=how, near=event.event_index)
-            if trace.dtype == "resource":
-                content = self._contents.content(trace, event, since=self._bad_since if is_recent else 0)
-                traces = [self.trace(value, how=how, near=2**63 - 1) for value, how in content.values]
-                rows = [each.event or each.health for each in traces] + [content.old_value]
-                found += [(index, "variable", row) for row in rows if row is not None]
-            elif (row := trace.event or trace.health) is not None:
-                found.append((index, trace.how, row))
-        return found
-
-    def sources_of(self, event: TensorEvent) -> Sources:
-        """Returns the recorded tensors that a tensor depends on.
-
-        An unrecorded tensor stands for the inputs of its op; it is complete only if it cannot be bad by
-        its dtype, or keeps other tensors (a variable, a list), which are then followed.
-        """
-        return self._sources_of(event, since=0)
-
-    def recent_sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns of `sources_of` those that may be bad, and those of the tensor's own call.
-
-        What executions before the run's first bad tensor wrote to a variable is left out: those can be very many.
-
-        Args:
-            event: A tensor of an execution that is not before the run's first bad tensor.
-        """
-        return self._sources_of(event, since=self._bad_since).events
-
-    def _sources_of(self, event: TensorEvent, *, since: int) -> Sources:
-        key = (event.event_index, since)
-        if key not in self._sources:
-            if len(self._sources) > _MAX_KEPT:
-                self._sources.clear()
-                self._contents.clear()
-            self._sources[key] = self._find_sources(event, since)
-        return self._sources[key]
-
-    @cached_property
-    def _bad_since(self) -> int:
-        """The first execution with a bad tensor: what was made before it is clean, if it was recorded."""
-        return self.events.first_bad_execution()
-
-    def computed(self, event: TensorEvent) -> TensorEvent:
-        """Returns the row of the op that computed a tensor which only crossed borders to where it was recorded."""
-        place: Place | None = self._own_place(event) if event.scope == "graph" else None
-        if event.scope != "graph" and event.tensor_id is not None:
-            place = EagerValue(event.tensor_id)
-        if place is None:
-            return event
-        return self.trace(place, how="graph", near=event.event_index).event or event
-
-    def stack_trace_id(self, event: TensorEvent) -> int | None:
-        """Returns the stack that created the op of a tensor, or executed it; None where it was not recorded."""
-        if event.scope == "graph":
-            if event.graph_id is None or event.op_name is None:
-                return None
-            op = self.graphs.op(event.graph_id, event.op_name)
-            return None if op is None else op.stack_trace_id
-        execution = None if event.execution_index is None else self.events.execution(event.execution_index)
-        return None if execution is None else execution.stack_trace_id
-
-    def trace(self, place: Place, *, how: str, near: int) -> Trace:
-        """Follows a tensor back over borders to the op that computed it.
-
-        Args:
-            place: Where its user takes it from.
-            how: `graph` or `eager`: where that user ran.
-            near: event_index of that user.
-        """
-        place = self._located(place)
-        path = [place]
-        health = event = self._event(place)
-        dtype = self._dtype(place, event)
-        is_lost = False
-        seen = {place}
-        while len(path) < _MAX_PATH:
-            crossing = self.borders.crossing(path[-1])
-            if crossing is None:
-                break
-            if how in ("graph", "eager") and crossing.how != "graph":
-                how = crossing.how
-            if crossing.place is None or crossing.place in seen:
-                is_lost = True
-                break
-            seen.add(crossing.place)
-            place = self._located(crossing.place)
-            path.append(place)
-            if health is None:
-                health = self._event(place)
-                dtype = dtype or self._dtype(place, health)
-        if len(path) > 1:
-            event = self._event(path[-1])
-        if how == "eager" and self._is_external(path[-1]):
-            how = "external"
-        return Trace(tuple(path), event, health, dtype, how, is_lost)
-
-    def _located(self, place: Place) -> Place:
-        """A place in a loop's frame, or out of one, whose iteration is not known: as its row has it."""
-        if isinstance(place, GraphTensor) and place.context.step_id is not None and place.context.frame_id is None:
-            row = self._event(place)
-            if row is not None:
-                return replace(place, context=row.context)
-        return place
-
-    def _find_sources(self, event: TensorEvent, since: int) -> Sources:
-        found: dict[int, TensorEvent] = {}
-        is_complete = self._is_made_known(event)
-        waiting = list(self._input_places(event))
-        if event.op_type is not None and event.op_type.startswith(COLLECTIVES):
-            # Nor is it recorded which replicas take part.
-            is_complete = False
-            waiting += self._other_replicas(event)
-        seen: set[Place] = set()
+    def run(self, event_index: int, *, limit: int) -> Provenance:
+        event = bad_start(self.flow, event_index, run_id=self._run_id)
+        self._add(event, user=None, input_index=None, how="start", role="unfollowed")
+        waiting = [(event_index, event)]
+        is_cut = False
         while waiting:
-            place, how = waiting.pop()
-            if place in seen:
+            if len(self._hops) >= limit:
+                is_cut = True
+                break
+            _, row = heapq.heappop(waiting)
+            for source in self._expand(row):
+                heapq.heappush(waiting, (source.event_index, source))
+        return Provenance(run_id=self._run_id, hops=self._hop_reader.with_sources(self._marked()), is_cut=is_cut)
+
+    def _expand(self, event: TensorEvent) -> list[TensorEvent]:
+        """Adds what a bad tensor's op took; returns the bad ones among it that are new."""
+        own = self._found[event.event_index]
+        verdict = self._origins.verdict(event)
+        role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
+        # Of a propagator only the bad ones among them are hops.
+        is_propagator = role == "propagator"
+        found: list[tuple[int | None, str, TensorEvent]] = [*self.flow.taken_by(event, is_recent=is_propagator)]
+        sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(event).events
+        known = {row.event_index for _, _, row in found}
+        found += [(None, "unrecorded", row) for row in sources if row.event_index not in known]
+        inputs = {index: row for index, _, row in found if index is not None}
+        is_explained = not is_propagator and len(inputs) == len(self.flow.inputs_of(event))
+        why = explain(event, inputs) if is_explained else None
+        self._hops[own] = replace(self._hops[own], role=role, why=why)
+        new = []
+        for index, how, row in found:
+            is_bad = bool(row.has_inf_or_nan)
+            if is_propagator and not is_bad:
                 continue
-            seen.add(place)
-            trace = self.trace(place, how=how, near=event.event_index)
-            if trace.health is not None:
-                # The values are equal along the path, so the deepest row is as good and nearer to the cause.
-                row = trace.event or trace.health
-                found[row.event_index] = row
+            if row.event_index in self._found:
+                self._sources.setdefault(own, set()).add(self._found[row.event_index])
                 continue
-            if self._cannot_be_bad(trace):
-                continue
-            if len(seen) > _MAX_UNRECORDED:
-                return Sources(tuple(found.values()), is_complete=False)
-            if trace.dtype == "resource":
-                content = self._contents.content(trace, event, since=since)
-                more, is_known = list(content.values), content.is_known
-                if content.old_value is not None:
-                    found[content.old_value.event_index] = content.old_value
-            else:
-                more = list(self._made_from(trace.place))
-                # A list of tensors is what was put in; any other unrecorded tensor is not known by its inputs.
-                is_known = trace.dtype == "variant" and not trace.is_lost and self._is_container(trace.place)
-            is_complete = is_complete and is_known
-            waiting.extend(more)
-        return Sources(tuple(found[index] for index in sorted(found)), is_complete)
+            self._add(row, user=own, input_index=index, how=how, role="unfollowed" if is_bad else "cause")
+            self._sources.setdefault(own, set()).add(self._found[row.event_index])
+            if is_bad:
+                new.append(row)
+        return new
 
-    def _other_replicas(self, event: TensorEvent) -> Iterator[tuple[Place, str]]:
-        """Yields what the ops of the same type in a graph take; replicas of one process are traced into one graph."""
-        own = self._own_place(event) if event.scope == "graph" else None
-        if own is None:
-            return
-        graph = self.graphs.graph(own.graph_id)
-        dtype = graph.dtypes.get((own.op_name, own.output_slot))
-        for op in graph.ops.values():
-            if op.op_type == event.op_type and op.inputs and graph.dtypes.get((op.op_name, own.output_slot)) == dtype:
-                source, slot = op.inputs[0]
-                yield GraphTensor(own.context, own.graph_id, source, slot, own.near), "graph"
-
-    def _is_made_known(self, event: TensorEvent) -> bool:
-        """Whether the recording tells what the op that made a tensor took in."""
-        if event.scope == "external":
-            return not self._gaps.between(-1, event.execution_index)
-        if event.scope != "graph":
-            return True
-        own = self._own_place(event)
-        if own is None or self.graphs.op(own.graph_id, own.op_name) is None:
-            return False
-        crossing = self.borders.crossing(own)
-        return crossing is None or crossing.place is not None
-
-    def _own_place(self, event: TensorEvent) -> GraphTensor | None:
-        if event.graph_id is None or event.op_name is None or event.output_slot is None:
-            return None
-        return GraphTensor(event.context, event.graph_id, event.op_name, event.output_slot, event.event_index)
-
-    def _input_places(self, event: TensorEvent) -> Iterator[tuple[Place, str]]:
-        if event.scope == "external":
-            return
-        if event.scope == "graph":
-            own = self._own_place(event)
-            if own is not None:
-                yield from self._made_from(own)
-        elif event.tensor_id is not None:
-            yield from self._made_from(EagerValue(event.tensor_id))
-        elif event.execution_index is not None:
-            for tensor_id in self.events.execution_inputs(event.execution_index).values():
-                yield EagerValue(tensor_id), "eager"
-
-    def _made_from(self, place: Place) -> Iterator[tuple[Place, str]]:
-        """Yields the places that a place's tensor was made from."""
-        crossing = self.borders.crossing(place)
-        if crossing is not None and crossing.place is not None:
-            yield crossing.place, crossing.how
-        elif isinstance(place, GraphTensor):
-            op = self.graphs.op(place.graph_id, place.op_name)
-            # An argument whose caller is not known, or a loop's result, is not made from the calling op's inputs.
-            if crossing is None and op is not None:
-                for source, slot in op.inputs:
-                    yield GraphTensor(place.context, place.graph_id, source, slot, place.near), "graph"
-        else:
-            tensor = self.events.eager(place.tensor_id)
-            if tensor.execution_index is not None:
-                for tensor_id in self.events.execution_inputs(tensor.execution_index).values():
-                    yield EagerValue(tensor_id), "eager"
-
-    def _event(self, place: Place) -> TensorEvent | None:
-        if isinstance(place, EagerValue):
-            return self.events.eager(place.tensor_id).event
-        return self.events.graph_tensor(
-            place.context,
-            graph_id=place.graph_id,
-            op_name=place.op_name,
-            output_slot=place.output_slot,
-            near=place.near,
+    def _add(self, event: TensorEvent, *, user: int | None, input_index: int | None, how: str, role: str) -> None:
+        self._found[event.event_index] = len(self._hops)
+        self._hops.append(
+            Hop(
+                hop_index=len(self._hops),
+                user_hop_index=user,
+                input_index=input_index,
+                how=how,
+                role=role,
+                is_on_path=False,
+                why=None,
+                **self._hop_reader.facts(event),
+            )
         )
 
-    def _dtype(self, place: Place, event: TensorEvent | None) -> str | None:
-        if event is not None:
-            return event.dtype
-        if isinstance(place, EagerValue):
-            tensor = self.events.eager(place.tensor_id)
-            if tensor.dtype is None and tensor.execution_index is None and self.resources.is_resource(place.tensor_id):
-                return "resource"
-            return tensor.dtype
-        return self.graphs.graph(place.graph_id).dtypes.get((place.op_name, place.output_slot))
+    def _marked(self) -> tuple[Hop, ...]:
+        """The hops, those on the way to the earliest origin marked; a proven one goes before a candidate."""
+        hops = list(self._hops)
+        ends = [hop for hop in hops if hop.role == "origin"] or [hop for hop in hops if hop.role == "candidate"]
+        if not ends:
+            return tuple(hops)
+        end = self._earliest(ends)
+        on_path = {index for index in self._sources.get(end.hop_index, ()) if hops[index].role == "cause"}
+        at: int | None = end.hop_index
+        while at is not None:
+            on_path.add(at)
+            at = hops[at].user_hop_index
+        return tuple(replace(hop, is_on_path=hop.hop_index in on_path) for hop in hops)
 
-    def _is_external(self, place: Place) -> bool:
-        return isinstance(place, EagerValue) and self.events.eager(place.tensor_id).execution_index is None
+    def _earliest(self, ends: list[Hop]) -> Hop:
+        """Returns the end that none of the others led to; of several the one that was recorded first.
 
-    def _cannot_be_bad(self, trace: Trace) -> bool:
-        if trace.dtype is None:
-            # A recording without filters measures every tensor from outside that could be bad.
-            return self._records_all and not trace.is_lost and self._is_external(trace.place)
-        return trace.dtype in NEVER_BAD
-
-    def _is_container(self, place: Place) -> bool:
-        if not isinstance(place, GraphTensor):
-            return False
-        op = self.graphs.op(place.graph_id, place.op_name)
-        return op is not None and op.op_type.startswith(_CONTAINERS)
+        Within a call the order of recording is not that of data flow.
+        """
+        indexes = {hop.hop_index for hop in ends}
+        for end in sorted(ends, key=lambda hop: hop.event_index):
+            seen = {end.hop_index}
+            waiting = [end.hop_index]
+            while waiting:
+                for source in self._sources.get(waiting.pop(), ()):
+                    if source not in seen:
+                        seen.add(source)
+                        waiting.append(source)
+            if not (seen - {end.hop_index}) & indexes:
+                return end
+        return min(ends, key=lambda hop: hop.event_index)

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyError, QueryError
 from tfdbg_arrow.query.engine import Answers
-from tfdbg_arrow.query.opening import list_parts
-from tfdbg_arrow.query.public_views import public_views
+from tfdbg_arrow.query.logdir.opening import list_parts
+from tfdbg_arrow.query.logdir.public_views import public_views
 from tfdbg_arrow.schema import TABLES, Table, Type
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 

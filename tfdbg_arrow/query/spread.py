@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.places import EagerValue, Place, Trace
 from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, HopRows, TensorHop, bad_start, check_one_run
 from tfdbg_arrow.query.logdir import opened
-from tfdbg_arrow.query.places import EagerValue, Place, Trace
-from tfdbg_arrow.query.provenance import DataFlow
 from tfdbg_arrow.query.recorded import KINDS, Execution, TensorEvent
 
 _BATCH = 1024

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tfdbg_arrow.printable import printable
-from tfdbg_arrow.query.graph_borders import Border, CalledGraph
-from tfdbg_arrow.query.neighbourhood import Neighbourhood, OpEdge, OpNode
+from tfdbg_arrow.query.structure.borders import Border, CalledGraph
+from tfdbg_arrow.query.structure.neighbourhood import Neighbourhood, OpEdge, OpNode
 from tfdbg_arrow.viewer.graph_links import GraphLinks
 from tfdbg_arrow.viewer.graph_words import (
     STATE_MARKS,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.query.graph_borders import Border, CalledGraph, Caller
-from tfdbg_arrow.query.graph_run import GraphRun
-from tfdbg_arrow.query.neighbourhood import MAX_DEPTH
+from tfdbg_arrow.query.structure.borders import Border, CalledGraph, Caller
+from tfdbg_arrow.query.structure.neighbourhood import MAX_DEPTH
+from tfdbg_arrow.query.structure.run import GraphRun
 from tfdbg_arrow.viewer.links import Links, Url
 from tfdbg_arrow.viewer.pages.graph import DEFAULT_DEPTH, GraphView
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from tfdbg_arrow.query.graph_borders import Border, CalledGraph, Iterations
-from tfdbg_arrow.query.output_health import OpOutput, OutputHealth
+from tfdbg_arrow.query.structure.borders import Border, CalledGraph, Iterations
+from tfdbg_arrow.query.structure.output_health import OpOutput, OutputHealth
 from tfdbg_arrow.viewer.pills import Pill
 
 STATE_MARKS = {

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Protocol
 from urllib.parse import urlencode
 
-from tfdbg_arrow.query.execution_window import ExecutionFilter
-from tfdbg_arrow.query.tensor_window import TensorFilter
+from tfdbg_arrow.query.windows.executions import ExecutionFilter
+from tfdbg_arrow.query.windows.tensors import TensorFilter
 
 
 class Url(str):

@@ -17,7 +17,7 @@ from tfdbg_arrow._version import __version__
 from tfdbg_arrow.json_values import to_json
 from tfdbg_arrow.printable import printable, printable_line
 from tfdbg_arrow.query.diff import wording as diff_wording
-from tfdbg_arrow.query.questions import Question
+from tfdbg_arrow.query.logdir.questions import Question
 from tfdbg_arrow.viewer import graph_words, naming, pills
 from tfdbg_arrow.viewer.bars import bars, histogram_text
 from tfdbg_arrow.viewer.graph_drawing import draw

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Alert, Logdir, Rule, builtin_rules
-from tfdbg_arrow.query.alert_rules import SEVERITIES
+from tfdbg_arrow.query.alert_rules.rules import SEVERITIES
 from tfdbg_arrow.viewer.bounding import bounded
 from tfdbg_arrow.viewer.failures import TookTooLongError
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from tfdbg_arrow.errors import SettingError, TfdbgArrowError
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.query.questions import Question
+from tfdbg_arrow.query.logdir.questions import Question
 from tfdbg_arrow.query.sandbox import Sandbox
 from tfdbg_arrow.viewer.failures import NoSuchPageError, status_of
 from tfdbg_arrow.viewer.links import ServerLinks

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tfdbg_arrow.query.diff.sequences import Tokens, align, match_rest
 from tfdbg_arrow.query.diff.stack_keys import StackKeys
 from tfdbg_arrow.query.diff.workspace import UP_TO_STEP
-from tfdbg_arrow.query.graphs import GraphReader
+from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.logdir import Logdir
 
 _RUNTIME_NAME = re.compile(r"^__(inference|forward|backward)_|(_\d+)+$")

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError, QueryError
-from tfdbg_arrow.query.callsites import CallSites
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.diff.answer import Diff
 from tfdbg_arrow.query.diff.calls import align_executions
@@ -24,6 +23,7 @@ from tfdbg_arrow.query.diff.stack_keys import StackKeys
 from tfdbg_arrow.query.diff.summary import count_pairs, find_dtype_changes, find_unaligned
 from tfdbg_arrow.query.diff.tolerance import DEFAULT_GROWTH, Tolerance
 from tfdbg_arrow.query.diff.workspace import SIDES, Workspace
+from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.info import Run
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tfdbg_arrow.query.diff.answer import DiffTensor
+from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.health import health_facts
 from tfdbg_arrow.query.logdir import Logdir
-from tfdbg_arrow.query.provenance import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 

@@ -17,7 +17,7 @@ import numpy as np
 from tfdbg_arrow.query.diff.sequences import Tokens, align, match_rest
 from tfdbg_arrow.query.diff.stack_keys import StackKeys
 from tfdbg_arrow.query.diff.tolerance import PRECISIONS
-from tfdbg_arrow.query.graphs import Call, Graph, GraphReader, Op
+from tfdbg_arrow.query.flow.graphs import Call, Graph, GraphReader, Op
 
 _NUMBER = re.compile(r"_\d+")
 _LOOSEST = 2

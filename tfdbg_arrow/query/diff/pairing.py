@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tfdbg_arrow.query.callsites import CallSites
 from tfdbg_arrow.query.diff.calls import AlignedExecutions
 from tfdbg_arrow.query.diff.ops import GraphPair, OpAligner
 from tfdbg_arrow.query.diff.sites import AlignedSite, FoundSite, align_sites
 from tfdbg_arrow.query.diff.workspace import SIDES, Workspace
-from tfdbg_arrow.query.graphs import GraphReader
+from tfdbg_arrow.query.flow.callsites import CallSites
+from tfdbg_arrow.query.flow.graphs import GraphReader
 
 
 def pair_tensors(

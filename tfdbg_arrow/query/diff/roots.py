@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.diff.comparing import HARD
 from tfdbg_arrow.query.diff.tolerance import Tolerance
 from tfdbg_arrow.query.diff.workspace import Workspace
-from tfdbg_arrow.query.provenance import DataFlow
+from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
 
 _MAX_CANDIDATES = 1000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.callsites import CallSites, Level
 from tfdbg_arrow.query.diff.ops import GraphPair, OpAligner
-from tfdbg_arrow.query.graphs import GraphReader
+from tfdbg_arrow.query.flow.callsites import CallSites, Level
+from tfdbg_arrow.query.flow.graphs import GraphReader
 
 UNKNOWN_SITE = "?"
 """Stands for the call site of rows whose context is not known."""

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from tfdbg_arrow.errors import QueryError, TfdbgArrowError
 from tfdbg_arrow.json_values import to_json
-from tfdbg_arrow.query.export_csv import rows_as_csv
-from tfdbg_arrow.query.live_views import literal, mentioned_tables
+from tfdbg_arrow.query.exports.csv_files import rows_as_csv
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
+from tfdbg_arrow.query.logdir.live_views import literal, mentioned_tables
 from tfdbg_arrow.schema import TABLES
 
 _ADDRESS_SPACE = 2 << 30

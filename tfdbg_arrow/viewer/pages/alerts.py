@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Alert, Logdir, builtin_rules
-from tfdbg_arrow.query.alert_rules import SEVERITIES
+from tfdbg_arrow.query.alert_rules.rules import SEVERITIES
 from tfdbg_arrow.viewer.page import PageKind, chosen_run
 from tfdbg_arrow.viewer.parameters import Parameters
 from tfdbg_arrow.viewer.rule_runs import run_rules

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query import Frame, Logdir, user_source
-from tfdbg_arrow.query.execution_tensors import ExecutionTensor, execution_tensors
-from tfdbg_arrow.query.execution_window import (
+from tfdbg_arrow.query.stacks import StackReader
+from tfdbg_arrow.query.windows.execution_tensors import ExecutionTensor, execution_tensors
+from tfdbg_arrow.query.windows.executions import (
     ExecutionFilter,
     ExecutionRow,
     execution_window,
@@ -14,7 +15,6 @@ from tfdbg_arrow.query.execution_window import (
     next_execution,
     read_execution,
 )
-from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.viewer.choices import GraphChoice, read_graph_choices, read_texts
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.execution_strip import ExecutionStrip, read_execution_strip

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Frame, InputTensor, Logdir, user_source
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.graph_borders import Caller, callers
-from tfdbg_arrow.query.graph_ops import OpFilter, OpWindow, op_window
-from tfdbg_arrow.query.graph_run import GraphRun, InnerRun, graph_run, inner_runs
-from tfdbg_arrow.query.graph_tree import GraphName, GraphTree, graph_path, graph_tree
-from tfdbg_arrow.query.neighbourhood import MAX_DEPTH, Neighbourhood, neighbourhood
 from tfdbg_arrow.query.nonfinite import inputs_and_stack
-from tfdbg_arrow.query.op_facts import OpFacts, op_facts
 from tfdbg_arrow.query.recorded import Context
 from tfdbg_arrow.query.stacks import StackReader
+from tfdbg_arrow.query.structure.borders import Caller, callers
+from tfdbg_arrow.query.structure.neighbourhood import MAX_DEPTH, Neighbourhood, neighbourhood
+from tfdbg_arrow.query.structure.op_facts import OpFacts, op_facts
+from tfdbg_arrow.query.structure.ops import OpFilter, OpWindow, op_window
+from tfdbg_arrow.query.structure.run import GraphRun, InnerRun, graph_run, inner_runs
+from tfdbg_arrow.query.structure.tree import GraphName, GraphTree, graph_path, graph_tree
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.failures import NoSuchPageError
 from tfdbg_arrow.viewer.page import PageKind, one_run

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.query.tensor_series import AXES, Measure, TensorSeries, tensor_series
-from tfdbg_arrow.query.tensor_window import TensorFilter, TensorWindow, read_tensor, tensor_window
+from tfdbg_arrow.query.windows.series import AXES, Measure, TensorSeries, tensor_series
+from tfdbg_arrow.query.windows.tensors import TensorFilter, TensorWindow, read_tensor, tensor_window
 from tfdbg_arrow.viewer.failures import NoSuchPageError
 from tfdbg_arrow.viewer.page import PageKind, needed_run
 from tfdbg_arrow.viewer.parameters import Parameters

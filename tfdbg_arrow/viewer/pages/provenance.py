@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Logdir, Provenance
-from tfdbg_arrow.query.tensor_window import TensorRow, read_tensor
+from tfdbg_arrow.query.windows.tensors import TensorRow, read_tensor
 from tfdbg_arrow.viewer.failures import NoSuchPageError
 from tfdbg_arrow.viewer.page import PageKind, needed_run
 from tfdbg_arrow.viewer.parameters import Parameters

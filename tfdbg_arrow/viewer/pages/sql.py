@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.public_views import public_views
+from tfdbg_arrow.query.logdir.public_views import public_views
 from tfdbg_arrow.query.sandbox import Sandbox, SandboxAnswer
 from tfdbg_arrow.schema import TABLES, Table
 from tfdbg_arrow.viewer.page import PageKind

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tfdbg_arrow.query import Frame, Hop, InputTensor, Logdir, user_source
 from tfdbg_arrow.query.histogram import Histogram, read_histogram
 from tfdbg_arrow.query.nonfinite import inputs_and_stack
-from tfdbg_arrow.query.tensor_window import TensorFilter, TensorRow, neighbours, next_bad, read_tensor
 from tfdbg_arrow.query.values import NUM_COLUMNS, NUM_ROWS, TensorValues, read_values
+from tfdbg_arrow.query.windows.tensors import TensorFilter, TensorRow, neighbours, next_bad, read_tensor
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.failures import NoSuchPageError
 from tfdbg_arrow.viewer.page import PageKind, needed_run

@@ -1,6 +1,6 @@
 """PartDigest: the rows of op_digest for one part of tensor_health, made while the part is written.
 
-Source: spec/README.md, "Digests". `query/op_digests.py` computes the same in SQL, where none was written.
+Source: spec/README.md, "Digests". `query/alert_rules/digests.py` computes the same in SQL, where none was written.
 """
 
 from __future__ import annotations

@@ -1,0 +1,218 @@
+"""alerts: what the rules find in a logdir."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.alert_rules.rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
+from tfdbg_arrow.query.alert_rules.scan import Found, is_large, scan
+from tfdbg_arrow.query.coverage import check_run
+from tfdbg_arrow.query.engine import MAX_ROWS, Engine
+from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.stacks import Frame
+
+DEFAULT_LIMIT = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    """One finding of one rule; None where it does not apply.
+
+    Attributes:
+        kind: The rule.
+        severity: `error`, `warning` or `info`.
+        run_id: The run.
+        graph_id: The graph; None for an eager op.
+        graph_name: Its name.
+        op_name: The op in it.
+        op_type: Type of the op; None for a tensor from outside and for what is about a whole graph.
+        output_slot: Which output of the op.
+        first_event_index: Row in tensor_health of the first tensor that it is about.
+        last_event_index: The same of the last one.
+        num_events: How many tensors it is about.
+        value: The measure that the rule looks at.
+        message: One sentence.
+        source: The user's line that made the op, or None.
+    """
+
+    kind: str
+    severity: str
+    run_id: str
+    graph_id: int | None
+    graph_name: str | None
+    op_name: str | None
+    op_type: str | None
+    output_slot: int | None
+    first_event_index: int | None
+    last_event_index: int | None
+    num_events: int
+    value: float
+    message: str
+    source: Frame | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alerts:
+    """What the rules found.
+
+    Attributes:
+        alerts: By severity, then rule, then first event.
+        num_found: Findings of each rule, in all.
+        num_cut: How many of them the limit left out of `alerts`.
+    """
+
+    alerts: tuple[Alert, ...]
+    num_found: dict[str, int]
+    num_cut: int
+
+
+def alerts(
+    logdir: Engine | str | Path,
+    *,
+    kinds: Iterable[str] | None = None,
+    parameters: Mapping[str, Mapping[str, float]] | None = None,
+    rules_directory: str | Path | None = None,
+    run_id: str | None = None,
+    limit: int = DEFAULT_LIMIT,
+) -> Alerts:
+    """Returns what alert rules find in a logdir.
+
+    Args:
+        logdir: A logdir, opened or its path.
+        kinds: Only these rules; None: all.
+        parameters: By rule, numbers to use instead of its defaults.
+        rules_directory: A directory of rules of your own, which come after the built-in ones and take the place of
+            those of the same name.
+        run_id: Only this run; None: all.
+        limit: At most so many alerts of each rule; the first ones.
+
+    Raises:
+        LogdirError: The path is not a logdir that can be read.
+        QueryError: A rule, a parameter or the run is unknown, or a rule is wrong.
+        BrokenPartError: A part cannot be read.
+    """
+    if limit < 0:
+        raise QueryError(f"limit is {limit}, expected a number of alerts from 0 on.")
+    rules = _choose(kinds, rules_directory)
+    given = dict(parameters or {})
+    unknown = sorted(set(given) - {rule.kind for rule in rules})
+    if unknown:
+        raise QueryError(f"parameters are given for {unknown[0]!r}, which is not among the rules that are run.")
+    found: list[Alert] = []
+    num_found: dict[str, int] = {}
+    with opened(logdir) as open_:
+        if run_id is not None:
+            check_run(open_, run_id)
+            open_ = open_.of_run(run_id)
+        scanned: dict[str, Found] = {}
+        if run_id is None and isinstance(open_, Logdir) and is_large(open_):
+            known = [rule for rule in rules if rule.candidates is not None]
+            scanned = scan(open_, known, given, limit=limit)
+            sources = _sources(open_, [row for of_rule in scanned.values() for row in of_rule.rows])
+        for rule in rules:
+            if rule.kind in scanned:
+                of_rule, number = scanned[rule.kind].rows, scanned[rule.kind].number
+                rows = [(*row[: len(COLUMNS)], *sources[row]) for row in of_rule]
+            else:
+                rows, number = _run_rule(open_, rule, given.get(rule.kind, {}), run_id=run_id, limit=limit)
+            num_found[rule.kind] = number
+            found += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
+    found.sort(key=lambda alert: SEVERITIES.index(alert.severity))
+    return Alerts(alerts=tuple(found), num_found=num_found, num_cut=sum(num_found.values()) - len(found))
+
+
+def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequence[Rule]:
+    rules = {rule.kind: rule for rule in builtin_rules()}
+    if directory is not None:
+        rules |= {rule.kind: rule for rule in read_rules(directory)}
+    if kinds is None:
+        return list(rules.values())
+    wanted = [kinds] if isinstance(kinds, str) else list(kinds)
+    unknown = [kind for kind in wanted if kind not in rules]
+    if unknown or not wanted:
+        what = f"rule {unknown[0]!r} is unknown" if unknown else "no rule is named"
+        raise QueryError(f"{what}; there are {', '.join(sorted(rules))}.")
+    return [rules[kind] for kind in dict.fromkeys(wanted)]
+
+
+def _run_rule(
+    logdir: Engine, rule: Rule, given: Mapping[str, float], *, run_id: str | None, limit: int
+) -> tuple[list[tuple[Any, ...]], int]:
+    """Returns the first findings of a rule (values of COLUMNS, graph_name, the user's line), and how many there are."""
+    columns = ", ".join(f"f.{column}" for column in COLUMNS)
+    try:
+        rows = logdir.rows(
+            f"WITH found AS (\n{rule.sql(given)}\n) "
+            f"SELECT {columns}, g.graph_name, s.file_path, s.lineno, s.func, s.code, count(*) OVER () AS num_found "
+            "FROM found AS f "
+            "LEFT JOIN graph AS g ON g.run_id = f.run_id AND g.graph_id = f.graph_id "
+            "LEFT JOIN graph_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
+            "LEFT JOIN tensor_health AS h ON h.run_id = f.run_id AND h.event_index = f.first_event_index "
+            "AND f.graph_id IS NULL "
+            "LEFT JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
+            "LEFT JOIN user_frame AS s ON s.run_id = f.run_id "
+            "AND s.stack_trace_id = coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) "
+            "WHERE f.run_id = ? OR ? IS NULL "
+            "ORDER BY f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, "
+            "f.output_slot NULLS LAST LIMIT ?",
+            [run_id, run_id, min(max(limit, 1), MAX_ROWS)],
+        )
+    except QueryError as error:
+        raise QueryError(f"the rule {rule.kind} cannot be run: {error}") from error
+    return [row[:-1] for row in rows[:limit]], rows[0][-1] if rows else 0
+
+
+def _sources(logdir: Logdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """Returns the graph's name and the user's line for findings of `scan`, by finding.
+
+    The stacks of these alone are looked through: a large logdir has millions of rows of stacks.
+    """
+    if not found:
+        return {}
+    places = list(range(len(found)))
+    keys = [[row[COLUMNS.index(name)] for row in found] for name in ("run_id", "graph_id", "op_name")]
+    with logdir.of_runs(sorted(set(keys[0]))) as runs:
+        rows = runs.rows(
+            "WITH found AS (SELECT unnest(?) AS place, unnest(?) AS run_id, unnest(CAST(? AS BIGINT[])) AS graph_id, "
+            "unnest(CAST(? AS VARCHAR[])) AS op_name, unnest(CAST(? AS BIGINT[])) AS execution_index), "
+            "placed AS (SELECT f.place, f.run_id, g.graph_name, "
+            "coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) AS stack_trace_id FROM found AS f "
+            "LEFT JOIN graph AS g ON g.run_id = f.run_id AND g.graph_id = f.graph_id "
+            "LEFT JOIN graph_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
+            "LEFT JOIN execution AS e ON e.run_id = f.run_id AND e.execution_index = f.execution_index), "
+            "framed AS (SELECT t.run_id, t.stack_trace_id, min_by(t.stack_frame_id, t.depth) AS stack_frame_id "
+            "FROM (SELECT DISTINCT run_id, stack_trace_id FROM placed) AS p "
+            "JOIN stack_trace AS t ON t.run_id = p.run_id AND t.stack_trace_id = p.stack_trace_id "
+            "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
+            "WHERE f.owner = 'user' GROUP BY t.run_id, t.stack_trace_id) "
+            "SELECT p.place, p.graph_name, s.file_path, s.lineno, s.func, s.code FROM placed AS p "
+            "LEFT JOIN framed AS f ON f.run_id = p.run_id AND f.stack_trace_id = p.stack_trace_id "
+            "LEFT JOIN stack_frame AS s ON s.run_id = f.run_id AND s.stack_frame_id = f.stack_frame_id",
+            [places, *keys, [row[len(COLUMNS)] for row in found]],
+        )
+    return {found[place]: tuple(source) for place, *source in rows}
+
+
+class _Unknown:
+    """A measure that the recording's mode has not: what a message shows of it, in whatever format it asks for."""
+
+    def __format__(self, _: str) -> str:
+        return "?"
+
+
+def _alert(rule: Rule, given: Mapping[str, float], row: tuple[Any, ...]) -> Alert:
+    facts = dict(zip(COLUMNS, row, strict=False))
+    graph_name, file_path, lineno, func, code = row[len(COLUMNS) :]
+    value = _Unknown() if facts["value"] is None else facts["value"]
+    return Alert(
+        kind=rule.kind,
+        severity=rule.severity,
+        graph_name=graph_name,
+        message=rule.message.format(**rule.values(given), value=value),
+        source=None if file_path is None else Frame(file_path, lineno, func, code, "user"),
+        **facts,
+    )

@@ -1,0 +1,237 @@
+"""Alert rules: one .sql file each, built in or the user's own.
+
+A rule's comments come first, one line each:
+
+    -- severity: error, warning or info
+    -- message: a sentence; {value} and the parameters stand in it as in Python's format strings
+    -- parameter: name default what it is        (any number of them)
+    -- what one row is                           (the remaining lines)
+
+and then one SELECT, in SQL that DuckDB and Spark both run as written, that gives the columns of COLUMNS. A parameter
+is a number, and stands in the SQL as {name}. The file's name is the alert's kind.
+
+A built-in rule has a second file of the same name in candidates/: see Candidates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from tfdbg_arrow.errors import QueryError
+
+COLUMNS = (
+    "run_id",
+    "graph_id",
+    "op_name",
+    "op_type",
+    "output_slot",
+    "first_event_index",
+    "last_event_index",
+    "num_events",
+    "value",
+)
+"""The columns that a rule gives, in order."""
+SEVERITIES = ("error", "warning", "info")
+_KIND = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """A number that a rule can be given: its name, what it is if not given, and what it means."""
+
+    name: str
+    default: float
+    doc: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Which op outputs a built-in rule can find, by their digests: a condition that is necessary, not sufficient.
+
+    Attributes:
+        select: A SELECT over `derived.op_extremes` and the tables and views, with {name} for each parameter; it gives
+            run_id, graph_id, op_name, op_type and output_slot. Empty where the rule `is_of_bad`.
+        is_of_bad: Whether the rule needs only the bad tensors, and finds something in every run that has one.
+        is_by_graph: Whether the rule finds whole graphs, not outputs.
+    """
+
+    select: str
+    is_of_bad: bool
+    is_by_graph: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        kind: Its name, the kind of its alerts.
+        severity: `error`, `warning` or `info`.
+        message: The sentence about one alert, to be formatted with `value` and the parameters.
+        doc: What one row is.
+        parameters: Its parameters.
+        select: The SELECT, with {name} for each parameter.
+        candidates: Which op outputs it can find; None: that is not known.
+    """
+
+    kind: str
+    severity: str
+    message: str
+    doc: str
+    parameters: tuple[Parameter, ...]
+    select: str
+    candidates: Candidates | None = None
+
+    def values(self, given: Mapping[str, float]) -> dict[str, float]:
+        """Returns the parameters' values: the given ones, and the defaults of the others.
+
+        Raises:
+            QueryError: A given parameter is unknown or no finite number.
+        """
+        values = {parameter.name: parameter.default for parameter in self.parameters}
+        for name, value in given.items():
+            if name not in values:
+                known = ", ".join(values) or "none"
+                raise QueryError(f"the rule {self.kind} has no parameter {name!r}; it has {known}.")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < float("inf"):
+                raise QueryError(f"the parameter {name} of the rule {self.kind} is {value!r}; expected a number.")
+            values[name] = float(value)
+        return values
+
+    def sql(self, given: Mapping[str, float] | None = None) -> str:
+        """Returns the SELECT with the parameters' values in it."""
+        return self._filled(self.select, given)
+
+    def candidates_sql(self, given: Mapping[str, float] | None = None) -> str:
+        """Returns the SELECT of the candidates with the parameters' values in it."""
+        assert self.candidates is not None
+        return self._filled(self.candidates.select, given)
+
+    def _filled(self, text: str, given: Mapping[str, float] | None) -> str:
+        for name, value in self.values(given or {}).items():
+            text = text.replace("{" + name + "}", f"CAST({value!r} AS DOUBLE)")
+        return text
+
+
+@lru_cache(maxsize=1)
+def builtin_rules() -> tuple[Rule, ...]:
+    """Returns the rules of this package, by kind."""
+    package = resources.files("tfdbg_arrow.query.alert_rules")
+    files, candidates = package / "builtin", package / "candidates"
+    found = [file for file in files.iterdir() if file.name.endswith(".sql")]
+    return tuple(
+        replace(
+            parse_rule(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8"), where=file.name),
+            candidates=_read_candidates(candidates / file.name),
+        )
+        for file in sorted(found, key=lambda file: file.name)
+    )
+
+
+def _read_candidates(file: Traversable) -> Candidates | None:
+    if not file.is_file():
+        return None
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return Candidates(
+        select="\n".join(line for line in lines if not line.startswith("--")),
+        is_of_bad="-- rows: bad" in lines,
+        is_by_graph="-- key: graph" in lines,
+    )
+
+
+def read_rules(directory: str | Path) -> tuple[Rule, ...]:
+    """Returns the user's own rules: every .sql file of a directory, by kind.
+
+    Raises:
+        QueryError: The directory cannot be read, or a file in it is no rule.
+    """
+    try:
+        paths = sorted(path for path in Path(directory).iterdir() if path.suffix == ".sql")
+        texts = [path.read_text(encoding="utf-8") for path in paths]
+    except (OSError, UnicodeDecodeError) as error:
+        raise QueryError(f"the rules in {directory} cannot be read: {error}.") from error
+    if not paths:
+        raise QueryError(f"{directory} holds no rule; expected files that end in .sql.")
+    return tuple(parse_rule(path.stem, text, where=str(path)) for path, text in zip(paths, texts, strict=True))
+
+
+def parse_rule(kind: str, text: str, *, where: str) -> Rule:
+    """Returns the rule that a file holds.
+
+    Args:
+        kind: Its name.
+        text: The file.
+        where: What to call the file in errors.
+
+    Raises:
+        QueryError: It is no rule; the message says why.
+    """
+    if _KIND.fullmatch(kind) is None:
+        raise QueryError(f"the rule {where} is called {kind!r}; expected a name of lower-case letters, digits and _.")
+    comments = [line.removeprefix("--").strip() for line in text.splitlines() if line.startswith("--")]
+    facts: dict[str, str] = {}
+    doc: list[str] = []
+    parameters: list[Parameter] = []
+    for line in comments:
+        name, colon, rest = line.partition(": ")
+        if colon and name in ("severity", "message"):
+            facts[name] = rest
+        elif colon and name == "parameter":
+            parameters.append(_parse_parameter(rest, where=where))
+        else:
+            doc.append(line)
+    for name in ("severity", "message"):
+        if name not in facts:
+            raise QueryError(f"the rule {where} has no line `-- {name}: …`; add one.")
+    if facts["severity"] not in SEVERITIES:
+        raise QueryError(
+            f"the severity of the rule {where} is {facts['severity']!r}; expected {', '.join(SEVERITIES)}."
+        )
+    select = "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip().rstrip(";")
+    rule = Rule(
+        kind=kind,
+        severity=facts["severity"],
+        message=facts["message"],
+        doc=" ".join(doc),
+        parameters=tuple(parameters),
+        select=select,
+    )
+    _check_placeholders(rule, where=where)
+    return rule
+
+
+def _parse_parameter(text: str, *, where: str) -> Parameter:
+    name, _, rest = text.partition(" ")
+    default, _, doc = rest.partition(" ")
+    try:
+        return Parameter(name=name, default=float(default), doc=doc)
+    except ValueError:
+        raise QueryError(
+            f"the rule {where} has the line `-- parameter: {text}`; expected a name, a number, and what it is."
+        ) from None
+
+
+def _check_placeholders(rule: Rule, *, where: str) -> None:
+    known = {parameter.name for parameter in rule.parameters}
+    unknown = sorted(set(re.findall(r"\{(\w+)\}", rule.select)) - known)
+    if unknown:
+        raise QueryError(f"the rule {where} uses {{{unknown[0]}}}, which is no parameter of it; add a line for it.")
+    try:
+        rule.message.format(value=0.5, **rule.values({}))
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise QueryError(f"the message of the rule {where} cannot be formatted: {error!r}.") from error
+
+
+def alert_view(rules: Iterable[Rule]) -> str:
+    """Returns the SELECT of the view `alert`: what the rules find with their default parameters."""
+    columns = ", ".join(COLUMNS)
+    return "\nUNION ALL\n".join(
+        f"SELECT '{rule.kind}' AS kind, '{rule.severity}' AS severity, {columns} FROM (\n{rule.sql()}\n) AS found"
+        for rule in rules
+    )

@@ -1,0 +1,143 @@
+"""Whether the files of a logdir are those that its manifests name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.query.diagnosis.findings import Finding
+from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.schema.logdir_layout import (
+    MANIFEST_DIRECTORY,
+    ManifestEntry,
+    is_part_name,
+    read_live_parts,
+    resolve_part,
+    run_ids,
+)
+
+_MAX_NAMED = 3
+
+
+def examine_parts(logdir: Path, *, progress: Callable[[int, int], None]) -> list[Finding]:
+    """Returns what is wrong with the manifests and parts of a logdir.
+
+    Args:
+        logdir: The logdir, here.
+        progress: Told how many bytes were read, and of how many.
+    """
+    findings = []
+    live: dict[str, tuple[ManifestEntry, ...]] = {}
+    for run_id in run_ids(logdir):
+        try:
+            live[run_id] = read_live_parts(logdir, run_id=run_id)
+            for entry in live[run_id]:
+                resolve_part(logdir, entry)
+        except LogdirError as error:
+            findings.append(
+                Finding(
+                    kind="broken_manifest",
+                    severity="error",
+                    run_id=run_id,
+                    sentence="The manifest, which says which parts hold, is damaged.",
+                    evidence=str(error),
+                    advice=f"Restore {MANIFEST_DIRECTORY}/{run_id}.jsonl, or remove it and the run's directories.",
+                )
+            )
+    if findings:
+        return findings
+    total = sum(entry.bytes for entries in live.values() for entry in entries)
+    read = 0
+    for run_id, entries in live.items():
+        wrong: list[tuple[str, str]] = []
+        for entry in entries:
+            progress(read, total)
+            reason = _what_is_wrong(logdir, entry, run_id=run_id)
+            read += entry.bytes
+            if reason is not None:
+                wrong.append((entry.path, reason))
+        if wrong:
+            findings.append(_broken(run_id, wrong))
+    progress(total, total)
+    return [*findings, *_unlisted(logdir)] if live else findings
+
+
+def _what_is_wrong(logdir: Path, entry: ManifestEntry, *, run_id: str) -> str | None:
+    path = logdir / entry.path
+    try:
+        size = path.stat().st_size
+        if size != entry.bytes:
+            return f"has {size:,} bytes, not {entry.bytes:,}"
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        # A recording that is in force replaces parts: what counts is what its manifest says now.
+        is_live = entry.path in {each.path for each in read_live_parts(logdir, run_id=run_id)}
+        return "is missing" if is_live else None
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None if found == entry.sha256 else "does not have its SHA-256"
+
+
+def _broken(run_id: str, wrong: list[tuple[str, str]]) -> Finding:
+    named = ", ".join(f"{path} {reason}" for path, reason in wrong[:_MAX_NAMED])
+    return Finding(
+        kind="broken_part",
+        severity="error",
+        run_id=run_id,
+        sentence=f"{_number(len(wrong), 'part')} of the run cannot be trusted, and its contents were not examined.",
+        evidence=f"Compared with the manifest: {named}{_more(wrong)}.",
+        advice=f"Restore them from where the recording was made, or remove them and their lines in "
+        f"{MANIFEST_DIRECTORY}/{run_id}.jsonl to read the rest.",
+    )
+
+
+def _unlisted(logdir: Path) -> list[Finding]:
+    """Returns findings about parts that lie there and that no manifest names."""
+    there = {
+        part.relative_to(logdir).as_posix()
+        for table in TABLES
+        for part in (logdir / table.name).glob("run_id=*/part-*.parquet")
+        if is_part_name(part.name)
+    }
+    # Listed after the parts: what a recording seals meanwhile is in it.
+    runs = run_ids(logdir)
+    listed = {entry.path for run_id in runs for entry in read_live_parts(logdir, run_id=run_id)}
+    by_run: dict[str, list[str]] = {}
+    for path in sorted(there - listed):
+        if (logdir / path).exists():
+            by_run.setdefault(path.split("/")[1].removeprefix("run_id="), []).append(path)
+    return [_unlisted_parts(run_id, paths, has_manifest=run_id in runs) for run_id, paths in by_run.items()]
+
+
+def _unlisted_parts(run_id: str, paths: list[str], *, has_manifest: bool) -> Finding:
+    evidence = f"No manifest names {', '.join(paths[:_MAX_NAMED])}{_more(paths)}."
+    if not has_manifest:
+        return Finding(
+            kind="missing_manifest",
+            severity="warning",
+            run_id=run_id,
+            sentence="The run is not read: its manifest is missing, as where a logdir was copied in part.",
+            evidence=evidence,
+            advice=f"Copy {MANIFEST_DIRECTORY}/{run_id}.jsonl from where the recording was made.",
+        )
+    return Finding(
+        kind="unlisted_part",
+        severity="warning",
+        run_id=run_id,
+        sentence=f"{_number(len(paths), 'part')} of the run hold no more, but are still there: the program was killed "
+        "while it replaced them, and tools that read a table by its path alone find rows twice.",
+        evidence=evidence,
+        advice="Remove these files, or read by tfdbg_arrow, which leaves them out.",
+    )
+
+
+def _number(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _more(items: Iterable[object]) -> str:
+    left = len(list(items)) - _MAX_NAMED
+    return f" and {left:,} more" if left > 0 else ""

@@ -1,0 +1,120 @@
+r"""Export as CSV: one flat file a table and view, UTF-8, quoted as RFC 4180 has it.
+
+| value | in the file |
+|---|---|
+| NULL | nothing, not even quotes |
+| text | always in quotes, the empty one as `""` |
+| text that a spreadsheet would take for a formula | with `'` before it |
+| number, boolean, TIMESTAMP | without quotes: `-0.5`, `true`, `2026-01-31 12:00:00.000001`, `nan`, `inf`, `-inf` |
+| BIGINT[] | a JSON array as text |
+| BLOB | text: `\x` and the bytes in hexadecimal, as PostgreSQL writes them |
+
+A text is taken for a formula if it begins with `=`, `+`, `-`, `@`, their full-width forms, tab, carriage return or line
+feed, and is not simply a number. One that begins with `'` itself gets another, so that taking one `'` from the front
+of a text gives the text that was recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from tfdbg_arrow.json_values import to_json
+from tfdbg_arrow.query.exports.flat import FlatColumn, FlatRows, flat_rows
+from tfdbg_arrow.query.exports.relations import Relation
+
+_FORMULA = r"\A[=+\-@\t\r\n'＝＋－＠]"  # noqa: RUF001
+_NUMBER = r"\A[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\z"
+
+
+class CsvExport:
+    """Writes `<name>.csv` files into a directory.
+
+    Args:
+        path: The directory; it is made.
+    """
+
+    suffix: ClassVar[str | None] = ".csv"
+    keeps_views: ClassVar[bool] = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.mkdir()
+
+    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+        """Writes a file, in the place of one of that name.
+
+        Args:
+            relation: The table or view.
+            rows: Its rows.
+            advance: Told of so many rows more.
+
+        Raises:
+            OSError: It cannot be written.
+            pa.ArrowException: A value does not fit.
+        """
+        flat = FlatRows(tuple(_safe(column) for column in flat_rows(rows.schema).columns))
+        options = pyarrow.csv.WriteOptions(quoting_style="needed", quoting_header="none", eol="\r\n")
+        path = self._path / f"{relation.name}.csv"
+        with pyarrow.csv.CSVWriter(path, flat.schema, write_options=options) as writer:
+            for batch in rows:
+                writer.write_batch(flat.convert(batch))
+                advance(batch.num_rows)
+
+    def add_view(self, relation: Relation) -> bool:
+        """Returns whether a view can be kept as a view: never."""
+        return False
+
+    def close(self) -> None:
+        """Does nothing: each file is whole."""
+
+
+def rows_as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    r"""Returns rows of any types in the form of the files here; what has no form there becomes JSON as text.
+
+    Args:
+        columns: Their names.
+        rows: Values of Python's own types.
+    """
+    lines = [",".join(_cell(str(name)) for name in columns)]
+    lines += [",".join(_cell(value) for value in row) for row in rows]
+    return "".join(f"{line}\r\n" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float, Decimal)):
+        return str(value)
+    if isinstance(value, (datetime, date)):
+        return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
+    if isinstance(value, bytes):
+        value = f"\\x{value.hex()}"
+    text = value if isinstance(value, str) else json.dumps(to_json(value))
+    safe: str = _without_formulas(pa.array([text], pa.string()))[0].as_py()
+    return '"' + safe.replace('"', '""') + '"'
+
+
+def _safe(column: FlatColumn) -> FlatColumn:
+    if column.type == pa.binary():
+        return column.then(pa.string(), _to_hexadecimal)
+    return column.then(pa.string(), _without_formulas) if column.type == pa.string() else column
+
+
+def _without_formulas(array: pa.Array) -> pa.Array:
+    is_formula = pc.and_not(pc.match_substring_regex(array, _FORMULA), pc.match_substring_regex(array, _NUMBER))
+    return pc.if_else(is_formula, pc.binary_join_element_wise("'", array, ""), array)
+
+
+def _to_hexadecimal(array: pa.Array) -> pa.Array:
+    return pa.array([None if value is None else f"\\x{value.hex()}" for value in array.to_pylist()], pa.string())

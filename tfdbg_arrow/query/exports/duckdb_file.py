@@ -1,0 +1,74 @@
+"""Export as a DuckDB database: the tables as tables, the public views as views, all described by comments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import duckdb
+import pyarrow as pa
+
+from tfdbg_arrow.query.exports.relations import Relation
+
+
+class DuckDBExport:
+    """Writes a database file.
+
+    Args:
+        path: The file; it is made.
+    """
+
+    suffix: ClassVar[str | None] = None
+    keeps_views: ClassVar[bool] = True
+
+    def __init__(self, path: Path) -> None:
+        self._connection = duckdb.connect(
+            str(path), config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+        )
+        self._connection.execute("SET enable_progress_bar = false")
+
+    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+        """Makes a table, in the place of one of that name.
+
+        Args:
+            relation: The table.
+            rows: Its rows.
+            advance: Told of so many rows more.
+
+        Raises:
+            duckdb.Error: It cannot be written.
+        """
+
+        def counted() -> pa.RecordBatchReader:
+            for batch in rows:
+                yield batch
+                advance(batch.num_rows)
+
+        source = pa.RecordBatchReader.from_batches(rows.schema, counted())
+        self._connection.register("source_rows", source)
+        try:
+            self._connection.execute(f'CREATE OR REPLACE TABLE "{relation.name}" AS SELECT * FROM source_rows')
+        finally:
+            self._connection.unregister("source_rows")
+        if relation.table is not None:
+            self._connection.execute(f'COMMENT ON TABLE "{relation.name}" IS {_literal(relation.table.row)}')
+            for column in relation.table.columns:
+                self._connection.execute(
+                    f'COMMENT ON COLUMN "{relation.name}"."{column.name}" IS {_literal(column.doc)}'
+                )
+
+    def add_view(self, relation: Relation) -> bool:
+        """Makes a view; returns whether it could: always."""
+        assert relation.view is not None
+        self._connection.execute(f'CREATE VIEW "{relation.name}" AS {relation.view.select}')
+        self._connection.execute(f'COMMENT ON VIEW "{relation.name}" IS {_literal(relation.view.comment)}')
+        return True
+
+    def close(self) -> None:
+        """Closes the file, which holds everything then."""
+        self._connection.close()
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

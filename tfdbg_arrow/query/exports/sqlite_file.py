@@ -1,0 +1,122 @@
+"""Export as a SQLite database: tables, and the public views as views where SQLite gives the same rows.
+
+| column | in SQLite |
+|---|---|
+| BIGINT, INTEGER | INTEGER |
+| DOUBLE | DOUBLE (a REAL); SQLite has no -0.0, which becomes 0.0, and no NaN, which becomes the text `NaN` |
+| VARCHAR | TEXT |
+| BOOLEAN | BOOLEAN (0 or 1) |
+| TIMESTAMP | TIMESTAMP (text, as `2026-01-31 12:00:00.000001`, UTC, which SQLite's functions of time take) |
+| BLOB | BLOB |
+| BIGINT[] | TEXT, a JSON array, as `json_each` takes it |
+
+NULL is NULL. Every table has an index on its key: SQLite joins by nothing else.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfdbg_arrow.query.exports.flat import FlatColumn, FlatRows, flat_rows
+from tfdbg_arrow.query.exports.relations import Relation
+
+_NOT_THE_SAME = frozenset({"alert"})
+"""Views that SQLite runs, but not as DuckDB does: its division of integers gives integers."""
+_TYPES = (
+    (pa.types.is_boolean, "BOOLEAN"),
+    (pa.types.is_integer, "INTEGER"),
+    (pa.types.is_floating, "DOUBLE"),
+    (pa.types.is_timestamp, "TIMESTAMP"),
+    (pa.types.is_binary, "BLOB"),
+)
+
+
+class SQLiteExport:
+    """Writes a database file.
+
+    Args:
+        path: The file; it is made.
+    """
+
+    suffix: ClassVar[str | None] = None
+    keeps_views: ClassVar[bool] = True
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        # Nobody sees the file before it is whole.
+        self._connection.execute("PRAGMA journal_mode = OFF")
+        self._connection.execute("PRAGMA synchronous = OFF")
+
+    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+        """Makes a table, in the place of one of that name.
+
+        Args:
+            relation: The table or view.
+            rows: Its rows.
+            advance: Told of so many rows more.
+
+        Raises:
+            sqlite3.Error: It cannot be written.
+            pa.ArrowException: A value does not fit.
+        """
+        columns = flat_rows(rows.schema, with_timestamps=False).columns
+        flat = FlatRows(tuple(_without_timestamps(column) for column in columns))
+        definitions = ", ".join(
+            f'"{column.name}" {_sqlite_type(rows.schema.field(column.source).type)}' for column in columns
+        )
+        places = ", ".join("?" * len(columns))
+        self._connection.execute(f'DROP TABLE IF EXISTS "{relation.name}"')
+        self._connection.execute(f'CREATE TABLE "{relation.name}" ({definitions})')
+        for batch in rows:
+            self._connection.execute("BEGIN")
+            values = [_values(array) for array in flat.convert(batch).columns]
+            self._connection.executemany(f'INSERT INTO "{relation.name}" VALUES ({places})', zip(*values, strict=True))
+            self._connection.execute("COMMIT")
+            advance(batch.num_rows)
+        if relation.table is not None:
+            key = ", ".join(f'"{name}"' for name in relation.table.key)
+            self._connection.execute(f'CREATE INDEX "{relation.name}_key" ON "{relation.name}" ({key})')
+
+    def add_view(self, relation: Relation) -> bool:
+        """Makes a view; returns whether SQLite runs it and gives the rows that DuckDB gives."""
+        assert relation.view is not None
+        if relation.name in _NOT_THE_SAME:
+            return False
+        try:
+            self._connection.execute(f'CREATE VIEW "{relation.name}" AS {relation.view.select}')
+            self._connection.execute(f'SELECT * FROM "{relation.name}" LIMIT 0')
+        except sqlite3.OperationalError:  # an older SQLite
+            self._connection.execute(f'DROP VIEW IF EXISTS "{relation.name}"')
+            return False
+        return True
+
+    def close(self) -> None:
+        """Closes the file, which holds everything then."""
+        self._connection.execute("PRAGMA analysis_limit = 1000")
+        self._connection.execute("ANALYZE")
+        self._connection.close()
+
+
+def _sqlite_type(type_: pa.DataType) -> str:
+    if pa.types.is_decimal(type_):
+        return "INTEGER"
+    return next((name for is_it, name in _TYPES if is_it(type_)), "TEXT")
+
+
+def _without_timestamps(column: FlatColumn) -> FlatColumn:
+    if not pa.types.is_timestamp(column.type):
+        return column
+    return column.then(pa.string(), lambda array: pc.strftime(array, format="%Y-%m-%d %H:%M:%S"))
+
+
+def _values(array: pa.Array) -> Sequence[Any]:
+    values: list[Any] = array.to_pylist()
+    if pa.types.is_floating(array.type) and pc.any(pc.is_nan(array)).as_py():
+        return ["NaN" if value != value else value for value in values]
+    return values

@@ -1,0 +1,317 @@
+"""Borders: where a tensor passes unchanged from one graph's run, or from eager code, into another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tfdbg_arrow.query.flow.callsites import CallSites, Level, join_site
+from tfdbg_arrow.query.flow.events import EventReader
+from tfdbg_arrow.query.flow.graphs import Argument, Call, GraphReader, Op
+from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place
+from tfdbg_arrow.query.flow.sessions import REFERENCE_VARIABLES, Sessions
+from tfdbg_arrow.query.recorded import Context, SiteVisit
+
+PASSING_OPS = frozenset({
+    "CheckNumerics", "EnsureShape", "Enter", "Exit", "Identity", "IdentityN", "LoopCond", "NextIteration",
+    "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefSwitch", "Snapshot", "StopGradient", "Switch",
+})  # fmt: skip
+"""Op types whose output has the values of their first input (IdentityN: of the input of the same index)."""
+_PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault"})
+_FRAME_OPS = frozenset({"Enter", "Exit", "NextIteration", "RefEnter", "RefExit"})
+_NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
+_MERGES = frozenset({"Merge", "RefMerge"})
+_BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
+_EAGER_PASSING_OPS = PASSING_OPS - {"IdentityN"}
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A step back over a border.
+
+    Attributes:
+        place: The same tensor on the other side; None where that was not recorded.
+        how: The kind of border, as `Trace.how`.
+    """
+
+    place: Place | None
+    how: str
+
+
+class Borders:
+    """Steps back over borders within one run.
+
+    Args:
+        graphs: The run's graphs.
+        events: The run's recorded tensors.
+        sites: The run's call sites.
+    """
+
+    def __init__(self, graphs: GraphReader, events: EventReader, sites: CallSites) -> None:
+        self._graphs = graphs
+        self._events = events
+        self._sites = sites
+        self.sessions = Sessions(graphs, events)
+
+    def crossing(self, place: Place) -> Crossing | None:
+        """Returns the step back from a place, or None where an op computed the tensor there."""
+        if isinstance(place, EagerValue):
+            return self._eager_crossing(place)
+        op = self._graphs.op(place.graph_id, place.op_name)
+        if op is None:
+            return None
+        is_in_session = self.sessions.is_session_graph(place.graph_id)
+        if is_in_session:
+            crossing = self._session_crossing(place, op)
+            if crossing is not None:
+                return crossing
+        if op.op_type in PASSING_OPS and op.inputs:
+            source, slot = op.inputs[place.output_slot if op.op_type == "IdentityN" else 0]
+            context = place.context
+            if op.op_type in _NEXT_ITERATIONS and context.iteration:
+                context = replace(context, iteration=context.iteration - 1)
+            elif op.op_type in _FRAME_OPS:
+                context = replace(context, frame_id=None, iteration=None)
+            return Crossing(replace(place, context=context, op_name=source, output_slot=slot), "graph")
+        if op.op_type in _MERGES and place.output_slot == 0:
+            return self._merge_crossing(place, op)
+        # Nearly always a Placeholder; TensorFlow keeps a small captured tensor as a Const.
+        if (
+            not is_in_session
+            and not op.inputs
+            and self._graphs.argument(place.graph_id, place.op_name, function_name=None) is not None
+        ):
+            return self._argument_crossing(place)
+        if op.op_type in _PLACEHOLDERS and not op.inputs:
+            return Crossing(None, "argument")  # of a function whose arguments were not recorded, as in an import
+        calls = self._graphs.calls(place.graph_id, place.op_name)
+        return self._result_crossing(place, calls) if calls else None
+
+    def _merge_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
+        """Crosses to the one input that came: of a loop by the iteration, of branches the one that was computed."""
+        sources = [(self._graphs.op(place.graph_id, name), name, slot) for name, slot in op.inputs]
+        is_next = [source is not None and source.op_type in _NEXT_ITERATIONS for source, _, _ in sources]
+        if any(is_next):
+            if place.context.iteration is None:
+                return None
+            wanted = bool(place.context.iteration)
+            chosen = [source for source, next_ in zip(op.inputs, is_next, strict=True) if next_ == wanted]
+        else:
+            chosen = [
+                (name, slot)
+                for name, slot in op.inputs
+                if self._events.graph_tensor(
+                    place.context, graph_id=place.graph_id, op_name=name, output_slot=slot, near=place.near
+                )
+            ]
+        if len(chosen) != 1:
+            return None
+        name, slot = chosen[0]
+        return Crossing(replace(place, op_name=name, output_slot=slot), "graph")
+
+    def _session_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
+        """Crosses from what a run of a session was fed with, and from a reference to what was written to it."""
+        index = self.sessions.feed_index(place.context, place.op_name, place.output_slot)
+        if index is not None and place.context.execution_index is not None:
+            tensor_id = self._events.execution_inputs(place.context.execution_index).get(index)
+            return Crossing(None if tensor_id is None else EagerValue(tensor_id), "argument")
+        if op.op_type in REFERENCE_VARIABLES:
+            written = self.sessions.last_reference_writer(place.graph_id, place.op_name, place.context)
+            if written is None:
+                return Crossing(None, "variable")
+            writer, context = written
+            return Crossing(GraphTensor(context, place.graph_id, writer.op_name, 0, 2**63 - 1), "variable")
+        return None
+
+    def levels(self, context: Context, graph_id: int) -> tuple[Level, ...] | None:
+        """Returns the calls from the outermost graph to a graph in a context; None where unknown."""
+        if context.call_site is None:
+            return None
+        execution = None if context.execution_index is None else self._events.execution(context.execution_index)
+        root = None if execution is None else execution.graph_id
+        return self._sites.levels(graph_id, context.call_site, root_graph_id=root)
+
+    def outer_context(self, context: Context, levels: tuple[Level, ...]) -> Context:
+        """Returns where the op of the last level ran, given where the graph that it called did."""
+        return self._sites.outer_context(context, levels[-1], loops_above=any(level.is_loop for level in levels[:-1]))
+
+    def visit(self, context: Context, call: Call) -> SiteVisit | None:
+        """Returns where the callee of an op that runs in `context` left rows, or None."""
+        visits = self._sites.callee_visits(context, call)
+        if call.attribute not in ("body", "cond"):
+            # A visit spans iterations of which a branch need not have run each.
+            return next((visit for visit in visits if _is_in(visit, context)), None)
+        if not context.frame_id:
+            return visits[0] if len(visits) == 1 else None
+        for visit in visits:  # a loop within a loop: one visit for each outer iteration
+            inner = Context(context.step_id, context.execution_index, visit.call_site, visit.frame_id, 0)
+            level = Level(call, context.call_site or "", visit.call_site)
+            if self._sites.outer_context(inner, level, loops_above=True) == context:
+                return visit
+        return None
+
+    def visits(self, context: Context, call: Call) -> list[SiteVisit]:
+        """Returns all places where the callee of an op left rows in the step, of other frames and iterations too."""
+        return self._sites.callee_visits(context, call)
+
+    def callee_site(self, context: Context, call: Call, visit: SiteVisit | None) -> str | None:
+        """Returns the call site of a callee; of one that left no row, the one that it would have had."""
+        if visit is not None:
+            return visit.call_site
+        return None if context.call_site is None else join_site(context.call_site, call.op_name)
+
+    def _eager_crossing(self, place: EagerValue) -> Crossing | None:
+        tensor = self._events.eager(place.tensor_id)
+        if tensor.execution_index is None or tensor.op_type is None or tensor.output_slot is None:
+            return None
+        if tensor.op_type in _EAGER_PASSING_OPS:
+            source = self._events.execution_inputs(tensor.execution_index).get(0)
+            return None if source is None else Crossing(EagerValue(source), "eager")
+        graph_id = self._graphs.function_graphs.get(tensor.op_type, tensor.graph_id)
+        result = self._graphs.result(tensor.op_type, tensor.output_slot)
+        if graph_id is None or result is None:
+            return None
+        context = self._events.root_context(tensor.execution_index, graph_id)
+        near = 2**63 - 1
+        return Crossing(GraphTensor(context, graph_id, result[0], result[1], near), "call")
+
+    def _argument_crossing(self, place: GraphTensor) -> Crossing | None:
+        levels = self.levels(place.context, place.graph_id)
+        if levels is None:
+            return self._uncertain_argument_crossing(place)
+        if not levels:
+            return self._outermost_argument_crossing(place)
+        level = levels[-1]
+        argument = self._graphs.argument(place.graph_id, place.op_name, function_name=level.call.function_name)
+        if argument is None:
+            return None
+        return self._nested_argument_crossing(place, argument, level.call, self.outer_context(place.context, levels))
+
+    def _uncertain_argument_crossing(self, place: GraphTensor) -> Crossing | None:
+        """Crosses where the context does not tell the caller: only if there is but one."""
+        execution_index = place.context.execution_index
+        execution = None if execution_index is None else self._events.execution(execution_index)
+        if execution is not None and execution.graph_id == place.graph_id:
+            return self._outermost_argument_crossing(place)
+        argument = self._graphs.argument(place.graph_id, place.op_name, function_name=None)
+        if argument is None:
+            return None
+        callers = self._graphs.callers(place.graph_id)
+        if len(callers) != 1 or callers[0].attribute in ("body", "cond"):
+            return Crossing(None, "argument")
+        context = Context(place.context.step_id, execution_index, None, None, None)
+        return self._nested_argument_crossing(place, argument, callers[0], context)
+
+    def _outermost_argument_crossing(self, place: GraphTensor) -> Crossing | None:
+        execution_index = place.context.execution_index
+        execution = None if execution_index is None else self._events.execution(execution_index)
+        function_name = None if execution is None else execution.op_type
+        argument = self._graphs.argument(place.graph_id, place.op_name, function_name=function_name)
+        if argument is None:
+            return None
+        how = "capture" if argument.is_capture else "argument"
+        if execution is None:
+            return Crossing(None, how)
+        tensor_id = self._events.execution_inputs(execution.execution_index).get(argument.input_index)
+        return Crossing(None if tensor_id is None else EagerValue(tensor_id), how)
+
+    def _nested_argument_crossing(self, place: GraphTensor, argument: Argument, call: Call, outer: Context) -> Crossing:
+        how = "capture" if argument.is_capture else "argument"
+        index = argument.input_index
+        if call.attribute in ("body", "cond"):
+            iteration = place.context.iteration
+            body = next((c for c in self._graphs.calls(call.graph_id, call.op_name) if c.attribute == "body"), None)
+            if iteration is None:
+                return Crossing(None, "loop")
+            if iteration > 0 and not self._is_loop_invariant(body, index):
+                return Crossing(self._loop_carried(place, call, body, index), "loop")
+            how = how if iteration == 0 else "loop"
+        elif call.attribute in _BRANCHES:
+            index += 1  # the first input of If and Case is the predicate
+        op = self._graphs.op(call.graph_id, call.op_name)
+        if op is None or index >= len(op.inputs):
+            return Crossing(None, how)
+        source, slot = op.inputs[index]
+        return Crossing(GraphTensor(outer, call.graph_id, source, slot, place.near), how)
+
+    def _loop_carried(self, place: GraphTensor, call: Call, body: Call | None, index: int) -> Place | None:
+        """Returns the body's output of the iteration before."""
+        if body is None or body.callee_graph_id is None or place.context.iteration is None:
+            return None
+        result = self._graphs.result(body.function_name, index)
+        if result is None:
+            return None
+        site = place.context.call_site
+        if call.attribute == "cond" and site is not None and place.context.step_id is not None:
+            visits = self._events.site_visits(place.context.step_id, place.context.execution_index)
+            site = next(
+                (
+                    visit.call_site
+                    for visit in visits
+                    if visit.graph_id == body.callee_graph_id and visit.frame_id == place.context.frame_id
+                ),
+                None,
+            )
+        context = replace(place.context, call_site=site, iteration=place.context.iteration - 1)
+        return GraphTensor(context, body.callee_graph_id, result[0], result[1], place.near)
+
+    def _is_loop_invariant(self, body: Call | None, index: int) -> bool:
+        """Whether a loop hands a loop variable on unchanged, as it does with every captured tensor."""
+        if body is None or body.callee_graph_id is None:
+            return False
+        result = self._graphs.result(body.function_name, index)
+        if result is None:
+            return False
+        name, slot = result
+        op = self._graphs.op(body.callee_graph_id, name)
+        while op is not None and op.op_type in PASSING_OPS and op.inputs:
+            name, slot = op.inputs[slot if op.op_type == "IdentityN" else 0]
+            op = self._graphs.op(body.callee_graph_id, name)
+        return name == self._graphs.placeholder(body.function_name, index)
+
+    def _result_crossing(self, place: GraphTensor, calls: list[Call]) -> Crossing | None:
+        """Crosses from an output of a calling op to the callee's result."""
+        body = next((call for call in calls if call.attribute == "body"), None)
+        if body is not None:
+            return self._loop_result_crossing(place, body)
+        chosen = calls if len(calls) == 1 else [call for call in calls if self.visit(place.context, call) is not None]
+        if len(chosen) != 1:
+            return Crossing(None, "call")
+        call = chosen[0]
+        result = self._graphs.result(call.function_name, place.output_slot)
+        if result is None or call.callee_graph_id is None:
+            return None
+        visit = self.visit(place.context, call)
+        context = replace(place.context, call_site=self.callee_site(place.context, call, visit))
+        return Crossing(GraphTensor(context, call.callee_graph_id, result[0], result[1], place.near), "call")
+
+    def _loop_result_crossing(self, place: GraphTensor, body: Call) -> Crossing:
+        result = self._graphs.result(body.function_name, place.output_slot)
+        op = self._graphs.op(place.graph_id, place.op_name)
+        if result is None or body.callee_graph_id is None or op is None:
+            return Crossing(None, "loop")
+        if self._is_loop_invariant(body, place.output_slot):
+            source, slot = op.inputs[place.output_slot]
+            return Crossing(replace(place, op_name=source, output_slot=slot), "loop")
+        visit = self.visit(place.context, body)
+        if visit is None:
+            if not self._is_never_entered(place.context, body):
+                return Crossing(None, "loop")
+            source, slot = op.inputs[place.output_slot]
+            return Crossing(replace(place, op_name=source, output_slot=slot), "loop")
+        context = replace(
+            place.context, call_site=visit.call_site, frame_id=visit.frame_id, iteration=visit.last_iteration
+        )
+        return Crossing(GraphTensor(context, body.callee_graph_id, result[0], result[1], place.near), "loop")
+
+    def _is_never_entered(self, context: Context, body: Call) -> bool:
+        """Whether a loop, of whose body nothing was recorded, ended before its first iteration."""
+        calls = self._graphs.calls(body.graph_id, body.op_name)
+        visits = (self.visit(context, call) for call in calls if call.attribute == "cond")
+        return any(visit is not None and visit.last_iteration == 0 for visit in visits)
+
+
+def _is_in(visit: SiteVisit, context: Context) -> bool:
+    """Whether a visit's graph left rows in the frame and iteration of a context, where these are known."""
+    return context.frame_id in (None, visit.frame_id) and (
+        context.iteration is None or context.iteration in visit.iterations
+    )

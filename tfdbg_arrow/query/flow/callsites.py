@@ -1,0 +1,176 @@
+"""Call sites: which op of which graph called the graph that a tensor belongs to.
+
+TensorFlow inlines nested functions and names an inlined op `<calling op>/<op>`; for the parts of
+control flow it adds components of its own: `while/body/_9/…`, `cond/then/_174/…`,
+`indexed_case/branch1/_74/…`. A call site is that path without the op. Op names themselves hold
+slashes, so a path alone does not say where one name ends: the recorded calls do.
+
+Source: tensorflow/core/common_runtime/{inline_function_utils,lower_while_op,lower_if_op,lower_case_op}.cc.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.flow.events import EventReader
+from tfdbg_arrow.query.flow.frames import find_entries
+from tfdbg_arrow.query.flow.graphs import Call, GraphReader
+from tfdbg_arrow.query.recorded import Context, SiteVisit
+
+_SUFFIXES = {
+    "body": r"/body(/_\d+)?",
+    "cond": r"/cond(/_\d+)?",
+    "then_branch": r"/then(/_\d+)?",
+    "else_branch": r"/else(/_\d+)?",
+    "branches": r"/branch{index}(/_\d+)?",
+}
+_ANY_SUFFIX = r"(/_\d+)?"
+_NAMES = ("", r"_\d+")
+"""What follows the calling op's name: nothing; or, of a loop that was made anew for its gradient, a number."""
+_MAX_DEPTH = 64
+_MAX_RENAMED = 4
+"""Loops within each other that were renamed."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One step down a call site.
+
+    Attributes:
+        call: The op that calls and what it calls.
+        site: Call site of the calling op's graph.
+        callee_site: Call site of the called graph.
+    """
+
+    call: Call
+    site: str
+    callee_site: str
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether the called graph is a loop's body or condition."""
+        return self.call.attribute in ("body", "cond")
+
+
+class CallSites:
+    """Finds callers and callees of graphs within one run.
+
+    Args:
+        graphs: The run's graphs.
+        events: The run's recorded tensors.
+    """
+
+    def __init__(self, graphs: GraphReader, events: EventReader) -> None:
+        self._graphs = graphs
+        self._events = events
+        self._known: dict[tuple[int, str, int | None], tuple[Level, ...] | None] = {}
+
+    def levels(self, graph_id: int, call_site: str, *, root_graph_id: int | None) -> tuple[Level, ...] | None:
+        """Returns the calls from the outermost graph to a graph.
+
+        Args:
+            graph_id: The graph at the call site.
+            call_site: The call site.
+            root_graph_id: The outermost graph; None where it is unknown.
+
+        Returns:
+            The levels, outermost first; none for the outermost graph itself; None where the calls
+            were not recorded.
+        """
+        key = (graph_id, call_site, root_graph_id)
+        if key not in self._known:
+            self._known[key] = self._find(graph_id, call_site, root_graph_id)
+        return self._known[key]
+
+    def callee_visits(self, context: Context, call: Call) -> list[SiteVisit]:
+        """Returns where the callee of an op that runs in `context` left rows in the same step."""
+        if context.step_id is None or context.call_site is None or call.callee_graph_id is None:
+            return []
+        start = join_site(context.call_site, call.op_name)
+        visits = self._events.site_visits(context.step_id, context.execution_index)
+        for renamed in _NAMES:
+            pattern = re.compile(re.escape(start) + renamed + _suffix(call))
+            found = [v for v in visits if v.graph_id == call.callee_graph_id and pattern.fullmatch(v.call_site)]
+            if found:
+                return found
+        return []
+
+    def outer_context(self, context: Context, level: Level, *, loops_above: bool) -> Context:
+        """Returns where the calling op ran, given where the called graph did.
+
+        Args:
+            context: Where the called graph ran.
+            level: The call.
+            loops_above: Whether the calling op's graph itself runs in a loop.
+        """
+        if not level.is_loop:
+            frame_id, iteration = context.frame_id, context.iteration
+        elif not loops_above:
+            frame_id, iteration = 0, 0
+        else:
+            frame_id, iteration = self._outer_iteration(context, level)
+        return Context(context.step_id, context.execution_index, level.site, frame_id, iteration)
+
+    def _outer_iteration(self, context: Context, level: Level) -> tuple[int | None, int | None]:
+        """Returns (frame, iteration) of the outer loop in which an inner loop's frame was entered."""
+        assert context.step_id is not None
+        op_name, graph_id = level.call.op_name, level.call.graph_id
+        parts = [call for call in self._graphs.calls(graph_id, op_name) if call.attribute in ("body", "cond")]
+        at_site = Context(context.step_id, context.execution_index, level.site, None, None)
+        frames: dict[int, int] = {}
+        for part in parts:
+            for visit in self.callee_visits(at_site, part):
+                first = frames.get(visit.frame_id, visit.first_event_index)
+                frames[visit.frame_id] = min(first, visit.first_event_index)
+        outer = [
+            visit
+            for visit in self._events.site_visits(context.step_id, context.execution_index)
+            if visit.call_site == level.site and visit.graph_id == graph_id
+        ]
+        entries = [(visit.frame_id, iteration) for visit in outer for iteration in visit.iterations]
+        found = find_entries(sorted(frames, key=frames.__getitem__), entries)
+        return found.get(context.frame_id or 0, (None, None))
+
+    def _find(self, graph_id: int, site: str, root: int | None) -> tuple[Level, ...] | None:
+        """Returns the levels of a call site: those with as few renamed ops as possible.
+
+        `while_1` may be the op of that name, or `while` renamed; what lies below fits both.
+        """
+        return next(
+            (
+                levels
+                for num_renamed in range(_MAX_RENAMED + 1)
+                if (levels := self._descend(graph_id, site, root, num_renamed, _MAX_DEPTH)) is not None
+            ),
+            None,
+        )
+
+    def _descend(
+        self, graph_id: int, site: str, root: int | None, num_renamed: int, depth: int
+    ) -> tuple[Level, ...] | None:
+        """Returns the levels of a call site with so many renamed ops, or None."""
+        if site == "":
+            return () if num_renamed == 0 and (root is None or root == graph_id) else None
+        if depth == 0:
+            return None
+        for is_renamed, name_suffix in enumerate(_NAMES[: num_renamed + 1]):
+            for call in self._graphs.callers(graph_id):
+                pattern = f"(?:(.*)/)?{re.escape(call.op_name)}{name_suffix}{_suffix(call)}"
+                match = re.fullmatch(pattern, site, re.DOTALL)
+                if match is None:
+                    continue
+                outer_site = match[1] or ""
+                above = self._descend(call.graph_id, outer_site, root, num_renamed - is_renamed, depth - 1)
+                if above is not None:
+                    return (*above, Level(call, outer_site, site))
+        return None
+
+
+def _suffix(call: Call) -> str:
+    return _SUFFIXES.get(call.attribute, _ANY_SUFFIX).format(index=call.branch_index)
+
+
+def join_site(site: str, op_name: str) -> str:
+    """Returns the call site of what an op calls, as far as the op's name decides it."""
+    return f"{site}/{op_name}" if site else op_name

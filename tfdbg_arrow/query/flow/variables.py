@@ -1,0 +1,384 @@
+"""Variables and other resources: what was last written to one before it was read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from tfdbg_arrow.query.flow.borders import Borders
+from tfdbg_arrow.query.flow.callsites import Level
+from tfdbg_arrow.query.flow.events import EventReader
+from tfdbg_arrow.query.flow.graphs import GraphReader, Op
+from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place, Trace
+from tfdbg_arrow.query.flow.resource_ops import BRANCHES, READER, WRITER, ResourceOps
+from tfdbg_arrow.query.recorded import Context, Execution, TensorEvent
+
+_HANDLE_USER = re.compile(rf"{READER}|VariableShape|VarIsInitializedOp|ResourceGather\w*|{WRITER.pattern}")
+_REPLACING = frozenset({"AssignVariableOp", "MakeIterator"})
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The last write to a resource before it was read.
+
+    Attributes:
+        op_type: Type of the writing op.
+        op_name: Its name; None for an eager op.
+        graph_id: Its graph; None for an eager op.
+        execution_index: The execution, or the call in which it ran; None where unknown.
+        values: The tensors that went in, without the resource itself.
+        is_replacing: Whether the new value depends on them alone, and not on the old value too.
+        old_value: A recorded read of the old value just before, or None.
+    """
+
+    op_type: str
+    op_name: str | None
+    graph_id: int | None
+    execution_index: int | None
+    values: tuple[Place, ...]
+    is_replacing: bool
+    old_value: TensorEvent | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSite:
+    """Where something was written to resources: their handles, and the tensors that went in."""
+
+    handles: tuple[Place, ...]
+    values: tuple[Place, ...]
+
+
+class Resources:
+    """Finds writes to resources within one run.
+
+    Automatic control dependencies run the ops on one resource in the order of their creation.
+
+    Args:
+        graphs: The run's graphs.
+        events: The run's recorded tensors.
+        borders: The run's borders.
+    """
+
+    def __init__(self, graphs: GraphReader, events: EventReader, borders: Borders) -> None:
+        self._graphs = graphs
+        self._events = events
+        self._borders = borders
+        self._ops = ResourceOps(graphs)
+
+    def writes(self, handle: Trace, *, reader: TensorEvent, since: int = 0) -> Iterator[Write]:
+        """Yields the recorded writes before a read, the last one first.
+
+        Args:
+            handle: Where the resource came from, seen from the reading op.
+            reader: The row of the reading op's output.
+            since: Of the executions before the read's own only those from this execution_index on.
+        """
+        if reader.scope == "graph" and reader.graph_id is not None and reader.op_name is not None:
+            yield from self._in_call(handle, reader)
+        if isinstance(handle.place, EagerValue):
+            before = reader.event_index
+            if reader.execution_index is not None:
+                execution = self._events.execution(reader.execution_index)
+                before = before if execution is None else execution.event_index
+            yield from self._before(handle.place.tensor_id, before=before, since=since)
+
+    def read_between(self, handle: Trace, *, after: Write | None, before: Write, since: int = 0) -> TensorEvent | None:
+        """Returns the row of the last read in the executions between two writes, or None.
+
+        Reads in the calls that the writes themselves were made in are not looked for.
+
+        Args:
+            handle: Where the resource came from.
+            after: The earlier write; None: the start of the run.
+            before: The later write.
+            since: Only executions from this execution_index on.
+        """
+        if not isinstance(handle.place, EagerValue) or before.execution_index is None:
+            return None
+        tensor_id = handle.place.tensor_id
+        earliest = -1 if after is None or after.execution_index is None else after.execution_index
+        readers = self._users(tensor_id, is_wanted=self._reads, since=since)
+        start = self._events.execution(before.execution_index)
+        if start is None:
+            return None
+        for execution in self._events.uses_before(tensor_id, op_types=readers, before=start.event_index, since=since):
+            if execution.execution_index <= earliest:
+                return None
+            event = self._read_in(execution, tensor_id)
+            if event is not None:
+                return event
+        return None
+
+    def all_writes(self, *, is_wanted: Callable[[Execution], bool]) -> Iterator[WriteSite]:
+        """Yields every recorded write to resources by chosen executions."""
+        for execution in self._events.executions_of(self._writing_functions()):
+            if not is_wanted(execution):
+                continue
+            graph_id = self._graphs.function_graphs.get(execution.op_type, execution.graph_id)
+            if graph_id is not None:
+                yield from self._all_writes_in(execution, graph_id)
+                continue
+            ids = list(self._events.execution_inputs(execution.execution_index).values())
+            if ids:
+                yield WriteSite((EagerValue(ids[0]),), tuple(map(EagerValue, ids[1:])))
+
+    def eagerly_written(self) -> dict[int, set[int]]:
+        """Returns, by eager tensor, the handles of the resources that eager ops wrote it to."""
+        writers = [name for name, graph_id in self._events.op_types() if graph_id is None and WRITER.fullmatch(name)]
+        found: dict[int, set[int]] = {}
+        for tensor_id, handle in self._events.taken_together(writers):
+            found.setdefault(tensor_id, set()).add(handle)
+        return found
+
+    def can_write(self, execution: Execution, input_index: int) -> bool:
+        """Returns whether an execution may write to the resource that it takes as an input."""
+        graph_id = self._graphs.function_graphs.get(execution.op_type, execution.graph_id)
+        return self._writes(execution.op_type, graph_id, input_index)
+
+    def _writing_functions(self) -> list[str]:
+        """Returns the types of the executions that write to resources: ops, and functions that do at any depth."""
+        found = []
+        for op_type, called in self._events.op_types():
+            graph_id = self._graphs.function_graphs.get(op_type, called)
+            if graph_id is None:
+                is_writing = WRITER.fullmatch(op_type) is not None
+            else:
+                is_writing = any(self._ops.writers_in(part) for part in self._graphs.parts(graph_id))
+            if is_writing:
+                found.append(op_type)
+        return found
+
+    def _all_writes_in(self, execution: Execution, graph_id: int) -> Iterator[WriteSite]:
+        """Yields the writes in one call."""
+        root = self._events.root_context(execution.execution_index, graph_id)
+        places: dict[tuple[int, Context], None] = {(graph_id, root): None}
+        visits = () if root.step_id is None else self._events.site_visits(root.step_id, root.execution_index)
+        for visit in visits:
+            at = replace(root, call_site=visit.call_site, frame_id=visit.frame_id)
+            for iteration in visit.iterations if self._ops.writers_in(visit.graph_id) else ():
+                places[visit.graph_id, replace(at, iteration=iteration)] = None
+        for part_id, context in places:
+            dtypes = self._graphs.graph(part_id).dtypes
+            for op in self._ops.writers_in(part_id):
+                inputs = [
+                    (GraphTensor(context, part_id, *source, 2**63 - 1), dtypes.get(source)) for source in op.inputs
+                ]
+                handles = tuple(place for place, dtype in inputs if dtype == "resource")
+                yield WriteSite(handles, tuple(place for place, dtype in inputs if dtype != "resource"))
+
+    def is_resource(self, tensor_id: int) -> bool:
+        """Whether executions use a tensor from outside as a handle: what kind of tensor it is was not recorded."""
+        return any(
+            _HANDLE_USER.fullmatch(op_type)
+            if graph_id is None
+            else self._dtype_of(graph_id, self._graphs.placeholder(op_type, index)) == "resource"
+            for op_type, graph_id, index in self._all_users(tensor_id)
+        )
+
+    def _dtype_of(self, graph_id: int, placeholder: str | None) -> str | None:
+        return None if placeholder is None else self._graphs.graph(graph_id).dtypes.get((placeholder, 0))
+
+    def _in_call(self, handle: Trace, reader: TensorEvent) -> Iterator[Write]:
+        """Yields the writes in the call that a reading op ran in, from the op outwards."""
+        assert reader.graph_id is not None
+        assert reader.op_name is not None
+        levels: tuple[Level, ...] = self._borders.levels(reader.context, reader.graph_id) or ()
+        context, graph_id, user = reader.context, reader.graph_id, reader.op_name
+        while True:
+            name = _name_in(handle, graph_id)
+            if name is not None and self._borders.sessions.is_session_graph(graph_id):
+                write = self._write_in_session(graph_id, name, context, user=user, near=reader.event_index)
+                if write is not None:
+                    yield write
+                return
+            if name is not None:
+                yield from self._in_graph(graph_id, name, context, user=user, near=reader.event_index)
+            if not levels:
+                return
+            level = levels[-1]
+            outer = self._borders.outer_context(context, levels)
+            if level.is_loop:
+                outer_name = _name_in(handle, level.call.graph_id)
+                op = self._graphs.op(level.call.graph_id, level.call.op_name)
+                if outer_name is not None and op is not None and context.iteration:
+                    yield from self._in_loop(
+                        op, level.call.graph_id, outer_name, outer, frame_id=context.frame_id,
+                        last=context.iteration - 1, near=reader.event_index,
+                    )  # fmt: skip
+            context, graph_id, user = outer, level.call.graph_id, level.call.op_name
+            levels = levels[:-1]
+
+    def _write_in_session(
+        self, graph_id: int, handle_name: str, context: Context, *, user: str, near: int
+    ) -> Write | None:
+        """Returns the last write before a read in a graph that sessions run, where creation orders nothing."""
+        writers = self._ops.writing_ops(graph_id, handle_name)
+        written = self._borders.sessions.last_writer(graph_id, writers, context, reader=user)
+        if written is None:
+            return None
+        op, where = written
+        near = near if where == context else 2**63 - 1
+        if WRITER.fullmatch(op.op_type):
+            return self._write(op, graph_id, handle_name, where, near=near)
+        return next(self._in_callees(op, graph_id, handle_name, where, near=near), None)
+
+    def _before(self, tensor_id: int, *, before: int, since: int) -> Iterator[Write]:
+        """Yields the writes by the executions before an event."""
+        writers = self._users(tensor_id, is_wanted=self._writes, since=since)
+        for execution in self._events.uses_before(tensor_id, op_types=writers, before=before, since=since):
+            yield from self._by(execution, tensor_id)
+
+    def _users(
+        self, tensor_id: int, *, is_wanted: Callable[[str, int | None, int], bool], since: int
+    ) -> tuple[str, ...]:
+        """Returns the op types, functions included, that use a handle in one of the ways wanted."""
+        ways = self._all_users(tensor_id, since=since)
+        found = (op_type for op_type, graph_id, index in ways if is_wanted(op_type, graph_id, index))
+        return tuple(sorted(set(found)))
+
+    def _all_users(self, tensor_id: int, *, since: int = 0) -> list[tuple[str, int | None, int]]:
+        """Returns (op type, called graph, input index) of every way in which executions use a handle."""
+        return [
+            (op_type, self._graphs.function_graphs.get(op_type, called), index)
+            for op_type, called, index in self._events.ways_of_use(tensor_id, since=since)
+        ]
+
+    def _writes(self, op_type: str, graph_id: int | None, index: int) -> bool:
+        if graph_id is None:
+            return WRITER.fullmatch(op_type) is not None
+        placeholder = self._graphs.placeholder(op_type, index)
+        return placeholder is not None and bool(self._ops.writing_ops(graph_id, placeholder))
+
+    def _reads(self, op_type: str, graph_id: int | None, index: int) -> bool:
+        """Whether an op or a function reads a resource in its outermost graph, and cannot write to it."""
+        if graph_id is None:
+            return op_type == READER
+        placeholder = self._graphs.placeholder(op_type, index)
+        if placeholder is None or self._ops.writing_ops(graph_id, placeholder):
+            return False
+        return bool(self._ops.reading_ops(graph_id, placeholder))
+
+    def _read_in(self, execution: Execution, tensor_id: int) -> TensorEvent | None:
+        """Returns the row of the last read by an execution that reads a resource and does not write to it."""
+        graph_id = self._graphs.function_graphs.get(execution.op_type, execution.graph_id)
+        if graph_id is None:
+            outputs = self._events.execution_outputs(execution.execution_index)
+            return self._events.eager(outputs[0][0]).event if 0 in outputs else None
+        context = self._events.root_context(execution.execution_index, graph_id)
+        for index, other in self._events.execution_inputs(execution.execution_index).items():
+            placeholder = self._graphs.placeholder(execution.op_type, index) if other == tensor_id else None
+            for op in reversed(self._ops.reading_ops(graph_id, placeholder)) if placeholder is not None else ():
+                event = self._events.graph_tensor(
+                    context, graph_id=graph_id, op_name=op.op_name, output_slot=0, near=2**63 - 1
+                )
+                if event is not None:
+                    return event
+        return None
+
+    def _by(self, execution: Execution, tensor_id: int) -> Iterator[Write]:
+        """Yields the writes by one execution."""
+        inputs = self._events.execution_inputs(execution.execution_index)
+        graph_id = self._graphs.function_graphs.get(execution.op_type, execution.graph_id)
+        if graph_id is None:
+            values: tuple[Place, ...] = tuple(EagerValue(other) for other in inputs.values() if other != tensor_id)
+            is_replacing = execution.op_type in _REPLACING
+            yield Write(execution.op_type, None, None, execution.execution_index, values, is_replacing, None)
+            return
+        context = self._events.root_context(execution.execution_index, graph_id)
+        for index, other in inputs.items():
+            placeholder = self._graphs.placeholder(execution.op_type, index) if other == tensor_id else None
+            if placeholder is not None:
+                yield from self._in_graph(graph_id, placeholder, context, user=None, near=2**63 - 1)
+
+    def _in_graph(
+        self, graph_id: int, handle_name: str, context: Context, *, user: str | None, near: int
+    ) -> Iterator[Write]:
+        """Yields the writes in one run of a graph, before `user` where that is given."""
+        end = None if user is None else self._graphs.op(graph_id, user)
+        for op in reversed(self._ops.writing_ops(graph_id, handle_name)):
+            if end is not None and op.op_index >= end.op_index:
+                continue
+            if WRITER.fullmatch(op.op_type):
+                yield self._write(op, graph_id, handle_name, context, near=near)
+            else:
+                yield from self._in_callees(op, graph_id, handle_name, context, near=near)
+
+    def _in_callees(self, op: Op, graph_id: int, handle_name: str, context: Context, *, near: int) -> Iterator[Write]:
+        """Yields the writes in what an op called: the branch that ran, all iterations of a loop."""
+        for call in self._graphs.calls(graph_id, op.op_name):
+            if call.callee_graph_id is None or call.attribute == "cond":
+                continue
+            visit = self._borders.visit(context, call)
+            if call.attribute == "body":
+                if visit is not None:
+                    yield from self._in_loop(
+                        op, graph_id, handle_name, context, frame_id=visit.frame_id, last=visit.last_iteration,
+                        near=near,
+                    )  # fmt: skip
+                continue
+            if visit is None and call.attribute in BRANCHES:
+                continue
+            inner = replace(context, call_site=self._borders.callee_site(context, call, visit))
+            for name in self._ops.callee_handles(op, call, handle_name):
+                yield from self._in_graph(call.callee_graph_id, name, inner, user=None, near=near)
+
+    def _in_loop(
+        self, op: Op, graph_id: int, handle_name: str, context: Context, *, frame_id: int | None, last: int, near: int
+    ) -> Iterator[Write]:
+        """Yields the writes in a loop's body, the last iteration first.
+
+        Args:
+            op: The loop.
+            graph_id: Its graph.
+            handle_name: The resource's name there.
+            context: Where the loop was entered.
+            frame_id: The loop's frame.
+            last: The last iteration that counts.
+            near: event_index of the reader.
+        """
+        body = next((call for call in self._graphs.calls(graph_id, op.op_name) if call.attribute == "body"), None)
+        if body is None or body.callee_graph_id is None:
+            return
+        visits = self._borders.visits(context, body)
+        site = next((visit.call_site for visit in visits if visit.frame_id == frame_id), None)
+        for name in self._ops.callee_handles(op, body, handle_name):
+            for iteration in range(last, -1, -1) if self._ops.writing_ops(body.callee_graph_id, name) else ():
+                inner = replace(context, call_site=site, frame_id=frame_id, iteration=iteration)
+                yield from self._in_graph(body.callee_graph_id, name, inner, user=None, near=near)
+
+    def _write(self, op: Op, graph_id: int, handle_name: str, context: Context, *, near: int) -> Write:
+        values = tuple(
+            GraphTensor(context, graph_id, source, slot, near)
+            for source, slot in op.inputs
+            if source not in self._ops.aliases(graph_id, handle_name)
+        )
+        old_value = None
+        if op.op_type not in _REPLACING:
+            old_value = self._read_before(op, graph_id, handle_name, context, near=near)
+        return Write(
+            op.op_type, op.op_name, graph_id, context.execution_index, values, op.op_type in _REPLACING, old_value
+        )
+
+    def _read_before(
+        self, writer: Op, graph_id: int, handle_name: str, context: Context, *, near: int
+    ) -> TensorEvent | None:
+        """Returns the row of the last read of a resource in a graph between its last two writes."""
+        start = max(
+            (op.op_index for op in self._ops.writing_ops(graph_id, handle_name) if op.op_index < writer.op_index),
+            default=-1,
+        )
+        for op in reversed(self._ops.reading_ops(graph_id, handle_name)):
+            if start < op.op_index < writer.op_index:
+                event = self._events.graph_tensor(
+                    context, graph_id=graph_id, op_name=op.op_name, output_slot=0, near=near
+                )
+                if event is not None:
+                    return event
+        return None
+
+
+def _name_in(handle: Trace, graph_id: int) -> str | None:
+    """Returns the op under which a graph knows a resource."""
+    places = (place for place in reversed(handle.path) if isinstance(place, GraphTensor) and place.graph_id == graph_id)
+    return next((place.op_name for place in places), None)

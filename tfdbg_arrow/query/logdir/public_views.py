@@ -1,0 +1,88 @@
+"""The public views: one .sql file each, in SQL that DuckDB and Spark both run as written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from graphlib import TopologicalSorter
+from importlib import resources
+
+from tfdbg_arrow.query.alert_rules.rules import alert_view, builtin_rules
+from tfdbg_arrow.schema import TABLES, Table
+
+_ALERT = """\
+-- One row is one finding of one built-in alert rule, with the rule's default parameters.
+--   kind           the rule
+--   severity       `error`, `warning` or `info`
+--   run_id, graph_id, op_name, op_type, output_slot  what it is about; NULL where it does not apply
+--   first_event_index, last_event_index, num_events  the tensors that it is about
+--   value          the measure that the rule looks at
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One public view.
+
+    Attributes:
+        name: Its name.
+        text: The file: comments that say what a row and each column is, then one SELECT.
+    """
+
+    name: str
+    text: str
+
+    @property
+    def comment(self) -> str:
+        """The comment at the top, without its marks."""
+        lines = [line for line in self.text.splitlines() if line.startswith("--")]
+        return "\n".join(line.removeprefix("--").removeprefix(" ") for line in lines)
+
+    @property
+    def select(self) -> str:
+        """The SELECT alone."""
+        return "\n".join(line for line in self.text.splitlines() if not line.startswith("--"))
+
+
+@lru_cache(maxsize=1)
+def public_views() -> tuple[View, ...]:
+    """Returns the views in an order in which they can be made: each after those that it reads."""
+    files = resources.files("tfdbg_arrow.query.logdir") / "views"
+    views = {
+        name: View(name=name, text=file.read_text(encoding="utf-8"))
+        for file in sorted(files.iterdir(), key=lambda file: file.name)
+        if (name := file.name.removesuffix(".sql")) != file.name
+    }
+    views["alert"] = View(name="alert", text=_ALERT + alert_view(builtin_rules()))
+    reads = {
+        name: [other for other in views if other != name and re.search(rf"\b(FROM|JOIN) {other}\b", view.select)]
+        for name, view in views.items()
+    }
+    return tuple(views[name] for name in TopologicalSorter(reads).static_order())
+
+
+def views_sql(logdir: str) -> str:
+    """Returns a script that makes all tables and views of a logdir in a plain DuckDB client, by path alone.
+
+    It does not read the manifests: use it on a logdir that nobody is writing to.
+
+    Args:
+        logdir: The logdir's path, as the client will see it.
+    """
+    statements = [
+        "-- Reads a logdir of tfdbg_arrow in any DuckDB client, as:  duckdb -init views.sql",
+        *(_table_sql(logdir, table) for table in TABLES),
+        *(f'CREATE OR REPLACE VIEW "{view.name}" AS\n{view.select.strip()};' for view in public_views()),
+    ]
+    return "\n\n".join(statements) + "\n"
+
+
+def _table_sql(logdir: str, table: Table) -> str:
+    pattern = f"{logdir.rstrip('/')}/{table.name}/run_id=*/part-*.parquet".replace("'", "''")
+    # can_have_nan: min/max statistics leave NaN out, and DuckDB prunes by them otherwise.
+    return (
+        f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT * FROM read_parquet(\n'
+        f"    '{pattern}', union_by_name = true, can_have_nan = true,\n"
+        "    hive_partitioning = true, hive_types = {'run_id': VARCHAR});"
+    )
