@@ -20,7 +20,6 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -28,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from tfdbg_arrow.json_values import to_json
+from tfdbg_arrow.query.exports.directory import DirectoryExport
 from tfdbg_arrow.query.exports.flat import FlatColumn, FlatRows, flat_rows
 from tfdbg_arrow.query.exports.relations import Relation
 
@@ -35,46 +35,19 @@ _FORMULA = r"\A[=+\-@\t\r\n'＝＋－＠]"  # noqa: RUF001
 _NUMBER = r"\A[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\z"
 
 
-class CsvExport:
-    """Writes `<name>.csv` files into a directory.
-
-    Args:
-        path: The directory; it is made.
-    """
+class CsvExport(DirectoryExport):
+    """Writes `<name>.csv` files into a directory."""
 
     suffix: ClassVar[str | None] = ".csv"
-    keeps_views: ClassVar[bool] = False
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        path.mkdir()
 
     def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
-        """Writes a file, in the place of one of that name.
-
-        Args:
-            relation: The table or view.
-            rows: Its rows.
-            advance: Told of so many rows more.
-
-        Raises:
-            OSError: It cannot be written.
-            pa.ArrowException: A value does not fit.
-        """
+        """Writes a file, as DirectoryExport says."""
         flat = FlatRows(tuple(_safe(column) for column in flat_rows(rows.schema).columns))
         options = pyarrow.csv.WriteOptions(quoting_style="needed", quoting_header="none", eol="\r\n")
-        path = self._path / f"{relation.name}.csv"
-        with pyarrow.csv.CSVWriter(path, flat.schema, write_options=options) as writer:
+        with pyarrow.csv.CSVWriter(self.file_of(relation), flat.schema, write_options=options) as writer:
             for batch in rows:
                 writer.write_batch(flat.convert(batch))
                 advance(batch.num_rows)
-
-    def add_view(self, relation: Relation) -> bool:
-        """Returns whether a view can be kept as a view: never."""
-        return False
-
-    def close(self) -> None:
-        """Does nothing: each file is whole."""
 
 
 def rows_as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
