@@ -52,6 +52,6 @@ def watched_page(browser: Browser, **settings: Any) -> Iterator[Page]:
     page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
     page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     yield page
-    assert wrong == []
+    assert not wrong, wrong
     assert {urlsplit(url).hostname for url in asked if not url.startswith(("file:", "data:"))} <= {"127.0.0.1"}
     context.close()
