@@ -10,13 +10,18 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, Page, expect
 
 import tfdbg_arrow
+from tfdbg_arrow.query.sandbox import Sandbox
+
+from .viewer.browser import chromium, watched_page
+from .viewer.serving import TOKEN, Served, serving
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
@@ -132,6 +137,94 @@ def test_the_bug_is_named(journey: Journey) -> None:
     assert first.source is not None
     assert (Path(first.source.file_path).name, first.source.lineno, first.source.func) == ("demo.py", number, "loss")
     assert first.source.code == text
+
+
+@pytest.fixture(scope="module")
+def served(journey: Journey) -> Iterator[Served]:
+    logdir = journey.directory / "logs" / "bug"
+    with serving(logdir, sandbox=Sandbox(logdir)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Browser, served: Served) -> Iterator[Page]:
+    with watched_page(browser, viewport={"width": 1280, "height": 800}) as opened:
+        opened.goto(f"{served.url}/?token={TOKEN}")
+        yield opened
+
+
+def test_the_first_screen_leads_to_the_line_by_keys(page: Page) -> None:
+    _, text = log_line()
+    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("-Inf first came up in Log:0"))
+    for answer in (".why", ".verdict .pill.neg-inf", ".chain .origin .pill.neg-inf", ".excerpt .row.lit"):
+        expect(page.locator(answer).first).to_be_in_viewport(ratio=1)
+    expect(page.locator(".excerpt .row.lit")).to_contain_text(text)
+
+    page.keyboard.press("g")
+    page.keyboard.press("a")
+    page.wait_for_url("**/alerts**")
+    page.keyboard.press("n")
+    expect(page.locator(":focus")).to_have_text("Log:0")
+    page.keyboard.press("n")
+    alert = page.locator("[data-alert]:has(:focus)")
+    line = alert.locator("[data-source]").inner_text()
+    page.keyboard.press("s")
+    page.wait_for_url("**/source?**")
+    expect(page.locator(".row.lit")).to_be_in_viewport()
+    assert line.startswith(f"demo.py:{page.locator('.row.lit .no').inner_text()}")
+
+
+def test_tensors_are_filtered_and_the_theme_stays(page: Page) -> None:
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    page.wait_for_url("**/tensors**")
+    page.keyboard.press("/")
+    page.keyboard.type("softmax")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**name=softmax**")
+    page.get_by_label("only bad").check()
+    page.wait_for_url("**name=softmax&bad=1**")
+    expect(page.locator("tr[data-at]").first).to_have_class("bad")
+    expect(page.locator("tr[data-at] .name").first).to_contain_text(re.compile("softmax", re.IGNORECASE))
+    page.keyboard.press("d")
+    theme = page.locator("html").get_attribute("data-theme")
+    page.keyboard.press("g")
+    page.keyboard.press("x")
+    page.wait_for_url("**/executions**")
+    expect(page.locator("html")).to_have_attribute("data-theme", theme or "")
+
+
+def test_every_page_shows_the_demo_on_wide_and_narrow_screens(journey: Journey, served: Served, page: Page) -> None:
+    first = tfdbg_arrow.first_nonfinite(journey.directory / "logs" / "bug")
+    assert first is not None
+    number, text = log_line()
+    of_first = f"run={first.run_id}&event={first.event_index}"
+    shown = {
+        "/": "Log of 0",
+        "/alerts": "nonfinite_origin",
+        "/tensors?bad=1": "Log:0",
+        "/executions?bad=1": "inside bad",
+        f"/graph?{of_first}": "Consumers",
+        f"/history?{of_first}": "200 tensors",
+        f"/provenance?{of_first}": "here it went bad",
+        f"/tensor?{of_first}": text,
+        f"/source?run={first.run_id}&line={number}": text,
+        "/runs": "went bad",
+        "/diff": "",
+        "/sql?query=SELECT+max(step)+FROM+mark": "199",
+    }
+    for target, held in shown.items():
+        page.goto(served.url + target)
+        expect(page.locator("main")).to_contain_text(held)
+        for width in (400, 1280):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.wait_for_function("width => document.documentElement.scrollWidth === width", arg=width)
 
 
 def test_the_mended_model_learns_and_has_nothing_to_find(journey: Journey) -> None:
