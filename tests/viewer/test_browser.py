@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tfdbg_arrow.query.sandbox import Sandbox
 from tfdbg_arrow.viewer.report import write_report
 
+from ..query.builder import INF
 from . import logdirs
 from .browser import chromium, watched_page
 from .serving import TOKEN, Served, serving
@@ -128,16 +130,16 @@ def test_pages_are_as_wide_as_the_window_and_every_control_has_a_name(
 
 
 def test_an_enemys_recording_does_nothing(browser: Browser, tmp_path: Path) -> None:
-    with serving(logdirs.hostile(tmp_path)) as served, watched_page(browser) as page:
+    logdirs.hostile(tmp_path, run_id="run-b", bad=INF)
+    with (
+        serving(logdirs.hostile(tmp_path), sandbox=Sandbox(tmp_path)) as served,
+        watched_page(browser) as page,
+    ):
         page.goto(f"{served.url}/?token={TOKEN}")
         targets = (
-            "/alerts",
-            "/tensors",
-            "/source",
-            "/tensor?event=1",
-            "/graph",
-            "/graph?event=1",
-            "/executions?execution=0",
+            *("/alerts", "/tensors", "/source", "/tensor?event=1", "/graph", "/graph?event=1"),
+            *("/executions?execution=0", "/history?event=1", "/provenance?event=1", "/diff?run=run-a&other=run-b"),
+            "/sql?query=SELECT+file_path,+source_text+FROM+source_file+ORDER+BY+1+DESC",
         )
         for target in targets:
             page.goto(served.url + target)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -10,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tfdbg_arrow.query.sandbox import Sandbox
 from tfdbg_arrow.viewer.report import write_report
 
 from ..query.builder import INF
@@ -21,7 +24,7 @@ ELEMENTS = frozenset(
         r"\w+",
         """a b body button code datalist details dialog div figcaption figure footer form g h1 h2 h3 head header html
         input kbd label li link main meta nav noscript ol option p polyline pre rect script section select span summary
-        svg table tbody td th thead title tr ul""",
+        svg table tbody td textarea th thead title tr ul""",
     )
 )
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -54,7 +57,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(path: Path) -> Iterator[Served]:
-    with serving(path) as server:
+    with serving(path, sandbox=Sandbox(path)) as server:
         yield server
 
 
@@ -74,6 +77,12 @@ OPS = ["/graph", "/graph?name=%3Cb%3E", *(f"/graph?graph={number}" for number in
 EXECUTIONS = ["/executions", *(f"/executions?execution={number}" for number in range(len(logdirs.HOSTILE)))]
 EVENTS = [f"/tensor?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
 HISTORIES = [f"/history?event={3 * number + 1}" for number in range(len(logdirs.HOSTILE))]
+TEXTS = """
+SELECT file_path AS text FROM source_file UNION ALL SELECT source_text FROM source_file UNION ALL
+SELECT op_name FROM graph_op UNION ALL SELECT op_type FROM execution UNION ALL SELECT label FROM mark UNION ALL
+SELECT reason FROM capture_stat UNION ALL SELECT code FROM stack_frame UNION ALL SELECT host_name FROM run
+"""
+SQL = [f"/sql?query={quote(TEXTS)}", f"/sql?query={quote(f'SELECT 1 AS {chr(34)}{logdirs.SCRIPT}{chr(34)}')}"]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +90,7 @@ HISTORIES = [f"/history?event={3 * number + 1}" for number in range(len(logdirs.
     [
         *("/", "/alerts", "/tensors", "/source", "/provenance?event=1"),
         *(*EVENTS, *SOURCES, "/tensors?name=%3Cb%3E", *GRAPHS, *OPS, *EXECUTIONS),
-        *(*HISTORIES, "/history?op_type=%3Cb%3E", "/runs"),
+        *(*HISTORIES, "/history?op_type=%3Cb%3E", "/runs", "/diff", *SQL),
     ],
 )
 def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> None:
@@ -97,7 +106,7 @@ def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> N
     "target",
     [
         *("/overview.json", "/alerts.json", "/tensors.json", "/source.json", "/graph.json", "/runs.json"),
-        *(EVENTS[0], GRAPHS[0], HISTORIES[0], "/executions.json"),
+        *(EVENTS[0], GRAPHS[0], HISTORIES[0], SQL[0], "/executions.json", "/provenance.json?event=1"),
     ],
 )
 def test_json_is_plain_and_whole(served: Served, target: str) -> None:
@@ -107,12 +116,25 @@ def test_json_is_plain_and_whole(served: Served, target: str) -> None:
     assert logdirs.SCRIPT in str(answer.json)
 
 
+def test_csv_is_a_file_of_texts_and_no_formula(served: Served) -> None:
+    answer = served.ask(SQL[0].replace("/sql?", "/sql.csv?"))
+    assert (answer.status, answer.headers["content-disposition"]) == (200, "attachment")
+    assert answer.headers["content-type"].startswith("text/csv")
+    csv.field_size_limit(len(answer.text))
+    cells = [cell for row in csv.reader(io.StringIO(answer.text, newline="")) for cell in row]
+    assert [cell for cell in cells if cell[:1] in "=+-@\t\r\n"] == []
+    assert all(text in cells or f"'{text}" in cells for text in logdirs.HOSTILE)
+
+
 def test_two_runs_of_an_enemy_side_by_side(tmp_path: Path) -> None:
     logdirs.hostile(tmp_path)
     logdirs.hostile(tmp_path, run_id="run-b", host=logdirs.HOSTILE[2], bad=INF)
     with serving(tmp_path) as served:
         answers = [served.ask(target) for target in ("/runs", "/diff", "/diff?run=run-a&other=run-b")]
         assert [answer.status for answer in answers] == [200, 200, 200]
+        twin = served.ask("/diff.json?run=run-a&other=run-b")
+        assert re.search(rb"[<>&\x00-\x1f\x7f-\xff]", twin.body) is None
+        assert logdirs.SCRIPT in str(twin.json)
         for answer in answers:
             assert all(str(dict(script)["src"]).startswith("/static/") for script in check(answer.text).scripts)
         assert "The first divergence" in answers[-1].text

@@ -12,19 +12,28 @@ import pytest
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query.sandbox import Sandbox
 from tfdbg_arrow.viewer.failures import TookTooLongError
+from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.security import CONTENT_SECURITY_POLICY
 
 from . import logdirs
 from .serving import TOKEN, Served, serving
 
+ROUTES = (
+    *("/", "/nowhere", "/static/viewer.css", "/static/vendor/uplot/uPlot.iife.min.js", "/state.json"),
+    *(f"/{kind.name}{suffix}" for kind in PAGES for suffix in ("", ".json")),
+    *("/sql?query=SELECT+1", "/sql.json?query=SELECT+1", "/sql.csv?query=SELECT+1", "/tensors?format=json"),
+)
+"""What the server answers, each kind once."""
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     path = tmp_path_factory.mktemp("outside") / "logdir"
     (path.parent / "secret.txt").write_text("secret")
-    with serving(logdirs.log_of_zero(path)) as server:
+    with serving(logdirs.log_of_zero(path), sandbox=Sandbox(path)) as server:
         yield server
 
 
@@ -44,11 +53,19 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(served: Served) -> No
     assert served.ask("/alerts?rule=nonfinite", cookie=cookie).status == 200
 
 
-@pytest.mark.parametrize("target", ["/", "/overview.json", "/tensors?format=json", "/static/viewer.css", "/nowhere"])
+@pytest.mark.parametrize("target", ROUTES)
 @pytest.mark.parametrize("cookie", ["", "tfdbg_arrow_1=the-token", "other=the-token"])
 def test_without_the_token_nothing_is_answered(served: Served, target: str, cookie: str) -> None:
     answer = served.ask(target, cookie=cookie)
     assert (answer.status, b"token is missing" in answer.body) == (403, True)
+
+
+@pytest.mark.parametrize("target", ROUTES)
+def test_no_route_has_a_way_around_the_guard(served: Served, target: str) -> None:
+    assert served.ask(target, host="evil.test").status == 400
+    assert served.ask(target, sec_fetch_site="cross-site").status == 403
+    assert served.ask(target, origin="http://evil.test").status == 403
+    assert served.ask(target, method="POST").status == 405
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "the-token&token=the-token", "%00", "%ED%A0%80", "%C3%A9"])
@@ -68,7 +85,7 @@ def test_names_of_this_machine_are_its_own_whatever_the_port(served: Served, hos
     assert served.ask("/overview.json", host=host).status == 200
 
 
-@pytest.mark.parametrize("target", ["/", "/overview.json", "/static/viewer.js", f"/?token={TOKEN}"])
+@pytest.mark.parametrize("target", ["/", "/overview.json", "/sql.csv?query=SELECT+1", f"/?token={TOKEN}"])
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
 def test_another_sites_page_gets_nothing(served: Served, target: str, site: str) -> None:
     assert served.ask(target, sec_fetch_site=site).status == 403
@@ -99,6 +116,18 @@ def test_its_own_pages_get_everything(served: Served) -> None:
         "//evil.test/",
         "//evil.test/?token=the-token",
         "/static/%2fetc%2fpasswd",
+        "/static/vendor/../../../secret.txt",
+        "/static/vendor/uplot/..%2f..%2f..%2fsecret.txt",
+        "/static/vendor/%2e%2e/%2e%2e/%2e%2e/secret.txt",
+        "/static/vendor/%252e%252e%252fsecret.txt",
+        "/static/vendor/..%c0%af..%c0%afsecret.txt",
+        "/static/vendor\\..\\..\\secret.txt",
+        "/static/vendor/uplot",
+        "/static/vendor%2fuplot%2fLICENSE",
+        "/state.json/../secret.txt",
+        "/state.json%00.html",
+        "/sql.csv/../../secret.txt",
+        "/sql.csv%2f..%2f..%2fsecret.txt",
         "/source/../../secret.txt",
         "http://evil.test/",
     ],
@@ -120,7 +149,7 @@ def test_nothing_can_be_sent(served: Served, method: str) -> None:
     assert served.ask("/", method=method).status == 405
 
 
-@pytest.mark.parametrize("target", ["/", "/overview.json", "/static/viewer.js", "/nowhere", "/tensors?limit=x"])
+@pytest.mark.parametrize("target", [*ROUTES, "/tensors?limit=x", "/sql.csv?query=DROP+TABLE+x"])
 @pytest.mark.parametrize("cookie", [None, ""])
 def test_every_answer_tells_the_browser_to_load_and_tell_nothing(
     served: Served, target: str, cookie: str | None

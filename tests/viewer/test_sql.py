@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -65,6 +66,33 @@ def test_what_is_refused_is_said_and_the_query_stays(served: Served) -> None:
     assert refused.status == 400
     assert "expected one SELECT, found DROP" in refused.text
     assert served.ask("/").status == 200
+
+
+def test_while_a_slow_query_runs_other_pages_are_answered_and_it_is_ended(path: Path) -> None:
+    sandbox = Sandbox(path, timeout_s=3)
+    slow = quote("SELECT count(*) FROM range(100000000) AS a, range(100000) AS b")
+    with serving(path, sandbox=sandbox) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.ask, f"/sql?query={slow}")
+        while not sandbox.is_busy:
+            assert not asked.done()
+        assert server.ask("/tensors").status == 200
+        refused = server.ask("/sql.csv?query=SELECT+1")
+        assert (refused.status, "another query is being answered" in refused.text) == (503, True)
+        assert not asked.done()
+        answer = asked.result()
+        assert (answer.status, "took longer than 3 seconds" in answer.text) == (200, True)
+        assert server.ask("/sql.csv?query=SELECT+1+AS+a").text == '"a"\r\n1\r\n'
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT list(range) FROM range(100000000)", "SELECT repeat('x', 100000) FROM range(500)"]
+)
+def test_a_huge_answer_is_refused_and_the_server_goes_on(path: Path, query: str) -> None:
+    with serving(path, sandbox=Sandbox(path, memory_limit=64 << 20)) as server:
+        answer = server.ask(f"/sql.csv?query={quote(query)}")
+        assert answer.status == 400
+        assert len(answer.body) < 10_000
+        assert server.ask("/sql.json?query=SELECT+1").json["answer"]["rows"] == [[1]]
 
 
 def test_every_page_shows_the_sql_behind_it(served: Served) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from tfdbg_arrow.errors import QueryError
 
-_MAX_TEXT = 10_000
+MAX_TEXT = 10_000
+"""Characters of a text."""
 _MAX_INTEGER = 2**63 - 1
 
 
@@ -28,8 +29,8 @@ class Parameters:
     def text(self, name: str) -> str | None:
         """Returns a text, or None where it was not given."""
         text = self._values.get(name)
-        if text is not None and len(text) > _MAX_TEXT:
-            raise QueryError(f"{name} has {len(text):,} characters, expected at most {_MAX_TEXT:,}.")
+        if text is not None and len(text) > MAX_TEXT:
+            raise QueryError(f"{name} has {len(text):,} characters, expected at most {MAX_TEXT:,}.")
         return text
 
     def needed(self, name: str) -> str:

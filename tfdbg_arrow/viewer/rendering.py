@@ -26,6 +26,7 @@ from tfdbg_arrow.viewer.highlighting import highlighted
 from tfdbg_arrow.viewer.links import Links, Url, execution_filter_parameters, filter_parameters
 from tfdbg_arrow.viewer.page import PageKind, Shell
 from tfdbg_arrow.viewer.pages import PAGES
+from tfdbg_arrow.viewer.parameters import MAX_TEXT
 from tfdbg_arrow.viewer.sparkline import sparkline
 
 _MAX_TEXT = 400
@@ -122,7 +123,7 @@ def render_page(
         kinds=kinds,
         questions=questions,
         state=state,
-        has_sql=any(other.name == "sql" for other in kinds),
+        longest_query=MAX_TEXT if any(other.name == "sql" for other in kinds) else 0,
         prefix="",
     )
 
