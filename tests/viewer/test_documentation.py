@@ -1,0 +1,38 @@
+"""docs/viewer.md names every page, parameter and key that there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.query.sandbox import Sandbox
+from tfdbg_arrow.viewer import pages
+from tfdbg_arrow.viewer.page import PageKind
+from tfdbg_arrow.viewer.pages import PAGES
+from tfdbg_arrow.viewer.pages.sql import sql_page
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TEXT = (DOCS / "viewer.md").read_text(encoding="utf-8")
+ASKED = re.compile(r'parameters\.(?:text|needed|integer|integers|choice|flag)\(\s*"(\w+)"')
+
+
+@pytest.mark.parametrize("kind", [*PAGES, sql_page(Sandbox("nowhere"))], ids=lambda kind: kind.name)
+def test_the_row_of_a_page_names_its_key_and_its_parameters(kind: PageKind) -> None:
+    (row,) = re.findall(rf"^\| .*`/{kind.name}` \|.*$", TEXT, re.MULTILINE)
+    assert kind.key is None or f"`g {kind.key}`" in row
+    module = (Path(pages.__file__).parent / f"{kind.name}.py").read_text(encoding="utf-8")
+    for name in set(ASKED.findall(module)) - {"run"}:
+        assert f"`{name}`" in row
+
+
+def test_the_table_of_keys_is_that_of_the_page() -> None:
+    page = (Path(pages.__file__).parent / "help.html").read_text(encoding="utf-8")
+    for key in set(re.findall(r"<kbd>([^<{]+)</kbd>", page)) - {"o", "a", "t"}:
+        assert re.search(rf"^\| .*`{re.escape(key)}`", TEXT, re.MULTILINE), key
+
+
+def test_what_it_links_to_is_there() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
+        assert (DOCS / target).exists(), target
