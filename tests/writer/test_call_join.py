@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfdbg_arrow.writer.records import NO_VALUE, RECORD_DTYPE, Flag, Kind
-from tfdbg_arrow.writer.sink import call_join
-from tfdbg_arrow.writer.sink.batch import Batch, join_records
-from tfdbg_arrow.writer.sink.call_join import CallJoin
+from tfdbg_arrow.spool import call_join
+from tfdbg_arrow.spool.batch import Batch, join_records
+from tfdbg_arrow.spool.call_join import CallJoin
+from tfdbg_arrow.spool.records import NO_VALUE, RECORD_DTYPE, Flag, Kind
 
 F, G, INNER = 1, 2, 3
 """Two outermost graphs, and one that runs inline in F only."""

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.schema.logdir_layout import read_live_parts
-from tfdbg_arrow.writer.sink.convert import EVENT_TABLES
+from tfdbg_arrow.spool.convert import EVENT_TABLES
 
 from .tables import rows
 

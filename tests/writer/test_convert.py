@@ -10,7 +10,11 @@ import pytest
 
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import DTYPES, dtype_itemsize, dtype_name
-from tfdbg_arrow.writer.records import (
+from tfdbg_arrow.spool.batch import Batch, join_records, num_whole, pick
+from tfdbg_arrow.spool.convert import Converter
+from tfdbg_arrow.spool.metadata_table import metadata_table
+from tfdbg_arrow.spool.names import Names
+from tfdbg_arrow.spool.records import (
     NO_STEP,
     NO_VALUE,
     PAYLOAD_DTYPE,
@@ -19,10 +23,6 @@ from tfdbg_arrow.writer.records import (
     Flag,
     Kind,
 )
-from tfdbg_arrow.writer.sink.batch import Batch, join_records, num_whole, pick
-from tfdbg_arrow.writer.sink.convert import Converter
-from tfdbg_arrow.writer.sink.metadata import metadata_table
-from tfdbg_arrow.writer.sink.names import Names
 
 STRINGS = ["", "CPU:0", "MatMul", "__inference_f_1", "while/body"]
 NODES = [(7, "dense/MatMul", "MatMul", 0), (7, "dense/Relu", "Relu", 1)]

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Flag, Kind
 from tfdbg_arrow.writer.backend import native_core
-from tfdbg_arrow.writer.records import RECORD_DTYPE, RECORD_SIZE, Flag, Kind
 
 core: Any = native_core()
 pytestmark = pytest.mark.skipif(core is None, reason="the native core is not built")

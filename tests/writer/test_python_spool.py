@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Flag, Kind
 from tfdbg_arrow.writer import python_spool
 from tfdbg_arrow.writer.backend import native_core
 from tfdbg_arrow.writer.python_spool import SPOOL_HEADER_SIZE, PythonSpool
-from tfdbg_arrow.writer.records import RECORD_DTYPE, RECORD_SIZE, Flag, Kind
 
 core: Any = native_core()
 needs_core = pytest.mark.skipif(core is None, reason="compares with the native core")

@@ -17,11 +17,11 @@ from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.dtypes import dtype_itemsize
 from tfdbg_arrow.schema.logdir_layout import part_number, read_live_parts
-from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind
+from tfdbg_arrow.spool import values as values_module
+from tfdbg_arrow.spool.batch import join_records
+from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind
 from tfdbg_arrow.writer.sink import backlog as backlog_module
 from tfdbg_arrow.writer.sink import sink as sink_module
-from tfdbg_arrow.writer.sink import values as values_module
-from tfdbg_arrow.writer.sink.batch import join_records
 from tfdbg_arrow.writer.sink.sink import Sink
 
 RUN_ID = "run1"

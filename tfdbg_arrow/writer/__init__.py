@@ -9,7 +9,7 @@ data:
 * `graphs`: what graphs hold, as rows; and the ops that make them record.
 * `backend.py`: what measures tensors, in two ways: `native_backend.py` with the compiled core in `native`, and
   `tensorflow_backend.py` with TensorFlow's own summary op.
-* `records.py`: the spool's records, `events.py` and `recorder.py` the spool's two ends.
+* `events.py` and `recorder.py`: the two ends of the spool, whose records are those of `tfdbg_arrow.spool`.
 * `sink`: from the spool to sealed Parquet parts; `remote` sends them to a URL.
 * `live_stop`: what is done about bad values while the program runs.
 

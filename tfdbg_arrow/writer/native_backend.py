@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.graphs.own_ops import RecordOps
 from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.hooks.record_ops import NativeRecordOps
 from tfdbg_arrow.writer.hooks.session_ops import NativeSessionRecordOps
-from tfdbg_arrow.writer.records import RECORD_DTYPE, RECORD_SIZE
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.stacks import StackTable
 

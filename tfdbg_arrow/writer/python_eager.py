@@ -17,9 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.schema.strings import encode_strings
-from tfdbg_arrow.writer.backend import Handlers
-from tfdbg_arrow.writer.events import EventWriter
-from tfdbg_arrow.writer.records import (
+from tfdbg_arrow.spool.records import (
     NO_STEP,
     NO_VALUE,
     NUM_INLINE_DIMS,
@@ -31,6 +29,8 @@ from tfdbg_arrow.writer.records import (
     Kind,
     Records,
 )
+from tfdbg_arrow.writer.backend import Handlers
+from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.settings import KEEPABLE_MASK, Settings, TensorDebugMode
 
 _RAW = np.dtype(f"V{RECORD_SIZE}")

@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 import numpy as np
 import numpy.typing as npt
 
-from tfdbg_arrow.writer.records import NO_VALUE, RECORD_DTYPE, RECORD_SIZE, Flag
+from tfdbg_arrow.spool.records import NO_VALUE, RECORD_DTYPE, RECORD_SIZE, Flag
 from tfdbg_arrow.writer.stacks import StackTable
 
 SPOOL_MAGIC = b"TFDBGSPL"

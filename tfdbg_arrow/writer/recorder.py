@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tfdbg_arrow.writer.records import Records
+from tfdbg_arrow.spool.records import Records
 
 
 class Recorder(Protocol):

@@ -35,8 +35,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from tfdbg_arrow.spool.records import NUM_INLINE_DIMS, Flag
 from tfdbg_arrow.writer.native import reference
-from tfdbg_arrow.writer.records import NUM_INLINE_DIMS, Flag
 from tfdbg_arrow.writer.settings import TensorDebugMode
 
 # Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite.

@@ -33,6 +33,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, NUM_INLINE_DIMS, RECORD_SIZE, Flag, Kind, Records
 from tfdbg_arrow.writer import summary
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
@@ -48,7 +49,6 @@ from tfdbg_arrow.writer.python_eager import (
 )
 from tfdbg_arrow.writer.python_spool import PythonSpool
 from tfdbg_arrow.writer.recorder import Recorder
-from tfdbg_arrow.writer.records import NO_STEP, NO_VALUE, NUM_INLINE_DIMS, RECORD_SIZE, Flag, Kind, Records
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
 from tfdbg_arrow.writer.stacks import StackTable
 

@@ -37,6 +37,7 @@ from tfdbg_arrow.schema.logdir_layout import (
     read_live_parts,
     resolve_part,
 )
+from tfdbg_arrow.spool.metadata_table import metadata_table
 from tfdbg_arrow.writer.debugger_v2.definitions import Definitions, wall_time_ns
 from tfdbg_arrow.writer.debugger_v2.events import EventImporter
 from tfdbg_arrow.writer.debugger_v2.files import FileSet, find_file_sets
@@ -51,7 +52,6 @@ from tfdbg_arrow.writer.debugger_v2.tfrecord import Damage, RecordReader
 from tfdbg_arrow.writer.rows import to_json
 from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE
 from tfdbg_arrow.writer.sink.marker import mark_logdir
-from tfdbg_arrow.writer.sink.metadata import metadata_table
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _DEFINITIONS = FILES[:4]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.writer.sink.metadata import metadata_table
+from tfdbg_arrow.spool.metadata_table import metadata_table
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 MAX_ROWS = 262_144

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-TensorNode = tuple[int, str, str, int]
-"""graph_id, op_name, op_type, output_slot."""
-
-# What TensorFlow's inliner adds to a calling node's name.
-# Source: tensorflow/core/common_runtime/lower_{while,if,case}_op.cc.
-_PATH_SUFFIX = {
-    "body": "/body",
-    "cond": "/cond",
-    "then_branch": "/then",
-    "else_branch": "/else",
-    "branches": "/branch{index}",
-}
+from tfdbg_arrow.spool.graph_links import GraphLinks
 
 
 @dataclass
@@ -45,21 +31,12 @@ class GraphState:
     unreached: dict[tuple[str, int], tuple[int, bool, bool]] = field(default_factory=dict)
 
 
-class GraphRegistry:
-    """Gives out graph ids and tensor keys, and knows which graph calls which.
-
-    Threads: any may trace, the sink's thread asks; one lock guards all.
-    """
+class GraphRegistry(GraphLinks):
+    """Gives out graph ids and tensor keys, and knows which graph calls which."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        super().__init__()
         self._num_graphs = 0
-        self._nodes: list[TensorNode] = []
-        self._graph_of_function: dict[str, int] = {}
-        self._callees: dict[int, set[int]] = {}
-        self._reachable: dict[int, frozenset[int]] = {}
-        self._calls: dict[int, dict[tuple[str, str, int], int]] = {}
-        self._renames: dict[int, dict[str, set[str]]] = {}
 
     def new_graph(self) -> GraphState:
         """Returns the state of a graph not seen before."""
@@ -67,93 +44,3 @@ class GraphRegistry:
             state = GraphState(graph_id=self._num_graphs)
             self._num_graphs += 1
             return state
-
-    def add_node(self, node: TensorNode) -> int:
-        """Returns the key of a tensor of a graph op: what its record op writes."""
-        with self._lock:
-            self._nodes.append(node)
-            return len(self._nodes) - 1
-
-    def nodes(self, start: int) -> Sequence[TensorNode]:
-        """Returns the tensors with keys from `start` on."""
-        with self._lock:
-            return self._nodes[start:]
-
-    def add_function(self, function_name: str, graph_id: int) -> None:
-        """Notes that a runtime function was made of a graph."""
-        with self._lock:
-            self._graph_of_function[function_name] = graph_id
-
-    def graph_id_of_function(self, function_name: str) -> int | None:
-        """Returns the graph of a runtime function; None for an op or a function made while not recording."""
-        return self._graph_of_function.get(function_name)
-
-    def add_callee(self, graph_id: int, call: tuple[str, str, int], callee_graph_id: int) -> None:
-        """Notes that an op of a graph runs another graph within its own step.
-
-        Args:
-            graph_id: The calling graph.
-            call: Name of the calling op, attribute that names the callee, index in a list of callees.
-            callee_graph_id: The called graph.
-        """
-        with self._lock:
-            self._calls.setdefault(graph_id, {})[call] = callee_graph_id
-            self._callees.setdefault(graph_id, set()).add(callee_graph_id)
-            self._reachable.clear()
-
-    def add_rename(self, graph_id: int, op_name: str, node_name: str) -> None:
-        """Notes that a calling op has another name in a runtime function than in its graph."""
-        with self._lock:
-            self._renames.setdefault(graph_id, {}).setdefault(op_name, set()).add(node_name)
-
-    def call_site(self, path: str, inner_graph_id: int) -> str:
-        """Returns a call site in the names of the graphs, given TensorFlow's path of node names.
-
-        They differ where a runtime function renamed a calling op. A path that leads through calls
-        that were not recorded is returned as it is.
-        """
-        if not path or not self._renames:
-            return path
-        with self._lock:
-            for graph_id in self._calls:
-                found = self._follow(path, graph_id, inner_graph_id)
-                if found is not None:
-                    return found
-        return path
-
-    def _follow(self, path: str, graph_id: int, inner_graph_id: int) -> str | None:
-        if not path:
-            return "" if graph_id == inner_graph_id else None
-        renames = self._renames.get(graph_id, {})
-        for (op_name, attribute, index), callee in self._calls.get(graph_id, {}).items():
-            for node_name in (op_name, *renames.get(op_name, ())):
-                if not path.startswith(node_name):
-                    continue
-                suffix = re.match(
-                    _PATH_SUFFIX.get(attribute, "").format(index=index) + r"(/_\d+)?(?=/|$)", path[len(node_name) :]
-                )
-                if suffix is None:
-                    continue
-                rest = path[len(node_name) + suffix.end() :]
-                inner = self._follow(rest.removeprefix("/"), callee, inner_graph_id)
-                if inner is not None:
-                    return op_name + suffix[0] + ("/" + inner if inner else "")
-        return None
-
-    def reaches(self, graph_id: int, inner_graph_id: int) -> bool:
-        """Returns whether a call of `graph_id` can run ops of `inner_graph_id` within its step; True if equal."""
-        with self._lock:
-            reachable = self._reachable.get(graph_id)
-            if reachable is None:
-                reachable = self._reachable[graph_id] = self._closure(graph_id)
-            return inner_graph_id in reachable
-
-    def _closure(self, graph_id: int) -> frozenset[int]:
-        seen = {graph_id}
-        waiting = [graph_id]
-        while waiting:
-            for callee in self._callees.get(waiting.pop(), ()):
-                if callee not in seen:
-                    seen.add(callee)
-                    waiting.append(callee)
-        return frozenset(seen)

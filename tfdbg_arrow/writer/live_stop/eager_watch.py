@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tfdbg_arrow.spool.records import NO_VALUE
 from tfdbg_arrow.writer.live_stop.masking import computes, harmless_reason
-from tfdbg_arrow.writer.records import NO_VALUE
 
 _MAX_WATCHED = 1 << 16
 """Bad eager tensors whose users are looked for; the oldest beyond are forgotten."""

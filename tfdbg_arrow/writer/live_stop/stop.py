@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.errors import NonFiniteError
+from tfdbg_arrow.spool.records import NO_VALUE, Flag, Kind
 from tfdbg_arrow.writer.live_stop.eager_watch import EagerWatch, Note
 from tfdbg_arrow.writer.live_stop.graph_judge import GraphJudge
 from tfdbg_arrow.writer.live_stop.origins import Origin
-from tfdbg_arrow.writer.records import NO_VALUE, Flag, Kind
 
 MAX_CALLS = 100
 """A callable is called for at most so many origins of one recording."""

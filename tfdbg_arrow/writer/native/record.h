@@ -1,5 +1,5 @@
 // One event in the spool: 256 bytes, little-endian. The Python side reads the same layout as
-// tfdbg_arrow.writer.records.RECORD_DTYPE; a test compares the two field by field.
+// tfdbg_arrow.spool.records.RECORD_DTYPE; a test compares the two field by field.
 #pragma once
 
 #include <cstddef>

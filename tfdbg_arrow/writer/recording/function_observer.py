@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tfdbg_arrow.spool.records import NO_VALUE
 from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
@@ -12,7 +13,6 @@ from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.live_stop.stop import Stop
 from tfdbg_arrow.writer.recording.function_notes import FunctionNotes
-from tfdbg_arrow.writer.records import NO_VALUE
 from tfdbg_arrow.writer.schedule import StepGate
 
 

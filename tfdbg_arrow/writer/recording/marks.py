@@ -8,9 +8,9 @@ from typing import Any
 from tfdbg_arrow.errors import (
     SettingError,
 )
+from tfdbg_arrow.spool.records import NO_STEP
 from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.recording.capture_stats import CaptureStats
-from tfdbg_arrow.writer.records import NO_STEP
 from tfdbg_arrow.writer.rows import Append, now_columns
 from tfdbg_arrow.writer.schedule import StepGate
 from tfdbg_arrow.writer.stacks import as_utf8

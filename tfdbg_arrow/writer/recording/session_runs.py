@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfdbg_arrow.spool.records import Records
 from tfdbg_arrow.writer import summary
 from tfdbg_arrow.writer.backend import Handlers, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
@@ -27,7 +28,6 @@ from tfdbg_arrow.writer.hooks import session_ops
 from tfdbg_arrow.writer.hooks.sessions import RunPlan, RunRequest, TensorName
 from tfdbg_arrow.writer.python_eager import EagerRecorder
 from tfdbg_arrow.writer.recording.capture_stats import sentence_of
-from tfdbg_arrow.writer.records import Records
 from tfdbg_arrow.writer.rows import Append, to_json
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
 

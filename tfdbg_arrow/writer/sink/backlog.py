@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tfdbg_arrow.schema.logdir_layout import ManifestEntry
+from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.writer.sink.budget import Budget
-from tfdbg_arrow.writer.sink.failures import Failures
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 MAX_BACKLOG_BYTES = 64 * 2**20

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from tfdbg_arrow.schema.logdir_layout import ManifestEntry
-from tfdbg_arrow.writer.records import Kind
-from tfdbg_arrow.writer.sink.batch import Batch, pick
-from tfdbg_arrow.writer.sink.convert import EVENT_TABLES
+from tfdbg_arrow.spool.batch import Batch, pick
+from tfdbg_arrow.spool.convert import EVENT_TABLES
+from tfdbg_arrow.spool.records import Kind
+from tfdbg_arrow.spool.ring import bad_positions
 from tfdbg_arrow.writer.sink.parts import PartWriter
-from tfdbg_arrow.writer.sink.ring import bad_positions
 
 NUM_GRAINS = 16
 """Into how many pieces a budget is divided: segments are merged up to the size of one."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.writer.sink.batch import Ints
+from tfdbg_arrow.spool.batch import Ints
 from tfdbg_arrow.writer.sink.norm_jumps import NormJumps
 
 DIGESTED_TABLE = "tensor_health"

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.writer.sink.failures import Failures
+from tfdbg_arrow.spool.failures import Failures
+from tfdbg_arrow.spool.metadata_table import metadata_table
 
 
 class MetadataQueue:
@@ -67,36 +67,3 @@ def _stat_row(stat: str, subject: str, reason: str, num_events: int | None, even
         "reason": reason,
         "num_events": num_events,
     }
-
-
-def metadata_table(name: str, rows: Sequence[Mapping[str, object]], *, run_id: str) -> pa.Table:
-    """Makes a table of rows given as mappings.
-
-    Args:
-        name: Name of the table.
-        rows: Column name to value; `run_id` is set here, `wall_time` is made of `wall_time_ns`
-            where it is missing, another missing column is NULL.
-        run_id: The run.
-
-    Raises:
-        ValueError: A column does not exist, or NULL stands where the declaration has none.
-        pa.ArrowException: A value is not of its column's type.
-    """
-    schema = arrow_schema(name)
-    unknown = sorted({key for row in rows for key in row} - set(schema.names))
-    if unknown:
-        raise ValueError(f"rows for table {name} have the columns {unknown}, expected among {schema.names}")
-    arrays = []
-    for field in schema:
-        values: list[object] = [row.get(field.name) for row in rows]
-        if field.name == "run_id":
-            values = [run_id] * len(rows)
-        elif field.name == "wall_time":
-            times = [row.get("wall_time_ns") for row in rows]
-            cut = [time // 1000 if isinstance(time, int) else None for time in times]
-            values = [given if given is not None else us for given, us in zip(values, cut, strict=True)]
-        array = pa.array(values, type=field.type)
-        if array.null_count and not field.nullable:
-            raise ValueError(f"rows for table {name} have NULL in {field.name}, expected a value in each row")
-        arrays.append(array)
-    return pa.Table.from_arrays(arrays, schema=schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tfdbg_arrow.writer.sink.batch import Ints, Mask
+from tfdbg_arrow.spool.batch import Ints, Mask
 
 WINDOW = 10
 """How many norms before one its own is held against."""

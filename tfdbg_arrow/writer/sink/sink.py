@@ -14,22 +14,23 @@ import numpy as np
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES, arrow_schema
+from tfdbg_arrow.spool.batch import Batch, Ints, join_records, num_whole, pick
+from tfdbg_arrow.spool.black_box import BlackBox
+from tfdbg_arrow.spool.call_join import NO_CALL, CallJoin
+from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter
+from tfdbg_arrow.spool.failures import Failures
+from tfdbg_arrow.spool.metadata_table import metadata_table
+from tfdbg_arrow.spool.names import CallGraph, Names, TensorNodes
+from tfdbg_arrow.spool.records import Kind, Records
+from tfdbg_arrow.spool.ring import Ring
+from tfdbg_arrow.spool.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
 from tfdbg_arrow.writer.recorder import Recorder
-from tfdbg_arrow.writer.records import Kind, Records
 from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.sink.backlog import Backlog, WaitingBatch
-from tfdbg_arrow.writer.sink.batch import Batch, Ints, join_records, num_whole, pick
-from tfdbg_arrow.writer.sink.black_box import BlackBox
 from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
-from tfdbg_arrow.writer.sink.call_join import NO_CALL, CallJoin
-from tfdbg_arrow.writer.sink.convert import EVENT_TABLES, Converter
-from tfdbg_arrow.writer.sink.failures import Failures
 from tfdbg_arrow.writer.sink.marker import mark_logdir
-from tfdbg_arrow.writer.sink.metadata import MetadataQueue, metadata_table
-from tfdbg_arrow.writer.sink.names import CallGraph, Names, TensorNodes
+from tfdbg_arrow.writer.sink.metadata import MetadataQueue
 from tfdbg_arrow.writer.sink.parts import PartWriter
-from tfdbg_arrow.writer.sink.ring import Ring
-from tfdbg_arrow.writer.sink.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
 
 _PAUSE_S = 0.05
 

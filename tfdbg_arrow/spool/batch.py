@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfdbg_arrow.writer.records import (
+from tfdbg_arrow.spool.records import (
     NUM_INLINE_DIMS,
     PAYLOAD_LENGTH,
     RECORD_DTYPE,

@@ -1,6 +1,6 @@
 """Spool records -> Arrow tables, a whole batch at a time: no Python object per event.
 
-Source: writer/records.py for the records, schema/tables.py for the columns.
+Source: spool/records.py for the records, schema/tables.py for the columns.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import dtype_name
-from tfdbg_arrow.writer.records import (
+from tfdbg_arrow.spool.batch import Batch, Ints, Mask, num_followers
+from tfdbg_arrow.spool.names import Names, compact
+from tfdbg_arrow.spool.records import (
     NO_STEP,
     NUM_INLINE_DIMS,
     PAYLOAD_LENGTH,
     Flag,
     Kind,
 )
-from tfdbg_arrow.writer.sink.batch import Batch, Ints, Mask, num_followers
-from tfdbg_arrow.writer.sink.names import Names, compact
 
 EVENT_TABLES = ("execution", "execution_input", "execution_output", "tensor_health", "tensor_value")
 """The tables that events are converted into: their rows grow with what runs; all others describe the program."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tfdbg_arrow.writer.sink.batch import Ints
+from tfdbg_arrow.spool.batch import Ints
 
 
 class Strings(Protocol):

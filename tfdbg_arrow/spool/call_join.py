@@ -15,9 +15,9 @@ from itertools import islice
 
 import numpy as np
 
-from tfdbg_arrow.writer.records import Flag, Kind
-from tfdbg_arrow.writer.sink.batch import Batch, Ints
-from tfdbg_arrow.writer.sink.names import CallGraph
+from tfdbg_arrow.spool.batch import Batch, Ints
+from tfdbg_arrow.spool.names import CallGraph
+from tfdbg_arrow.spool.records import Flag, Kind
 
 NO_CALL = -1
 _MAX_STEPS = 65_536

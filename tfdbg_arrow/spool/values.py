@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 
-from tfdbg_arrow.writer.recorder import Recorder
-from tfdbg_arrow.writer.records import Flag, Kind
-from tfdbg_arrow.writer.sink.batch import Batch, Ints
-from tfdbg_arrow.writer.sink.failures import Failures
+from tfdbg_arrow.spool.batch import Batch, Ints
+from tfdbg_arrow.spool.failures import Failures
+from tfdbg_arrow.spool.records import Flag, Kind
 
 MAX_BATCH_VALUE_BYTES = 64 * 2**20
 """Bytes of elements read for one batch, so that FULL_TENSOR takes bounded memory."""
@@ -21,6 +21,16 @@ _HOLE_PATIENCE_S = 10.0
 """How long the space of elements that no record names is kept: their record may be on its way."""
 
 
+class KeptElements(Protocol):
+    """Where kept elements lie."""
+
+    def read_value(self, offset: int, size: int) -> bytes:
+        """Returns kept elements."""
+
+    def release_values(self, upto: int) -> None:
+        """Gives back the space of kept elements before that offset."""
+
+
 class ValueReader:
     """Reads kept elements and gives their space back.
 
@@ -28,8 +38,8 @@ class ValueReader:
     elements: space is given back only up to the first elements that no drained record has named yet.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, kept: KeptElements) -> None:
+        self._kept = kept
         self._read: list[tuple[int, int]] = []
         self._released = 0
         self._hole_since: float | None = None
@@ -51,7 +61,7 @@ class ValueReader:
                 try:
                     if size > _MAX_VALUE_BYTES:
                         raise ValueError(f"a tensor has {size} bytes, a BLOB holds at most {_MAX_VALUE_BYTES}")
-                    values[event] = self._recorder.read_value(offset, size) if size else b""
+                    values[event] = self._kept.read_value(offset, size) if size else b""
                 except Exception as error:
                     failures.add("tensor_value", error, num_events=1)
             if size:
@@ -72,7 +82,7 @@ class ValueReader:
             heapq.heappop(self._read)
             self._released = max(self._released, end)
         if self._released > before:
-            self._recorder.release_values(self._released)
+            self._kept.release_values(self._released)
 
 
 def _value_bytes(batch: Batch) -> Ints:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfdbg_arrow.writer.records import Flag, Kind, Records
-from tfdbg_arrow.writer.sink.batch import Batch, Ints, Mask, join_records, pick
-from tfdbg_arrow.writer.sink.ring import LastEvents, bad_positions, in_order, values_of
+from tfdbg_arrow.spool.batch import Batch, Ints, Mask, join_records, pick
+from tfdbg_arrow.spool.records import Flag, Kind, Records
+from tfdbg_arrow.spool.ring import LastEvents, bad_positions, in_order, values_of
 
 MAX_DUMPS = 16
 """How often one kind of bad value makes the box give out what it holds."""

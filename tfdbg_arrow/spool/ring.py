@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfdbg_arrow.writer.records import Flag, Kind, Records
-from tfdbg_arrow.writer.sink.batch import Batch, Ints, Mask, join_records, pick
+from tfdbg_arrow.spool.batch import Batch, Ints, Mask, join_records, pick
+from tfdbg_arrow.spool.records import Flag, Kind, Records
 
 _SLACK = 4_096
 """Heads kept beyond the size before the oldest are dropped: dropping touches all of the rest."""
