@@ -28,8 +28,7 @@ from tfdbg_arrow.schema.logdir_layout import (
     replace_line,
     resolve_part,
     run_ids,
-    spool_path,
-    value_spool_path,
+    spool_paths,
 )
 
 RUN_ID = "20261120T163000.123456-trainer-4242"
@@ -82,13 +81,14 @@ def test_paths_are_those_of_the_specification() -> None:
     assert [
         part_path("tensor_health", run_id=RUN_ID, number=3),
         manifest_path(RUN_ID),
-        spool_path(RUN_ID),
-        value_spool_path(RUN_ID),
+        *(str(path) for path in spool_paths(Path(), run_id=RUN_ID).all()),
     ] == [
         f"tensor_health/run_id={RUN_ID}/part-000003.parquet",
         f"manifest/{RUN_ID}.jsonl",
         f"spool/{RUN_ID}.spool",
         f"spool/{RUN_ID}.values",
+        f"spool/{RUN_ID}.rows",
+        f"spool/{RUN_ID}.journal",
     ]
 
 

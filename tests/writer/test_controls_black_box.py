@@ -12,8 +12,8 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
+from tfdbg_arrow.spool import black_box
 from tfdbg_arrow.spool.convert import EVENT_TABLES
-from tfdbg_arrow.writer.sink import black_box
 
 from .subprocesses import run_python
 from .tables import Rows, rows

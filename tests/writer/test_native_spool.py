@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(core is None, reason="the native core is not bui
 HEADER_SIZE = 4096
 HEADER = np.dtype(
     {
-        "names": ["magic", "version", "record_size", "capacity", "pid", "head", "tail"],
-        "formats": ["S8", "<u4", "<u4", "<u8", "<i8", "<u8", "<u8"],
-        "offsets": [0, 8, 12, 16, 24, 64, 128],
+        "names": ["magic", "version", "record_size", "capacity", "pid", "head", "tail", "values_tail", "rows_tail"],
+        "formats": ["S8", "<u4", "<u4", "<u8", "<i8", "<u8", "<u8", "<i8", "<i8"],
+        "offsets": [0, 8, 12, 16, 24, 64, 128, 192, 200],
         "itemsize": HEADER_SIZE,
     }
 )
@@ -46,8 +46,11 @@ def event(number: int, *, flags: int = 0) -> npt.NDArray[np.uint8]:
 
 
 def drain(recording: Any, count: int = 1 << 20) -> npt.NDArray[np.void]:
-    """All committed records."""
-    return np.asarray(recording.drain(count)).view(RECORD_DTYPE)
+    """All committed records, whose slots are given back."""
+    records = np.asarray(recording.drain(count)).view(RECORD_DTYPE)
+    if len(records):
+        recording.release(int(records["commit"][-1]), 0)
+    return records
 
 
 def test_the_python_layout_is_the_native_one() -> None:
@@ -165,7 +168,7 @@ def test_what_was_recorded_before_a_kill_can_be_read(tmp_path: Path) -> None:
     content = (tmp_path / "a.spool").read_bytes()
     header = np.frombuffer(content[:HEADER_SIZE], HEADER)[0]
     assert header["magic"] == b"TFDBGSPL"
-    assert (header["version"], header["record_size"], header["capacity"]) == (1, RECORD_SIZE, 1024)
+    assert (header["version"], header["record_size"], header["capacity"]) == (2, RECORD_SIZE, 1024)
     assert (header["tail"], header["head"]) == (100, 300)
     records = np.frombuffer(content[HEADER_SIZE:], RECORD_DTYPE)[100:300]
     assert records["commit"].tolist() == list(range(101, 301))

@@ -140,7 +140,7 @@ def test_small_parts_are_merged_while_the_run_goes_on_and_rows_seldom_twice(writ
 
 def test_replace_takes_the_place_of_parts_in_one_line(writer: PartWriter, tmp_path: Path) -> None:
     old = writer.write("mark", marks(1, 2))
-    (new,) = writer.replace([old.path], {"mark": marks(5)})
+    (new,) = writer.replace([old.path], {"mark": [marks(5)]})
     assert events_on_disk(tmp_path) == [5]
     last = json.loads((tmp_path / manifest_path("r")).read_text().splitlines()[-1])
     assert (last["op"], last["removed"], [e["path"] for e in last["added"]]) == ("replace", [old.path], [new.path])

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow.dataset as ds
@@ -16,10 +17,11 @@ import pytest
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.dtypes import dtype_itemsize
-from tfdbg_arrow.schema.logdir_layout import part_number, read_live_parts
+from tfdbg_arrow.schema.logdir_layout import part_number, read_live_parts, spool_paths
 from tfdbg_arrow.spool import values as values_module
 from tfdbg_arrow.spool.batch import join_records
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind
+from tfdbg_arrow.spool.run_files import RunFiles
 from tfdbg_arrow.writer.sink import backlog as backlog_module
 from tfdbg_arrow.writer.sink import sink as sink_module
 from tfdbg_arrow.writer.sink.sink import Sink
@@ -46,6 +48,7 @@ class FakeRecorder:
         self._urgent = threading.Event()
         self.values = b""
         self.released: list[int] = []
+        self.released_upto = 0
         self.dropped = 0
         self.texts = ["", "CPU:0", "MatMul", "__inference_f_1"]
 
@@ -70,6 +73,18 @@ class FakeRecorder:
         with self._lock:
             taken, self._waiting = self._waiting[:max_records], self._waiting[max_records:]
         return join_records(taken)
+
+    def release(self, upto: int, rows_upto: int) -> None:
+        self.released_upto = upto
+
+    def num_free(self) -> int:
+        return self.capacity() - (self._num_events - self.released_upto)
+
+    def capacity(self) -> int:
+        return 1 << 20
+
+    def num_unwritten_names(self) -> int:
+        return 0
 
     def wait(self, timeout_s: float, pending: int) -> bool:
         urgent = self._urgent.wait(timeout_s)
@@ -113,7 +128,13 @@ class Recording:
         graphs = FakeGraphs()
         defaults: dict[str, Any] = {"flush_interval_s": 60.0, "on_failure": self.told.append}
         self.sink = Sink(
-            logdir, RUN_ID, recorder=self.recorder, nodes=graphs, call_graph=graphs, **(defaults | options)
+            logdir,
+            RUN_ID,
+            recorder=self.recorder,
+            files=RunFiles(spool_paths(logdir.parent / f"{logdir.name}.{uuid4().hex}", run_id=RUN_ID), run_id=RUN_ID),
+            nodes=graphs,
+            call_graph=graphs,
+            **(defaults | options),
         )
 
     def start(self) -> Recording:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
@@ -112,14 +112,42 @@ def manifest_path(run_id: str) -> str:
     return f"{MANIFEST_DIRECTORY}/{run_id}.jsonl"
 
 
-def spool_path(run_id: str) -> str:
-    """Returns the path of a run's event spool, which exists only while it records."""
-    return f"{SPOOL_DIRECTORY}/{run_id}.spool"
+@dataclass(frozen=True, kw_only=True)
+class SpoolPaths:
+    """The files in which a run waits for its parts. They exist while it records, and after its process was killed.
+
+    Attributes:
+        spool: The events; made last.
+        values: The elements that tensors keep.
+        rows: A journal of the rows of other tables than those of events.
+        journal: A journal of what the numbers in events stand for; locked while the run records, and removed last.
+    """
+
+    spool: Path
+    values: Path
+    rows: Path
+    journal: Path
+
+    def all(self) -> tuple[Path, ...]:
+        """Returns the files, in the order in which they are removed."""
+        return self.spool, self.values, self.rows, self.journal
 
 
-def value_spool_path(run_id: str) -> str:
-    """Returns the path of a run's spool of tensor values, which exists only while it records."""
-    return f"{SPOOL_DIRECTORY}/{run_id}.values"
+def spool_paths(logdir: Path, *, run_id: str) -> SpoolPaths:
+    """Returns the files in which a run waits for its parts."""
+    directory = logdir / SPOOL_DIRECTORY
+    return SpoolPaths(
+        spool=directory / f"{run_id}.spool",
+        values=directory / f"{run_id}.values",
+        rows=directory / f"{run_id}.rows",
+        journal=directory / f"{run_id}.journal",
+    )
+
+
+def spooled_run_ids(logdir: Path) -> tuple[str, ...]:
+    """Returns the runs of which files wait in the spool's directory, oldest first."""
+    names = (path.name.removesuffix(".journal") for path in (logdir / SPOOL_DIRECTORY).glob("*.journal"))
+    return tuple(sorted(name for name in names if _RUN_ID.fullmatch(name)))
 
 
 def marker_text() -> str:
@@ -236,26 +264,81 @@ class ManifestChange:
         removed: Paths of the parts that hold from now on no more.
         added: The parts that hold from now on.
         where: File and line, for messages.
+        spool_upto: Up to where the spool is in parts by this line; None: it says nothing of it.
+        is_recovery: Whether this line made parts of all that a killed process left in its spool.
+        is_add: Whether it is a line of one part that takes no other's place.
     """
 
     removed: tuple[str, ...]
     added: tuple[ManifestEntry, ...]
     where: str
+    spool_upto: int | None = None
+    is_recovery: bool = False
+    is_add: bool = False
 
 
-def add_line(entry: ManifestEntry) -> str:
-    """Returns the manifest line, with its newline, for a part that was sealed."""
-    return json.dumps({"op": "add", **entry.to_json()}) + "\n"
+def add_line(entry: ManifestEntry, *, spool_upto: int | None = None) -> str:
+    """Returns the manifest line, with its newline, for a part that was sealed.
+
+    Args:
+        entry: The part.
+        spool_upto: Up to where the spool is in the parts of its table now; None: the part is not from the spool.
+    """
+    return json.dumps({"op": "add", **entry.to_json(), **_upto(spool_upto)}) + "\n"
 
 
-def replace_line(removed: Iterable[str], *, added: Iterable[ManifestEntry]) -> str:
+def replace_line(
+    removed: Iterable[str],
+    *,
+    added: Iterable[ManifestEntry],
+    spool_upto: int | None = None,
+    is_recovery: bool = False,
+) -> str:
     """Returns the manifest line, with its newline, for parts that take the place of others.
 
     Args:
         removed: Paths of the parts that hold from now on no more.
         added: The parts that hold instead.
+        spool_upto: Up to which event index the spool is in the parts of events now; None: that does not change.
+        is_recovery: Whether all that a killed process left in its spool is in parts now.
     """
-    return json.dumps({"op": "replace", "removed": list(removed), "added": [entry.to_json() for entry in added]}) + "\n"
+    line = {"op": "replace", "removed": list(removed), "added": [entry.to_json() for entry in added]}
+    return json.dumps({**line, **_upto(spool_upto), **({"is_recovery": True} if is_recovery else {})}) + "\n"
+
+
+def _upto(spool_upto: int | None) -> dict[str, int]:
+    return {} if spool_upto is None else {"spool_upto": spool_upto}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpoolProgress:
+    """What of a run's spool is in its parts.
+
+    Attributes:
+        by_table: For a table of events, the first event index that is not; for another, such an offset in the rows.
+        events: The first event index that is not, for all tables of events.
+        is_recovered: Whether all of it is, and the process that made it is dead.
+    """
+
+    by_table: Mapping[str, int]
+    events: int
+    is_recovered: bool
+
+
+def spool_progress(text: str, *, run_id: str, path: str | PurePath) -> SpoolProgress:
+    """Returns what a manifest tells of the spool; the arguments and errors are those of `live_parts`."""
+    by_table: dict[str, int] = {}
+    events, is_recovered = 0, False
+    for change in manifest_changes(text, run_id=run_id, path=path):
+        is_recovered = is_recovered or change.is_recovery
+        if change.spool_upto is None:
+            continue
+        if change.is_add:
+            table = change.added[0].table
+            by_table[table] = max(by_table.get(table, 0), change.spool_upto)
+        else:
+            events = max(events, change.spool_upto)
+    return SpoolProgress(by_table=by_table, events=events, is_recovered=is_recovered)
 
 
 def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[ManifestEntry, ...]:
@@ -284,6 +367,19 @@ def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[Manifes
                 raise _damaged(change.where, f"adds {entry.path} a second time")
             live[entry.path] = entry
     return tuple(live.values())
+
+
+def whole_lines(content: bytes) -> bytes:
+    """Returns a manifest without a last line that was cut off.
+
+    A line is whole if it is JSON, with its newline or without: the process may have been killed just before that.
+    """
+    end = content.rfind(b"\n") + 1
+    try:
+        json.loads(content[end:])
+    except (ValueError, RecursionError):
+        return content[:end]
+    return content
 
 
 def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterator[ManifestChange]:
@@ -363,7 +459,14 @@ def _change(value: object, *, run_id: str, where: str) -> ManifestChange:
     else:
         raise _damaged(where, f"has the op {_shown(op)}, expected 'add' or 'replace'")
     entries = tuple(ManifestEntry.from_json(item, run_id=run_id, where=where) for item in added)
-    return ManifestChange(removed=tuple(removed), added=entries, where=where)
+    return ManifestChange(
+        removed=tuple(removed),
+        added=entries,
+        where=where,
+        spool_upto=None if fields.get("spool_upto") is None else _count(fields, "spool_upto", where=where),
+        is_recovery=fields.get("is_recovery") is True,
+        is_add=op == "add",
+    )
 
 
 def _check_part_path(path: str, *, table_name: str, run_id: str, where: str) -> None:

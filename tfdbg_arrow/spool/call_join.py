@@ -9,9 +9,10 @@ Source: design of the recording: the call is recorded before it runs, its end af
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,8 @@ _MAX_STEPS = 65_536
 """Steps that are remembered; the oldest are forgotten first."""
 _MAX_CALLS = 4_096
 """Calls in flight that are remembered: an end that never comes must not fill the memory."""
+_MAX_STATE_STEPS = 1_024
+"""Steps of which a state tells: the last ones."""
 _NEVER = 2**63 - 1
 
 
@@ -78,6 +81,39 @@ class CallJoin:
         if len(without):
             joined[without] = _by_range(graph_ids[without], events[without], calls)
         return joined
+
+    def state(self) -> dict[str, object]:
+        """Returns what the next batches need to know of those before, as plain data of bounded size."""
+        calls = [[call.execution_index, call.graph_id, call.thread_id, call.start] for call in self._in_flight.values()]
+        decided = [
+            [step, execution_index]
+            for step, execution_index in islice(reversed(self._decided.items()), _MAX_STATE_STEPS)
+            if execution_index in self._in_flight
+        ]
+        undecided = [
+            [step, each.first, sorted(each.graphs)]
+            for step, each in islice(reversed(self._undecided.items()), _MAX_STATE_STEPS)
+        ]
+        return {"calls": calls, "decided": decided[::-1], "undecided": undecided[::-1]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state` returned; what is not of its form is left out."""
+        for entry in _lists(state.get("calls")):
+            match entry:
+                case [int(execution_index), int(graph_id), int(thread_id), int(start)] if _fit(*entry):
+                    call = _Call(execution_index=execution_index, graph_id=graph_id, thread_id=thread_id, start=start)
+                    self._in_flight[execution_index] = call
+                    self._threads.setdefault(thread_id, []).append(call)
+        for entry in _lists(state.get("decided")):
+            match entry:
+                case [int(step), int(execution_index)] if _fit(step, execution_index):
+                    self._decided[step] = execution_index
+        for entry in _lists(state.get("undecided")):
+            match entry:
+                case [int(step), int(first), list(graphs)] if all(isinstance(graph, int) for graph in graphs) and _fit(
+                    step, first, *graphs
+                ):
+                    self._undecided[step] = _Undecided(first=first, graphs=set(graphs))
 
     def _take_hints(self, steps: Ints, hints: Ints, graph_ids: Ints, calls: _Calls) -> None:
         """Decides the steps of arguments that were seen to be the very tensors that a call was given."""
@@ -245,6 +281,16 @@ def _runs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
     changes = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
     starts = np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
     return starts, np.diff(starts, append=len(first))
+
+
+def _lists(entries: object) -> list[list[Any]]:
+    if not isinstance(entries, list):
+        return []
+    return [entry for entry in entries[:_MAX_CALLS] if isinstance(entry, list)]
+
+
+def _fit(*numbers: int) -> bool:
+    return all(-(2**63) <= number < 2**63 for number in numbers)
 
 
 def _forget_oldest(steps: dict[int, int] | dict[int, _Undecided]) -> None:

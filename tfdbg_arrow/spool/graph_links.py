@@ -6,6 +6,8 @@ import re
 import threading
 from collections.abc import Sequence
 
+from tfdbg_arrow.spool.journal import Journal
+
 TensorNode = tuple[int, str, str, int]
 """graph_id, op_name, op_type, output_slot."""
 
@@ -20,13 +22,21 @@ _PATH_SUFFIX = {
 }
 
 
+_MAX_DEPTH = 400
+"""Calls within calls whose names are looked up: no program of TensorFlow's nests so many."""
+
+
 class GraphLinks:
     """Gives out tensor keys, and knows which graph calls which.
 
     Threads: any may trace, the sink's thread asks; one lock guards all.
+
+    Args:
+        journal: Told of all, before anyone is given a key; None: what is told comes from one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal | None = None) -> None:
+        self._journal = journal
         self._lock = threading.RLock()
         self._nodes: list[TensorNode] = []
         self._graph_of_function: dict[str, int] = {}
@@ -38,8 +48,10 @@ class GraphLinks:
     def add_node(self, node: TensorNode) -> int:
         """Returns the key of a tensor of a graph op: what its record op writes."""
         with self._lock:
+            key = len(self._nodes)
             self._nodes.append(node)
-            return len(self._nodes) - 1
+            self._note("node", key, *node)
+            return key
 
     def nodes(self, start: int) -> Sequence[TensorNode]:
         """Returns the tensors with keys from `start` on."""
@@ -50,6 +62,7 @@ class GraphLinks:
         """Notes that a runtime function was made of a graph."""
         with self._lock:
             self._graph_of_function[function_name] = graph_id
+            self._note("function", function_name, graph_id)
 
     def graph_id_of_function(self, function_name: str) -> int | None:
         """Returns the graph of a runtime function; None for an op or a function made while not recording."""
@@ -67,11 +80,13 @@ class GraphLinks:
             self._calls.setdefault(graph_id, {})[call] = callee_graph_id
             self._callees.setdefault(graph_id, set()).add(callee_graph_id)
             self._reachable.clear()
+            self._note("callee", graph_id, *call, callee_graph_id)
 
     def add_rename(self, graph_id: int, op_name: str, node_name: str) -> None:
         """Notes that a calling op has another name in a runtime function than in its graph."""
         with self._lock:
             self._renames.setdefault(graph_id, {}).setdefault(op_name, set()).add(node_name)
+            self._note("rename", graph_id, op_name, node_name)
 
     def call_site(self, path: str, inner_graph_id: int) -> str:
         """Returns a call site in the names of the graphs, given TensorFlow's path of node names.
@@ -79,18 +94,22 @@ class GraphLinks:
         They differ where a runtime function renamed a calling op. A path that leads through calls
         that were not recorded is returned as it is.
         """
-        if not path or not self._renames:
+        if not path or not self._renames or path.count("/") > _MAX_DEPTH:
             return path
         with self._lock:
+            failed: set[tuple[int, int]] = set()
             for graph_id in self._calls:
-                found = self._follow(path, graph_id, inner_graph_id)
+                found = self._follow(path, graph_id, inner_graph_id, failed)
                 if found is not None:
                     return found
         return path
 
-    def _follow(self, path: str, graph_id: int, inner_graph_id: int) -> str | None:
+    def _follow(self, path: str, graph_id: int, inner_graph_id: int, failed: set[tuple[int, int]]) -> str | None:
+        """Returns the rest of a path in the names of the graphs; `failed` holds what was tried: (its length, graph)."""
         if not path:
             return "" if graph_id == inner_graph_id else None
+        if (len(path), graph_id) in failed:
+            return None
         renames = self._renames.get(graph_id, {})
         for (op_name, attribute, index), callee in self._calls.get(graph_id, {}).items():
             for node_name in (op_name, *renames.get(op_name, ())):
@@ -102,9 +121,10 @@ class GraphLinks:
                 if suffix is None:
                     continue
                 rest = path[len(node_name) + suffix.end() :]
-                inner = self._follow(rest.removeprefix("/"), callee, inner_graph_id)
+                inner = self._follow(rest.removeprefix("/"), callee, inner_graph_id, failed)
                 if inner is not None:
                     return op_name + suffix[0] + ("/" + inner if inner else "")
+        failed.add((len(path), graph_id))
         return None
 
     def reaches(self, graph_id: int, inner_graph_id: int) -> bool:
@@ -114,6 +134,10 @@ class GraphLinks:
             if reachable is None:
                 reachable = self._reachable[graph_id] = self._closure(graph_id)
             return inner_graph_id in reachable
+
+    def _note(self, *entry: object) -> None:
+        if self._journal is not None:
+            self._journal.append(*entry)
 
     def _closure(self, graph_id: int) -> frozenset[int]:
         seen = {graph_id}

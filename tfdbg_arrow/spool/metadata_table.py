@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.spool.failures import Failures
+
+
+def checked_tables(
+    name: str, rows: Sequence[Mapping[str, object]], *, run_id: str, failures: Failures
+) -> Iterator[pa.Table]:
+    """Yields tables of the rows that are rows of a table; the others are counted as failures.
+
+    The arguments are those of `metadata_table`.
+    """
+    if not rows:
+        return
+    try:
+        yield metadata_table(name, rows, run_id=run_id)
+    except Exception as error:
+        if len(rows) == 1:
+            failures.add(f"table {name}", error, num_events=1)
+            return
+        for row in rows:  # keep the good ones
+            yield from checked_tables(name, [row], run_id=run_id, failures=failures)
 
 
 def metadata_table(name: str, rows: Sequence[Mapping[str, object]], *, run_id: str) -> pa.Table:

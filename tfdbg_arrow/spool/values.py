@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -36,11 +37,17 @@ class ValueReader:
 
     Threads keep elements first and commit the record after, so records can come in another order than their
     elements: space is given back only up to the first elements that no drained record has named yet.
+
+    Args:
+        kept: Where the elements lie.
     """
 
     def __init__(self, kept: KeptElements) -> None:
         self._kept = kept
+        self._held: deque[tuple[int, int, int]] = deque()
+        """(event index, offset, end) of the elements that were read, in the order of their events."""
         self._read: list[tuple[int, int]] = []
+        """(offset, end) of those among them that are not needed any more."""
         self._released = 0
         self._hole_since: float | None = None
 
@@ -65,11 +72,14 @@ class ValueReader:
                 except Exception as error:
                     failures.add("tensor_value", error, num_events=1)
             if size:
-                heapq.heappush(self._read, (offset, offset + size))
-        self._release()
+                self._held.append((event, offset, offset + size))
         return values
 
-    def _release(self) -> None:
+    def release(self, upto: int) -> None:
+        """Gives the space of the elements of events before an event index back."""
+        while self._held and self._held[0][0] < upto:
+            _, offset, end = self._held.popleft()
+            heapq.heappush(self._read, (offset, end))
         before = self._released
         while self._read:
             offset, end = self._read[0]

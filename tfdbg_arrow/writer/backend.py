@@ -10,10 +10,11 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 from typing import Any, Protocol
 
 from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.schema.logdir_layout import SpoolPaths
+from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.graphs.own_ops import RecordOps
 from tfdbg_arrow.writer.recorder import Recorder
@@ -89,6 +90,9 @@ class Backend(Recorder, Protocol):
     def abandon(self) -> None:
         """Lets go of everything without touching it: the process is a fork's child."""
 
+    def close(self) -> None:
+        """Writes nothing from here on; the spool's files stay."""
+
     def remove_files(self) -> None:
         """Removes the spool's files: all of it is in the logdir."""
 
@@ -131,13 +135,13 @@ def native_core() -> Any:
         return None
 
 
-def choose_backend(settings: Settings, *, spool_path: Path, value_path: Path, generation: int) -> Backend:
+def choose_backend(settings: Settings, *, paths: SpoolPaths, journal: Journal, generation: int) -> Backend:
     """Returns the backend that the settings ask for; for `auto` the native one where it can serve.
 
     Args:
         settings: What to record.
-        spool_path: Where events are spooled.
-        value_path: Where kept tensor values are spooled.
+        paths: Where events and kept tensor values are spooled.
+        journal: Takes the strings that records refer to.
         generation: Number of the recording in this process.
 
     Raises:
@@ -148,22 +152,21 @@ def choose_backend(settings: Settings, *, spool_path: Path, value_path: Path, ge
     from tfdbg_arrow.writer.native_backend import NativeBackend
 
     core = native_core()
-    paths = {"spool_path": spool_path, "value_path": value_path}
     if settings.health_backend == "tensorflow" or (settings.health_backend == "auto" and runtime.has_accelerator()):
-        return _tensorflow_backend(settings, core=core, generation=generation, **paths)
+        return _tensorflow_backend(settings, core=core, generation=generation, paths=paths, journal=journal)
     try:
         if core is None:
             raise RecordingError("tfdbg_arrow was installed without its native core, for want of a C++ compiler")
-        return NativeBackend(settings, core=core, generation=generation, **paths)
+        return NativeBackend(settings, core=core, generation=generation, paths=paths, journal=journal)
     except RecordingError:
         if settings.health_backend == "native":
             raise
-        return _tensorflow_backend(settings, core=None, generation=generation, **paths)
+        return _tensorflow_backend(settings, core=None, generation=generation, paths=paths, journal=journal)
 
 
 def _tensorflow_backend(
-    settings: Settings, *, core: Any, generation: int, spool_path: Path, value_path: Path
+    settings: Settings, *, core: Any, generation: int, paths: SpoolPaths, journal: Journal
 ) -> Backend:
     from tfdbg_arrow.writer.tensorflow_backend import TensorFlowBackend
 
-    return TensorFlowBackend(settings, core=core, generation=generation, spool_path=spool_path, value_path=value_path)
+    return TensorFlowBackend(settings, core=core, generation=generation, paths=paths, journal=journal)

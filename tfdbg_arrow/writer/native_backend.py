@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.schema.logdir_layout import SpoolPaths
+from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
@@ -28,8 +29,8 @@ class NativeSpool:
     Args:
         settings: What to record.
         core: The compiled core.
-        spool_path: Where the spool is made.
-        value_path: Where kept tensor values are spooled.
+        paths: Where the spool is made.
+        journal: Takes the strings that records refer to.
         generation: Number of the recording in this process.
 
     Raises:
@@ -39,7 +40,7 @@ class NativeSpool:
 
     stack_table: StackTable
 
-    def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
+    def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
         try:
             core.load_tensorflow(*runtime.library_paths())
         except RuntimeError as error:
@@ -47,22 +48,23 @@ class NativeSpool:
                 f"the native core does not fit this TensorFlow: {error}; use health_backend='tensorflow'"
             ) from error
         self.core = core
-        self._paths = (spool_path, value_path)
-        spool_path.parent.mkdir(parents=True, exist_ok=True)
+        self._paths = (paths.spool, paths.values)
+        paths.spool.parent.mkdir(parents=True, exist_ok=True)
         self.recording = core.Recording(
-            str(spool_path),
-            str(value_path),
+            str(paths.spool),
+            str(paths.values),
             settings.spool_size_bytes // RECORD_SIZE,
             int(settings.mode),
             settings.dtype_mask,
             generation,
         )
-        self._num_stacks = 0
+        self.recording.set_journal(journal.descriptor)
         self._append_lock = threading.Lock()
         self._is_open = False
 
     def open(self) -> None:
         """From here on records are taken, also from the native ops."""
+        self.core.set_stack_handler(lambda stack_id, frames: self.stack_table.add(stack_id, [frames]))
         self.recording.start()
         self._is_open = True
 
@@ -96,21 +98,40 @@ class NativeSpool:
 
     def abandon(self) -> None:
         """Lets go of everything without touching it: the process is a fork's child."""
+        self.core.set_stack_handler(None)
         self.recording.abandon()
 
     def remove_files(self) -> None:
         """Removes the spool's files: all of it is in the logdir."""
+        self.close()
         for path in self._paths:
             path.unlink(missing_ok=True)
 
+    def close(self) -> None:
+        """Writes nothing from here on; the files stay."""
+        self.core.set_stack_handler(None)
+        self.recording.set_journal(-1)
+
     def drain(self, max_records: int) -> npt.NDArray[np.void]:
-        """Returns up to `max_records` committed records, in order, and writes the stacks they refer to."""
+        """Returns up to `max_records` committed records, in order; their slots stay theirs until they are released."""
         records: npt.NDArray[np.void] = self.recording.drain(max_records).view(RECORD_DTYPE)
-        stacks = self.core.stacks(self._num_stacks)
-        if stacks:
-            self.stack_table.add(self._num_stacks, stacks)
-            self._num_stacks += len(stacks)
         return records
+
+    def release(self, upto: int, rows_upto: int) -> None:
+        """Frees the slots of drained records before an event index, and notes what of the rows is in sealed parts."""
+        self.recording.release(upto, rows_upto)
+
+    def num_free(self) -> int:
+        """Returns how many slots are free."""
+        return int(self.recording.num_free())
+
+    def capacity(self) -> int:
+        """Returns how many slots there are."""
+        return int(self.recording.capacity())
+
+    def num_unwritten_names(self) -> int:
+        """Returns how many strings could not be written to the journal."""
+        return int(self.core.num_unwritten_strings())
 
     def wait(self, timeout_s: float, pending: int) -> bool:
         """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
@@ -170,8 +191,8 @@ class NativeBackend(NativeSpool):
 
     name = "native"
 
-    def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
-        super().__init__(settings, core=core, spool_path=spool_path, value_path=value_path, generation=generation)
+    def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
+        super().__init__(settings, core=core, paths=paths, journal=journal, generation=generation)
         self.op_callback: Callable[..., None] = core.op_callback
         self.record_ops: RecordOps = NativeRecordOps(generation=generation, is_gate=settings.on_nonfinite == "raise")
         self.session_record_ops: SessionRecordOps = NativeSessionRecordOps(generation=generation)

@@ -1,15 +1,15 @@
 """The event spool in Python: for installs without the native core.
 
 The file is laid out as the native one (`native/spool.h`): a header page, then a ring of records in preallocated
-disk blocks, so that a full disk is an error when it is made and what was committed survives the process. One lock
-guards what the native spool does without one. Interned strings and stacks count from 0 in each recording.
+disk blocks, so that a full disk is an error when it is made and what was committed survives the process: a slot is used
+again only once what it held is in sealed parts. One lock guards what the native spool does without one. Interned
+strings and stacks count from 0 in each recording.
 """
 
 from __future__ import annotations
 
-import ctypes
+import itertools
 import os
-import struct
 import sys
 import threading
 import time
@@ -19,19 +19,28 @@ from types import CodeType, FrameType
 import numpy as np
 import numpy.typing as npt
 
+from tfdbg_arrow.schema.logdir_layout import SpoolPaths
+from tfdbg_arrow.spool.holes import punch_hole
+from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import NO_VALUE, RECORD_DTYPE, RECORD_SIZE, Flag
+from tfdbg_arrow.spool.spool_file import (
+    HEAD_WORD,
+    HEADER,
+    HEADER_SIZE,
+    MAGIC,
+    ROWS_TAIL_WORD,
+    TAIL_WORD,
+    VALUES_TAIL_WORD,
+    VERSION,
+)
 from tfdbg_arrow.writer.stacks import StackTable
 
-SPOOL_MAGIC = b"TFDBGSPL"
-SPOOL_VERSION = 1
-SPOOL_HEADER_SIZE = 4096
-_HEADER = struct.Struct("<8sIIQq")  # magic, version, record size, capacity in records, pid
-_HEAD_WORD, _TAIL_WORD = 64 // 8, 128 // 8
+_RECORD = np.dtype({"names": ["commit", "rest"], "formats": ["<u8", f"V{RECORD_SIZE - 8}"]})
+"""A record as what publishes it, and what it tells."""
 _MIN_CAPACITY = 1024
 _RAW = np.dtype(f"V{RECORD_SIZE}")
 _STALL_TIMEOUT_S = 5.0
 _POLL_INTERVAL_S = 0.001
-_PUNCH_HOLE_KEEPING_SIZE = 0x02 | 0x01
 
 
 class _Last(threading.local):
@@ -46,8 +55,8 @@ class PythonSpool:
     Any thread appends, one drains.
 
     Args:
-        spool_path: Where the spool is made; its directory is made if missing.
-        value_path: Where kept tensor values are spooled.
+        paths: Where the spool is made; the directory is made if missing.
+        journal: Takes the strings that records refer to.
         capacity: How many records fit; rounded up to a power of two.
 
     Raises:
@@ -56,21 +65,21 @@ class PythonSpool:
 
     stack_table: StackTable
 
-    def __init__(self, *, spool_path: Path, value_path: Path, capacity: int) -> None:
+    def __init__(self, paths: SpoolPaths, *, journal: Journal, capacity: int) -> None:
         self._capacity = max(_MIN_CAPACITY, 1 << (capacity - 1).bit_length())
-        spool_path.parent.mkdir(parents=True, exist_ok=True)
-        self._paths = (spool_path, value_path)
-        memory = _allocate(spool_path, SPOOL_HEADER_SIZE + self._capacity * RECORD_SIZE)
-        header = _HEADER.pack(SPOOL_MAGIC, SPOOL_VERSION, RECORD_SIZE, self._capacity, os.getpid())
+        paths.spool.parent.mkdir(parents=True, exist_ok=True)
+        self._paths = (paths.spool, paths.values)
+        memory = _allocate(paths.spool, HEADER_SIZE + self._capacity * RECORD_SIZE)
+        header = HEADER.pack(MAGIC, VERSION, RECORD_SIZE, self._capacity, os.getpid())
         memory[: len(header)] = np.frombuffer(header, np.uint8)
-        self._words = memory[:SPOOL_HEADER_SIZE].view(np.uint64)
-        self._slots = memory[SPOOL_HEADER_SIZE:].view(_RAW)
-        self._values = _ValueFile(value_path)
-        self._strings = _StringTable()
+        self._words = memory[:HEADER_SIZE].view(np.uint64)
+        self._slots = memory[HEADER_SIZE:].view(_RECORD)
+        self._values = _ValueFile(paths.values)
+        self._strings = _StringTable(journal)
         self._stacks = _StackInterner()
         self._wake = threading.Condition()
         self._is_open = False
-        self._head = self._tail = self._num_dropped = self._next_execution_index = 0
+        self._head = self._tail = self._read = self._num_dropped = self._next_execution_index = 0
         self._is_urgent = self._is_stalled = False
         self._wake_at = 0
         self._last = _Last()
@@ -89,6 +98,13 @@ class PythonSpool:
     def abandon(self) -> None:
         """Lets go of everything without touching it: the process is a fork's child."""
         self._is_open = False  # the lock may be held by a thread that this process does not have
+
+    def close(self) -> None:
+        """Does nothing: the files stay, and are closed with the spool."""
+
+    def num_unwritten_names(self) -> int:
+        """Returns 0: the journal itself counts what could not be written to it."""
+        return 0
 
     def remove_files(self) -> None:
         """Removes the spool's files: all of it is in the logdir."""
@@ -129,13 +145,15 @@ class PythonSpool:
     def _write(self, raw: npt.NDArray[np.void]) -> None:
         records = raw.copy().view(RECORD_DTYPE)
         records["commit"] = np.arange(self._head + 1, self._head + 1 + len(raw), dtype=np.uint64)
-        whole = records.view(_RAW)
+        whole = records.view(_RECORD)
         first = self._head % self._capacity
         before_end = min(len(raw), self._capacity - first)
-        self._slots[first : first + before_end] = whole[:before_end]
-        self._slots[: len(raw) - before_end] = whole[before_end:]
+        # What publishes a record is written behind the rest: the process may be killed in between.
+        for field in ("rest", "commit"):
+            self._slots[field][first : first + before_end] = whole[field][:before_end]
+            self._slots[field][: len(raw) - before_end] = whole[field][before_end:]
         self._head += len(raw)
-        self._words[_HEAD_WORD] = self._head
+        self._words[HEAD_WORD] = self._head
         if np.any(records["flags"] & Flag.BAD):
             self._is_urgent = True
         if self._is_urgent or self._head >= self._wake_at:
@@ -167,8 +185,8 @@ class PythonSpool:
         return self._strings.intern(text)
 
     def intern_stack(self) -> int:
-        """Returns the id of the calling thread's Python stack, -1 for none."""
-        return self._stacks.intern()
+        """Returns the id of the calling thread's Python stack, -1 for none; writes the rows of a new one before."""
+        return self._stacks.intern(self.stack_table)
 
     def set_step(self, step: int) -> None:
         """Does nothing: the records that are appended name their step."""
@@ -179,27 +197,42 @@ class PythonSpool:
     # Draining.
 
     def drain(self, max_records: int) -> npt.NDArray[np.void]:
-        """Returns up to `max_records` records, in order, frees their slots and writes the stacks they refer to."""
+        """Returns up to `max_records` records, in order; their slots stay theirs until they are released."""
         with self._wake:
-            count = min(max_records, self._head - self._tail)
-            first = self._tail % self._capacity
+            count = min(max_records, self._head - self._read)
+            first = self._read % self._capacity
             before_end = min(count, self._capacity - first)
-            pieces = (self._slots[first : first + before_end], self._slots[: count - before_end])
+            slots = self._slots.view(_RAW)
+            pieces = (slots[first : first + before_end], slots[: count - before_end])
             records: npt.NDArray[np.void] = np.concatenate(pieces).view(RECORD_DTYPE)
-            self._tail += count
-            self._words[_TAIL_WORD] = self._tail
-            self._is_stalled = self._is_stalled and not count
-        first_id, stacks = self._stacks.take_new()
-        if stacks:
-            self.stack_table.add(first_id, stacks)
+            self._read += count
         return records
+
+    def release(self, upto: int, rows_upto: int) -> None:
+        """Frees the slots of drained records before an event index, and notes what of the rows is in sealed parts."""
+        with self._wake:
+            upto = min(upto, self._read)
+            if upto > self._tail:
+                self._tail = upto
+                self._words[TAIL_WORD] = upto
+                self._is_stalled = False
+            self._words[ROWS_TAIL_WORD] = rows_upto
+
+    def num_free(self) -> int:
+        """Returns how many slots are free."""
+        return self._capacity - (self._head - self._tail)
+
+    def capacity(self) -> int:
+        """Returns how many slots there are."""
+        return self._capacity
 
     def wait(self, timeout_s: float, pending: int) -> bool:
         """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
-        limit = min(pending, self._capacity // 2)
         with self._wake:
-            self._wake_at = self._tail + limit
-            self._wake.wait_for(lambda: self._is_urgent or self._head - self._tail >= limit, timeout_s)
+            # What was drained and not released yet takes room too.
+            limit = min(pending, (self._capacity - (self._read - self._tail)) // 2)
+            self._wake_at = self._read + limit
+            self._wake.wait_for(lambda: self._is_urgent or self._head - self._read >= limit, timeout_s)
             was_urgent, self._is_urgent = self._is_urgent, False
             return was_urgent
 
@@ -218,6 +251,7 @@ class PythonSpool:
 
     def release_values(self, upto: int) -> None:
         """Gives back the disk space of values before an offset."""
+        self._words[VALUES_TAIL_WORD] = upto  # before the bytes are gone
         self._values.release(upto)
 
     def num_dropped(self) -> int:
@@ -281,39 +315,33 @@ class _ValueFile:
 
     def release(self, upto: int) -> None:
         """Best effort: where the file system cannot do it, the blocks come back when the file is removed."""
-        if upto > self._released and _fallocate is not None:
-            _fallocate(self._descriptor, _PUNCH_HOLE_KEEPING_SIZE, self._released, upto - self._released)
+        if upto > self._released:
+            punch_hole(self._descriptor, self._released, upto)
             self._released = upto
-
-
-def _find_fallocate() -> ctypes._NamedFuncPointer | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    function = getattr(ctypes.CDLL(None), "fallocate", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    return function
-
-
-_fallocate = _find_fallocate()
 
 
 class _StringTable:
     """Strings by small ids; id 0 is the empty one."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ids = {"": 0}
-        self._strings = [""]
+    def __init__(self, journal: Journal) -> None:
+        # A finalizer may intern while its thread does.
+        self._lock = threading.RLock()
+        self._journal = journal
+        self._ids: dict[str, int] = {}
+        self._strings: list[str] = []
+        self.intern("")
 
     def intern(self, text: str) -> int:
         found = self._ids.get(text)
         if found is not None:
             return found
         with self._lock:
-            found = self._ids.setdefault(text, len(self._strings))
-            if found == len(self._strings):
+            found = self._ids.get(text)
+            if found is None:
+                found = len(self._strings)
                 self._strings.append(text)
+                self._journal.append_string(found, text)  # before any record can name it
+                self._ids[text] = found
             return found
 
     def since(self, start: int) -> list[str]:
@@ -329,13 +357,12 @@ class _StackInterner:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._numbers = itertools.count()
         self._ids: dict[tuple[int, ...], int] = {}
         self._kept: list[list[tuple[CodeType, int]]] = []
-        self._num_taken = 0
 
-    def intern(self) -> int:
-        """Returns the id of the caller's stack."""
+    def intern(self, table: StackTable) -> int:
+        """Returns the id of the caller's stack; a new one is added to the table first."""
         frame: FrameType | None = sys._getframe(1)
         stack: list[tuple[CodeType, int]] = []
         numbers: list[int] = []
@@ -347,16 +374,9 @@ class _StackInterner:
             frame = frame.f_back
         key = tuple(numbers)
         found = self._ids.get(key)
-        if found is not None:
-            return found
-        with self._lock:
-            found = self._ids.setdefault(key, len(self._ids))
-            if found == len(self._kept):
-                self._kept.append(stack)
-            return found
-
-    def take_new(self) -> tuple[int, list[list[tuple[CodeType, int]]]]:
-        """Returns the stacks that came since the last call, and the id of the first."""
-        with self._lock:
-            first, self._num_taken = self._num_taken, len(self._kept)
-            return first, self._kept[first:]
+        if found is None:
+            self._kept.append(stack)
+            found = next(self._numbers)
+            table.add(found, [stack])
+            found = self._ids.setdefault(key, found)  # another thread's, if it was faster: both have rows
+        return found

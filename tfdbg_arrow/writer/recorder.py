@@ -11,7 +11,16 @@ class Recorder(Protocol):
     """The native core or the Python recorder, as the sink sees it."""
 
     def drain(self, max_records: int) -> Records:
-        """Returns a copy of the next committed records, in order, and frees their slots."""
+        """Returns a copy of the next committed records, in order; their slots stay theirs until they are released."""
+
+    def release(self, upto: int, rows_upto: int) -> None:
+        """Frees the slots of drained records before an event index, and notes what of the rows is in sealed parts."""
+
+    def num_free(self) -> int:
+        """Returns how many slots are free."""
+
+    def capacity(self) -> int:
+        """Returns how many slots there are."""
 
     def wait(self, timeout_s: float, pending: int) -> bool:
         """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
@@ -24,6 +33,9 @@ class Recorder(Protocol):
 
     def release_values(self, upto: int) -> None:
         """Gives back the space of kept elements before that offset."""
+
+    def num_unwritten_names(self) -> int:
+        """Returns how many strings could not be written to the journal so far."""
 
     def num_dropped(self) -> int:
         """Returns how many records found no room in the spool so far."""

@@ -15,6 +15,8 @@ from tfdbg_arrow.errors import LogdirError, SettingError
 from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
+from tfdbg_arrow.spool.records import RECORD_SIZE
+from tfdbg_arrow.spool.spool_file import MAX_CAPACITY
 from tfdbg_arrow.writer.chosen_values import Choice, ChosenValues, parse_values
 from tfdbg_arrow.writer.remote.settings import (
     DEFAULT_MAX_LOCAL_BYTES,
@@ -28,6 +30,8 @@ from tfdbg_arrow.writer.schedule import Schedule, parse_schedule
 HEALTH_BACKENDS = ("auto", "native", "tensorflow")
 XLA_CHOICES = ("observe", "keep")
 DEFAULT_SPOOL_SIZE_BYTES = 64 << 20
+
+MAX_SPOOL_SIZE_BYTES = MAX_CAPACITY * RECORD_SIZE
 MIN_BUDGET_BYTES = 1 << 20
 DUMP_TRIGGERS = ("nonfinite",)
 
@@ -199,6 +203,10 @@ class Request:
             raise SettingError(f"xla is {self.xla!r}; expected one of {', '.join(XLA_CHOICES)}")
         if not _is_int(self.spool_size_bytes) or self.spool_size_bytes < 1 << 20:
             raise SettingError(f"spool_size_bytes is {self.spool_size_bytes!r}; expected at least 1048576 (1 MiB)")
+        if self.spool_size_bytes > MAX_SPOOL_SIZE_BYTES:
+            raise SettingError(
+                f"spool_size_bytes is {self.spool_size_bytes!r}; expected at most {MAX_SPOOL_SIZE_BYTES} (4 GiB)"
+            )
         try:
             pattern = re.compile(self.op_regex) if self.op_regex else None
         except (re.error, TypeError) as error:

@@ -100,7 +100,7 @@ class StackTable:
         self._frame_ids: dict[Location, int] = {}
         self._file_ids: dict[str, int] = {}
         self._traceback_ids: dict[tuple[Location, ...], int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may add a stack while its thread does
         self._lines: dict[str, list[str]] = {}
         """Each file's text as it was when first seen: a file may change while it runs."""
 

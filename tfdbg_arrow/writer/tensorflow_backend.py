@@ -25,7 +25,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +32,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.schema.logdir_layout import SpoolPaths
+from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, NUM_INLINE_DIMS, RECORD_SIZE, Flag, Kind, Records
 from tfdbg_arrow.writer import summary
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
@@ -61,6 +62,7 @@ class _Spool(Recorder, EventWriter, Protocol):
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def abandon(self) -> None: ...
+    def close(self) -> None: ...
     def remove_files(self) -> None: ...
     def num_events(self) -> int: ...
     def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None: ...
@@ -83,8 +85,8 @@ class TensorFlowBackend:
     Args:
         settings: What to record.
         core: The compiled core; None if it was not built.
-        spool_path: Where the spool is made.
-        value_path: Where kept tensor values are spooled.
+        paths: Where the spool is made.
+        journal: Takes the strings that records refer to.
         generation: Number of the recording in this process.
 
     Raises:
@@ -93,21 +95,21 @@ class TensorFlowBackend:
 
     name = "tensorflow"
 
-    def __init__(self, settings: Settings, *, core: Any, spool_path: Path, value_path: Path, generation: int) -> None:
+    def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
         self._step = NO_STEP
         self._gate = _Gate()
         devices = _Devices()
         self._spool: _Spool
         self.record_ops: RecordOps
         self.session_record_ops: SessionRecordOps
-        native = _make_native_events(settings, core, spool_path, value_path, generation)
+        native = _make_native_events(settings, core, paths, journal, generation)
         if native is not None:
             self._spool = native
             self.record_ops = _NativeSummaryOps(settings.mode, generation=generation, devices=devices)
             self.session_record_ops = session_ops.NativeSessionRecordOps(generation=generation)
         else:
             capacity = settings.spool_size_bytes // RECORD_SIZE
-            self._spool = PythonSpool(spool_path=spool_path, value_path=value_path, capacity=capacity)
+            self._spool = PythonSpool(paths, journal=journal, capacity=capacity)
             self.record_ops = _PythonSummaryOps(settings.mode, gate=self._gate, devices=devices)
             self.session_record_ops = _PythonSessionRecordOps(settings.mode, gate=self._gate, devices=devices)
         self.events: EventWriter = self._spool
@@ -145,6 +147,10 @@ class TensorFlowBackend:
         self._gate.record = None
         self._eager.stop()
         self._spool.abandon()
+
+    def close(self) -> None:
+        """Writes nothing from here on; the spool's files stay."""
+        self._spool.close()
 
     def remove_files(self) -> None:
         """Removes the spool's files: all of it is in the logdir."""
@@ -185,8 +191,24 @@ class TensorFlowBackend:
         return self._spool.take_nonfinite_notes()
 
     def drain(self, max_records: int) -> Records:
-        """Returns up to `max_records` committed records, in order, and writes the stacks they refer to."""
+        """Returns up to `max_records` committed records, in order; their slots stay theirs until they are released."""
         return self._spool.drain(max_records)
+
+    def release(self, upto: int, rows_upto: int) -> None:
+        """Frees the slots of drained records before an event index, and notes what of the rows is in sealed parts."""
+        self._spool.release(upto, rows_upto)
+
+    def num_free(self) -> int:
+        """Returns how many slots are free."""
+        return self._spool.num_free()
+
+    def capacity(self) -> int:
+        """Returns how many slots there are."""
+        return self._spool.capacity()
+
+    def num_unwritten_names(self) -> int:
+        """Returns how many strings could not be written to the journal."""
+        return self._spool.num_unwritten_names()
 
     def wait(self, timeout_s: float, pending: int) -> bool:
         """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
@@ -251,13 +273,13 @@ def _bad_tensors(records: Records, first_event_index: int, decides: set[int]) ->
 
 
 def _make_native_events(
-    settings: Settings, core: Any, spool_path: Path, value_path: Path, generation: int
+    settings: Settings, core: Any, paths: SpoolPaths, journal: Journal, generation: int
 ) -> _NativeEvents | None:
     """Returns the native spool; None where there is no core, or none that fits this TensorFlow."""
     if core is None:
         return None
     try:
-        return _NativeEvents(settings, core=core, spool_path=spool_path, value_path=value_path, generation=generation)
+        return _NativeEvents(settings, core=core, paths=paths, journal=journal, generation=generation)
     except RecordingError:
         return None
 

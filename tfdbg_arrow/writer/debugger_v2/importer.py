@@ -300,7 +300,7 @@ class _Import:
         self._parts.digest()
         num_digests = sum(part.rows for part in self._parts.parts(DIGEST_TABLE))
         old = [entry.path for entry in self._parts.parts("run")]
-        self._parts.replace(old, {"run": self._run_table(is_finished=True)})
+        self._parts.replace(old, {"run": [self._run_table(is_finished=True)]})
         return ImportedRun(
             run_id=self._run_id,
             prefix=self._file_set.prefix,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tfdbg_arrow.spool.graph_links import GraphLinks
+from tfdbg_arrow.spool.journal import Journal
 
 
 @dataclass
@@ -32,10 +33,10 @@ class GraphState:
 
 
 class GraphRegistry(GraphLinks):
-    """Gives out graph ids and tensor keys, and knows which graph calls which."""
+    """Gives out graph ids and tensor keys, and knows which graph calls which; the arguments are those of GraphLinks."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, journal: Journal | None = None) -> None:
+        super().__init__(journal)
         self._num_graphs = 0
 
     def new_graph(self) -> GraphState:

@@ -1,6 +1,7 @@
 // Strings by small ids: op types, devices, call sites. Process-wide, append-only; id 0 is "".
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -9,6 +10,8 @@
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include "journal.h"
 
 namespace tfdbg_arrow {
 
@@ -27,9 +30,26 @@ class StringTable {
     if (found != ids_.end()) return found->second;
     strings_.emplace_back(text);  // a deque never moves its elements: the views stay valid
     auto id = static_cast<int32_t>(strings_.size() - 1);
+    write_to_journal(id);  // before any record can name it
     ids_.emplace(std::string_view(strings_.back()), id);
     return id;
   }
+
+  // From here on new strings go to a journal, after those that are there; a descriptor of -1: to none.
+  // Returns false if one of them could not be written.
+  bool set_journal(int fd) {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    journal_ = fd;
+    num_unwritten_ = 0;
+    for (size_t id = 0; id < strings_.size(); ++id) write_to_journal(static_cast<int32_t>(id));
+    return num_unwritten_ == 0;
+  }
+
+  // In a forked child, where the lock may be held by a thread that the child does not have.
+  void forget_journal() { journal_ = -1; }
+
+  // How many strings the journal in force lacks.
+  int64_t num_unwritten() const { return num_unwritten_.load(std::memory_order_relaxed); }
 
   std::vector<std::string> since(size_t start) const {
     std::shared_lock<std::shared_mutex> lock(mutex_);
@@ -38,6 +58,13 @@ class StringTable {
   }
 
  private:
+  void write_to_journal(int32_t id) {
+    if (journal_ < 0) return;
+    if (!write_string_entry(journal_, static_cast<uint32_t>(id), strings_[static_cast<size_t>(id)])) ++num_unwritten_;
+  }
+
+  int journal_ = -1;
+  std::atomic<int64_t> num_unwritten_{0};
   mutable std::shared_mutex mutex_;
   std::deque<std::string> strings_;
   std::unordered_map<std::string_view, int32_t> ids_;

@@ -35,6 +35,14 @@ class Recording {
 
   ~Recording() {
     if (published_) stop();
+    if (has_journal_) strings().set_journal(-1);
+  }
+
+  // Tells the names that records refer to in a file that the caller keeps open as long as this lives.
+  // Returns false if one could not be written.
+  bool set_journal(int fd) {
+    has_journal_ = fd >= 0;
+    return strings().set_journal(fd);
   }
 
   void start() {
@@ -55,6 +63,7 @@ class Recording {
   // In a forked child: the memory is the parent's, nothing of it may be touched, not even freed.
   void abandon() {
     published_ = false;
+    has_journal_ = false;
     forget_session();
     (void)session_.release();
   }
@@ -71,6 +80,10 @@ class Recording {
     return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(reinterpret_cast<uint8_t*>(owned->data()),
                                                                  {count * sizeof(Record)}, owner));
   }
+
+  void release(uint64_t upto, int64_t rows_upto) { session_->spool.release(upto, rows_upto); }
+  uint64_t num_free() const { return session_->spool.num_free(); }
+  uint64_t capacity() const { return session_->spool.capacity(); }
 
   bool wait(double timeout_s, uint64_t pending) {
     nb::gil_scoped_release release;
@@ -90,6 +103,7 @@ class Recording {
 
   void release_values(int64_t upto) {
     nb::gil_scoped_release release;
+    session_->spool.note_released_values(upto);  // before the bytes are gone
     session_->values.release(upto);
   }
 
@@ -141,24 +155,13 @@ class Recording {
  private:
   std::unique_ptr<Session> session_;
   bool published_ = false;
+  bool has_journal_ = false;
 };
 
 PyMethodDef g_op_callback = {"op_callback", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(op_callback)),
                              METH_FASTCALL | METH_KEYWORDS,
                              "op_callback(op_type, inputs, attrs, outputs, op_name=None, graph=None)\n\n"
                              "TensorFlow's op callback. Records; raises only what `on_nonfinite` raises; returns None."};
-
-nb::list stacks_since(int64_t start) {
-  nb::list stacks;
-  for (int64_t id = start; id < num_stacks(); ++id) {
-    nb::list frames;
-    for (const auto& [code, instruction] : stack_frames(id)) {
-      frames.append(nb::make_tuple(nb::borrow(code), instruction));
-    }
-    stacks.append(frames);
-  }
-  return stacks;
-}
 
 // Where each field of a record lies, as (name, offset, size), for the Python side to compare with its own.
 nb::list record_layout() {
@@ -254,7 +257,11 @@ NB_MODULE(_core, m) {
       .def("start", &Recording::start)
       .def("stop", &Recording::stop)
       .def("abandon", &Recording::abandon)
+      .def("set_journal", &Recording::set_journal, nb::arg("fd"))
       .def("drain", &Recording::drain, nb::arg("max_records"))
+      .def("release", &Recording::release, nb::arg("upto"), nb::arg("rows_upto"))
+      .def("num_free", &Recording::num_free)
+      .def("capacity", &Recording::capacity)
       .def("wait", &Recording::wait, nb::arg("timeout_s"), nb::arg("pending"))
       .def("read_value", &Recording::read_value, nb::arg("offset"), nb::arg("size"))
       .def("release_values", &Recording::release_values, nb::arg("upto"))
@@ -286,7 +293,9 @@ NB_MODULE(_core, m) {
   m.def("last_event_index", &last_event_index);
   m.def("intern_string", [](const std::string& text) { return strings().intern(text); }, nb::arg("text"));
   m.def("strings", [](size_t start) { return strings().since(start); }, nb::arg("start"));
-  m.def("stacks", &stacks_since, nb::arg("start"));
+  m.def("num_unwritten_strings", [] { return strings().num_unwritten(); });
+  m.def("set_stack_handler", [](nb::handle on_new_stack) { set_stack_handler(on_new_stack.ptr()); },
+        nb::arg("on_new_stack").none());
   m.def("intern_stack", &intern_stack, nb::arg("skip"));
   m.attr("op_callback") = nb::steal(PyCFunction_New(&g_op_callback, nullptr));
   m.def("record_layout", &record_layout);

@@ -59,6 +59,7 @@ void retract_session() {
 }
 
 void forget_session() {
+  strings().forget_journal();
   g_session.store(nullptr, std::memory_order_seq_cst);
   for (auto& shard : g_shards) shard.users.store(0, std::memory_order_seq_cst);
 }

@@ -109,29 +109,46 @@ void Spool::signal_urgent() {
 }
 
 uint64_t Spool::pending() const {
-  return header_->head.load(std::memory_order_relaxed) - header_->tail.load(std::memory_order_relaxed);
+  return header_->head.load(std::memory_order_relaxed) - read_.load(std::memory_order_relaxed);
+}
+
+uint64_t Spool::num_free() const {
+  uint64_t tail = header_->tail.load(std::memory_order_relaxed);
+  return capacity_ - (header_->head.load(std::memory_order_relaxed) - tail);
 }
 
 uint64_t Spool::drain(Record* out, uint64_t count) {
-  uint64_t tail = header_->tail.load(std::memory_order_relaxed);
+  uint64_t first = read_.load(std::memory_order_relaxed);
   uint64_t drained = 0;
   while (drained < count) {
-    Record* record = slot(tail + drained);
+    Record* record = slot(first + drained);
     auto* commit = reinterpret_cast<std::atomic<uint64_t>*>(&record->commit);
-    if (commit->load(std::memory_order_acquire) != tail + drained + 1) break;
+    if (commit->load(std::memory_order_acquire) != first + drained + 1) break;
     std::memcpy(&out[drained], record, sizeof(Record));
     ++drained;
   }
-  // A slot's old commit never equals that of its next use, so it need not be cleared.
-  header_->tail.store(tail + drained, std::memory_order_release);
-  if (drained > 0) stalled_.store(false, std::memory_order_relaxed);
+  read_.store(first + drained, std::memory_order_relaxed);
   return drained;
+}
+
+void Spool::release(uint64_t upto, int64_t rows_upto) {
+  uint64_t tail = header_->tail.load(std::memory_order_relaxed);
+  upto = std::min(upto, read_.load(std::memory_order_relaxed));
+  if (upto > tail) {
+    // A slot's old commit never equals that of its next use, so it need not be cleared.
+    header_->tail.store(upto, std::memory_order_release);
+    stalled_.store(false, std::memory_order_relaxed);
+  }
+  header_->rows_tail.store(rows_upto, std::memory_order_release);
 }
 
 bool Spool::wait(double timeout_s, uint64_t pending_records) {
   std::unique_lock<std::mutex> lock(mutex_);
-  uint64_t limit = std::min<uint64_t>(pending_records, capacity_ / 2);
-  wake_at_.store(header_->tail.load(std::memory_order_relaxed) + limit, std::memory_order_relaxed);
+  // What was drained and not released yet takes room too.
+  uint64_t read = read_.load(std::memory_order_relaxed);
+  uint64_t room = capacity_ - (read - header_->tail.load(std::memory_order_relaxed));
+  uint64_t limit = std::min<uint64_t>(pending_records, room / 2);
+  wake_at_.store(read + limit, std::memory_order_relaxed);
   // Producers notify without the lock, so a wake-up can be missed: a short slice bounds the delay.
   auto deadline = std::chrono::steady_clock::now() +
                   std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(timeout_s));

@@ -3,7 +3,7 @@
 // Ownership: the session owns it. Threads: any number append, one drains. Nothing is locked while a
 // record is written: a thread reserves slots with one compare-and-swap, fills them and commits each
 // by storing its sequence number. The file outlives the process, so that what was committed before
-// a kill can be read afterwards. Disk blocks are allocated when it is created: a full disk is an
+// a kill can be read afterwards: a slot is used again only once what it held is in sealed parts. Disk blocks are allocated when it is created: a full disk is an
 // error there, never a signal later.
 #pragma once
 
@@ -18,7 +18,7 @@
 namespace tfdbg_arrow {
 
 constexpr char kSpoolMagic[8] = {'T', 'F', 'D', 'B', 'G', 'S', 'P', 'L'};
-constexpr uint32_t kSpoolVersion = 1;
+constexpr uint32_t kSpoolVersion = 2;
 constexpr int64_t kSpoolHeaderSize = 4096;
 
 struct SpoolHeader {
@@ -28,7 +28,9 @@ struct SpoolHeader {
   uint64_t capacity;  // records, a power of two
   int64_t pid;
   alignas(64) std::atomic<uint64_t> head;  // sequence number of the next record to reserve
-  alignas(64) std::atomic<uint64_t> tail;  // sequence number of the next record to drain
+  alignas(64) std::atomic<uint64_t> tail;  // everything before this sequence number is in sealed parts
+  alignas(64) std::atomic<int64_t> values_tail;  // likewise, an offset in the value spool
+  std::atomic<int64_t> rows_tail;                // likewise, an offset in the journal of rows
 };
 
 static_assert(sizeof(SpoolHeader) <= kSpoolHeaderSize, "the header fits its page");
@@ -56,12 +58,19 @@ class Spool {
   // Wakes the drain at once: a bad value was seen.
   void signal_urgent();
 
-  // Copies up to `count` committed records, in order, to `out`; frees their slots.
+  // Copies up to `count` committed records, in order, to `out`; their slots stay theirs until they are released.
   uint64_t drain(Record* out, uint64_t count);
+  // Frees the slots before a sequence number that was drained, and notes what of the rows is in sealed parts.
+  void release(uint64_t upto, int64_t rows_upto);
+  void note_released_values(int64_t upto) { header_->values_tail.store(upto, std::memory_order_release); }
   // Blocks until a bad value was signalled (true), `pending` records wait, or the time is out.
   bool wait(double timeout_s, uint64_t pending);
 
+  // Records that wait to be drained.
   uint64_t pending() const;
+  // Slots that can be reserved now.
+  uint64_t num_free() const;
+  uint64_t capacity() const { return capacity_; }
   uint64_t head() const { return header_->head.load(std::memory_order_acquire); }
   void count_dropped(uint64_t count) { dropped_.fetch_add(count, std::memory_order_relaxed); }
   uint64_t num_dropped() const { return dropped_.load(std::memory_order_relaxed); }
@@ -73,6 +82,7 @@ class Spool {
   uint64_t capacity_ = 0;
   uint64_t mask_ = 0;
   uint64_t mapped_size_ = 0;
+  std::atomic<uint64_t> read_{0};  // sequence number of the next record to drain
   std::atomic<uint64_t> dropped_{0};
   std::atomic<bool> urgent_{false};
   std::atomic<bool> stalled_{false};

@@ -1,7 +1,8 @@
 #include "stack.h"
 
-#include <deque>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace tfdbg_arrow {
 namespace {
@@ -24,10 +25,28 @@ std::unordered_map<Frames, int64_t, FramesHash>& ids() {
   return *map;
 }
 
-// The keys of the map, by id; a map's node never moves.
-std::deque<const Frames*>& by_id() {
-  static auto* list = new std::deque<const Frames*>();
-  return *list;
+int64_t g_next_id = 0;
+PyObject* g_on_new_stack = nullptr;
+
+// Tells of a new stack. Whoever is told keeps its own errors; what comes nevertheless is not the program's.
+void tell(int64_t id, const Frames& frames) {
+  if (g_on_new_stack == nullptr) return;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyObject* handler = g_on_new_stack;
+  Py_INCREF(handler);
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(frames.size()));
+  for (size_t i = 0; list != nullptr && i < frames.size(); ++i) {
+    PyObject* pair = Py_BuildValue("(Oi)", frames[i].first, frames[i].second);
+    if (pair == nullptr) Py_CLEAR(list);
+    else PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), pair);
+  }
+  PyObject* result = list == nullptr ? nullptr : PyObject_CallFunction(handler, "LO", static_cast<long long>(id), list);
+  if (result == nullptr) PyErr_WriteUnraisable(handler);
+  Py_XDECREF(result);
+  Py_XDECREF(list);
+  Py_DECREF(handler);
+  PyErr_Restore(type, value, traceback);
 }
 
 }  // namespace
@@ -52,25 +71,32 @@ int64_t intern_stack(int skip) {
   auto found = ids().find(frames);
   if (found != ids().end()) return found->second;
   for (auto& entry : frames) Py_INCREF(entry.first);
-  auto id = static_cast<int64_t>(by_id().size());
-  auto inserted = ids().emplace(frames, id).first;
-  by_id().push_back(&inserted->first);
-  return id;
+  Frames own = frames;  // while it is told, other threads walk their stacks, and this one may walk another
+  int64_t id = g_next_id++;
+  tell(id, own);
+  auto [place, is_new] = ids().emplace(own, id);
+  if (!is_new) {  // another thread told of the same stack meanwhile: its id will do
+    for (auto& entry : own) Py_DECREF(entry.first);
+  }
+  return place->second;
+}
+
+void set_stack_handler(PyObject* on_new_stack) {
+  PyObject* before = g_on_new_stack;
+  g_on_new_stack = on_new_stack == Py_None ? nullptr : on_new_stack;
+  Py_XINCREF(g_on_new_stack);
+  Py_XDECREF(before);
 }
 
 void forget_stacks() {
   // Dropping a code object can run weak references' callbacks: nothing of ours may point to it by then.
   std::vector<PyObject*> codes;
-  for (const Frames* frames : by_id()) {
-    for (const auto& entry : *frames) codes.push_back(entry.first);
+  for (const auto& [frames, id] : ids()) {
+    for (const auto& entry : frames) codes.push_back(entry.first);
   }
-  by_id().clear();
   ids().clear();
+  g_next_id = 0;
   for (PyObject* code : codes) Py_DECREF(code);
 }
-
-const Frames& stack_frames(int64_t id) { return *by_id().at(static_cast<size_t>(id)); }
-
-int64_t num_stacks() { return static_cast<int64_t>(by_id().size()); }
 
 }  // namespace tfdbg_arrow

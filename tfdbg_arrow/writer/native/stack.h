@@ -5,8 +5,6 @@
 #include <Python.h>
 
 #include <cstdint>
-#include <utility>
-#include <vector>
 
 namespace tfdbg_arrow {
 
@@ -15,11 +13,11 @@ namespace tfdbg_arrow {
 // The code objects of a new stack are held until forget_stacks(): their addresses are part of the key.
 int64_t intern_stack(int skip);
 
+// Who is told of a new stack, as (id, [(code object, byte offset of the instruction)]), before its id is given to
+// anyone: so no record names a stack of which nothing was written. None: nobody.
+void set_stack_handler(PyObject* on_new_stack);
+
 // Ids count from 0 again: a recording has the stacks of its own events, not those of the ones before.
 void forget_stacks();
-
-// The frames of stack `id` as (code object (borrowed), byte offset of the instruction).
-const std::vector<std::pair<PyObject*, int>>& stack_frames(int64_t id);
-int64_t num_stacks();
 
 }  // namespace tfdbg_arrow

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tfdbg_arrow.schema.logdir_layout import spool_path, value_spool_path
+from tfdbg_arrow.schema.logdir_layout import spool_paths
+from tfdbg_arrow.spool.run_files import RunFiles
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
@@ -53,26 +54,34 @@ class Recording:
             if settings.remote is not None
             else None
         )
-        self._backend = choose_backend(
-            settings,
-            spool_path=settings.logdir / spool_path(self.run_id),
-            value_path=settings.logdir / value_spool_path(self.run_id),
-            generation=self._generation,
+        paths = spool_paths(settings.logdir, run_id=self.run_id)
+        dump_after = settings.dump_after if settings.dump_on is not None else None
+        # First of all: a spool without them counts as a dead process's.
+        self._files = RunFiles(
+            paths, run_id=self.run_id, circular_buffer_size=settings.circular_buffer_size, dump_after=dump_after
         )
+        try:
+            self._backend = choose_backend(
+                settings, paths=paths, journal=self._files.names, generation=self._generation
+            )
+        except BaseException:
+            self._files.remove()
+            raise
         self._stats = CaptureStats(self._append, num_events=self._backend.num_events)
         self._coverage = Coverage(settings, stats=self._stats)
-        registry = GraphRegistry()
+        registry = GraphRegistry(self._files.names)
         judge = GraphJudge(is_used_by_graph=must_run.is_used_by_graph)
         self.stop = None if settings.on_nonfinite == "record" else self._make_stop(judge, registry)
         self._sink = Sink(
             settings.logdir,
             self.run_id,
             recorder=self._backend,
+            files=self._files,
             nodes=registry,
             call_graph=registry,
             circular_buffer_size=settings.circular_buffer_size,
             flush_interval_s=LOCAL_FLUSH_INTERVAL_S if self._uploader is None else REMOTE_FLUSH_INTERVAL_S,
-            dump_after=settings.dump_after if settings.dump_on is not None else None,
+            dump_after=dump_after,
             max_bytes=settings.max_bytes,
             on_failure=self._stats.warn_once,
             uploader=self._uploader,
@@ -150,6 +159,7 @@ class Recording:
         except Exception:
             self._backend.stop()
             self._backend.remove_files()
+            self._files.remove()
             if self._uploader is not None:
                 self._uploader.discard()
             raise
@@ -178,7 +188,17 @@ class Recording:
         self._describer.close()
         self._marks.close()
         self._sink.close(run_row=self._run_row(is_clean_end=True))
-        self._backend.remove_files()
+        if self._sink.is_all_written:
+            self._backend.remove_files()
+            self._files.remove()
+        else:
+            self._backend.close()
+            self._files.close()
+            logdir = self.settings.logdir
+            self._stats.warn_once(
+                f"the end of the run {self.run_id} could not be written to {logdir}; it waits in {logdir / 'spool'}. "
+                f"When there is room, write it by: tfdbg-arrow recover {shlex.quote(str(logdir))}"
+            )
         if self._uploader is not None:
             self._close_uploader(self._uploader)
 
@@ -194,6 +214,7 @@ class Recording:
         self._session_hooks.remove()
         self._hooks.remove()
         self._backend.abandon()
+        self._files.abandon()
         if self._uploader is not None:
             self._uploader.unlock()
 

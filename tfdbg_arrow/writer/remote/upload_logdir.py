@@ -25,8 +25,7 @@ from tfdbg_arrow.schema.logdir_layout import (
     parse_marker,
     part_directory,
     run_ids,
-    spool_path,
-    value_spool_path,
+    spool_paths,
 )
 from tfdbg_arrow.writer.remote.locking import locked_directory
 from tfdbg_arrow.writer.remote.run import RemoteRun
@@ -198,8 +197,8 @@ def _remove_run(local: Path, *, run_id: str) -> None:
     # The manifest last: what an interruption leaves can be sent again.
     for table in TABLES:
         shutil.rmtree(local / part_directory(table.name, run_id=run_id), ignore_errors=True)
-    for path in (spool_path(run_id), value_spool_path(run_id), manifest_path(run_id)):
-        (local / path).unlink(missing_ok=True)
+    for path in (*spool_paths(local, run_id=run_id).all(), local / manifest_path(run_id)):
+        path.unlink(missing_ok=True)
 
 
 def _remove_logdir(local: Path) -> None:

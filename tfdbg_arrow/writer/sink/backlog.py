@@ -44,6 +44,7 @@ class _Waiting:
     table: str
     data: pa.Table
     is_event: bool
+    spool_upto: int
     batch: WaitingBatch | None = None
 
 
@@ -74,14 +75,14 @@ class Backlog:
         """Whether rows were dropped of which nothing was told yet."""
         return bool(self._evicted)
 
-    def add_metadata(self, table: str, data: pa.Table) -> None:
-        """Takes rows that describe the run."""
-        self._waiting.append(_Waiting(table=table, data=data, is_event=False))
+    def add_metadata(self, table: str, data: pa.Table, *, spool_upto: int) -> None:
+        """Takes rows that describe the run, which come from the journal of rows up to an offset."""
+        self._waiting.append(_Waiting(table=table, data=data, is_event=False, spool_upto=spool_upto))
 
-    def add_events(self, tables: Mapping[str, pa.Table], *, batch: WaitingBatch | None) -> None:
-        """Takes the rows of a batch of events, by table."""
+    def add_events(self, tables: Mapping[str, pa.Table], *, spool_upto: int, batch: WaitingBatch | None) -> None:
+        """Takes the rows of a batch of events, by table, which come from the spool up to an event index."""
         for table, data in tables.items():
-            self._waiting.append(_Waiting(table=table, data=data, is_event=True, batch=batch))
+            self._waiting.append(_Waiting(table=table, data=data, is_event=True, spool_upto=spool_upto, batch=batch))
 
     def write(self) -> set[str]:
         """Writes all in order, until the disk refuses; returns the tables of what does not wait any more."""
@@ -89,7 +90,7 @@ class Backlog:
         while self._waiting:
             item = self._waiting[0]
             try:
-                entry = self._parts.write(item.table, item.data)
+                entry = self._parts.write(item.table, item.data, spool_upto=item.spool_upto)
                 if item.batch is not None:
                     if not item.batch.written:
                         self._unfinished.append(item.batch)

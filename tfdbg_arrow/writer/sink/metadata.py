@@ -9,7 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from tfdbg_arrow.spool.failures import Failures
-from tfdbg_arrow.spool.metadata_table import metadata_table
+from tfdbg_arrow.spool.journal import Journal
+from tfdbg_arrow.spool.metadata_table import checked_tables
+
+_ROWS_AN_ENTRY = 1_000
+"""Rows that are one entry of the journal."""
 
 
 class MetadataQueue:
@@ -18,44 +22,47 @@ class MetadataQueue:
     Args:
         run_id: The run.
         failures: Keeps rows of capture_stat, and counts the rows that are no rows of their table.
+        journal: Keeps the rows where they outlive the process.
+
+    Attributes:
+        taken_upto: Up to which offset of the journal the rows were taken.
     """
 
-    def __init__(self, run_id: str, *, failures: Failures) -> None:
+    def __init__(self, run_id: str, *, failures: Failures, journal: Journal) -> None:
         self._run_id = run_id
         self._failures = failures
+        self._journal = journal
         self._rows: list[tuple[str, Mapping[str, object]]] = []
-        self._lock = threading.Lock()
+        self.taken_upto = 0
+        # A finalizer may append while its thread does.
+        self._lock = threading.RLock()
 
     def append(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
-        """Takes rows of a table."""
+        """Takes rows of a table; when it returns, the death of the process does not lose them."""
         with self._lock:
+            for start in range(0, len(rows), _ROWS_AN_ENTRY):
+                self._journal.append("rows", table, rows[start : start + _ROWS_AN_ENTRY])
             self._rows.extend((table, row) for row in rows)
 
-    def take(self, num_events: int) -> Iterator[tuple[str, pa.Table]]:
-        """Yields what was given since the last call, by table.
+    def take(self, num_events: int) -> Iterator[tuple[str, pa.Table, int]]:
+        """Yields what was given since the last call, by table, and up to which offset of the journal it goes.
 
         Args:
             num_events: The event_index of what went wrong meanwhile.
         """
+        notes = self._failures.take_notes()
+        if notes:
+            self.append("capture_stat", [_stat_row(*note, num_events) for note in notes])
         with self._lock:
             taken, self._rows = self._rows, []
-        taken += [("capture_stat", _stat_row(*note, num_events)) for note in self._failures.take_notes()]
+            self.taken_upto = self._journal.size()
+        upto = self.taken_upto
         by_table: dict[str, list[Mapping[str, object]]] = {}
         for table, row in taken:
             by_table.setdefault(table, []).append(row)
         for table, rows in by_table.items():
-            for data in self._tables(table, rows):
-                yield table, data
-
-    def _tables(self, table: str, rows: list[Mapping[str, object]]) -> Iterator[pa.Table]:
-        try:
-            yield metadata_table(table, rows, run_id=self._run_id)
-        except Exception as error:
-            if len(rows) == 1:
-                self._failures.add(f"table {table}", error, num_events=1)
-                return
-            for row in rows:  # keep the good ones
-                yield from self._tables(table, [row])
+            for data in checked_tables(table, rows, run_id=self._run_id, failures=self._failures):
+                yield table, data, upto
 
 
 def _stat_row(stat: str, subject: str, reason: str, num_events: int | None, event_index: int) -> dict[str, object]:

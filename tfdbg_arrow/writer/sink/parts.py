@@ -17,15 +17,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.schema import ROW_GROUP_ROWS, TABLES, arrow_schema, parquet_options
 from tfdbg_arrow.schema.logdir_layout import (
+    SPOOL_DIRECTORY,
+    TEMPORARY_SUFFIX,
     ManifestEntry,
     add_line,
+    is_part_name,
+    live_parts,
+    manifest_changes,
     manifest_path,
+    part_directory,
     part_number,
     part_path,
     replace_line,
     temporary_path,
+    whole_lines,
 )
 from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE, DIGESTED_TABLE, PartDigest
 from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_row_groups
@@ -54,7 +62,7 @@ class PartWriter:
 
     Args:
         logdir: The logdir.
-        run_id: The run; it must not have a manifest yet.
+        run_id: The run; it must not have a manifest yet, unless `resume` goes on with it.
         target_rows: Rows at which a merged part is closed.
         target_bytes: Bytes at which a merged part is closed.
         merge_parts: More small parts than this of one table are merged by `merge_small`.
@@ -90,27 +98,80 @@ class PartWriter:
             os.fsync(file.fileno())
         _sync_directory(self._manifest.parent)
 
+    def resume(self) -> None:
+        """Goes on with a run whose process died: after the last whole line of its manifest, which is made if missing.
+
+        Parts that no line tells of, and temporary files, are removed: the process died before it told of them.
+
+        Raises:
+            OSError: Something cannot be read or removed.
+            LogdirError: The manifest is damaged.
+        """
+        if not self._manifest.exists():
+            if any((self._logdir / part_directory(t.name, run_id=self._run_id)).exists() for t in TABLES):
+                raise LogdirError(
+                    f"{self._manifest} is missing, and the run {self._run_id} has parts: restore it from where the "
+                    "recording was made"
+                )
+            self.start()
+        content = self._manifest.read_bytes()
+        self._manifest_size = len(whole_lines(content))
+        if self._manifest_size and not content[: self._manifest_size].endswith(b"\n"):
+            self._append_line(b"\n")
+        text = content[: self._manifest_size].decode("utf-8", errors="replace")
+        named = {
+            entry.path
+            for change in manifest_changes(text, run_id=self._run_id, path=self._manifest)
+            for entry in change.added
+        }
+        for entry in live_parts(text, run_id=self._run_id, path=self._manifest):
+            self._parts.setdefault(entry.table, []).append(_Part(entry=entry, level=_LARGE))
+        kept = {part.entry.path for parts in self._parts.values() for part in parts}
+        for table in TABLES:
+            directory = part_directory(table.name, run_id=self._run_id)
+            there = {f"{directory}/{name}" for name in _names_in(self._logdir / directory) if is_part_name(name)}
+            used = there | {path for path in named if path.startswith(f"{directory}/")}
+            self._next_number[table.name] = max(map(part_number, used), default=-1) + 1
+            for leftover in there - kept:
+                (self._logdir / leftover).unlink()
+        for temporary in (self._logdir / SPOOL_DIRECTORY).glob(f"{self._run_id}.*{TEMPORARY_SUFFIX}"):
+            temporary.unlink()
+
     def parts(self, table: str) -> tuple[ManifestEntry, ...]:
         """Returns the table's parts that hold now, in the order of their rows."""
         return tuple(part.entry for part in self._parts.get(table, ()))
 
-    def write(self, table: str, data: pa.Table) -> ManifestEntry:
+    def write(self, table: str, data: pa.Table, *, spool_upto: int | None = None) -> ManifestEntry:
         """Seals one part with these rows, even if there are none.
+
+        Args:
+            table: Name of the table.
+            data: The rows.
+            spool_upto: Up to where the spool is in the table's parts then; None: the rows are not from it.
 
         Raises:
             OSError: The part or its manifest line cannot be written; then neither exists.
         """
         entry = self._seal(table, [data])
-        self._publish([], [entry], add_line(entry))
+        self._publish([], [entry], add_line(entry, spool_upto=spool_upto))
         self._parts.setdefault(table, []).append(_Part(entry=entry, level=0))
         return entry
 
-    def replace(self, removed: Sequence[str], tables: Mapping[str, pa.Table]) -> tuple[ManifestEntry, ...]:
+    def replace(
+        self,
+        removed: Sequence[str],
+        tables: Mapping[str, Iterable[pa.Table]],
+        *,
+        spool_upto: int | None = None,
+        is_recovery: bool = False,
+    ) -> tuple[ManifestEntry, ...]:
         """Seals one part a table; together they take the place of other parts, in one manifest line.
 
         Args:
             removed: Paths of parts that hold now.
-            tables: By table name.
+            tables: Their rows, by table name, read once.
+            spool_upto: Up to which event index the spool is in parts then; None: that does not change.
+            is_recovery: Whether this is all that a killed process left.
 
         Raises:
             OSError: They cannot be written; then the others still hold.
@@ -118,11 +179,11 @@ class PartWriter:
         made: list[_Part] = []
         try:
             for table, data in tables.items():
-                made.append(_Part(entry=self._seal(table, [data]), level=0))
+                made.append(_Part(entry=self._seal(table, data), level=0))
         except BaseException:
             self._discard(part.entry for part in made)
             raise
-        self._swap(list(removed), made)
+        self._swap(list(removed), made, spool_upto=spool_upto, is_recovery=is_recovery)
         return tuple(part.entry for part in made)
 
     def settled(self) -> frozenset[str]:
@@ -252,11 +313,19 @@ class PartWriter:
         entry = self._seal(DIGEST_TABLE, [digest.table(number)], number=number)
         return _Part(entry=entry, level=_LARGE)
 
-    def _swap(self, removed: Sequence[str], made: Sequence[_Part]) -> None:
+    def _swap(
+        self,
+        removed: Sequence[str],
+        made: Sequence[_Part],
+        *,
+        spool_upto: int | None = None,
+        is_recovery: bool = False,
+    ) -> None:
         """Tells the manifest, then unlinks: a process killed in between leaves files, never a hole."""
         removed = self._with_digests(removed)
         entries = [part.entry for part in made]
-        self._publish(removed, entries, replace_line(removed, added=entries))
+        line = replace_line(removed, added=entries, spool_upto=spool_upto, is_recovery=is_recovery)
+        self._publish(removed, entries, line)
         gone = set(removed)
         for table in {path.split("/", 1)[0] for path in removed} | {entry.table for entry in entries}:
             parts = self._parts.get(table, [])
@@ -417,6 +486,10 @@ class _EventRange:
         found = pc.min_max(data["event_index"]).as_py()
         self.first = found["min"] if self.first is None else min(self.first, found["min"])
         self.last = found["max"] if self.last is None else max(self.last, found["max"])
+
+
+def _names_in(directory: Path) -> list[str]:
+    return os.listdir(directory) if directory.is_dir() else []
 
 
 def _sync_directory(path: Path) -> None:

@@ -23,6 +23,7 @@ from tfdbg_arrow.spool.metadata_table import metadata_table
 from tfdbg_arrow.spool.names import CallGraph, Names, TensorNodes
 from tfdbg_arrow.spool.records import Kind, Records
 from tfdbg_arrow.spool.ring import Ring
+from tfdbg_arrow.spool.run_files import RunFiles
 from tfdbg_arrow.spool.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
 from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.remote.uploader import Uploader
@@ -31,6 +32,7 @@ from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
 from tfdbg_arrow.writer.sink.marker import mark_logdir
 from tfdbg_arrow.writer.sink.metadata import MetadataQueue
 from tfdbg_arrow.writer.sink.parts import PartWriter
+from tfdbg_arrow.writer.sink.spool_use import SpoolUse
 
 _PAUSE_S = 0.05
 
@@ -49,7 +51,8 @@ class Sink:
     Args:
         logdir: The logdir; it is made if missing.
         run_id: The run.
-        recorder: Where the events come from.
+        recorder: Where the events come from. It gives its slots away again once what they held is in sealed parts.
+        files: Keep what the events refer to, where it outlives the process.
         nodes: What the keys of graph tensors stand for.
         call_graph: Functions, and which graphs run inline in which.
         circular_buffer_size: Keep only that many last executions and graph tensors; 0 or less: all.
@@ -68,6 +71,7 @@ class Sink:
         run_id: str,
         *,
         recorder: Recorder,
+        files: RunFiles,
         nodes: TensorNodes,
         call_graph: CallGraph,
         circular_buffer_size: int = -1,
@@ -95,18 +99,22 @@ class Sink:
         self._ring_paths: list[str] = []
         self._ring_changed = False
         self._next_snapshot_s = 0.0
-        self._metadata = MetadataQueue(run_id, failures=self._failures)
+        self._files = files
+        self._metadata = MetadataQueue(run_id, failures=self._failures, journal=files.rows)
+        self._spool_use = SpoolUse(recorder, files.rows, values=self._values, is_lazy=circular_buffer_size > 0)
         self._backlog = Backlog(self._parts, budget=self._budget, failures=self._failures)
         self._lock = threading.RLock()
         self._carry: Records = join_records([])
         self._devices: set[int] = set()
-        self._num_events = self._num_dropped = self._num_lost = 0
+        self._num_events = self._num_dropped = self._num_lost = self._num_unwritten = 0
         self._thread = threading.Thread(target=self._run, name="tfdbg_arrow-sink", daemon=True)
         self._stop = threading.Event()
         self._closed = False
 
     def append(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Takes rows of a metadata table; they are written no later than events recorded after this call.
+
+        When it returns, they outlive the process.
 
         Args:
             table: Name of the table.
@@ -172,6 +180,11 @@ class Sink:
                 self._replace_run_row(run_row)
             self._closed = True
 
+    @property
+    def is_all_written(self) -> bool:
+        """Whether all that was taken is in sealed parts."""
+        return not self._backlog
+
     def _run(self) -> None:
         """The thread."""
         while True:
@@ -179,6 +192,7 @@ class Sink:
                 with self._lock:
                     self._take_all()
                     self._write()
+                self._files.touch()
                 if self._stop.is_set():
                     return
                 if self._wait():
@@ -206,15 +220,12 @@ class Sink:
         return False
 
     def _pause(self) -> None:
-        """Waits a flush interval after an urgent flush, emptying the spool when it fills meanwhile."""
-        end = time.monotonic() + self._flush_interval_s
+        """Waits a flush interval after an urgent flush, but not when the spool fills meanwhile."""
+        end, num_free = time.monotonic() + self._flush_interval_s, self._recorder.num_free()
         while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
             self._stop.wait(min(rest, _PAUSE_S))
-            with self._lock:
-                held = self._recorder.drain(self._flush_rows)
-                self._carry = join_records([self._carry, held])
-                if len(self._carry) >= self._flush_rows:
-                    return
+            if num_free - self._recorder.num_free() >= min(self._flush_rows, num_free // 2):
+                return
 
     def _take_all(self, *, last: bool = False) -> None:
         """Takes everything out of the recorder and into the backlog."""
@@ -234,7 +245,17 @@ class Sink:
             self._failures.note("dropped", "event", reason, dropped - self._num_dropped)
             self._num_lost += dropped - self._num_dropped
             self._num_dropped = dropped
+        self._note_unwritten()
         self._queue_metadata()
+
+    def _note_unwritten(self) -> None:
+        """Tells of names and rows that only this process has, as long as it lives."""
+        files = self._files
+        unwritten = files.names.num_failed + files.rows.num_failed + self._recorder.num_unwritten_names()
+        if unwritten > self._num_unwritten:
+            self._num_unwritten = unwritten
+            why = files.names.last_error or files.rows.last_error or "the disk refused them"
+            self._failures.add("journal", OSError(f"names could not be kept for the case of a crash: {why}"))
 
     def _take(self, records: Records, *, last: bool) -> None:
         whole = len(records) if last else num_whole(records)
@@ -256,6 +277,7 @@ class Sink:
         except Exception as error:
             self._failures.add("convert", error, num_events=whole)
             self._num_lost += whole
+        self._spool_use.take(self._num_events, self._call_join.state())
 
     def _join(self, batch: Batch) -> Ints:
         graph_ids = np.full(len(batch), -1, dtype=np.int64)
@@ -279,27 +301,30 @@ class Sink:
             dump = self._box.add(batch, values=values)
             if dump is None:
                 return
+            upto = int(batch.event_index[-1]) + 1
             batch, values = Batch(dump[0]), dump[1]
+        else:
+            upto = int(batch.event_index[-1]) + 1
         self._queue_devices(batch)
-        self._queue_events(batch, values)
+        self._queue_events(batch, values, spool_upto=upto)
         if sum(len(value) for value in values.values()) >= MAX_BATCH_VALUE_BYTES // 2:
             self._write()
 
-    def _queue_events(self, batch: Batch, values: Mapping[int, bytes]) -> None:
+    def _queue_events(self, batch: Batch, values: Mapping[int, bytes], *, spool_upto: int) -> None:
         tables = self._converter.tables(batch, values=values)
         waiting = None
         if self._budget is not None:
             halves = split_in_two(batch) if self._budget.is_too_large(tables) else []
             if halves:
-                for half in halves:
-                    self._queue_events(half, values)
+                self._queue_events(halves[0], values, spool_upto=int(halves[1].event_index[0]))
+                self._queue_events(halves[1], values, spool_upto=spool_upto)
                 return
             waiting = WaitingBatch(
                 first_event=int(batch.event_index[0]),
                 last_event=int(batch.event_index[-1]),
                 is_pinned=self._budget.holds_first_bad(batch),
             )
-        self._backlog.add_events(tables, batch=waiting)
+        self._backlog.add_events(tables, spool_upto=spool_upto, batch=waiting)
 
     def _note_kept_back(self) -> None:
         """Tells in the end what was not kept, as the settings asked."""
@@ -317,8 +342,8 @@ class Sink:
         self._queue_metadata()
 
     def _queue_metadata(self) -> None:
-        for table, data in self._metadata.take(self._num_events):
-            self._backlog.add_metadata(table, data)
+        for table, data, upto in self._metadata.take(self._num_events):
+            self._backlog.add_metadata(table, data, spool_upto=upto)
 
     def _write(self) -> None:
         """Writes the backlog in order; what the disk refuses stays for the next time."""
@@ -328,6 +353,7 @@ class Sink:
             with self._failures.caught("merge"):
                 self._parts.merge_small(table)
         self._backlog.bound()
+        self._spool_use.release(rows_upto=self._metadata.taken_upto, is_all_written=not self._backlog)
         if not self._stop.is_set():
             self._bound_parts()
         if tables and self._backlog.has_evicted and not self._backlog:
@@ -357,7 +383,10 @@ class Sink:
                 self._queue_devices(batch)
                 tables = self._converter.tables(batch, values=values)
                 self._write()
-                self._ring_paths = [entry.path for entry in self._parts.replace(self._ring_paths, tables)]
+                made = self._parts.replace(
+                    self._ring_paths, {name: [table] for name, table in tables.items()}, spool_upto=self._num_events
+                )
+                self._ring_paths = [entry.path for entry in made]
                 self._ring_changed = False
                 self._next_snapshot_s = time.monotonic() + _SNAPSHOT_REST * (time.monotonic() - begin)
         if last:
@@ -374,4 +403,4 @@ class Sink:
         if self._num_lost or self._backlog.num_lost or self._backlog:
             row["is_clean_end"] = False
         old = [entry.path for entry in self._parts.parts("run")]
-        self._parts.replace(old, {"run": metadata_table("run", [row], run_id=self._run_id)})
+        self._parts.replace(old, {"run": [metadata_table("run", [row], run_id=self._run_id)]})

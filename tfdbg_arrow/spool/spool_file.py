@@ -1,0 +1,140 @@
+"""The file of a spool: its header, and what a dead process left in it.
+
+Source: writer/native/spool.h, which maps the same file.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.spool.batch import pick
+from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Kind, Records
+
+MAGIC = b"TFDBGSPL"
+VERSION = 2
+HEADER_SIZE = 4096
+HEADER = struct.Struct("<8sIIQq")
+"""Magic, version, record size, capacity in records, pid."""
+HEAD_WORD, TAIL_WORD, VALUES_TAIL_WORD, ROWS_TAIL_WORD = 64 // 8, 128 // 8, 192 // 8, 200 // 8
+"""Where the header's counters are, as indexes of 64-bit integers.
+
+The next event index; before which one all is in sealed parts; likewise, offsets in the value spool and in the rows.
+"""
+MAX_CAPACITY = 2**24
+"""Records of the largest spool that is read: 4 GiB of them."""
+CHUNK_RECORDS = 65_536
+"""Records that are read at a time."""
+_MAX_EVENT_INDEX = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpoolHeader:
+    """The header of a spool.
+
+    Attributes:
+        capacity: How many records fit.
+        tail: The first event index that may not be in sealed parts.
+        values_tail: The first offset of the value spool that was not given back.
+        rows_tail: The first offset in the journal of rows that may not be in sealed parts.
+    """
+
+    capacity: int
+    tail: int
+    values_tail: int
+    rows_tail: int
+
+
+def read_header(path: Path) -> SpoolHeader:
+    """Reads the header of a spool.
+
+    Raises:
+        LogdirError: The file cannot be read, or is not a spool that this version reads.
+    """
+    try:
+        with open(path, "rb") as file:
+            content = file.read(HEADER_SIZE)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise LogdirError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+    if len(content) < HEADER_SIZE or content[:8] != MAGIC:
+        raise _damaged(path, "it is no event spool of tfdbg_arrow")
+    _, version, record_size, capacity, _ = HEADER.unpack_from(content)
+    if (version, record_size) != (VERSION, RECORD_SIZE):
+        raise _damaged(
+            path,
+            f"it is of version {version} with records of {record_size} bytes, expected version {VERSION} and "
+            f"{RECORD_SIZE} bytes",
+        )
+    if not 0 < capacity <= MAX_CAPACITY or capacity & (capacity - 1) or size != HEADER_SIZE + capacity * RECORD_SIZE:
+        raise _damaged(path, f"it has {size} bytes and says that it holds {capacity} records")
+    words = np.frombuffer(content, "<u8")
+    tail, values_tail, rows_tail = (int(words[i]) for i in (TAIL_WORD, VALUES_TAIL_WORD, ROWS_TAIL_WORD))
+    if max(tail, values_tail, rows_tail) > _MAX_EVENT_INDEX:
+        raise _damaged(path, f"its counters are {tail}, {values_tail} and {rows_tail}")
+    return SpoolHeader(capacity=capacity, tail=tail, values_tail=values_tail, rows_tail=rows_tail)
+
+
+def read_committed(path: Path, header: SpoolHeader) -> Iterator[Records]:
+    """Yields the records from the tail on that were committed, in order; at most CHUNK_RECORDS at a time.
+
+    A record that was being written when the process died is left out, one behind it is not. So are records that follow
+    one that is left out and belong to it, and those that are of no known kind.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    last_whole = -1
+    with open(path, "rb", buffering=0) as file:
+        for first in range(header.tail, header.tail + header.capacity, CHUNK_RECORDS):
+            count = min(CHUNK_RECORDS, header.tail + header.capacity - first)
+            records = _read_slots(file.fileno(), header.capacity, first, count)
+            expected = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
+            kind = records["kind"]
+            is_known = (kind >= min(Kind)) & (kind <= max(Kind))
+            rows = np.flatnonzero((records["commit"] == expected) & is_known)
+            events, follows = rows + first, np.isin(kind[rows], (Kind.INPUTS, Kind.DIMS))
+            before = np.concatenate([[last_whole], events[:-1]])[: len(events)]
+            # A record without its predecessor cuts off those that follow it, up to the next head.
+            is_cut = follows & (before != events - 1)
+            number = np.cumsum(~follows | is_cut)
+            cut_groups = number[is_cut]
+            rows = rows[~(follows & np.isin(number, cut_groups))]
+            if len(rows):
+                last_whole = int(rows[-1]) + first
+                yield pick(records, rows)
+
+
+def _read_slots(descriptor: int, capacity: int, first: int, count: int) -> Records:
+    """Returns the slots of some event indexes, whatever they hold; zeros where the file ends."""
+    content = np.zeros(count * RECORD_SIZE, np.uint8)
+    done = 0
+    while done < count:
+        slot = (first + done) % capacity
+        length = min(count - done, capacity - slot)
+        _read_into(content.data[done * RECORD_SIZE : (done + length) * RECORD_SIZE], descriptor, slot)
+        done += length
+    records: Records = content.view(RECORD_DTYPE)
+    return records
+
+
+def _read_into(out: memoryview, descriptor: int, slot: int) -> None:
+    offset = HEADER_SIZE + slot * RECORD_SIZE
+    while len(out):
+        got = os.preadv(descriptor, [out], offset)
+        if got == 0:
+            return
+        out, offset = out[got:], offset + got
+
+
+def _damaged(path: Path, what: str) -> LogdirError:
+    return LogdirError(
+        f"{path} cannot be recovered: {what}. Use the version of tfdbg_arrow that recorded it, or remove it: the parts "
+        "of the run can be read without it."
+    )
