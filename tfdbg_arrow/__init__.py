@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.stop import capture, enable
     from tfdbg_arrow.writer.dump_api import disable_dump_debug_info, enable_dump_debug_info
     from tfdbg_arrow.writer.keras import MarkCallback
+    from tfdbg_arrow.writer.recover import recover
     from tfdbg_arrow.writer.session import disable, flush, is_recording, mark
 
 _MODULE_OF = {
@@ -28,6 +29,7 @@ _MODULE_OF = {
     "is_recording": "tfdbg_arrow.writer.session",
     "mark": "tfdbg_arrow.writer.session",
     "MarkCallback": "tfdbg_arrow.writer.keras",
+    "recover": "tfdbg_arrow.writer.recover",
     "Diff": "tfdbg_arrow.query",
     "Logdir": "tfdbg_arrow.query",
     "NonFinite": "tfdbg_arrow.query",
@@ -58,6 +60,7 @@ __all__ = [
     "mark",
     "nonfinite",
     "open_logdir",
+    "recover",
 ]
 
 

@@ -19,6 +19,7 @@ from tfdbg_arrow.cli import (
     first_nonfinite,
     import_dump,
     info,
+    recover,
     report,
     run,
     schema,
@@ -89,6 +90,7 @@ app.command("doctor")(doctor.doctor)
 app.command("info")(info.info)
 app.command("view")(view.view)
 app.command("report")(report.report)
+app.command("recover")(recover.recover)
 app.command("upload")(upload.upload)
 app.command("export")(export.export)
 app.command("import")(import_dump.import_dump)

@@ -78,6 +78,13 @@ STAT_KINDS: Mapping[str, StatKind] = {
             is_asked=True,
             advice="Nothing, unless that value should have stopped it: see docs/live_stop.md.",
         ),
+        StatKind(
+            stat="recovered",
+            words="were recovered",
+            is_loss=False,
+            is_asked=True,
+            advice="Nothing: what the program recorded before it died is there.",
+        ),
     )
 }
 """By the value of `stat`."""

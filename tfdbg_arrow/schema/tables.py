@@ -1145,7 +1145,7 @@ CAPTURE_STAT = Table(
             id=5,
             name="stat",
             type=_T.VARCHAR,
-            doc="What: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `masked`.",
+            doc="What: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `masked`, `recovered`.",
         ),
         Column(id=6, name="subject", type=_T.VARCHAR, doc="What it happened to: an op, a function, a table, a thread."),
         Column(id=7, name="reason", type=_T.VARCHAR, doc="Why, as a sentence."),

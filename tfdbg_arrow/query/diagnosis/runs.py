@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tfdbg_arrow.query.capture_stats import CaptureStat
+from tfdbg_arrow.query.capture_stats import STAT_KINDS, CaptureStat
 from tfdbg_arrow.query.coverage import Coverage
 from tfdbg_arrow.query.diagnosis.findings import Finding
 from tfdbg_arrow.query.engine import Answers, Engine
@@ -160,12 +160,11 @@ def _of_its_end(facts: _Facts, say: _Say, *, path: Path | None) -> Iterator[Find
         yield say(
             "not_closed",
             "warning",
-            "The recording was never closed: the program was killed or crashed, or still runs elsewhere. What it "
-            "recorded last, before the parts were sealed, may be missing.",
+            "The recording was never closed: the program was killed or crashed, or still runs elsewhere.",
             "run.end_wall_time_ns is NULL"
-            + (f", and events that were not written are left in {SPOOL_DIRECTORY}/{left[0]}." if left else "."),
-            "All that is here can be relied on. Let the program reach disable() or its own end, without os._exit() or "
-            "SIGKILL, to have the rest; on_nonfinite='raise' stops it at the first bad value instead.",
+            + (f", and what it had not made parts of is left in {SPOOL_DIRECTORY}/{left[0]}." if left else "."),
+            "All that is here can be relied on, up to the end of the program."
+            + (f" Other readers see the last of it after: tfdbg-arrow recover {path}." if left else ""),
         )
 
 
@@ -314,7 +313,7 @@ def _of_stats(say: _Say, stats: list[CaptureStat]) -> Iterator[Finding]:
         many = f" and {len(subjects) - _MAX_SUBJECTS:,} more" if len(subjects) > _MAX_SUBJECTS else ""
         number = f", {sum(numbers):,} events" if numbers else ""
         yield say(
-            name if name in ("dropped", "disabled", "unobservable", "failed", "changed", "masked") else "noted",
+            name if name in STAT_KINDS else "noted",
             "info" if first.is_asked else "warning",
             f"{', '.join(subjects[:_MAX_SUBJECTS])}{many} {first.kind.words}: {reason}",
             f"The table capture_stat says so (stat {name}{number}).",

@@ -27,6 +27,7 @@ from tfdbg_arrow.query.logdir.live_views import LiveViews, literal, mentioned_ta
 from tfdbg_arrow.query.logdir.notebook import Shown, glance, show
 from tfdbg_arrow.query.logdir.opening import LinkCheck, list_parts, parts_by_run
 from tfdbg_arrow.query.logdir.questions import Questions
+from tfdbg_arrow.query.logdir.recovered_parts import RecoveredParts
 from tfdbg_arrow.query.logdir.remote import RemoteSource
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
@@ -78,7 +79,8 @@ class Logdir(Answers):
     """A logdir opened for reading.
 
     Each table of the format is a view of the same name over exactly the parts that the manifests
-    call live. A logdir may be written to meanwhile: `refresh` shows what came since.
+    call live, and over what processes that died had not made parts of, for which the logdir is not
+    changed. A logdir may be written to meanwhile: `refresh` shows what came since.
 
     Attributes:
         path: The logdir: a path, or for a URL its location.
@@ -97,6 +99,7 @@ class Logdir(Answers):
         self.path: Path | RemoteLocation = path
         self.storage_options = storage_options
         self._check = LinkCheck(path).check if isinstance(path, Path) else _no_check
+        self._recovered = RecoveredParts(path) if isinstance(path, Path) else None
         # What a large query spills goes there: DuckDB would write into the working directory.
         spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
         self._remove_spill = weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
@@ -450,7 +453,14 @@ class Logdir(Answers):
         if self._remote is not None:
             return self._remote.refresh()
         assert isinstance(self.path, Path)
-        return list_parts(self.path, is_checked=False)
+        assert self._recovered is not None
+        for _ in range(_MAX_ATTEMPTS):
+            self._recovered.refresh()
+            parts = list_parts(self.path, is_checked=False)
+            recovered = self._recovered.parts()
+            if recovered is not None:
+                return {table: (*parts.get(table, ()), *recovered.get(table, ())) for table in {*parts, *recovered}}
+        raise LogdirError(f"{self.path} is being recovered over and over; open it again when that has ended.")
 
     def _take(self, parts: Mapping[str, tuple[str, ...]]) -> None:
         """Shows these parts from now on."""

@@ -27,6 +27,7 @@ from tfdbg_arrow.schema.logdir_layout import (
     run_ids,
     spool_paths,
 )
+from tfdbg_arrow.writer.recover import recover
 from tfdbg_arrow.writer.remote.locking import locked_directory
 from tfdbg_arrow.writer.remote.run import RemoteRun
 from tfdbg_arrow.writer.remote.transfer import Transfer, mark_remote
@@ -35,6 +36,7 @@ _T = TypeVar("_T")
 _ATTEMPTS = 6
 """How often a request is tried before the store counts as out of reach."""
 _BACKOFF_S = 0.3
+_WHY_NOT = {"recording": "may be recording still", "failed": "cannot be recovered"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,12 @@ def upload_logdir(
     """
     _check_local(local)
     with locked_directory(local):
+        for left in recover(local):
+            if left.state != "recovered":
+                raise LogdirError(
+                    f"{local} holds the run {left.run_id}, which {_WHY_NOT.get(left.state, left.state)}"
+                    f"{'' if left.reason is None else f': {left.reason}'}; see: tfdbg-arrow recover {local}"
+                )
         runs = run_ids(local)
         if not runs:
             raise LogdirError(f"{local} holds no run to send; give the directory that a recording wrote.")

@@ -1,0 +1,97 @@
+"""What must hold of a logdir whose process was killed, given what it counted."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfdbg_arrow import Logdir, first_nonfinite, open_logdir, recover
+from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.schema.logdir_layout import SPOOL_DIRECTORY
+
+Rows = dict[str, list[tuple[Any, ...]]]
+
+
+def all_rows(logdir: Path) -> Rows:
+    """Returns the rows of each table, in an order of their own."""
+    with open_logdir(logdir) as opened:
+        return rows_of(opened)
+
+
+def rows_of(opened: Logdir) -> Rows:
+    return {table.name: sorted(opened.rows(f"SELECT * FROM {table.name}"), key=repr) for table in TABLES}
+
+
+def tree(logdir: Path) -> dict[str, bytes]:
+    """Returns the content of each file."""
+    return {str(path.relative_to(logdir)): path.read_bytes() for path in logdir.rglob("*") if path.is_file()}
+
+
+def check_recovery(logdir: Path, *, calls: int, tensors: int, values: int, marks: int, first_bad: int) -> None:
+    """Checks what readers see of a killed process's logdir, then recovers it, and looks again.
+
+    What was being recorded when the counters were read may be there or not: one more of each at most.
+    """
+    with open_logdir(logdir) as opened:
+        before = rows_of(opened)
+        check_rows(before, calls=calls, tensors=tensors, values=values, marks=marks)
+        check_first_bad(opened, first_bad=first_bad, tensors=tensors)
+        (run,) = recover(logdir)
+        assert (run.state, run.reason) == ("recovered", None)
+        assert list((logdir / SPOOL_DIRECTORY).iterdir()) == []
+        assert recover(logdir) == ()
+        opened.refresh()
+        assert rows_of(opened) == before
+
+
+def check_rows(rows: Rows, *, calls: int, tensors: int, values: int, marks: int) -> None:
+    by_name = {table.name: {c.name: i for i, c in enumerate(table.columns)} for table in TABLES}
+
+    def column(table: str, name: str) -> list[Any]:
+        return [row[by_name[table][name]] for row in rows[table]]
+
+    assert sorted(column("execution", "execution_index")) in (list(range(calls)), list(range(calls + 1)))
+    assert len(set(column("tensor_health", "event_index"))) == len(rows["tensor_health"])
+    assert len(rows["tensor_health"]) in (tensors, tensors + 1)
+    assert len(rows["tensor_value"]) in (values, values + 1)
+    assert len(rows["mark"]) in (marks, marks + 1)
+    num_inputs = sum(column("execution", "num_inputs"))
+    assert len(rows["execution_input"]) == num_inputs
+    # What the rows refer to is there.
+    graphs = set(column("graph", "graph_id"))
+    assert len(graphs) == len(rows["graph"])
+    assert set(column("tensor_health", "graph_id")) <= graphs
+    assert set(column("execution", "graph_id")) <= graphs
+    assert all(name.startswith("op_") for name in column("tensor_health", "op_name"))
+    devices = column("device", "device_id")
+    assert len(set(devices)) == len(devices)
+    assert set(column("tensor_health", "device_id")) <= set(devices)
+    assert column("tensor_health", "execution_index") == column("tensor_health", "step_id")
+    steps = dict(zip(column("tensor_health", "event_index"), column("tensor_health", "step_id"), strict=True))
+    for event, value in zip(column("tensor_value", "event_index"), column("tensor_value", "value"), strict=True):
+        assert np.frombuffer(value, np.float32).tolist() == [steps[event]] * 2
+    assert len(rows["run"]) == 1
+    assert column("run", "is_clean_end") == [False]
+    assert column("capture_stat", "stat") == ["recovered"]
+
+
+def check_first_bad(opened: Logdir, *, first_bad: int, tensors: int) -> None:
+    """Checks the first bad tensor, given how many tensors there were up to it, itself included; 0: there was none."""
+    found = first_nonfinite(opened)
+    tensor_rows = opened.rows("SELECT event_index, has_inf_or_nan FROM tensor_health ORDER BY event_index")
+    bad = [number for number, (_, is_bad) in enumerate(tensor_rows, start=1) if is_bad]
+    if first_bad == 0:
+        assert bad in ([], [tensors + 1])
+        assert (found is None) == (not bad)
+        return
+    assert bad[0] == first_bad
+    assert found is not None
+    assert found.event_index == tensor_rows[first_bad - 1][0]
+
+
+def copied(logdir: Path, target: Path) -> Path:
+    """Returns a copy of a logdir that is being written to, as a kill in this moment would leave it."""
+    return Path(shutil.copytree(logdir, target))

@@ -1,0 +1,195 @@
+"""A program that records as fast as it can, without TensorFlow, until it is killed.
+
+Run as a program it reads lines of `LOGDIR COUNTER SEED BACKEND`. For each it forks a child that records, and prints
+its process id when it does, and a line when it is dead. What the child has recorded it counts in a file that it shares
+with whoever kills it, after each event: counts are never ahead of what was recorded, and one event behind at most.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from tfdbg_arrow.schema.logdir_layout import SpoolPaths, spool_paths
+from tfdbg_arrow.spool.graph_links import GraphLinks
+from tfdbg_arrow.spool.journal import Journal
+from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, PAYLOAD_DTYPE, RECORD_DTYPE, Flag, Kind, Records
+from tfdbg_arrow.spool.run_files import RunFiles
+from tfdbg_arrow.writer.python_spool import PythonSpool
+from tfdbg_arrow.writer.sink.sink import Sink
+
+RUN_ID = "20261120T163000.123456-myhost-4242"
+COUNTERS = ("calls", "tensors", "values", "marks", "first_bad")
+"""What is counted; `first_bad` is 1 + the number of the first bad tensor, 0 before it."""
+TENSORS_A_CALL = 3
+CAPACITY = 4096
+RUN_ROW = {
+    "wall_time_ns": 1,
+    "is_clean_end": False,
+    "circular_buffer_size": -1,
+    "pid": 1,
+    **dict.fromkeys(("format_version", "tfdbg_arrow_version", "python_version", "platform", "host_name"), "x"),
+    **dict.fromkeys(("command_line", "working_directory", "tensor_debug_mode", "health_backend", "settings"), "x"),
+}
+
+
+class CoreSpool:
+    """The native spool as NativeSpool has it, in a process without TensorFlow."""
+
+    def __init__(self, core: Any, paths: SpoolPaths, journal: Journal) -> None:
+        self._core = core
+        self._recording = core.Recording(str(paths.spool), str(paths.values), CAPACITY, 3, 0, 1)
+        self._recording.set_journal(journal.descriptor)
+
+    def append(self, records: Records) -> bool:
+        return bool(self._recording.append(np.ascontiguousarray(records).view(np.uint8)))
+
+    def append_value(self, data: bytes) -> int:
+        return int(self._recording.append_value(np.frombuffer(data, np.uint8)))
+
+    def drain(self, max_records: int) -> Records:
+        records: Records = self._recording.drain(max_records).view(RECORD_DTYPE)
+        return records
+
+    def intern_string(self, text: str) -> int:
+        return int(self._core.intern_string(text))
+
+    def strings(self, start: int) -> list[str]:
+        return list(self._core.strings(start))
+
+    def num_unwritten_names(self) -> int:
+        return int(self._core.num_unwritten_strings())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._recording, name)
+
+
+class NoStacks:
+    def add(self, first_stack_id: int, stacks: Any) -> None:
+        """The events of this program have none."""
+
+
+class Recorder:
+    """Records calls of one function with a few tensors each, some with elements, some of them bad, and marks."""
+
+    def __init__(self, logdir: Path, counters: npt.NDArray[np.int64], *, seed: int, backend: str, **options: Any):
+        self.counters, self.random = counters, random.Random(seed)
+        paths = spool_paths(logdir, run_id=RUN_ID)
+        buffer = {name: options[name] for name in ("circular_buffer_size", "dump_after") if name in options}
+        self.files = RunFiles(paths, run_id=RUN_ID, **buffer)
+        self.spool: Any
+        if backend == "native":
+            from tfdbg_arrow.writer.native import _core
+
+            self.spool = CoreSpool(_core, paths, self.files.names)
+        else:
+            self.spool = PythonSpool(paths, journal=self.files.names, capacity=CAPACITY)
+            self.spool.stack_table = NoStacks()
+            self.spool.start()
+        self.graphs = GraphLinks(self.files.names)
+        self.sink = Sink(
+            logdir,
+            RUN_ID,
+            recorder=self.spool,
+            files=self.files,
+            nodes=self.graphs,
+            call_graph=self.graphs,
+            flush_interval_s=0.05,
+            on_failure=lambda text: sys.stderr.write(text + "\n"),
+            **options,
+        )
+        self.sink.append("run", [RUN_ROW])
+        self.sink.start()
+        self.functions: list[tuple[int, list[int]]] = []
+        self.num_calls = 0
+
+    def trace(self) -> None:
+        """Makes a function: its name, its graph, its nodes."""
+        graph_id = len(self.functions)
+        name = f"__inference_f_{graph_id}"
+        self.graphs.add_function(name, graph_id)
+        nodes = [self.graphs.add_node((graph_id, f"op_{i}", "MatMul", 0)) for i in range(TENSORS_A_CALL)]
+        self.sink.append("graph", [{"graph_id": graph_id, "graph_name": name, "wall_time_ns": 1}])
+        self.functions.append((self.spool.intern_string(name), nodes))
+
+    def call(self) -> None:
+        """Calls a function."""
+        if not self.functions or (len(self.functions) < 200 and self.random.random() < 0.02):
+            self.trace()
+        name, nodes = self.random.choice(self.functions)
+        execution, counters = self.num_calls, self.counters
+        num_inputs = self.random.choice((0, 2, 30))
+        records = np.zeros(1 + (num_inputs > 19), RECORD_DTYPE)
+        records["step"], records["wall_time_ns"] = NO_STEP, 1_000 + execution
+        records["kind"][0], records["node"][0], records["execution_index"] = Kind.EXECUTION, name, execution
+        records["size"][0], records["step_id"][0], records["tensor_id"][0] = num_inputs, 7, NO_VALUE
+        records.view(PAYLOAD_DTYPE)["payload"][0] = np.arange(19) + execution
+        if num_inputs > 19:
+            records["kind"][1], records["slot"][1] = Kind.INPUTS, 19
+        assert self.spool.append(records)
+        self.num_calls += 1
+        counters[0] = self.num_calls
+        for number, node in enumerate(nodes):
+            self.tensor(node, step_id=execution, keep=number == 0 and self.random.random() < 0.3)
+        end = np.zeros(1, RECORD_DTYPE)
+        end["kind"], end["execution_index"] = Kind.EXECUTION_END, execution
+        assert self.spool.append(end)
+        if execution % 10 == 0:
+            row = {"event_index": self.spool.num_events(), "wall_time_ns": 1, "label": "step", "value": str(execution)}
+            self.sink.append("mark", [row])
+            counters[3] += 1
+
+    def tensor(self, node: int, *, step_id: int, keep: bool) -> None:
+        """Computes a tensor of a call."""
+        counters = self.counters
+        is_bad = counters[1] > 300 and self.random.random() < 0.01
+        record = np.zeros(1, RECORD_DTYPE)
+        record["kind"], record["node"], record["step_id"], record["execution_index"] = 1, node, step_id, NO_VALUE
+        record["step"], record["wall_time_ns"], record["dtype"] = NO_STEP, 1_000 + step_id, 1
+        record["device"] = self.spool.intern_string(f"/device:CPU:{step_id % 3}")
+        record["flags"] = Flag.COVERED | Flag.SHAPE | Flag.CHECKED | Flag.COUNTS | Flag.CONTEXT
+        record["rank"], record["size"], record["num_nan"] = 1, 2, int(is_bad)
+        record["dims"][0, 0] = 2
+        record["tensor_id"] = NO_VALUE
+        if is_bad:
+            record["flags"] |= Flag.BAD
+        if keep:
+            value = np.array([step_id, step_id], np.float32).tobytes()
+            record["value_offset"], record["value_bytes"] = self.spool.append_value(value), len(value)
+            record["flags"] |= Flag.VALUE
+        assert self.spool.append(record)
+        counters[1] += 1
+        if keep:
+            counters[2] += 1
+        if is_bad and counters[4] == 0:
+            counters[4] = counters[1]
+
+
+def record(logdir: str, counter: str, seed: str, backend: str) -> NoReturn:
+    """Records until it is killed."""
+    with open(counter, "r+b") as file:
+        shared = mmap.mmap(file.fileno(), 8 * len(COUNTERS))
+    recorder = Recorder(Path(logdir), np.frombuffer(shared, np.int64), seed=int(seed), backend=backend)
+    print(os.getpid(), flush=True)
+    while True:
+        recorder.call()
+
+
+def main() -> None:
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            record(*line.split())
+        os.waitpid(child, 0)
+        print("dead", flush=True)
+
+
+if __name__ == "__main__":
+    main()

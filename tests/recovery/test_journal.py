@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import random
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdbg_arrow.spool.journal import MAGIC, MAX_ENTRY_BYTES, Entry, Journal, JournalReader
+from tfdbg_arrow.spool.journaled_names import JournaledNames
+
+core = pytest.importorskip("tfdbg_arrow.writer.native._core", reason="the native core was not built")
+
+
+def written(directory: Path, *, seed: int = 0) -> Path:
+    """A journal of a hundred entries of both kinds."""
+    path = directory / "a.journal"
+    journal = Journal(path)
+    generator = random.Random(seed)
+    for number in range(50):
+        journal.append_string(number, "é" * generator.randrange(30))
+        journal.append("rows", "mark", [{"value": "x" * generator.randrange(200), "event_index": number}])
+    assert journal.num_failed == 0
+    journal.close()
+    return path
+
+
+def entries(path: Path, *, start: int = 0) -> list[Entry]:
+    return list(JournalReader(path, start=start).entries())
+
+
+def test_what_is_appended_comes_back_in_order(tmp_path: Path) -> None:
+    found = entries(written(tmp_path))
+    assert len(found) == 100
+    assert [entry.string[0] for entry in found if entry.string is not None] == list(range(50))
+    assert [entry.data[2][0]["event_index"] for entry in found if entry.data] == list(range(50))
+    assert entries(tmp_path / "a.journal", start=found[60].offset) == found[60:]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_wherever_it_is_cut_or_changed_the_other_entries_come_back(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = written(tmp_path_factory.mktemp("journal"))
+    content, whole = bytearray(path.read_bytes()), entries(path)
+    changes = data.draw(st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(1, 255)), max_size=4))
+    cut = data.draw(st.one_of(st.none(), st.integers(0, len(content))))
+    for place, change in changes:
+        content[place] ^= change
+    content = content[:cut]
+    path.write_bytes(content)
+    ends = [*(entry.offset for entry in whole[1:]), 2**62]
+    untouched = [
+        entry
+        for entry, end in zip(whole, ends, strict=True)
+        if not any(entry.offset <= place < end for place, _ in changes) and end <= len(content)
+    ]
+    found = entries(path)
+    assert [entry for entry in found if entry in whole] == found, "nothing that was not written"
+    assert [entry for entry in found if entry in untouched] == untouched
+
+
+def test_entries_of_both_sides_never_mix_and_are_the_same(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "a.journal")
+    recording = core.Recording(str(tmp_path / "a.spool"), str(tmp_path / "a.values"), 1024, 3, 0, 1)
+    assert recording.set_journal(journal.descriptor)
+    number = core.intern_string("a string of this very test")
+    journal.append_string(number, "a string of this very test")
+    del recording
+    core.intern_string("a string after the recording")
+    *before, native, python = entries(tmp_path / "a.journal")
+    assert native.string == python.string == (number, "a string of this very test")
+    content = (tmp_path / "a.journal").read_bytes()
+    assert content[native.offset : python.offset] == content[python.offset :]
+    assert [entry.string for entry in before if entry.string is not None] == list(enumerate(core.strings(0)))[:number]
+
+
+def test_what_cannot_be_written_is_counted_and_raises_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "a.journal")
+    journal.append("x", "y" * MAX_ENTRY_BYTES)
+    loop: list[object] = []
+    loop.append(loop)
+    journal.append("x", loop)
+    assert journal.num_failed == 2
+    assert "expected at most" not in journal.last_error
+    journal.append("x", 1)
+    assert [entry.data for entry in entries(tmp_path / "a.journal")] == [["x", 1]]
+    journal.close()
+    journal.append("x", 2)
+    assert journal.size() == 0
+
+
+@pytest.mark.parametrize("size", [0, 5, 11])
+def test_what_is_no_journal_has_no_entry(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a.journal"
+    path.write_bytes(MAGIC * size)
+    assert entries(path) == []
+
+
+def test_a_file_full_of_beginnings_takes_no_longer_than_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "a.journal"
+    claims_the_rest = MAGIC + (2**20).to_bytes(4, "little") + bytes(4)
+    path.write_bytes(claims_the_rest * 400_000)
+    reader = JournalReader(path)
+    assert list(reader.entries()) == []
+    assert reader.num_torn < 1_000
+
+
+def test_numbers_that_no_recording_gave_out_take_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.journal"
+    journal = Journal(path)
+    journal.append_string(2**32 - 1, "far")
+    journal.append("node", 2**40, 1, "a", "b", 0)
+    journal.append("node", 0, 2**70, "a", "b", 0)
+    journal.append("node", 1, 3, "op", "MatMul", 0)
+    journal.append("callee", 1, "", "f", 0, 1)
+    journal.append("callee", 1, "call", "f", 0, 1)
+    journal.append("rename", 1, "call", "call")
+    names = JournaledNames(path)
+    assert len(names.strings(0)) < 100
+    assert names.nodes(0)[1] == (3, "op", "MatMul", 0)
+    assert names.graphs.call_site("call/" * 5_000, 1) == "call/" * 5_000
+    assert names.graphs.call_site("call/call/x", 1) == "call/call/x"
+
+
+def test_the_checksum_is_zlibs(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    content = path.read_bytes()
+    length, crc = (int.from_bytes(content[i : i + 4], "little") for i in (4, 8))
+    assert zlib.crc32(content[12 : 12 + length]) == crc

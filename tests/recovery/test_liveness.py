@@ -1,0 +1,175 @@
+"""Who is dead: only then is anything recovered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.recovery.driver import COUNTERS
+from tfdbg_arrow import open_logdir, recover
+from tfdbg_arrow.schema.logdir_layout import spool_paths
+from tfdbg_arrow.spool import run_files
+from tfdbg_arrow.spool.run_files import RunFiles, held_if_dead
+
+RUN_ID = "20261120T163000.123456-myhost-4242"
+
+
+def is_dead(journal: Path, *, to_change: bool = False, other_machines: bool = False) -> bool:
+    with held_if_dead(journal, to_change=to_change, other_machines=other_machines) as found:
+        return found
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> RunFiles:
+    return RunFiles(spool_paths(tmp_path, run_id=RUN_ID), run_id=RUN_ID)
+
+
+def test_a_process_is_alive_until_it_lets_go(files: RunFiles) -> None:
+    journal = files.names.path
+    assert not is_dead(journal)
+    assert not is_dead(journal, other_machines=True)
+    files.close()
+    assert is_dead(journal)
+    assert is_dead(journal, to_change=True)
+    journal.unlink()
+    assert not is_dead(journal)
+
+
+def test_many_may_read_and_one_may_change(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_files, "_LOCK_PATIENCE_S", 0.05)
+    journal = files.names.path
+    files.close()
+    with held_if_dead(journal, to_change=False) as one, held_if_dead(journal, to_change=False) as other:
+        assert one
+        assert other
+        assert not is_dead(journal, to_change=True)
+    with held_if_dead(journal, to_change=True) as one:
+        assert one
+        assert not is_dead(journal)
+        assert not is_dead(journal, to_change=True)
+    assert is_dead(journal, to_change=True)
+
+
+def test_who_holds_a_file_that_was_removed_meanwhile_holds_nothing(
+    files: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.close()
+    journal = files.names.path
+    lock = run_files._lock
+
+    def removed_first(descriptor: int, kind: int) -> bool:
+        journal.rename(journal.with_suffix(".old"))
+        journal.touch()
+        return lock(descriptor, kind)
+
+    monkeypatch.setattr(run_files, "_lock", removed_first)
+    assert not is_dead(journal, to_change=True)
+
+
+def test_a_process_of_another_machine_is_alive_until_it_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(run_files, "_machine", lambda: "another")
+        files = RunFiles(spool_paths(tmp_path, run_id=RUN_ID), run_id=RUN_ID)
+    journal = files.names.path
+    files.close()  # as where a file system does not carry the lock
+    assert not is_dead(journal)
+    assert is_dead(journal, other_machines=True)
+    long_ago = time.time() - run_files.MAX_SILENCE_S - 1
+    os.utime(journal, (long_ago, long_ago))
+    assert is_dead(journal)
+
+
+def test_a_file_system_without_locks_is_asked_for_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(descriptor: int, kind: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(run_files.fcntl, "flock", refused)
+    files = RunFiles(spool_paths(tmp_path, run_id=RUN_ID), run_id=RUN_ID)
+    journal = files.names.path
+    assert not is_dead(journal)
+    long_ago = time.time() - run_files.MAX_SILENCE_S - 1
+    os.utime(journal, (long_ago, long_ago))
+    assert is_dead(journal)
+    files.touch()
+    assert not is_dead(journal)
+    files.close()
+
+
+_FORKS_AND_DIES = """
+import os, signal, sys, time
+import tfdbg_arrow
+from tfdbg_arrow.writer import session
+from tests.recovery.driver import Recorder
+import numpy as np
+from pathlib import Path
+recorder = Recorder(Path(sys.argv[1]), np.zeros(5, np.int64), seed=1, backend=sys.argv[2])
+os.register_at_fork(after_in_child=lambda: (recorder.spool.abandon(), recorder.files.abandon()))
+[recorder.call() for _ in range(50)]
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_a_forks_child_that_lives_on_does_not_keep_its_parent_alive(tmp_path: Path, backend: str) -> None:
+    logdir = tmp_path / "logdir"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _FORKS_AND_DIES, str(logdir), backend],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        assert process.wait(timeout=60) == -signal.SIGKILL
+        process.stdout.close()
+        os.kill(child, 0)
+        (run,) = recover(logdir)
+        assert run.state == "recovered"
+        with open_logdir(logdir) as opened:
+            assert opened.rows("SELECT count(*) FROM execution") == [(50,)]
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_live_recording_is_left_alone(tmp_path: Path) -> None:
+    logdir, counter = tmp_path / "logdir", tmp_path / "counter"
+    counter.write_bytes(bytes(8 * len(COUNTERS)))
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.recovery.driver"],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(f"{logdir} {counter} 1 native\n")
+        process.stdin.flush()
+        pid = int(process.stdout.readline())
+        try:
+            before = {path.name for path in (logdir / "spool").iterdir() if path.suffix != ".tmp"}
+            assert [run.state for run in recover(logdir)] == ["recording"]
+            with open_logdir(logdir) as opened:
+                assert opened.rows("SELECT count(*) FROM capture_stat") == [(0,)]
+            assert before <= {path.name for path in (logdir / "spool").iterdir()}
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        process.stdout.readline()
+        process.stdin.close()
+    assert [run.state for run in recover(logdir)] == ["recovered"]

@@ -1,0 +1,223 @@
+"""Kills at chosen moments, simulated: a copy of the logdir is what a kill in that moment leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.recovery.checking import all_rows, check_recovery, copied, tree
+from tests.recovery.driver import COUNTERS, RUN_ID, RUN_ROW, Recorder
+from tfdbg_arrow import open_logdir, recover
+from tfdbg_arrow.schema.logdir_layout import manifest_path, spool_paths
+from tfdbg_arrow.writer import recover as recover_module
+from tfdbg_arrow.writer.sink import parts as parts_module
+
+BACKENDS = ["native", "python"]
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+def counts_of(recorder: Recorder) -> dict[str, int]:
+    return dict(zip(COUNTERS, recorder.counters.tolist(), strict=True))
+
+
+@pytest.fixture
+def recorder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Recorder]:
+    backend = getattr(request, "param", "native")
+    made = Recorder(tmp_path / "logdir", np.zeros(len(COUNTERS), np.int64), seed=5, backend=backend)
+    yield made
+    made.sink.close(run_row=RUN_ROW)
+    made.files.remove()
+
+
+@pytest.fixture
+def left(tmp_path: Path, recorder: Recorder) -> tuple[Path, dict[str, int]]:
+    """What a killed process left, and what it had counted: some of it in parts, some not."""
+    recorder.sink._stop.set()
+    recorder.sink._thread.join()
+    for number in range(300):
+        recorder.call()
+        if number == 150:
+            recorder.sink.flush()
+    return copied(tmp_path / "logdir", tmp_path / "left"), counts_of(recorder)
+
+
+@pytest.mark.parametrize("recorder", BACKENDS, indirect=True)
+def test_a_kill_between_any_two_operations_of_the_sink_loses_and_doubles_nothing(
+    tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logdir is copied before each rename and each line of the manifest, and each time slots are given back."""
+    copies: list[tuple[Path, dict[str, int]]] = []
+
+    def noting(function: Any) -> Any:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            if len(copies) < 40:
+                copies.append((copied(tmp_path / "logdir", tmp_path / f"copy{len(copies)}"), counts_of(recorder)))
+            return function(*args, **kwargs)
+
+        return noted
+
+    recorder.sink._stop.set()  # its thread would come in between
+    recorder.sink._thread.join()
+    for number in range(200):
+        recorder.call()
+        if number == 20:
+            monkeypatch.setattr(parts_module.os, "rename", noting(os.rename))
+            monkeypatch.setattr(recorder.sink._parts, "_append_line", noting(recorder.sink._parts._append_line))
+            monkeypatch.setattr(recorder.sink._spool_use, "release", noting(recorder.sink._spool_use.release))
+            monkeypatch.setattr(recorder.files.rows, "release", noting(recorder.files.rows.release))
+        if number in (40, 90, 199):
+            recorder.sink.flush()
+    monkeypatch.undo()
+    assert len(copies) == 40
+    for copy, counts in copies:
+        check_recovery(copy, **counts)
+
+
+def test_a_torn_line_of_the_manifest_is_no_line(left: tuple[Path, dict[str, int]]) -> None:
+    logdir, counts = left
+    with open(logdir / manifest_path(RUN_ID), "ab") as file:
+        file.write(b'{"op": "add", "table": "execution", "pa')
+    check_recovery(logdir, **counts)
+
+
+@pytest.mark.parametrize("number", range(0, 60, 3))
+def test_a_recovery_that_is_killed_can_be_done_again(
+    left: tuple[Path, dict[str, int]], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It dies at the operation of that number that changes a file."""
+    logdir, counts = left
+    calls = 0
+
+    def dying(function: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > number:
+                raise Killed
+            return function(*args, **kwargs)
+
+        return called
+
+    with monkeypatch.context() as patched:
+        for module, name in ((os, "rename"), (os, "fsync"), (Path, "unlink"), (os, "unlink")):
+            patched.setattr(module, name, dying(getattr(module, name)))
+        with patched.context() as inner:
+            inner.setattr(parts_module.PartWriter, "_discard", lambda self, entries: None)  # the dead clean up nothing
+            with contextlib.suppress(Killed):
+                recover(logdir)
+    with open_logdir(logdir) as opened:
+        assert opened.rows("SELECT count(*) FROM execution")[0][0] in (counts["calls"], counts["calls"] + 1)
+        assert opened.rows("SELECT count(*) FROM capture_stat") == [(1,)]
+    if spool_paths(logdir, run_id=RUN_ID).journal.exists():
+        check_recovery(logdir, **counts)
+
+
+def test_reading_changes_nothing_and_needs_no_right_to_write(left: tuple[Path, dict[str, int]]) -> None:
+    logdir, counts = left
+    before = tree(logdir)
+    for path in (logdir, *logdir.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    rows = all_rows(logdir)
+    assert len(rows["execution"]) == counts["calls"]
+    assert tree(logdir) == before
+    for path in (logdir, *logdir.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    check_recovery(logdir, **counts)
+
+
+def test_a_reader_sees_the_same_rows_while_it_is_recovered(left: tuple[Path, dict[str, int]]) -> None:
+    logdir, _ = left
+    question = "SELECT count(*), count(DISTINCT execution_index) FROM execution"
+    with open_logdir(logdir) as opened:
+        before = opened.rows(question)
+        recover(logdir)
+        assert opened.rows(question) == before, "by what it listed before"
+        opened.refresh()
+        assert opened.rows(question) == before
+
+
+def test_two_at_once_exclude_one_another(left: tuple[Path, dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    logdir, counts = left
+    monkeypatch.setattr("tfdbg_arrow.spool.run_files._LOCK_PATIENCE_S", 0.05)
+    write = recover_module._write
+    states: list[str] = []
+
+    def slow(*args: Any, **kwargs: Any) -> int:
+        if not states:
+            states.append("")
+            states.extend(run.state for run in recover(logdir))
+        return write(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recover_module, "_write", slow)
+        assert [run.state for run in recover(logdir)] == ["recovered"]
+    assert states == ["", "recording"]
+    assert len(all_rows(logdir)["execution"]) == counts["calls"]
+
+
+def test_a_full_disk_leaves_what_was_there_and_is_told(
+    left: tuple[Path, dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logdir, counts = left
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parts_module.os, "rename", full)
+        (run,) = recover(logdir)
+    assert (run.state, run.num_events) == ("failed", 0)
+    assert "No space left" in str(run.reason)
+    check_recovery(logdir, **counts)
+
+
+def test_a_run_without_its_manifest_is_not_taken_for_an_empty_one(left: tuple[Path, dict[str, int]]) -> None:
+    logdir, _ = left
+    (logdir / manifest_path(RUN_ID)).rename(logdir / "kept")
+    before = tree(logdir)
+    (run,) = recover(logdir)
+    assert run.state == "failed"
+    assert "is missing, and the run" in str(run.reason)
+    assert tree(logdir) == before
+
+
+@pytest.mark.parametrize("dump_after", [None, 5])
+def test_of_a_circular_buffer_the_last_events_are_recovered(tmp_path: Path, dump_after: int | None) -> None:
+    made = Recorder(
+        tmp_path / "logdir",
+        np.zeros(len(COUNTERS), np.int64),
+        seed=5,
+        backend="native",
+        circular_buffer_size=20,
+        dump_after=dump_after,
+    )
+    made.sink._stop.set()
+    made.sink._thread.join()
+    made.sink._stop.clear()
+    for number in range(60):
+        made.call()
+        if number % 20 == 0:
+            with made.sink._lock:
+                made.sink._take_all()
+                made.sink._write()
+    copy = copied(tmp_path / "logdir", tmp_path / "copy")
+    rows = all_rows(copy)
+    executions = sorted(row[1] for row in rows["execution"])
+    assert executions == (list(range(40, 60)) if dump_after is None else [])
+    assert len(rows["tensor_health"]) == (20 if dump_after is None else 0)
+    (run,) = recover(copy)
+    assert run.state == "recovered"
+    assert all_rows(copy) == rows
+    shutil.rmtree(copy)
+    made.sink.close(run_row=RUN_ROW)
+    made.files.remove()

@@ -1,0 +1,116 @@
+"""Spools of strangers: whatever their bytes are, there are rows, fewer rows and a note, or one clear error."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.recovery.checking import copied
+from tests.recovery.driver import COUNTERS, RUN_ID, RUN_ROW, Recorder
+from tfdbg_arrow import open_logdir, recover
+from tfdbg_arrow.schema.logdir_layout import spool_paths
+from tfdbg_arrow.spool.spool_file import HEADER_SIZE
+
+NUM_CALLS = 40
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A logdir of a killed process, some of it in parts."""
+    directory = tmp_path_factory.mktemp("left")
+    recorder = Recorder(directory / "logdir", np.zeros(len(COUNTERS), np.int64), seed=1, backend="python")
+    recorder.sink._stop.set()
+    recorder.sink._thread.join()
+    for number in range(NUM_CALLS):
+        recorder.call()
+        if number == 10:
+            recorder.sink.flush()
+    copy = copied(directory / "logdir", directory / "left")
+    recorder.sink.close(run_row=RUN_ROW)
+    recorder.files.remove()
+    return copy
+
+
+def look(logdir: Path) -> int:
+    """Reads a logdir and recovers it; returns how many executions there are."""
+    with open_logdir(logdir) as opened:
+        ((count, distinct),) = opened.rows("SELECT count(*), count(DISTINCT event_index) FROM execution")
+        assert count == distinct
+        opened.rows("SELECT * FROM tensor_health JOIN tensor_value USING (run_id, event_index)")
+        notes = opened.rows("SELECT stat FROM capture_stat")
+    (run,) = recover(logdir)
+    assert run.state in ("recovered", "failed")
+    assert (run.state == "failed") == (run.reason is not None)
+    assert notes != []
+    return int(count)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_torn_and_changed_bytes_harm_nobody(left: Path, tmp_path: Path, data: st.DataObject) -> None:
+    logdir = tmp_path / "logdir"
+    shutil.rmtree(logdir, ignore_errors=True)
+    shutil.copytree(left, logdir)
+    paths = spool_paths(logdir, run_id=RUN_ID)
+    path = data.draw(st.sampled_from(paths.all()))
+    content = bytearray(path.read_bytes())
+    # Where there is something: of the spool the header and the first slots.
+    reach = min(len(content), HEADER_SIZE + 256 * 160) if path == paths.spool else len(content)
+    starts = st.integers(0, 255) if path == paths.spool and data.draw(st.booleans()) else st.integers(0, reach - 1)
+    for start in data.draw(st.lists(starts, min_size=1, max_size=6)):
+        for offset, value in enumerate(data.draw(st.binary(min_size=1, max_size=9))):
+            if start + offset < len(content):
+                content[start + offset] = value
+    path.write_bytes(content[: data.draw(st.one_of(st.none(), st.integers(0, len(content))))])
+    os.utime(paths.journal, (0, 0))  # whose head, if torn, does not say where it was written
+    assert 0 <= look(logdir) <= NUM_CALLS
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_records_of_random_bytes_harm_nobody(left: Path, tmp_path: Path, seed: int) -> None:
+    logdir = tmp_path / "logdir"
+    shutil.rmtree(logdir, ignore_errors=True)
+    shutil.copytree(left, logdir)
+    path = spool_paths(logdir, run_id=RUN_ID).spool
+    content = np.fromfile(path, np.uint8)
+    slots = content[HEADER_SIZE:].reshape(-1, 256)
+    generator = np.random.default_rng(seed)
+    slots[:150, 8:] = generator.integers(0, 256, (150, 248), np.uint8)
+    slots[:150, 16] = generator.integers(0, 9, 150)
+    content.tofile(path)
+    look(logdir)
+
+
+def test_a_spool_that_says_it_is_huge_takes_no_memory(left: Path, tmp_path: Path) -> None:
+    logdir = copied(left, tmp_path / "logdir")
+    path = spool_paths(logdir, run_id=RUN_ID).spool
+    with open(path, "r+b") as file:
+        file.seek(16)
+        file.write((2**40).to_bytes(8, "little"))
+        file.truncate(HEADER_SIZE + 2**30)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    look(logdir)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
+    assert path.exists(), "what cannot be read stays"
+
+
+def test_values_that_are_not_there_are_told(left: Path, tmp_path: Path) -> None:
+    logdir = copied(left, tmp_path / "logdir")
+    spool_paths(logdir, run_id=RUN_ID).values.write_bytes(b"")
+    with open_logdir(logdir) as opened:
+        assert opened.rows("SELECT count(*) FROM execution") == [(NUM_CALLS,)]
+        stats = opened.rows("SELECT stat, subject, reason FROM capture_stat ORDER BY stat")
+    assert {(stat, subject) for stat, subject, _ in stats} == {
+        ("failed", "tensor_value"),
+        ("failed", "tensor_value (again)"),
+        ("recovered", "events"),
+    }
+    assert "the value spool has no" in stats[0][2]

@@ -1,0 +1,164 @@
+"""What processes that died left in a logdir's spool, as parts of a private directory: the logdir stays as it is."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
+from tfdbg_arrow.schema.logdir_layout import (
+    ManifestEntry,
+    SpoolPaths,
+    live_parts,
+    manifest_path,
+    part_path,
+    spool_paths,
+    spool_progress,
+    spooled_run_ids,
+)
+from tfdbg_arrow.spool.metadata_table import metadata_table
+from tfdbg_arrow.spool.recovery import SealedRows, recovered
+from tfdbg_arrow.spool.run_files import held_if_dead
+
+_PART_NUMBER = 10**12
+"""Of no part that a recording writes: a digest names its part by its number."""
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What was recovered of a run.
+
+    Attributes:
+        key: What it was made of: it is made anew where that changes.
+        manifest: The run's manifest, to which the parts belong.
+        parts: Their paths by table.
+    """
+
+    key: object
+    manifest: bytes
+    parts: Mapping[str, str]
+
+
+class RecoveredParts:
+    """Makes parts of what dead processes left, anew where it changed.
+
+    Args:
+        logdir: The logdir, which nothing here writes to.
+    """
+
+    def __init__(self, logdir: Path) -> None:
+        self._logdir = logdir
+        self._directory: Path | None = None
+        self._shown: dict[str, _Shown] = {}
+        self._numbers = count()
+
+    def refresh(self) -> None:
+        """Looks again at who left what.
+
+        Raises:
+            LogdirError: The parts cannot be written, or a manifest is damaged.
+        """
+        shown: dict[str, _Shown] = {}
+        for run_id in spooled_run_ids(self._logdir):
+            found = self._look(run_id)
+            if found is not None:
+                shown[run_id] = found
+        self._shown = shown
+
+    def parts(self) -> dict[str, tuple[str, ...]] | None:
+        """Returns the paths by table; None where a manifest changed since, so that they may hold rows of its parts."""
+        found: dict[str, tuple[str, ...]] = {}
+        for run_id, shown in self._shown.items():
+            if _read_manifest(self._logdir, run_id) != shown.manifest:
+                return None
+            for table, path in shown.parts.items():
+                found[table] = (*found.get(table, ()), path)
+        return found
+
+    def _look(self, run_id: str) -> _Shown | None:
+        paths = spool_paths(self._logdir, run_id=run_id)
+        try:
+            with held_if_dead(paths.journal, to_change=False) as is_dead:
+                if not is_dead or not paths.spool.exists():
+                    return None
+                manifest = _read_manifest(self._logdir, run_id)
+                key = (manifest, *(_identity(path) for path in paths.all()))
+                before = self._shown.get(run_id)
+                if before is not None and before.key == key:
+                    return before
+                return _Shown(key=key, manifest=manifest, parts=self._make(paths, run_id, manifest))
+        except OSError as error:
+            raise LogdirError(
+                f"what the run {run_id} left in {paths.spool} cannot be read ({error.strerror or error}); check the "
+                f"permissions, and that there is room in {tempfile.gettempdir()}."
+            ) from error
+
+    def _make(self, paths: SpoolPaths, run_id: str, manifest: bytes) -> dict[str, str]:
+        path = self._logdir / manifest_path(run_id)
+        text = manifest.decode("utf-8", errors="replace")
+        progress = spool_progress(text, run_id=run_id, path=path)
+        by_table: dict[str, list[ManifestEntry]] = {}
+        for entry in live_parts(text, run_id=run_id, path=path):
+            by_table.setdefault(entry.table, []).append(entry)
+        sealed = SealedRows(self._logdir, by_table)
+        tables: Mapping[str, Iterable[pa.Table]]
+        try:
+            if progress.is_recovered or sealed.has_ended():
+                return {}
+            tables = recovered(paths, run_id=run_id, progress=progress, sealed=sealed).tables
+        except LogdirError as error:
+            tables = {"capture_stat": [_failure(paths, run_id, str(error))]}
+        directory = self._own_directory() / str(next(self._numbers))
+        return {table: _write(directory, table, run_id, pieces) for table, pieces in tables.items()}
+
+    def _own_directory(self) -> Path:
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="tfdbg_arrow-recovered-"))
+            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        return self._directory
+
+
+def _write(directory: Path, table: str, run_id: str, pieces: Iterable[pa.Table]) -> str:
+    path = directory / part_path(table, run_id=run_id, number=_PART_NUMBER)
+    path.parent.mkdir(parents=True)
+    with pq.ParquetWriter(path, arrow_schema(table), **parquet_options(table)) as writer:
+        for piece in pieces:
+            writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
+    return str(path)
+
+
+def _failure(paths: SpoolPaths, run_id: str, reason: str) -> pa.Table:
+    """Returns the row that says that nothing could be recovered."""
+    row = {
+        "event_index": 0,
+        "wall_time_ns": paths.journal.stat().st_mtime_ns,
+        "stat": "failed",
+        "subject": f"spool/{paths.spool.name}",
+        "reason": reason,
+        "num_events": None,
+    }
+    return metadata_table("capture_stat", [row], run_id=run_id)
+
+
+def _read_manifest(logdir: Path, run_id: str) -> bytes:
+    try:
+        return (logdir / manifest_path(run_id)).read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

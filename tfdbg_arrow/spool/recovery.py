@@ -1,0 +1,319 @@
+"""What a process that died left in its spool, as tables.
+
+The process may have been killed at any moment: while it wrote a record or an entry, between sealing a part and giving
+its slots back, while it ended. The manifest says up to where the spool is in each table's parts, line by line; what
+lies beyond is converted here by the code that the sink uses.
+
+The files may be anybody's. Whatever they hold gives rows, or fewer rows and notes, or one error.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tfdbg_arrow.errors import BrokenPartError, LogdirError
+from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.schema.logdir_layout import ManifestEntry, SpoolPaths, SpoolProgress, resolve_part
+from tfdbg_arrow.spool.batch import Batch, join_records, num_whole, pick
+from tfdbg_arrow.spool.black_box import BlackBox
+from tfdbg_arrow.spool.call_join import CallJoin
+from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter
+from tfdbg_arrow.spool.failures import Failures
+from tfdbg_arrow.spool.journal import JournalReader
+from tfdbg_arrow.spool.journaled_names import JournaledNames
+from tfdbg_arrow.spool.metadata_table import checked_tables
+from tfdbg_arrow.spool.names import Names
+from tfdbg_arrow.spool.records import Flag, Kind, Records
+from tfdbg_arrow.spool.ring import Ring
+from tfdbg_arrow.spool.run_files import recording_facts
+from tfdbg_arrow.spool.spool_file import SpoolHeader, read_committed, read_header
+from tfdbg_arrow.spool.values import ValueReader, split_by_value_bytes
+
+_MAX_CIRCULAR_BUFFER = 2**24
+_ROW_TABLES = frozenset(table.name for table in TABLES) - frozenset(EVENT_TABLES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    """What a dead process left beyond its parts.
+
+    Attributes:
+        run_id: Its run.
+        num_events: How many executions and tensors there are.
+        tables: Rows by table, in pieces of bounded size that are made as they are read: once, and in this order.
+    """
+
+    run_id: str
+    num_events: int
+    tables: Mapping[str, Iterable[pa.Table]]
+
+
+class SealedRows:
+    """What is to be known of a run's sealed parts.
+
+    Args:
+        logdir: The logdir.
+        parts: The run's live parts by table.
+    """
+
+    def __init__(self, logdir: Path, parts: Mapping[str, Sequence[ManifestEntry]]) -> None:
+        self._logdir, self._parts = logdir, parts
+
+    def has_ended(self) -> bool:
+        """Returns whether the recording ended, and wrote all: its process died before it removed its spool."""
+        return True in self._column("run", "is_clean_end")
+
+    def device_ids(self) -> frozenset[int]:
+        """Returns the devices that have a row."""
+        return frozenset(self._column("device", "device_id"))
+
+    def _column(self, table: str, column: str) -> list[Any]:
+        values: list[Any] = []
+        for entry in self._parts.get(table, ()):
+            if not entry.rows:
+                continue
+            path = resolve_part(self._logdir, entry)
+            try:
+                with pq.ParquetFile(path) as file:
+                    values += file.read(columns=[column])[column].to_pylist()
+            except (OSError, pa.ArrowException, KeyError) as error:
+                raise BrokenPartError(f"{path} cannot be read as Parquet ({error}); restore that file.") from error
+        return values
+
+
+def recovered(paths: SpoolPaths, *, run_id: str, progress: SpoolProgress, sealed: SealedRows) -> Recovered:
+    """Reads what a dead process left.
+
+    Memory grows with what was in the spool, up to some five times its size.
+
+    Args:
+        paths: Its files.
+        run_id: Its run.
+        progress: What of them is in parts already.
+        sealed: The rows of the parts.
+
+    Raises:
+        LogdirError: A file cannot be read, or the spool is none.
+    """
+    reader = _Recovery(paths, run_id=run_id, progress=progress)
+    try:
+        return reader.read(sealed)
+    except OSError as error:
+        raise LogdirError(
+            f"{paths.spool} cannot be recovered: {error.filename or 'a file of it'} cannot be read "
+            f"({error.strerror or error}); check its permissions."
+        ) from error
+
+
+class _Recovery:
+    def __init__(self, paths: SpoolPaths, *, run_id: str, progress: SpoolProgress) -> None:
+        self._paths, self._run_id, self._progress = paths, run_id, progress
+        self._failures = Failures(lambda sentence: None)
+        self._last_wall_time_ns = -1
+        self._next_event = 0
+        self._is_buffer = False
+
+    def read(self, sealed: SealedRows) -> Recovered:
+        header = read_header(self._paths.spool)
+        self._next_event = header.tail
+        known = JournaledNames(self._paths.journal)
+        if known.num_torn:
+            self._note(self._paths.journal, "names", known.num_torn)
+        names = Names(known, nodes=known, call_graph=known.graphs)
+        rows, state = self._read_rows(header)
+        converter = Converter(self._run_id, names=names)
+        join = CallJoin(known.graphs)
+        join.restore(state)
+        pieces: dict[str, list[pa.Table]] = {}
+        kept: list[Records] = []
+        devices: dict[int, str] = {}
+        for batch in self._selected(header, names, join, num_strings=known.num_strings):
+            with self._failures.caught("convert"):
+                devices.update(converter.devices(batch))
+                for table, data in self._convert(converter, batch):
+                    pieces.setdefault(table, []).append(data)
+                kept += self._with_values(batch, header)
+        num_events = sum(data.num_rows for table in ("execution", "tensor_health") for data in pieces.get(table, ()))
+        given = {row.get("device_id") for row in rows.get("device", ())}
+        new = devices.keys() - given
+        if new:
+            new -= sealed.device_ids()
+            rows.setdefault("device", []).extend({"device_id": i, "device_name": devices[i]} for i in sorted(new))
+        if self._last_wall_time_ns < 0:
+            self._last_wall_time_ns = self._paths.journal.stat().st_mtime_ns
+        tables: dict[str, Iterable[pa.Table]] = {**pieces}
+        for table, found in rows.items():
+            if data := list(checked_tables(table, found, run_id=self._run_id, failures=self._failures)):
+                tables[table] = data
+        if kept:
+            tables["tensor_value"] = self._values(header, converter, kept)
+        # Last: what the others had to tell is in it.
+        tables["capture_stat"] = itertools.chain(tables.pop("capture_stat", ()), self._stats(num_events))
+        return Recovered(run_id=self._run_id, num_events=num_events, tables=tables)
+
+    def _stats(self, num_events: int) -> Iterator[pa.Table]:
+        self._failures.note_repeats()
+        stats = [self._stat(*note) for note in self._failures.take_notes()]
+        stats.append(self._stat("recovered", "events", _REASON, num_events))
+        yield from checked_tables("capture_stat", stats, run_id=self._run_id, failures=self._failures)
+
+    def _note(self, path: Path, what: str, count: int) -> None:
+        self._failures.note("failed", f"spool/{path.name}", f"{what} were torn or changed in {count} places", None)
+
+    def _stat(self, stat: str, subject: str, reason: str, num_events: int | None) -> dict[str, object]:
+        return {
+            "event_index": self._next_event,
+            "wall_time_ns": self._last_wall_time_ns,
+            "stat": stat,
+            "subject": subject,
+            "reason": reason,
+            "num_events": num_events,
+        }
+
+    def _read_rows(self, header: SpoolHeader) -> tuple[dict[str, list[Mapping[str, object]]], Mapping[str, Any]]:
+        """Returns the rows that are in no part, by table, and what the call join knew at the spool's tail."""
+        rows: dict[str, list[Mapping[str, object]]] = {}
+        state: Mapping[str, Any] = {}
+        if not self._paths.rows.exists():
+            return rows, state
+        reader = JournalReader(self._paths.rows, start=header.rows_tail)
+        for entry in reader.entries():
+            match entry.data:
+                case ["rows", str(table), list(found)] if table in _ROW_TABLES:
+                    if entry.offset >= self._progress.by_table.get(table, 0):
+                        rows.setdefault(table, []).extend(row for row in found if isinstance(row, dict))
+                case ["tail", int(tail), dict(known)] if tail <= header.tail:
+                    state = known
+        if reader.num_torn:
+            self._note(self._paths.rows, "rows", reader.num_torn)
+        return rows, state
+
+    def _selected(self, header: SpoolHeader, names: Names, join: CallJoin, *, num_strings: int) -> Iterator[Batch]:
+        """Yields the records as batches of whole groups; of a circular buffer or black box those that it would keep."""
+        facts = recording_facts(self._paths.journal)
+        size, dump_after = facts.get("circular_buffer_size"), facts.get("dump_after")
+        self._is_buffer = isinstance(size, int) and 0 < size <= _MAX_CIRCULAR_BUFFER
+        batches = self._batches(header, names, join, num_strings=num_strings)
+        if not self._is_buffer:
+            yield from batches
+            return
+        assert isinstance(size, int)
+        upto = max(self._progress.events, *(self._progress.by_table.get(table, 0) for table in EVENT_TABLES))
+        held = (Batch(records) for batch in batches if len(records := _since(batch.records, upto)))
+        if isinstance(dump_after, int) and dump_after >= 0:
+            box = BlackBox(size, dump_after=dump_after)
+            for batch in held:
+                dump = box.add(batch, values={})
+                if dump is not None:
+                    yield Batch(dump[0])
+            return
+        ring = Ring(size)
+        for batch in held:
+            ring.add(batch, values={})
+        records, _ = ring.content()
+        if len(records):
+            yield Batch(records)
+
+    def _batches(self, header: SpoolHeader, names: Names, join: CallJoin, *, num_strings: int) -> Iterator[Batch]:
+        carry: Records = join_records([])
+        for records in _with_end(read_committed(self._paths.spool, header)):
+            joined = join_records([carry, records])
+            whole = num_whole(joined) if len(records) else len(joined)
+            carry = pick(joined, np.arange(whole, len(joined)))
+            if not whole:
+                continue
+            taken = pick(joined, np.arange(whole))
+            _bound_ids(taken, num_strings=num_strings)
+            self._next_event = int(taken["commit"][-1])
+            self._last_wall_time_ns = max(self._last_wall_time_ns, int(taken["wall_time_ns"].max()))
+            batch = Batch(taken)
+            graph = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
+            executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
+            graph_ids = np.full(len(batch), -1, dtype=np.int64)
+            graph_ids[graph] = names.of_nodes(batch.field("node", graph))[0]
+            graph_ids[executions] = names.function_graphs(batch.field("node", executions))
+            batch.set_execution_index(graph, join.join(batch, graph_ids=graph_ids)[graph])
+            yield batch
+
+    def _convert(self, converter: Converter, batch: Batch) -> Iterator[tuple[str, pa.Table]]:
+        """Yields the rows of a batch by table, without those that are in parts."""
+        by_start: dict[int, list[str]] = {}
+        for table in EVENT_TABLES:
+            start = max(self._progress.events, self._progress.by_table.get(table, 0), int(batch.event_index[0]))
+            by_start.setdefault(start, []).append(table)
+        for start, wanted in by_start.items():
+            records = _since(batch.records, start)
+            if len(records):
+                whole = batch if len(records) == len(batch) else Batch(records)
+                made = converter.tables(whole, values={})
+                yield from ((table, made[table]) for table in wanted if table in made)
+
+    def _with_values(self, batch: Batch, header: SpoolHeader) -> list[Records]:
+        """Returns the records of tensors whose elements are kept and in no part, and what belongs to them."""
+        heads = batch.heads
+        has_value = (batch.flags & Flag.VALUE) != 0
+        if self._is_buffer:  # which read the elements into memory when it took the events
+            has_value &= batch.field("value_offset") >= header.values_tail
+        rows = np.flatnonzero((heads >= 0) & has_value[heads])
+        start = max(self._progress.events, self._progress.by_table.get("tensor_value", 0))
+        records = _since(pick(batch.records, rows), start)
+        return [records] if len(records) else []
+
+    def _values(self, header: SpoolHeader, converter: Converter, kept: Sequence[Records]) -> Iterator[pa.Table]:
+        if not kept or not self._paths.values.exists():
+            return
+        with open(self._paths.values, "rb", buffering=0) as file:
+            reader = ValueReader(_ValueFile(file.fileno(), start=header.values_tail))
+            for records in kept:
+                for batch in split_by_value_bytes(Batch(records)):
+                    found = reader.read(batch, failures=self._failures)
+                    made = converter.tables(batch, values=found).get("tensor_value")
+                    if made is not None:
+                        yield made
+
+
+class _ValueFile:
+    """The value spool of a dead process."""
+
+    def __init__(self, descriptor: int, *, start: int) -> None:
+        self._descriptor, self._start = descriptor, start
+        self._end = os.fstat(descriptor).st_size
+
+    def read_value(self, offset: int, size: int) -> bytes:
+        if offset < self._start or size < 0 or offset + size > self._end:
+            raise ValueError(f"the value spool has no {size} bytes at {offset}: it holds {self._start} to {self._end}")
+        content = os.pread(self._descriptor, size, offset)
+        if len(content) != size:
+            raise ValueError(f"the value spool gave {len(content)} of {size} bytes at {offset}")
+        return content
+
+    def release_values(self, upto: int) -> None:
+        """Does nothing: the file is another's."""
+
+
+_REASON = "The process ended without an end of its recording: what it had not written yet was read from its spool."
+
+
+def _with_end(pieces: Iterator[Records]) -> Iterator[Records]:
+    """Yields the pieces, and an empty one."""
+    yield from pieces
+    yield join_records([])
+
+
+def _since(records: Records, event_index: int) -> Records:
+    return pick(records, np.flatnonzero(records["commit"] > np.uint64(event_index)))
+
+
+def _bound_ids(records: Records, *, num_strings: int) -> None:
+    """Has records name no device that nobody knows: its number may be anything."""
+    device = records["device"]
+    device[(device < 0) | (device >= num_strings)] = 0

@@ -1,0 +1,92 @@
+"""Makes parts of what processes that died left in a logdir's spool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdbg_arrow.errors import LogdirError, TfdbgArrowError
+from tfdbg_arrow.schema import TABLES, arrow_schema
+from tfdbg_arrow.schema.location import parse_location
+from tfdbg_arrow.schema.logdir_check import check_logdir
+from tfdbg_arrow.schema.logdir_layout import (
+    SpoolPaths,
+    manifest_path,
+    spool_paths,
+    spool_progress,
+    spooled_run_ids,
+)
+from tfdbg_arrow.spool.recovery import SealedRows, recovered
+from tfdbg_arrow.spool.run_files import held_if_dead
+from tfdbg_arrow.writer.sink.parts import PartWriter
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveredRun:
+    """A run that was looked at.
+
+    Attributes:
+        run_id: Its id.
+        state: `recovered`: what it had left is in its parts now. `recording`: its process is alive, or may be, or
+            another process recovers it. `failed`: its files cannot be read, and stay as they are.
+        num_events: How many executions and tensors were recovered.
+        reason: Why it failed; None else.
+    """
+
+    run_id: str
+    state: str
+    num_events: int = 0
+    reason: str | None = None
+
+
+def recover(logdir: str | Path, *, other_machines: bool = False) -> tuple[RecoveredRun, ...]:
+    """Makes parts of what processes that died left in a logdir's spool, and removes it there.
+
+    A process may do so while others record into the logdir, and at any time again.
+
+    Args:
+        logdir: The directory that a recording wrote.
+        other_machines: Whether to take processes of other machines for dead that were heard of in the last ten minutes.
+
+    Returns:
+        The runs that had files in the spool, oldest first.
+
+    Raises:
+        LogdirError: The path is not a logdir of this machine's.
+        FormatVersionError: It has a MAJOR version that this package does not write.
+    """
+    path = parse_location(logdir)
+    if not isinstance(path, Path):
+        raise LogdirError(f"{path} is a URL, expected a directory: what a recording to a URL left lies where it ran.")
+    check_logdir(path)
+    return tuple(_recover_run(path, run_id=run_id, other_machines=other_machines) for run_id in spooled_run_ids(path))
+
+
+def _recover_run(logdir: Path, *, run_id: str, other_machines: bool) -> RecoveredRun:
+    paths = spool_paths(logdir, run_id=run_id)
+    try:
+        with held_if_dead(paths.journal, to_change=True, other_machines=other_machines) as is_dead:
+            if not is_dead:
+                return RecoveredRun(run_id=run_id, state="recording")
+            num_events = _write(logdir, paths, run_id=run_id)
+            for path in paths.all():
+                path.unlink(missing_ok=True)
+    except (OSError, TfdbgArrowError) as error:
+        return RecoveredRun(run_id=run_id, state="failed", reason=str(error))
+    return RecoveredRun(run_id=run_id, state="recovered", num_events=num_events)
+
+
+def _write(logdir: Path, paths: SpoolPaths, *, run_id: str) -> int:
+    """Makes parts of what is in none; returns the number of events. One line of the manifest tells of all of it."""
+    parts = PartWriter(logdir, run_id)
+    parts.resume()
+    manifest = logdir / manifest_path(run_id)
+    progress = spool_progress(manifest.read_text("utf-8", errors="replace"), run_id=run_id, path=manifest)
+    sealed = SealedRows(logdir, {table.name: parts.parts(table.name) for table in TABLES})
+    if progress.is_recovered or not paths.spool.exists() or sealed.has_ended():
+        return 0
+    found = recovered(paths, run_id=run_id, progress=progress, sealed=sealed)
+    missing = [table.name for table in TABLES if not parts.parts(table.name) and table.name not in found.tables]
+    empty = {name: [arrow_schema(name).empty_table()] for name in missing}
+    parts.replace([], {**empty, **found.tables}, is_recovery=True)
+    return found.num_events
