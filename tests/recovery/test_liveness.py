@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,18 @@ def test_many_may_read_and_one_may_change(files: RunFiles, monkeypatch: pytest.M
         assert not is_dead(journal)
         assert not is_dead(journal, to_change=True)
     assert is_dead(journal, to_change=True)
+
+
+def test_whoever_changes_waits_for_readers(files: RunFiles) -> None:
+    files.close()
+    journal = files.names.path
+    with ThreadPoolExecutor(1) as pool:
+        with held_if_dead(journal, to_change=False) as is_read:
+            assert is_read
+            changed = pool.submit(is_dead, journal, to_change=True)
+            time.sleep(0.1)
+            assert not changed.done()
+        assert changed.result(timeout=20)
 
 
 def test_who_holds_a_file_that_was_removed_meanwhile_holds_nothing(

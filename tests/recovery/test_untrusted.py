@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from tests.recovery.checking import copied
 from tests.recovery.driver import COUNTERS, RUN_ID, RUN_ROW, Recorder
 from tfdbg_arrow import open_logdir, recover
 from tfdbg_arrow.schema.logdir_layout import spool_paths
+from tfdbg_arrow.spool.journaled_names import JournaledNames
+from tfdbg_arrow.spool.records import RECORD_DTYPE
 from tfdbg_arrow.spool.spool_file import HEADER_SIZE
 
 NUM_CALLS = 40
@@ -52,7 +55,7 @@ def look(logdir: Path) -> int:
     return int(count)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_torn_and_changed_bytes_harm_nobody(left: Path, tmp_path: Path, data: st.DataObject) -> None:
     logdir = tmp_path / "logdir"
@@ -114,3 +117,23 @@ def test_values_that_are_not_there_are_told(left: Path, tmp_path: Path) -> None:
         ("recovered", "events"),
     }
     assert "the value spool has no" in stats[0][2]
+
+
+def test_calls_that_never_end_do_not_take_for_ever(left: Path, tmp_path: Path) -> None:
+    logdir = copied(left, tmp_path / "logdir")
+    path = spool_paths(logdir, run_id=RUN_ID).spool
+    num_slots = 2**15
+    slots = np.zeros(num_slots, RECORD_DTYPE)
+    slots["commit"] = np.arange(1, num_slots + 1)
+    slots["wall_time_ns"], slots["tensor_id"] = 1, -1
+    half = num_slots // 2
+    name = JournaledNames(spool_paths(logdir, run_id=RUN_ID).journal).strings(0).index("__inference_f_0")
+    slots["kind"][:half], slots["node"][:half], slots["execution_index"][:half] = 4, name, np.arange(half)
+    slots["kind"][half:], slots["step_id"][half:], slots["flags"][half:] = 1, np.arange(half), 1 | 2 | 1024
+    header = bytearray(path.read_bytes()[:HEADER_SIZE])
+    header[16:24] = num_slots.to_bytes(8, "little")
+    header[128:136] = bytes(8)
+    path.write_bytes(bytes(header) + slots.tobytes())
+    begin = time.process_time()
+    look(logdir)
+    assert time.process_time() - begin < 60, "it was hours"

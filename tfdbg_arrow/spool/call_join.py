@@ -9,6 +9,7 @@ Source: design of the recording: the call is recorded before it runs, its end af
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -47,10 +48,17 @@ class _Undecided:
 
 
 class CallJoin:
-    """Follows the calls in flight from batch to batch."""
+    """Follows the calls in flight from batch to batch.
 
-    def __init__(self, call_graph: CallGraph) -> None:
+    Args:
+        call_graph: Which graphs run inline in which.
+        max_looks: How often to look at a call to tell whether it is a tensor's; what comes then has no certain call.
+            None: as often as it takes, which for what nobody recorded may be for ever.
+    """
+
+    def __init__(self, call_graph: CallGraph, *, max_looks: int | None = None) -> None:
         self._call_graph = call_graph
+        self._looks_left = math.inf if max_looks is None else max_looks
         self._in_flight: dict[int, _Call] = {}
         self._threads: dict[int, list[_Call]] = {}
         self._decided: dict[int, int] = {}
@@ -208,7 +216,10 @@ class CallJoin:
         """Returns the one call that was in flight at every tensor of the step so far, else NO_CALL."""
         so_far = self._undecided.setdefault(step, _Undecided(first=first))
         so_far.graphs.update(graphs)
+        if self._looks_left < 0:
+            return NO_CALL
         found = calls.only(so_far.first, last, so_far.graphs)
+        self._looks_left -= calls.num_active * len(so_far.graphs)
         if found != NO_CALL:
             del self._undecided[step]
             self._decided[step] = found
@@ -228,6 +239,11 @@ class _Calls:
         self._num_started = 0
         self._active: list[int] = []
         """Places of the calls in flight at the event `_now`, by start."""
+
+    @property
+    def num_active(self) -> int:
+        """How many calls were looked at last."""
+        return len(self._active)
 
     def graph_of(self, execution_index: int) -> int:
         """Returns the graph of the function that a call in flight called, NO_CALL where there is no such call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Sequence
@@ -33,10 +34,13 @@ class GraphLinks:
 
     Args:
         journal: Told of all, before anyone is given a key; None: what is told comes from one.
+        max_looks: How often to look at a call to find a call site; those asked for then stay as they are. None: as
+            often as it takes, which for what nobody recorded may be for ever.
     """
 
-    def __init__(self, journal: Journal | None = None) -> None:
+    def __init__(self, journal: Journal | None = None, *, max_looks: int | None = None) -> None:
         self._journal = journal
+        self._looks_left = math.inf if max_looks is None else max_looks
         self._lock = threading.RLock()
         self._nodes: list[TensorNode] = []
         self._graph_of_function: dict[str, int] = {}
@@ -112,6 +116,9 @@ class GraphLinks:
             return None
         renames = self._renames.get(graph_id, {})
         for (op_name, attribute, index), callee in self._calls.get(graph_id, {}).items():
+            self._looks_left -= 1
+            if self._looks_left < 0:
+                return None
             for node_name in (op_name, *renames.get(op_name, ())):
                 if not path.startswith(node_name):
                     continue

@@ -10,6 +10,7 @@ from tfdbg_arrow.spool.graph_links import GraphLinks, TensorNode
 from tfdbg_arrow.spool.journal import JournalReader
 
 _MAX_GRAPH_ID = 2**31 - 1
+_MAX_LOOKS = 5_000_000
 _UNKNOWN_NODE: TensorNode = (-1, "", "", -1)
 
 
@@ -30,7 +31,7 @@ class JournaledNames:
     """
 
     def __init__(self, journal: Path) -> None:
-        self.graphs = GraphLinks()
+        self.graphs = GraphLinks(max_looks=_MAX_LOOKS)
         strings: dict[int, str] = {}
         nodes: dict[int, TensorNode] = {}
         num_entries = 0

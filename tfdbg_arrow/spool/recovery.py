@@ -39,6 +39,9 @@ from tfdbg_arrow.spool.spool_file import SpoolHeader, read_committed, read_heade
 from tfdbg_arrow.spool.values import ValueReader, split_by_value_bytes
 
 _MAX_CIRCULAR_BUFFER = 2**24
+_MAX_LOOKS = 20_000_000
+_MAX_ROWS = 5_000_000
+"""Rows of the journal that are taken: what waits for a part is some thousands as a rule."""
 _ROW_TABLES = frozenset(table.name for table in TABLES) - frozenset(EVENT_TABLES)
 
 
@@ -131,7 +134,7 @@ class _Recovery:
         names = Names(known, nodes=known, call_graph=known.graphs)
         rows, state = self._read_rows(header)
         converter = Converter(self._run_id, names=names)
-        join = CallJoin(known.graphs)
+        join = CallJoin(known.graphs, max_looks=_MAX_LOOKS)
         join.restore(state)
         pieces: dict[str, list[pa.Table]] = {}
         kept: list[Records] = []
@@ -186,11 +189,17 @@ class _Recovery:
         if not self._paths.rows.exists():
             return rows, state
         reader = JournalReader(self._paths.rows, start=header.rows_tail)
+        num_rows = 0
         for entry in reader.entries():
+            if num_rows > _MAX_ROWS:
+                reason = f"more than {_MAX_ROWS:,} rows wait there: the others were left out"
+                self._failures.note("failed", f"spool/{self._paths.rows.name}", reason, None)
+                break
             match entry.data:
                 case ["rows", str(table), list(found)] if table in _ROW_TABLES:
                     if entry.offset >= self._progress.by_table.get(table, 0):
                         rows.setdefault(table, []).extend(row for row in found if isinstance(row, dict))
+                        num_rows += len(found)
                 case ["tail", int(tail), dict(known)] if tail <= header.tail:
                     state = known
         if reader.num_torn:

@@ -21,8 +21,9 @@ from tfdbg_arrow.spool.journal import Journal, JournalReader
 
 MAX_SILENCE_S = 600.0
 """How long a process of another machine may not have touched its journal and still be taken to be alive."""
-_LOCK_PATIENCE_S = 2.0
-"""Readers hold the lock of a dead run for a moment each."""
+_LOCK_PATIENCE_S = 30.0
+"""How long to wait for readers, who hold the lock of a dead run while they read what it left."""
+_LOCK_POLL_S = 0.02
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -49,7 +50,7 @@ class RunFiles:
         self._paths = paths
         self.names = Journal(paths.journal)
         try:
-            has_lock = _lock(self.names.descriptor, fcntl.LOCK_EX)
+            has_lock = _lock(self.names.descriptor, fcntl.LOCK_EX)  # a reader may hold it for a moment
             facts = {
                 "run_id": run_id,
                 "machine": _machine(),
@@ -117,19 +118,28 @@ def held_if_dead(journal: Path, *, to_change: bool, other_machines: bool = False
 
 def _take(descriptor: int, journal: Path, *, to_change: bool) -> bool:
     """Returns whether the lock could be had on a file that is still there."""
-    deadline = time.monotonic() + (_LOCK_PATIENCE_S if to_change else 0.0)
-    while True:
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    while to_change:
         try:
-            _lock(descriptor, fcntl.LOCK_EX if to_change else fcntl.LOCK_SH)
+            _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
         except BlockingIOError:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or not _is_readable(descriptor):
                 return False
-            time.sleep(0.02)
-            continue
-        try:
-            return os.path.samestat(os.fstat(descriptor), os.stat(journal))
-        except FileNotFoundError:
-            return False
+            time.sleep(_LOCK_POLL_S)
+    try:
+        return (to_change or _is_readable(descriptor)) and os.path.samestat(os.fstat(descriptor), os.stat(journal))
+    except FileNotFoundError:
+        return False
+
+
+def _is_readable(descriptor: int) -> bool:
+    """Takes a file's lock to read; returns False where another process holds it alone, which lives or recovers it."""
+    try:
+        _lock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _is_known_dead(descriptor: int, journal: Path) -> bool:
@@ -152,10 +162,10 @@ def _lock(descriptor: int, kind: int) -> bool:
     """Locks a file; returns False where the file system has no locks.
 
     Raises:
-        BlockingIOError: Another one has it.
+        BlockingIOError: Another one has it, and `kind` says not to wait.
     """
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind)
     except BlockingIOError:
         raise
     except OSError:

@@ -78,12 +78,14 @@ def _recover_run(logdir: Path, *, run_id: str, other_machines: bool) -> Recovere
 
 def _write(logdir: Path, paths: SpoolPaths, *, run_id: str) -> int:
     """Makes parts of what is in none; returns the number of events. One line of the manifest tells of all of it."""
+    if not paths.spool.exists():  # the process died before it recorded anything, or after all was in parts
+        return 0
     parts = PartWriter(logdir, run_id)
     parts.resume()
     manifest = logdir / manifest_path(run_id)
     progress = spool_progress(manifest.read_text("utf-8", errors="replace"), run_id=run_id, path=manifest)
     sealed = SealedRows(logdir, {table.name: parts.parts(table.name) for table in TABLES})
-    if progress.is_recovered or not paths.spool.exists() or sealed.has_ended():
+    if progress.is_recovered or sealed.has_ended():
         return 0
     found = recovered(paths, run_id=run_id, progress=progress, sealed=sealed)
     missing = [table.name for table in TABLES if not parts.parts(table.name) and table.name not in found.tables]
