@@ -4,7 +4,7 @@
 #
 #   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first, also as a page
 #   make test      linters, types, layers, the specification's freshness, and the tests
-#   make exhaustive  the tests that take long: every mode beside Debugger V2's
+#   make exhaustive  the tests that take long: every mode beside Debugger V2's, 1,000 kills of a recording
 #   make format    format the code
 #   make protos    compile the messages of Debugger V2 dumps
 #   make clean     remove what was built; `make distclean` also removes the virtual environment

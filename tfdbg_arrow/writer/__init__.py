@@ -11,6 +11,7 @@ data:
   `tensorflow_backend.py` with TensorFlow's own summary op.
 * `events.py` and `recorder.py`: the two ends of the spool, whose records are those of `tfdbg_arrow.spool`.
 * `sink`: from the spool to sealed Parquet parts; `remote` sends them to a URL.
+* `recover.py`: makes parts of what a killed process left in its spool.
 * `live_stop`: what is done about bad values while the program runs.
 
 `debugger_v2` imports and exports TensorFlow's own dumps.
