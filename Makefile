@@ -19,8 +19,8 @@ STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 DEMO_LOGDIR := build/demo
 
-# What the compiled part and the installed metadata are made of. The Python sources are not among them: the install
-# is editable.
+# What the compiled part and the installed metadata are made of. Of the Python sources only where they are: the install
+# is editable, and knows each module by its path.
 BUILD_SOURCES := pyproject.toml CMakeLists.txt tfdbg_arrow/_version.py \
 	$(wildcard $(addprefix tfdbg_arrow/writer/native/*,.cc .h .inc))
 # The requirements that the last goal installed into the environment: test.txt holds demo.txt, which holds build.txt.
@@ -29,7 +29,9 @@ TEST_REQUIREMENTS := $(DEMO_REQUIREMENTS) requirements/test.txt
 # The browser in which the viewer is tested: Debian's.
 CHROMIUM := /usr/bin/chromium
 
-.PHONY: demo test exhaustive lint format protos clean distclean
+MODULES := $(STAMPS)/modules
+
+.PHONY: FORCE demo test exhaustive lint format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -92,7 +94,10 @@ $(CHROMIUM):
 		echo "The viewer's tests in a browser need $@: apt-get install -y chromium, as root." >&2; \
 	fi
 
-$(STAMPS)/package: $(BUILD_SOURCES) | $(STAMPS)/demo
+$(MODULES): FORCE | $(STAMPS)/venv
+	@find tfdbg_arrow -name '*.py' | sort | cmp --quiet - $@ || find tfdbg_arrow -name '*.py' | sort > $@
+
+$(STAMPS)/package: $(BUILD_SOURCES) $(MODULES) | $(STAMPS)/demo
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
 	@$(BIN)/python -c 'import importlib.util as u, sys; u.find_spec("tfdbg_arrow.writer.native._core") or \
 		print("No native core was built (is there a C++17 compiler?): recording will be slower. To see why:\n" \

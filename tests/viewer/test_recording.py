@@ -21,7 +21,7 @@ from tfdbg_arrow.schema.logdir_layout import MARKER_NAME
 from .browser import chromium, watched_page
 from .serving import TOKEN, Served, serving
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 PROGRAM = """
     import select, sys, time
