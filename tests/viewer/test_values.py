@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,9 @@ def test_small_shapes(shape: tuple[int, ...], expected: object, tmp_path: Path) 
         ("string", encode_strings([b"a", b"\xff"]), ("a", "\\xff")),
         ("complex64", np.array([1 + 2j, -1j], "complex64").tobytes(), (1 + 2j, -1j)),
         ("variant", b"?", None),
-        ("float8_e5m2", b"??", None),
+        ("float8_e5m2", b"?\xfc", (1.75, -math.inf)),
+        ("float8_e4m3fnuz", b"\x40\x38", (1.0, 0.5)),
+        ("int4", b"??", None),
     ],
 )
 def test_elements_of_every_kind(dtype: str, value: bytes, elements: object, tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ def test_elements_of_every_kind(dtype: str, value: bytes, elements: object, tmp_
         assert found is not None
         assert found.rows == (None if elements is None else found.rows)
         assert elements is None or cells(found) == [((0,), elements)]
-        assert (read_histogram(logdir, 0, run_id="run-a") is None) == (dtype in ("string", "variant", "float8_e5m2"))
+        assert (read_histogram(logdir, 0, run_id="run-a") is None) == (dtype in ("string", "variant", "int4"))
 
 
 @pytest.mark.parametrize("at", [(2,), (0, 3), (0, 0, 0)])

@@ -82,6 +82,7 @@ def test_the_slider_jumps_anywhere_and_the_address_can_be_sent(browser: Browser,
         expect(page.get_by_role("heading", level=1)).to_contain_text(re.compile(r"1,001 to 1,0\d\d of 1,500"))
         page.reload()
         expect(slider).to_have_value("1000")
+        page.wait_for_selector("tbody[data-before='900']", state="attached")
         scroll(page, -400)
         expect(slider).not_to_have_value("1000")
         page.get_by_role("link", name="last").click()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.elements import Array, decode
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.history import texts
 from tfdbg_arrow.schema.dtypes import DTYPES
@@ -51,7 +50,7 @@ class TensorValues:
         num_columns: How many columns.
         first_row: The first row of the block.
         first_column: The first column of it.
-        rows: The block; None where the elements are neither text nor numbers of NumPy's dtypes or bfloat16.
+        rows: The block; None where the elements are neither text nor of DECODED_DTYPES.
     """
 
     dtype: str
@@ -135,7 +134,7 @@ def read_values(
 
 def read_array(
     logdir: Engine, event_index: int, *, run_id: str, max_bytes: int = MAX_BYTES
-) -> tuple[npt.NDArray[Any], int] | None:
+) -> tuple[Array, int] | None:
     """Returns the first elements of a recorded tensor in row-major order, and how many it has in all.
 
     Args:
@@ -145,7 +144,7 @@ def read_array(
         max_bytes: At most so many bytes of them.
 
     Returns:
-        None where its values were not kept, or are no numbers of NumPy's dtypes or bfloat16.
+        None where its values were not kept, or are not of DECODED_DTYPES.
     """
     kept = _kept(logdir, event_index, run_id=run_id)
     if kept is None or _ITEMSIZES.get(kept[0]) is None:
@@ -204,14 +203,5 @@ def _elements(value: bytes, dtype: str, *, first: int, size: int) -> list[object
     return None if found is None else found.tolist()
 
 
-def _array(value: bytes, dtype: str) -> npt.NDArray[Any] | None:
-    if dtype == "bfloat16":
-        # The upper half of a float32.
-        halves = np.frombuffer(value[: len(value) // 2 * 2], "<u2").astype("<u4") << 16
-        floats: npt.NDArray[np.float32] = halves.view("<f4")
-        return floats
-    try:
-        kind = np.dtype(dtype).newbyteorder("<")
-    except TypeError:
-        return None
-    return np.frombuffer(value[: len(value) // kind.itemsize * kind.itemsize], kind)
+def _array(value: bytes, dtype: str) -> Array | None:
+    return decode(np.frombuffer(value, np.uint8), dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,40 +12,11 @@ import pyarrow.compute as pc
 
 from tfdbg_arrow.query.diff.tolerance import MAX_RTOL, PRECISIONS, UNITS, Tolerance, precision_sql
 from tfdbg_arrow.query.diff.workspace import Workspace
+from tfdbg_arrow.query.elements import DECODED_DTYPES, Array, decode
 from tfdbg_arrow.query.logdir import Logdir
 
 _BATCH_BYTES = 32 * 2**20
 _BATCH_PAIRS = 50_000
-
-Array = npt.NDArray[np.generic]
-
-
-def _e4m3fn_table() -> npt.NDArray[np.float32]:
-    bits = np.arange(256)
-    exponent, mantissa = (bits >> 3) & 15, bits & 7
-    magnitude = np.where(exponent == 0, mantissa * 2.0**-9, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
-    magnitude[(bits & 127) == 127] = np.nan
-    return np.where(bits & 128, -magnitude, magnitude).astype(np.float32)
-
-
-_E4M3FN = _e4m3fn_table()
-_DECODERS: dict[str, Callable[[npt.NDArray[np.uint8]], Array]] = {
-    "bfloat16": lambda raw: (raw.view("<u2").astype(np.uint32) << 16).view(np.float32),
-    "float8_e5m2": lambda raw: (raw.astype(np.uint16) << 8).view(np.float16),
-    "float8_e4m3fn": lambda raw: _E4M3FN[raw],
-}
-_NUMPY_DTYPES = frozenset(
-    {"bool", "complex128", "complex64", "float16", "float32", "float64"}
-    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-)
-
-
-def decode(raw: npt.NDArray[np.uint8], dtype: str) -> Array | None:
-    """Returns the elements in a tensor's bytes, or None for a dtype that is not decoded."""
-    if dtype in _NUMPY_DTYPES:
-        return raw.view(np.dtype(dtype).newbyteorder("<"))
-    decoder = _DECODERS.get(dtype)
-    return None if decoder is None else decoder(raw)
 
 
 @dataclass(frozen=True)
@@ -125,7 +96,7 @@ def _batches(work: Workspace) -> Iterator[_Batch]:
     events = (
         "SELECT event_a, event_b, dtype_a, dtype_b FROM element_batch WHERE batch = ? AND more = ? ORDER BY event_a"
     )
-    names = ", ".join(f"'{name}'" for name in sorted((*_DECODERS, *_NUMPY_DTYPES)))
+    names = ", ".join(f"'{name}'" for name in sorted(DECODED_DTYPES))
     # One join a statement: equal shapes must not become what a planner joins by.
     work.execute(
         "CREATE OR REPLACE TABLE element_pair AS SELECT p.event_a, p.event_b, h.dtype, h.shape, h.size "
