@@ -12,14 +12,8 @@ import pyarrow.parquet as pq
 
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, arrow_schema, parquet_options, table
 from tfdbg_arrow.schema.declaration import Type
-from tfdbg_arrow.schema.logdir_layout import (
-    MARKER_NAME,
-    ManifestEntry,
-    add_line,
-    manifest_path,
-    marker_text,
-    part_path,
-)
+from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, manifest_path, marker_text, part_path
+from tfdbg_arrow.schema.manifest import ManifestEntry, add_line
 from tfdbg_arrow.writer.sink.digest import PartDigest
 
 START_NS = 1_700_000_000_000_000_000

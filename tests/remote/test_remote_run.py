@@ -12,7 +12,7 @@ import pytest
 
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
-from tfdbg_arrow.schema.logdir_layout import read_live_parts
+from tfdbg_arrow.schema.manifest import read_live_parts
 from tfdbg_arrow.writer.remote import run as remote_run
 from tfdbg_arrow.writer.remote.run import RemoteRun
 from tfdbg_arrow.writer.remote.transfer import Transfer, mark_remote

@@ -15,7 +15,8 @@ import pytest
 
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
 from tfdbg_arrow.schema.location import RemoteDirectory, RemoteLocation, parse_location
-from tfdbg_arrow.schema.logdir_layout import manifest_path, read_live_parts
+from tfdbg_arrow.schema.logdir_layout import manifest_path
+from tfdbg_arrow.schema.manifest import read_live_parts
 from tfdbg_arrow.writer.remote import transfer as transfer_module
 from tfdbg_arrow.writer.remote import uploader as uploader_module
 from tfdbg_arrow.writer.remote.settings import RemoteSettings

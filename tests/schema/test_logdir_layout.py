@@ -15,20 +15,22 @@ from hypothesis import strategies as st
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES
 from tfdbg_arrow.schema.logdir_layout import (
-    ManifestEntry,
-    add_line,
     check_run_id,
-    live_parts,
     make_run_id,
     manifest_path,
     marker_text,
     parse_marker,
     part_path,
+    spool_paths,
+)
+from tfdbg_arrow.schema.manifest import (
+    ManifestEntry,
+    add_line,
+    live_parts,
     read_live_parts,
     replace_line,
     resolve_part,
     run_ids,
-    spool_paths,
 )
 
 RUN_ID = "20261120T163000.123456-trainer-4242"

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.schema.logdir_layout import read_live_parts
+from tfdbg_arrow.schema.manifest import read_live_parts
 from tfdbg_arrow.spool.convert import EVENT_TABLES
 
 from .tables import rows

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from tfdbg_arrow.query.alert_rules.digests import COMPUTED
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.logdir_layout import manifest_path, part_number, read_live_parts
+from tfdbg_arrow.schema.logdir_layout import manifest_path, part_number
+from tfdbg_arrow.schema.manifest import read_live_parts
 from tfdbg_arrow.writer.sink.digest import PartDigest
 from tfdbg_arrow.writer.sink.norm_jumps import NormJumps
 from tfdbg_arrow.writer.sink.parts import PartWriter
@@ -171,7 +172,7 @@ def test_a_digest_goes_with_its_part_in_one_line_of_the_manifest(writer: PartWri
     part = writer.write("tensor_health", tensors(a_tensor(0)))
     writer.digest()
     assert live(tmp_path) == {"tensor_health": {1: 1}, "op_digest": {1: 1}}
-    writer.replace([part.path], {"tensor_health": tensors(a_tensor(0), a_tensor(1))})
+    writer.replace([part.path], {"tensor_health": [tensors(a_tensor(0), a_tensor(1))]})
     assert live(tmp_path) == {"tensor_health": {2: 2}, "op_digest": {}}
     line = json.loads((tmp_path / manifest_path("r")).read_text().splitlines()[-1])
     assert line["removed"] == [part.path, part.path.replace("tensor_health", "op_digest")]

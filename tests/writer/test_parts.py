@@ -14,7 +14,8 @@ import pytest
 
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.logdir_layout import manifest_path, read_live_parts
+from tfdbg_arrow.schema.logdir_layout import manifest_path
+from tfdbg_arrow.schema.manifest import read_live_parts
 from tfdbg_arrow.writer.sink import parts as parts_module
 from tfdbg_arrow.writer.sink import row_groups as row_groups_module
 from tfdbg_arrow.writer.sink.parts import PartWriter

@@ -17,7 +17,8 @@ import pytest
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.dtypes import dtype_itemsize
-from tfdbg_arrow.schema.logdir_layout import part_number, read_live_parts, spool_paths
+from tfdbg_arrow.schema.logdir_layout import part_number, spool_paths
+from tfdbg_arrow.schema.manifest import read_live_parts
 from tfdbg_arrow.spool import values as values_module
 from tfdbg_arrow.spool.batch import join_records
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind

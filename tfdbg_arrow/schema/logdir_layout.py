@@ -1,16 +1,15 @@
-"""Names and paths of a logdir, its marker and its manifests.
+"""Names and paths of a logdir, and its marker.
 
 All paths here are relative to the logdir and use `/`. Whatever is read from a logdir is
 untrusted: nothing here returns a path that leaves it.
 
-Source: spec/README.md, "Layout of a logdir" and "Manifest".
+Source: spec/README.md, "Layout of a logdir".
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
@@ -27,11 +26,8 @@ SPOOL_DIRECTORY = "spool"
 TEMPORARY_SUFFIX = ".tmp"
 """Suffix of a file that is still being written."""
 
-_INT64_LIMIT = 2**63
 _RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-_TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _PART_NAME = re.compile(r"part-([0-9]{6,18})\.parquet")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -61,7 +57,7 @@ def check_run_id(text: str, *, where: str) -> str:
     """
     if _RUN_ID.fullmatch(text) is None:
         raise LogdirError(
-            f"{where} gives the run id {_shown(text)}, expected at most 200 letters, digits, '.', '_' and '-', "
+            f"{where} gives the run id {shown(text)}, expected at most 200 letters, digits, '.', '_' and '-', "
             "a letter among them and a letter or digit first; the logdir is damaged or not tfdbg_arrow's."
         )
     return text
@@ -173,341 +169,15 @@ def parse_marker(text: str, *, path: str | PurePath) -> str:
             f"{path} is not JSON ({error}), expected {marker_text().strip()}; the logdir is damaged."
         ) from None
     if not isinstance(marker, dict) or marker.get("format") != FORMAT_NAME:
-        raise LogdirError(f"{path} holds {_shown(marker)}, expected {marker_text().strip()}; it marks no logdir.")
+        raise LogdirError(f"{path} holds {shown(marker)}, expected {marker_text().strip()}; it marks no logdir.")
     version = marker.get("format_version")
     if not isinstance(version, str):
-        raise LogdirError(f"{path} has the format_version {_shown(version)}, expected a text like {FORMAT_VERSION!r}.")
+        raise LogdirError(f"{path} has the format_version {shown(version)}, expected a text like {FORMAT_VERSION!r}.")
     check_format_version(version, path=path)
     return version
 
 
-@dataclass(frozen=True, kw_only=True)
-class ManifestEntry:
-    """One sealed part.
-
-    Attributes:
-        table: Name of the table; may be one that only a newer MINOR knows.
-        path: `<table>/run_id=<run id>/part-<number>.parquet`, relative to the logdir.
-        rows: Number of rows.
-        bytes: Size of the file in bytes.
-        sha256: Of the file's bytes, in lower-case hexadecimal.
-        min_event_index: Least event_index in it; None for a part without rows and a table without the column.
-        max_event_index: Greatest event_index in it; None as min_event_index.
-    """
-
-    table: str
-    path: str
-    rows: int
-    bytes: int
-    sha256: str
-    min_event_index: int | None = None
-    max_event_index: int | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """Returns the entry as the JSON object of a manifest, without `op`."""
-        return {
-            "table": self.table,
-            "path": self.path,
-            "rows": self.rows,
-            "bytes": self.bytes,
-            "sha256": self.sha256,
-            "min_event_index": self.min_event_index,
-            "max_event_index": self.max_event_index,
-        }
-
-    @classmethod
-    def from_json(cls, value: object, *, run_id: str, where: str) -> ManifestEntry:
-        """Reads the JSON object of a manifest; unknown keys are ignored.
-
-        Args:
-            value: The parsed JSON.
-            run_id: Run of the manifest; the path must belong to it.
-            where: File and line, for the message.
-
-        Raises:
-            LogdirError: A key is missing or its value is not one that a manifest of this run can hold.
-        """
-        fields = _object(value, where=where)
-        table_name, path = _text(fields, "table", where=where), _text(fields, "path", where=where)
-        if _TABLE_NAME.fullmatch(table_name) is None:
-            raise _damaged(where, f"has the table {_shown(table_name)}, expected a table's name")
-        _check_part_path(path, table_name=table_name, run_id=run_id, where=where)
-        sha256 = _text(fields, "sha256", where=where)
-        if _SHA256.fullmatch(sha256) is None:
-            raise _damaged(where, f"has the sha256 {_shown(sha256)}, expected 64 hexadecimal digits")
-        first, last = fields.get("min_event_index"), fields.get("max_event_index")
-        if (first is None) != (last is None):
-            raise _damaged(where, "has only one of min_event_index and max_event_index, expected both or neither")
-        entry = cls(
-            table=table_name,
-            path=path,
-            rows=_count(fields, "rows", where=where),
-            bytes=_count(fields, "bytes", where=where),
-            sha256=sha256,
-            min_event_index=None if first is None else _count(fields, "min_event_index", where=where),
-            max_event_index=None if last is None else _count(fields, "max_event_index", where=where),
-        )
-        if (
-            entry.min_event_index is not None
-            and entry.max_event_index is not None
-            and entry.min_event_index > entry.max_event_index
-        ):
-            raise _damaged(where, f"has event indexes from {first} to {last}, expected the least first")
-        return entry
-
-
-@dataclass(frozen=True, kw_only=True)
-class ManifestChange:
-    """One line of a manifest.
-
-    Attributes:
-        removed: Paths of the parts that hold from now on no more.
-        added: The parts that hold from now on.
-        where: File and line, for messages.
-        spool_upto: Up to where the spool is in parts by this line; None: it says nothing of it.
-        is_recovery: Whether this line made parts of all that a killed process left in its spool.
-        is_add: Whether it is a line of one part that takes no other's place.
-    """
-
-    removed: tuple[str, ...]
-    added: tuple[ManifestEntry, ...]
-    where: str
-    spool_upto: int | None = None
-    is_recovery: bool = False
-    is_add: bool = False
-
-
-def add_line(entry: ManifestEntry, *, spool_upto: int | None = None) -> str:
-    """Returns the manifest line, with its newline, for a part that was sealed.
-
-    Args:
-        entry: The part.
-        spool_upto: Up to where the spool is in the parts of its table now; None: the part is not from the spool.
-    """
-    return json.dumps({"op": "add", **entry.to_json(), **_upto(spool_upto)}) + "\n"
-
-
-def replace_line(
-    removed: Iterable[str],
-    *,
-    added: Iterable[ManifestEntry],
-    spool_upto: int | None = None,
-    is_recovery: bool = False,
-) -> str:
-    """Returns the manifest line, with its newline, for parts that take the place of others.
-
-    Args:
-        removed: Paths of the parts that hold from now on no more.
-        added: The parts that hold instead.
-        spool_upto: Up to which event index the spool is in the parts of events now; None: that does not change.
-        is_recovery: Whether all that a killed process left in its spool is in parts now.
-    """
-    line = {"op": "replace", "removed": list(removed), "added": [entry.to_json() for entry in added]}
-    return json.dumps({**line, **_upto(spool_upto), **({"is_recovery": True} if is_recovery else {})}) + "\n"
-
-
-def _upto(spool_upto: int | None) -> dict[str, int]:
-    return {} if spool_upto is None else {"spool_upto": spool_upto}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpoolProgress:
-    """What of a run's spool is in its parts.
-
-    Attributes:
-        by_table: For a table of events, the first event index that is not; for another, such an offset in the rows.
-        events: The first event index that is not, for all tables of events.
-        is_recovered: Whether all of it is, and the process that made it is dead.
-    """
-
-    by_table: Mapping[str, int]
-    events: int
-    is_recovered: bool
-
-
-def spool_progress(text: str, *, run_id: str, path: str | PurePath) -> SpoolProgress:
-    """Returns what a manifest tells of the spool; the arguments and errors are those of `live_parts`."""
-    by_table: dict[str, int] = {}
-    events, is_recovered = 0, False
-    for change in manifest_changes(text, run_id=run_id, path=path):
-        is_recovered = is_recovered or change.is_recovery
-        if change.spool_upto is None:
-            continue
-        if change.is_add:
-            table = change.added[0].table
-            by_table[table] = max(by_table.get(table, 0), change.spool_upto)
-        else:
-            events = max(events, change.spool_upto)
-    return SpoolProgress(by_table=by_table, events=events, is_recovered=is_recovered)
-
-
-def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[ManifestEntry, ...]:
-    """Returns the parts that hold by the end of a manifest: those added, less those replaced.
-
-    A last line that is cut off (the process was killed while it wrote) is ignored.
-
-    Args:
-        text: Content of the manifest.
-        run_id: Run of the manifest.
-        path: The manifest file, for the messages.
-
-    Returns:
-        The entries in the order in which they were added.
-
-    Raises:
-        LogdirError: A line is not one that a manifest of this run can hold.
-    """
-    live: dict[str, ManifestEntry] = {}
-    for change in manifest_changes(text, run_id=run_id, path=path):
-        for removed in change.removed:
-            if live.pop(removed, None) is None:
-                raise _damaged(change.where, f"removes {_shown(removed)}, expected the path of a part added before")
-        for entry in change.added:
-            if entry.path in live:
-                raise _damaged(change.where, f"adds {entry.path} a second time")
-            live[entry.path] = entry
-    return tuple(live.values())
-
-
-def whole_lines(content: bytes) -> bytes:
-    """Returns a manifest without a last line that was cut off.
-
-    A line is whole if it is JSON, with its newline or without: the process may have been killed just before that.
-    """
-    end = content.rfind(b"\n") + 1
-    try:
-        json.loads(content[end:])
-    except (ValueError, RecursionError):
-        return content[:end]
-    return content
-
-
-def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterator[ManifestChange]:
-    """Yields what the lines of a manifest say, in order; the arguments and errors are those of `live_parts`."""
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    for index, line in enumerate(lines):
-        where = f"{path}, line {index + 1},"
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            if index == len(lines) - 1:
-                return
-            raise _damaged(where, f"is not JSON ({error})") from None
-        yield _change(value, run_id=run_id, where=where)
-
-
-def read_live_parts(logdir: Path, *, run_id: str) -> tuple[ManifestEntry, ...]:
-    """Returns the parts of a run that hold now; none if the run has no manifest yet.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run.
-
-    Raises:
-        LogdirError: The run id or the manifest is not valid, or the manifest cannot be read.
-    """
-    path = logdir / manifest_path(check_run_id(run_id, where=str(logdir)))
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return ()
-    except OSError as error:
-        raise LogdirError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
-    return live_parts(content.decode("utf-8", errors="replace"), run_id=run_id, path=path)
-
-
-def run_ids(logdir: Path) -> tuple[str, ...]:
-    """Returns the runs that have a manifest, oldest first.
-
-    Files in the manifest directory that no run can have are left out.
-    """
-    names = (path.name.removesuffix(".jsonl") for path in (logdir / MANIFEST_DIRECTORY).glob("*.jsonl"))
-    return tuple(sorted(name for name in names if _RUN_ID.fullmatch(name)))
-
-
-def resolve_part(logdir: Path, entry: ManifestEntry) -> Path:
-    """Returns where a part lies, symbolic links followed.
-
-    Raises:
-        LogdirError: A symbolic link leads out of the logdir.
-    """
-    root = logdir.resolve()
-    resolved = (root / entry.path).resolve()
-    if not resolved.is_relative_to(root):
-        raise LogdirError(
-            f"{logdir / entry.path} leads by a symbolic link to {resolved}, expected a file inside {root}; "
-            "copy the file there if you trust it."
-        )
-    return resolved
-
-
-def _change(value: object, *, run_id: str, where: str) -> ManifestChange:
-    fields = _object(value, where=where)
-    op = fields.get("op")
-    removed: list[str] = []
-    added: list[object] = []
-    if op == "add":
-        added = [fields]
-    elif op == "replace":
-        for path in _list(fields, "removed", where=where):
-            if not isinstance(path, str):
-                raise _damaged(where, f"removes {_shown(path)}, expected the path of a part added before")
-            removed.append(path)
-        added = _list(fields, "added", where=where)
-    else:
-        raise _damaged(where, f"has the op {_shown(op)}, expected 'add' or 'replace'")
-    entries = tuple(ManifestEntry.from_json(item, run_id=run_id, where=where) for item in added)
-    return ManifestChange(
-        removed=tuple(removed),
-        added=entries,
-        where=where,
-        spool_upto=None if fields.get("spool_upto") is None else _count(fields, "spool_upto", where=where),
-        is_recovery=fields.get("is_recovery") is True,
-        is_add=op == "add",
-    )
-
-
-def _check_part_path(path: str, *, table_name: str, run_id: str, where: str) -> None:
-    directory, _, name = path.rpartition("/")
-    expected = part_directory(table_name, run_id=run_id)
-    if directory != expected or _PART_NAME.fullmatch(name) is None:
-        raise _damaged(where, f"has the path {_shown(path)}, expected {expected}/part-<number>.parquet")
-
-
-def _object(value: object, *, where: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise _damaged(where, f"holds {_shown(value)}, expected a JSON object")
-    return value
-
-
-def _text(fields: dict[str, object], key: str, *, where: str) -> str:
-    value = fields.get(key)
-    if not isinstance(value, str):
-        raise _damaged(where, f"has the {key} {_shown(value)}, expected a text")
-    return value
-
-
-def _count(fields: dict[str, object], key: str, *, where: str) -> int:
-    value = fields.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _INT64_LIMIT:
-        raise _damaged(where, f"has {key} = {_shown(value)}, expected a whole number from 0 to 2**63 - 1")
-    return value
-
-
-def _list(fields: dict[str, object], key: str, *, where: str) -> list[object]:
-    value = fields.get(key)
-    if not isinstance(value, list):
-        raise _damaged(where, f"has {key} = {_shown(value)}, expected a list")
-    return value
-
-
-def _damaged(where: str, what: str) -> LogdirError:
-    return LogdirError(f"{where} {what}; the manifest is damaged: restore it, or remove this run from the logdir.")
-
-
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Returns a value as it can stand in a message: short, on one line."""
     text = repr(value)
     return text if len(text) <= 80 else text[:80] + "…"

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.logdir_layout import ManifestEntry, SpoolPaths, SpoolProgress, resolve_part
+from tfdbg_arrow.schema.logdir_layout import SpoolPaths
+from tfdbg_arrow.schema.manifest import ManifestEntry, SpoolProgress, resolve_part
 from tfdbg_arrow.spool.batch import Batch, join_records, num_whole, pick
 from tfdbg_arrow.spool.black_box import BlackBox
 from tfdbg_arrow.spool.call_join import CallJoin

@@ -30,7 +30,8 @@ from tfdbg_arrow.errors import (
 )
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import parse_location
-from tfdbg_arrow.schema.logdir_layout import manifest_path, part_directory, read_live_parts
+from tfdbg_arrow.schema.logdir_layout import manifest_path, part_directory
+from tfdbg_arrow.schema.manifest import read_live_parts
 from tfdbg_arrow.writer import dump_api, session
 from tfdbg_arrow.writer.backend import native_core
 from tfdbg_arrow.writer.program import Program, ProgramAborted, check_program, run_program

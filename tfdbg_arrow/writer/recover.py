@@ -9,13 +9,8 @@ from tfdbg_arrow.errors import LogdirError, TfdbgArrowError
 from tfdbg_arrow.schema import TABLES, arrow_schema
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_check import check_logdir
-from tfdbg_arrow.schema.logdir_layout import (
-    SpoolPaths,
-    manifest_path,
-    spool_paths,
-    spool_progress,
-    spooled_run_ids,
-)
+from tfdbg_arrow.schema.logdir_layout import SpoolPaths, manifest_path, spool_paths, spooled_run_ids
+from tfdbg_arrow.schema.manifest import spool_progress
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
 from tfdbg_arrow.spool.run_files import held_if_dead
 from tfdbg_arrow.writer.sink.parts import PartWriter

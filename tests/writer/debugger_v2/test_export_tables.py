@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.logdir_layout import ManifestEntry, add_line, manifest_path, part_path, replace_line
+from tfdbg_arrow.schema.logdir_layout import manifest_path, part_path
+from tfdbg_arrow.schema.manifest import ManifestEntry, add_line, replace_line
 from tfdbg_arrow.writer.debugger_v2 import export_tables
 from tfdbg_arrow.writer.debugger_v2.export_tables import PartGoneError, RunTables, to_rows
 

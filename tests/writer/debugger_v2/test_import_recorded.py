@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.query import first_nonfinite, open_logdir
-from tfdbg_arrow.schema.logdir_layout import run_ids
+from tfdbg_arrow.schema.manifest import run_ids
 from tfdbg_arrow.writer.debugger_v2.importer import import_dump
 from tfdbg_arrow.writer.debugger_v2.native_scan import NativeScanner
 from tfdbg_arrow.writer.debugger_v2.scan import PythonScanner, Scan

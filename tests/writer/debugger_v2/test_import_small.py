@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tfdbg_arrow.errors import DumpError, LogdirError
 from tfdbg_arrow.query import first_nonfinite, open_logdir
-from tfdbg_arrow.schema.logdir_layout import run_ids
+from tfdbg_arrow.schema.manifest import run_ids
 from tfdbg_arrow.schema.strings import decode_strings
 from tfdbg_arrow.writer.debugger_v2.importer import import_dump
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode

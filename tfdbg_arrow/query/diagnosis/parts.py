@@ -9,14 +9,8 @@ from pathlib import Path
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query.diagnosis.findings import Finding
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.logdir_layout import (
-    MANIFEST_DIRECTORY,
-    ManifestEntry,
-    is_part_name,
-    read_live_parts,
-    resolve_part,
-    run_ids,
-)
+from tfdbg_arrow.schema.logdir_layout import MANIFEST_DIRECTORY, is_part_name
+from tfdbg_arrow.schema.manifest import ManifestEntry, read_live_parts, resolve_part, run_ids
 
 _MAX_NAMED = 3
 

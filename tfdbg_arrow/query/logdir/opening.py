@@ -9,12 +9,8 @@ from pathlib import Path
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_check import check_logdir
-from tfdbg_arrow.schema.logdir_layout import (
-    MANIFEST_DIRECTORY,
-    check_run_id,
-    read_live_parts,
-    run_ids,
-)
+from tfdbg_arrow.schema.logdir_layout import MANIFEST_DIRECTORY, check_run_id
+from tfdbg_arrow.schema.manifest import read_live_parts, run_ids
 
 
 class LinkCheck:

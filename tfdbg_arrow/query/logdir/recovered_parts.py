@@ -15,16 +15,8 @@ import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
-from tfdbg_arrow.schema.logdir_layout import (
-    ManifestEntry,
-    SpoolPaths,
-    live_parts,
-    manifest_path,
-    part_path,
-    spool_paths,
-    spool_progress,
-    spooled_run_ids,
-)
+from tfdbg_arrow.schema.logdir_layout import SpoolPaths, manifest_path, part_path, spool_paths, spooled_run_ids
+from tfdbg_arrow.schema.manifest import ManifestEntry, live_parts, spool_progress
 from tfdbg_arrow.spool.metadata_table import metadata_table
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
 from tfdbg_arrow.spool.run_files import held_if_dead

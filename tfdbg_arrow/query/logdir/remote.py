@@ -28,9 +28,9 @@ from tfdbg_arrow.schema.logdir_layout import (
     check_run_id,
     is_part_name,
     is_run_id,
-    live_parts,
     parse_marker,
 )
+from tfdbg_arrow.schema.manifest import live_parts
 
 CACHE_VARIABLE = "TFDBG_ARROW_CACHE_DIR"
 MAX_CACHE_BYTES = 8 << 30

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, DumpError, LogdirError, SettingError
 from tfdbg_arrow.schema.logdir_check import check_logdir
-from tfdbg_arrow.schema.logdir_layout import run_ids
+from tfdbg_arrow.schema.manifest import run_ids
 from tfdbg_arrow.writer.debugger_v2.export_files import DumpFiles, check_dump, file_prefix
 from tfdbg_arrow.writer.debugger_v2.export_imported import IMPORTED_BACKEND, ImportedRunWriter, imported_files
 from tfdbg_arrow.writer.debugger_v2.export_recorded import PROGRESS_TABLES, LeftOut, RecordedRunWriter

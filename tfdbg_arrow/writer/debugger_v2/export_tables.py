@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.logdir_layout import read_live_parts, resolve_part
+from tfdbg_arrow.schema.manifest import read_live_parts, resolve_part
 
 HELD_BYTES = 128 * 2**20
 """Of the row groups read by key, so many bytes stay in memory; always the last one read."""

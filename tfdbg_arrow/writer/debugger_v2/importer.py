@@ -29,14 +29,8 @@ from google.protobuf.message import DecodeError
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.errors import DumpError, LogdirError, TfdbgArrowError
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, arrow_schema
-from tfdbg_arrow.schema.logdir_layout import (
-    MANIFEST_DIRECTORY,
-    make_run_id,
-    manifest_path,
-    part_directory,
-    read_live_parts,
-    resolve_part,
-)
+from tfdbg_arrow.schema.logdir_layout import MANIFEST_DIRECTORY, make_run_id, manifest_path, part_directory
+from tfdbg_arrow.schema.manifest import read_live_parts, resolve_part
 from tfdbg_arrow.spool.metadata_table import metadata_table
 from tfdbg_arrow.writer.debugger_v2.definitions import Definitions, wall_time_ns
 from tfdbg_arrow.writer.debugger_v2.events import EventImporter

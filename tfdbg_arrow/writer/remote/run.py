@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tfdbg_arrow.schema.logdir_layout import ManifestEntry, add_line
+from tfdbg_arrow.schema.manifest import ManifestEntry, add_line
 from tfdbg_arrow.spool.convert import EVENT_TABLES
 from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema.location import RemoteDirectory
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, ManifestEntry, manifest_path, marker_text, parse_marker
+from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, manifest_path, marker_text, parse_marker
+from tfdbg_arrow.schema.manifest import ManifestEntry
 from tfdbg_arrow.writer.remote.run import RemoteRun
 
 _PUBLISH_S = 5.0

@@ -17,16 +17,13 @@ from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import RemoteDirectory, described, is_final
 from tfdbg_arrow.schema.logdir_layout import (
     MARKER_NAME,
-    ManifestEntry,
     is_part_name,
-    live_parts,
-    manifest_changes,
     manifest_path,
     parse_marker,
     part_directory,
-    run_ids,
     spool_paths,
 )
+from tfdbg_arrow.schema.manifest import ManifestEntry, live_parts, manifest_changes, run_ids
 from tfdbg_arrow.writer.recover import recover
 from tfdbg_arrow.writer.remote.locking import locked_directory
 from tfdbg_arrow.writer.remote.run import RemoteRun

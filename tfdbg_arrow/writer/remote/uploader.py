@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.schema.location import described, is_final, reason_of
-from tfdbg_arrow.schema.logdir_layout import ManifestEntry
+from tfdbg_arrow.schema.manifest import ManifestEntry
 from tfdbg_arrow.writer.remote.locking import lock_directory
 from tfdbg_arrow.writer.remote.run import RemoteRun
 from tfdbg_arrow.writer.remote.settings import RemoteSettings

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tfdbg_arrow.schema.logdir_layout import ManifestEntry
+from tfdbg_arrow.schema.manifest import ManifestEntry
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.writer.sink.budget import Budget
 from tfdbg_arrow.writer.sink.parts import PartWriter

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tfdbg_arrow.schema.logdir_layout import ManifestEntry
+from tfdbg_arrow.schema.manifest import ManifestEntry
 from tfdbg_arrow.spool.batch import Batch, pick
 from tfdbg_arrow.spool.convert import EVENT_TABLES
 from tfdbg_arrow.spool.records import Kind

@@ -22,17 +22,19 @@ from tfdbg_arrow.schema import ROW_GROUP_ROWS, TABLES, arrow_schema, parquet_opt
 from tfdbg_arrow.schema.logdir_layout import (
     SPOOL_DIRECTORY,
     TEMPORARY_SUFFIX,
-    ManifestEntry,
-    add_line,
     is_part_name,
-    live_parts,
-    manifest_changes,
     manifest_path,
     part_directory,
     part_number,
     part_path,
-    replace_line,
     temporary_path,
+)
+from tfdbg_arrow.schema.manifest import (
+    ManifestEntry,
+    add_line,
+    live_parts,
+    manifest_changes,
+    replace_line,
     whole_lines,
 )
 from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE, DIGESTED_TABLE, PartDigest

@@ -11,9 +11,7 @@ import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import ROW_GROUP_ROWS
-from tfdbg_arrow.schema.logdir_layout import (
-    ManifestEntry,
-)
+from tfdbg_arrow.schema.manifest import ManifestEntry
 
 _ROW_GROUP_BYTES = 64 * 2**20
 """Arrow bytes at which a row group is closed early, so that merging large values takes bounded memory."""
