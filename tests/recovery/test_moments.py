@@ -72,7 +72,7 @@ def test_a_kill_between_any_two_operations_of_the_sink_loses_and_doubles_nothing
         recorder.call()
         if number == 20:
             monkeypatch.setattr(parts_module.os, "rename", noting(os.rename))
-            monkeypatch.setattr(recorder.sink._parts, "_append_line", noting(recorder.sink._parts._append_line))
+            monkeypatch.setattr(recorder.sink._parts._manifest, "append", noting(recorder.sink._parts._manifest.append))
             monkeypatch.setattr(recorder.sink._spool_use, "release", noting(recorder.sink._spool_use.release))
             monkeypatch.setattr(recorder.files.rows, "release", noting(recorder.files.rows.release))
         if number in (40, 90, 199):

@@ -1,4 +1,4 @@
-"""Parts: each written whole or not at all, told of in the manifest, merged into few large ones.
+"""The parts of a run: told of in the manifest, merged into few large ones.
 
 Source: spec/README.md, "Layout of a logdir" and "Manifest".
 """
@@ -6,19 +6,15 @@ Source: spec/README.md, "Layout of a logdir" and "Manifest".
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.schema import ROW_GROUP_ROWS, TABLES, arrow_schema, parquet_options
+from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_layout import (
     SPOOL_DIRECTORY,
     TEMPORARY_SUFFIX,
@@ -26,8 +22,6 @@ from tfdbg_arrow.schema.logdir_layout import (
     manifest_path,
     part_directory,
     part_number,
-    part_path,
-    temporary_path,
 )
 from tfdbg_arrow.schema.manifest import (
     ManifestEntry,
@@ -35,9 +29,10 @@ from tfdbg_arrow.schema.manifest import (
     live_parts,
     manifest_changes,
     replace_line,
-    whole_lines,
 )
 from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE, DIGESTED_TABLE, PartDigest
+from tfdbg_arrow.writer.sink.manifest_file import ManifestFile
+from tfdbg_arrow.writer.sink.part_file import seal_part
 from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_row_groups
 
 TARGET_ROWS = 5_000_000
@@ -84,8 +79,7 @@ class PartWriter:
         self._logdir, self._run_id = logdir, run_id
         self._target_rows, self._target_bytes, self._merge_parts = target_rows, target_bytes, merge_parts
         self._on_change = on_change
-        self._manifest = logdir / manifest_path(run_id)
-        self._manifest_size = 0
+        self._manifest = ManifestFile(logdir / manifest_path(run_id))
         self._parts: dict[str, list[_Part]] = {}
         self._next_number: dict[str, int] = {}
 
@@ -95,10 +89,7 @@ class PartWriter:
         Raises:
             OSError: It cannot be made, or exists already.
         """
-        self._manifest.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._manifest, "xb") as file:
-            os.fsync(file.fileno())
-        _sync_directory(self._manifest.parent)
+        self._manifest.create()
 
     def resume(self) -> None:
         """Goes on with a run whose process died: after the last whole line of its manifest, which is made if missing.
@@ -109,24 +100,20 @@ class PartWriter:
             OSError: Something cannot be read or removed.
             LogdirError: The manifest is damaged.
         """
-        if not self._manifest.exists():
+        if not self._manifest.path.exists():
             if any((self._logdir / part_directory(t.name, run_id=self._run_id)).exists() for t in TABLES):
                 raise LogdirError(
-                    f"{self._manifest} is missing, and the run {self._run_id} has parts: restore it from where the "
-                    "recording was made"
+                    f"{self._manifest.path} is missing, and the run {self._run_id} has parts: restore it from where "
+                    "the recording was made"
                 )
             self.start()
-        content = self._manifest.read_bytes()
-        self._manifest_size = len(whole_lines(content))
-        if self._manifest_size and not content[: self._manifest_size].endswith(b"\n"):
-            self._append_line(b"\n")
-        text = content[: self._manifest_size].decode("utf-8", errors="replace")
+        text = self._manifest.resume()
         named = {
             entry.path
-            for change in manifest_changes(text, run_id=self._run_id, path=self._manifest)
+            for change in manifest_changes(text, run_id=self._run_id, path=self._manifest.path)
             for entry in change.added
         }
-        for entry in live_parts(text, run_id=self._run_id, path=self._manifest):
+        for entry in live_parts(text, run_id=self._run_id, path=self._manifest.path):
             self._parts.setdefault(entry.table, []).append(_Part(entry=entry, level=_LARGE))
         kept = {part.entry.path for parts in self._parts.values() for part in parts}
         for table in TABLES:
@@ -353,76 +340,23 @@ class PartWriter:
         max_bytes: int | None = None,
         digest: PartDigest | None = None,
     ) -> ManifestEntry:
-        """Writes and renames a part; the manifest does not tell of it yet.
-
-        Args:
-            table: Name of the table.
-            data: The rows.
-            number: The part's number; None: the table's next one.
-            max_bytes: The part ends with the piece that fills it so far.
-            digest: Takes the rows too.
-        """
+        """Writes a part, the table's next one unless it has a number; the manifest does not tell of it yet."""
         if number is None:
             number = self._next_number.get(table, 0)
         self._next_number[table] = max(number + 1, self._next_number.get(table, 0))
-        name = part_path(table, run_id=self._run_id, number=number)
-        path = self._logdir / name
-        temporary = self._logdir / temporary_path(table, run_id=self._run_id, number=number)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.parent.mkdir(exist_ok=True)
-        rows = 0
-        events = _EventRange()
-        try:
-            with _HashingFile(temporary) as file:
-                with pq.ParquetWriter(file, arrow_schema(table), **parquet_options(table)) as writer:
-                    for piece in data:
-                        writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
-                        rows += piece.num_rows
-                        events.add(piece)
-                        if digest is not None:
-                            digest.add(piece)
-                        if max_bytes is not None and file.size >= max_bytes:
-                            break
-                file.sync()
-            os.rename(temporary, path)
-            _sync_directory(path.parent)
-        except BaseException:
-            for leftover in (temporary, path):
-                with contextlib.suppress(OSError):
-                    os.unlink(leftover)
-            raise
-        return ManifestEntry(
-            table=table,
-            path=name,
-            rows=rows,
-            bytes=file.size,
-            sha256=file.sha256,
-            min_event_index=events.first,
-            max_event_index=events.last,
+        on_piece = None if digest is None else digest.add
+        return seal_part(
+            self._logdir, table, data, run_id=self._run_id, number=number, max_bytes=max_bytes, on_piece=on_piece
         )
 
     def _publish(self, removed: Sequence[str], entries: Sequence[ManifestEntry], line: str) -> None:
         try:
-            self._append_line(line.encode())
+            self._manifest.append(line)
         except BaseException:
             self._discard(entries)
             raise
         if self._on_change is not None:
             self._on_change(removed, entries)
-
-    def _append_line(self, line: bytes) -> None:
-        with open(self._manifest, "r+b") as file:
-            try:
-                file.truncate(self._manifest_size)  # what a failed append left
-                file.seek(self._manifest_size)
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    file.truncate(self._manifest_size)
-                raise
-        self._manifest_size += len(line)
 
     def _discard(self, entries: Iterable[ManifestEntry]) -> None:
         """Removes parts of which the manifest never told: a reader by path alone would count their rows twice."""
@@ -434,69 +368,5 @@ class PartWriter:
                 os.unlink(self._logdir / path)
 
 
-class _HashingFile:
-    """A new file that knows the SHA-256 of what was written to it."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
-        self._hash = hashlib.sha256()
-        self.size = 0
-        self.closed = False
-
-    def write(self, data: bytes) -> int:
-        view = memoryview(data).cast("B")
-        self._hash.update(view)
-        done = 0
-        while done < len(view):
-            done += self._file.write(view[done:])
-        self.size += done
-        return done
-
-    def flush(self) -> None:
-        """Does nothing: the file is not buffered."""
-
-    def sync(self) -> None:
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
-        self.closed = True
-
-    def __enter__(self) -> _HashingFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
-
-
-class _EventRange:
-    """The least and the greatest event_index seen; None where there was none."""
-
-    def __init__(self) -> None:
-        self.first: int | None = None
-        self.last: int | None = None
-
-    def add(self, data: pa.Table) -> None:
-        if "event_index" not in data.schema.names or data.num_rows == 0:
-            return
-        found = pc.min_max(data["event_index"]).as_py()
-        self.first = found["min"] if self.first is None else min(self.first, found["min"])
-        self.last = found["max"] if self.last is None else max(self.last, found["max"])
-
-
 def _names_in(directory: Path) -> list[str]:
     return os.listdir(directory) if directory.is_dir() else []
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,76 @@
+"""The manifest as a file: a line is there whole or not at all.
+
+Source: spec/README.md, "Manifest".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from tfdbg_arrow.schema.manifest import whole_lines
+
+
+class ManifestFile:
+    """Appends lines to the manifest of one run. Not thread-safe: its caller serialises.
+
+    Args:
+        path: Where it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._size = 0
+
+    def create(self) -> None:
+        """Makes it, empty.
+
+        Raises:
+            OSError: It cannot be made, or exists already.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "xb") as file:
+            os.fsync(file.fileno())
+        sync_directory(self.path.parent)
+
+    def resume(self) -> str:
+        """Goes on after the last whole line that a dead process left; returns the text up to there.
+
+        Raises:
+            OSError: It cannot be read or written.
+        """
+        content = self.path.read_bytes()
+        self._size = len(whole_lines(content))
+        if self._size and not content[: self._size].endswith(b"\n"):
+            self.append("\n")
+        return content[: self._size].decode("utf-8", errors="replace")
+
+    def append(self, line: str) -> None:
+        """Appends a line, which ends with a newline.
+
+        Raises:
+            OSError: It cannot be written; then readers see nothing of it.
+        """
+        data = line.encode()
+        with open(self.path, "r+b") as file:
+            try:
+                file.truncate(self._size)  # what a failed append left
+                file.seek(self._size)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    file.truncate(self._size)
+                raise
+        self._size += len(data)
+
+
+def sync_directory(path: Path) -> None:
+    """Brings the names in a directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,142 @@
+"""A part's file: written under a temporary name, on disk, then renamed.
+
+Source: spec/README.md, "Layout of a logdir".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
+from tfdbg_arrow.schema.logdir_layout import part_path, temporary_path
+from tfdbg_arrow.schema.manifest import ManifestEntry
+from tfdbg_arrow.writer.sink.manifest_file import sync_directory
+
+
+def seal_part(
+    logdir: Path,
+    table: str,
+    data: Iterable[pa.Table],
+    *,
+    run_id: str,
+    number: int,
+    max_bytes: int | None = None,
+    on_piece: Callable[[pa.Table], None] | None = None,
+) -> ManifestEntry:
+    """Writes and renames a part; the manifest does not tell of it yet.
+
+    Args:
+        logdir: The logdir.
+        table: Name of the table.
+        data: The rows.
+        run_id: The run.
+        number: The part's number.
+        max_bytes: The part ends with the piece that fills it so far.
+        on_piece: Takes the rows too.
+
+    Returns:
+        What the manifest is to say of it.
+
+    Raises:
+        OSError: It cannot be written; then nothing is left of it.
+    """
+    name = part_path(table, run_id=run_id, number=number)
+    path = logdir / name
+    temporary = logdir / temporary_path(table, run_id=run_id, number=number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary.parent.mkdir(exist_ok=True)
+    rows = 0
+    events = _EventRange()
+    try:
+        with _HashingFile(temporary) as file:
+            with pq.ParquetWriter(file, arrow_schema(table), **parquet_options(table)) as writer:
+                for piece in data:
+                    writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
+                    rows += piece.num_rows
+                    events.add(piece)
+                    if on_piece is not None:
+                        on_piece(piece)
+                    if max_bytes is not None and file.size >= max_bytes:
+                        break
+            file.sync()
+        os.rename(temporary, path)
+        sync_directory(path.parent)
+    except BaseException:
+        for leftover in (temporary, path):
+            with contextlib.suppress(OSError):
+                os.unlink(leftover)
+        raise
+    return ManifestEntry(
+        table=table,
+        path=name,
+        rows=rows,
+        bytes=file.size,
+        sha256=file.sha256,
+        min_event_index=events.first,
+        max_event_index=events.last,
+    )
+
+
+class _HashingFile:
+    """A new file that knows the SHA-256 of what was written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._hash = hashlib.sha256()
+        self.size = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        done = 0
+        while done < len(view):
+            done += self._file.write(view[done:])
+        self.size += done
+        return done
+
+    def flush(self) -> None:
+        """Does nothing: the file is not buffered."""
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+        self.closed = True
+
+    def __enter__(self) -> _HashingFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+
+class _EventRange:
+    """The least and the greatest event_index seen; None where there was none."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self.last: int | None = None
+
+    def add(self, data: pa.Table) -> None:
+        if "event_index" not in data.schema.names or data.num_rows == 0:
+            return
+        found = pc.min_max(data["event_index"]).as_py()
+        self.first = found["min"] if self.first is None else min(self.first, found["min"])
+        self.last = found["max"] if self.last is None else max(self.last, found["max"])
