@@ -16,7 +16,7 @@ from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.logdir_layout import manifest_path
 from tfdbg_arrow.schema.manifest import read_live_parts
-from tfdbg_arrow.writer.sink import parts as parts_module
+from tfdbg_arrow.writer.sink import part_file
 from tfdbg_arrow.writer.sink import row_groups as row_groups_module
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
@@ -156,7 +156,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(parts_module.os, name, failing)
+    monkeypatch.setattr(os, name, failing)
 
 
 @pytest.mark.parametrize(("name", "number"), [("fsync", 1), ("fsync", 2), ("fsync", 3), ("rename", 1)])
@@ -208,7 +208,7 @@ def test_a_manifest_line_cut_off_by_a_failure_is_removed_before_the_next(writer:
 
 
 def test_large_row_groups_are_split_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts_module, "ROW_GROUP_ROWS", 8)
+    monkeypatch.setattr(part_file, "ROW_GROUP_ROWS", 8)
     monkeypatch.setattr(row_groups_module, "ROW_GROUP_ROWS", 8)
     monkeypatch.setattr(row_groups_module, "_ROW_GROUP_BYTES", 200)
     writer = PartWriter(tmp_path, "r")
