@@ -295,7 +295,7 @@ def test_what_is_read_of_many_runs_is_enough(
         wholes = {
             limit: logdir.alerts(limit=limit, parameters=parameters) for limit in ((100,) if digested else (0, 2, 100))
         }
-        monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE", 0)
+        monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE_BYTES", 0)
         monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._MAX_RUNS", 7)
         monkeypatch.setattr("tfdbg_arrow.query.alert_rules.digests._BATCH_BYTES", 20_000)
         for limit, whole in wholes.items():
@@ -355,14 +355,14 @@ def test_written_digests_and_computed_ones_give_the_same_alerts(programs: list[l
             run.write(Path(directory), parts=parts, digested=digested)
         with open_logdir(directory) as logdir:
             whole = logdir.alerts(limit=1000)
-            patch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE", 0)
+            patch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE_BYTES", 0)
             scanned = logdir.alerts(limit=1000)
             assert scanned.num_found == whole.num_found
             assert findings(scanned) == findings(whole)
 
 
 def test_a_run_that_went_on_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE", 0)
+    monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE_BYTES", 0)
     with open_logdir(write(series("Log", [CLEAN] * 3), tmp_path)) as logdir:
         assert logdir.alerts().alerts == ()
         shutil.rmtree(tmp_path / "tensor_health")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfdbg_arrow.query.logdir.public_views import public_views
 from tfdbg_arrow.schema.logdir_layout import part_number
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ _WRITTEN = (
 )
 """What op_digest has, for some parts."""
 _EXTREMES = f"""\
+WITH graph_op AS (
+    SELECT DISTINCT run_id, graph_id, op_name, op_type FROM derived.digest WHERE graph_id IS NOT NULL
+),
+gradient AS (
+{{gradient_op}}
+)
 SELECT
     {", ".join(f"d.{name}" for name in _OUTPUT)},
     {", ".join(f"{merged}(d.{name}) AS {name}" for name, (_, merged) in DIGEST.items() if name != "max_norm_jump")},
@@ -86,9 +93,12 @@ SELECT
     END) AS max_share_of_range,
     bool_or(g.op_name IS NOT NULL) AS is_gradient
 FROM derived.digest AS d
-LEFT JOIN gradient_op AS g ON g.run_id = d.run_id AND g.graph_id = d.graph_id AND g.op_name = d.op_name
+LEFT JOIN gradient AS g ON g.run_id = d.run_id AND g.graph_id = d.graph_id AND g.op_name = d.op_name
 GROUP BY {", ".join(f"d.{name}" for name in _OUTPUT)}"""
-"""One row is an op output in its whole run. A jump is known where one digest tells of all its tensors."""
+"""One row is an op output in its whole run. A jump is known where one digest tells of all its tensors.
+
+`gradient_op` is what the view of that name selects, here from the ops of the digests: the ops of graphs are many more.
+"""
 _UPDATES = """\
 WITH input AS MATERIALIZED (
     SELECT run_id, graph_id, op_name, input_index, source_op_name, source_output_slot
@@ -114,12 +124,12 @@ JOIN derived.op_extremes AS r
     AND r.op_type = 'ReadVariableOp'
 WHERE w.op_type IN ('AssignAddVariableOp', 'AssignSubVariableOp')"""
 """One row is a value that is added to a variable in a graph (u), and a recorded read of that variable there (v)."""
-_DERIVED = {"op_extremes": _EXTREMES, "weight_update": _UPDATES}
+_DERIVED = ("op_extremes", "weight_update")
 _BATCH = 100
 _BATCH_BYTES = 64_000_000
 """Runs of which tensors are read at a time, and about the bytes of their parts: it bounds the memory, which grows with
 outputs."""
-_LARGE_BATCH = 500
+_LARGE_BATCH = 1000
 """Runs of which digests are read at a time."""
 _Parts = tuple[str, ...]
 
@@ -135,6 +145,9 @@ class OpDigests:
 
     def __init__(self, logdir: Logdir) -> None:
         self._logdir = logdir
+        views = {view.name: view.select for view in public_views()}
+        extremes = _EXTREMES.format(gradient_op=views["gradient_op"])
+        self._selects = dict(zip(_DERIVED, (extremes, _UPDATES), strict=True))
         self._known: dict[str, tuple[_Parts, _Parts]] = {}
         self._is_made = False
 
@@ -166,8 +179,9 @@ class OpDigests:
     def _make(self) -> None:
         if not self._is_made:
             self._logdir.rows("CREATE SCHEMA IF NOT EXISTS derived")
-            for name, select in {"digest": COMPUTED, **_DERIVED}.items():
-                self._logdir.rows(f"CREATE OR REPLACE TABLE derived.{name} AS {select} LIMIT 0")
+            with self._logdir.of_runs(()) as no_runs:
+                for name, select in {"digest": COMPUTED, **self._selects}.items():
+                    no_runs.rows(f"CREATE OR REPLACE TABLE derived.{name} AS {select} LIMIT 0")
             self._is_made = True
 
     def _remove(self, run_ids: Sequence[str]) -> None:
@@ -187,7 +201,7 @@ class OpDigests:
             with self._logdir.of_runs(batch, only={"tensor_health": rest}) as runs:
                 runs.rows(f"INSERT INTO derived.digest {COMPUTED}")
         with self._logdir.of_runs(list(parts)) as runs:
-            for name, select in _DERIVED.items():
+            for name, select in self._selects.items():
                 runs.rows(f"INSERT INTO derived.{name} {select}")
         self._logdir.rows("DELETE FROM derived.digest")
 

@@ -23,8 +23,9 @@ from tfdbg_arrow.schema.tables import table
 if TYPE_CHECKING:
     from tfdbg_arrow.query.logdir import Logdir
 
-_LARGE = 500_000
-"""Tensors from which on it pays to find out first where a rule can find anything."""
+_LARGE_BYTES = 8_000_000
+"""Size of the parts of tensor_health (half a million rows or less) from which on it pays to find out first where a rule
+can find anything."""
 _MAX_ROWS = 2_000_000
 """Tensors that are read into memory at a time."""
 _MAX_RUNS = 100
@@ -52,8 +53,7 @@ class Found:
 
 def is_large(logdir: Logdir) -> bool:
     """Returns whether a logdir has so many tensors that `scan` is faster than to run each rule over all of them."""
-    ((number,),) = logdir.rows("SELECT count(*) FROM tensor_health")
-    return bool(number >= _LARGE)
+    return sum(part.stat().st_size for part in logdir.parts("tensor_health") if part.exists()) >= _LARGE_BYTES
 
 
 def scan(
