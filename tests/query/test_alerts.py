@@ -282,7 +282,13 @@ def programs(logdir: Path, *, parts: int = 1, digested: Collection[int] = ()) ->
 
 
 DIGESTED = pytest.mark.parametrize(
-    ("parts", "digested"), [(1, ()), (1, {0}), (3, {0, 1, 2}), (3, {1})], ids=["none", "whole", "each", "mixed"]
+    ("parts", "digested"),
+    [
+        pytest.param(1, (), id="none", marks=pytest.mark.exhaustive),
+        pytest.param(1, {0}, id="whole", marks=pytest.mark.exhaustive),
+        pytest.param(3, {0, 1, 2}, id="each", marks=pytest.mark.exhaustive),
+        pytest.param(3, {1}, id="mixed"),
+    ],
 )
 
 

@@ -51,7 +51,7 @@ def left(tmp_path: Path, recorder: Recorder) -> tuple[Path, dict[str, int]]:
     return copied(tmp_path / "logdir", tmp_path / "left"), counts_of(recorder)
 
 
-@pytest.mark.parametrize("recorder", BACKENDS, indirect=True)
+@pytest.mark.parametrize("recorder", ["native", pytest.param("python", marks=pytest.mark.exhaustive)], indirect=True)
 def test_a_kill_between_any_two_operations_of_the_sink_loses_and_doubles_nothing(
     tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,7 +86,7 @@ def test_a_step_skipped_in_eager_code_is_expected_too(tmp_path: Path) -> None:
     assert first.is_expected
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["native", pytest.param("tensorflow", marks=pytest.mark.exhaustive)])
 def test_bfloat16_needs_no_scale_and_nothing_is_bad(backend: str, tmp_path: Path) -> None:
     unrecorded = fit("mixed_bfloat16")
     recorded, bad, first = record(tmp_path, lambda: fit("mixed_bfloat16"), health_backend=backend)

@@ -275,7 +275,7 @@ def test_a_deep_shape_is_whole_unless_a_summary_has_to_carry_it(variant: str, tm
     } & {(row["rank"], str(row["shape"])) for row in recorded.tensors(scope="execution")}
 
 
-@pytest.mark.parametrize("mode", ["SHAPE", "FULL_HEALTH", "FULL_NUMERICS"])
+@pytest.mark.parametrize("mode", ["SHAPE", "FULL_HEALTH", LONG_MODE])
 def test_any_rank_can_be_measured(variant: str, mode: str, tmp_path: Path) -> None:
     """TensorFlow's element-wise ops take ranks up to 8 only; a failing summary would fail the user's function."""
     tensors = [tf.reshape(tf.constant(elements(name, 60)), [1] * 27 + [3, 4, 5]) for name in DTYPES]
@@ -341,7 +341,7 @@ TWO_DEVICES = """
 """
 
 
-@pytest.mark.parametrize("mode", ["FULL_HEALTH", "FULL_NUMERICS"])
+@pytest.mark.parametrize("mode", ["FULL_HEALTH", LONG_MODE])
 def test_tensors_are_measured_on_their_own_device(variant: str, mode: str, tmp_path: Path) -> None:
     """Two CPUs stand for a host and an accelerator."""
     printed = run_python(tmp_path / "program.py", TWO_DEVICES, tmp_path / "logdir", variant, mode).splitlines()

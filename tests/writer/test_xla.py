@@ -68,7 +68,7 @@ def graph_ids_within_xla(logdir: Path) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["native", pytest.param("tensorflow", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_kept_function_gives_its_own_numbers_and_is_listed_as_not_observed(
     name: str, backend: str, tmp_path: Path, unrecorded: dict[str, list[bytes]]
