@@ -29,12 +29,16 @@ DEBUGGER_V2_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH"
 OURS = "tfdbg_arrow"
 OURS_BY_TENSORFLOW = "tfdbg_arrow-tensorflow"
 """Ours without the native core, summarising with TensorFlow's own op; only measured when asked for."""
+EVERY_10TH = f"{OURS}/FULL_HEALTH@10"
+"""Ours with the schedule `steps=10`: nine steps of ten are left out."""
+STRIDE = 10
 DEBUGGER_V2 = "debugger_v2"
 NONE = "none"
 CHECK_NUMERICS = "check_numerics"
 DEFAULT_CONFIGS = (
     NONE,
     *(f"{OURS}/{mode}" for mode in OUR_MODES),
+    EVERY_10TH,
     *(f"{DEBUGGER_V2}/{mode}" for mode in DEBUGGER_V2_MODES),
     CHECK_NUMERICS,
 )
@@ -85,7 +89,8 @@ class Summary:
     Attributes:
         program: Name of the program.
         config: Name of the configuration.
-        step_ms: Median step in milliseconds after the warm-up: the median over the repetitions of each one's median.
+        step_ms: Median step in milliseconds after the warm-up: the median of the medians of all repetitions. With
+            a schedule: of each one's mean over the schedule's turn.
         ratio_to_none: step_ms against the same program without recording.
         share_of_debugger_v2: (ours - none) / (theirs - none) against Debugger V2 in the same mode; FULL_NUMERICS, which
             it lacks, against its FULL_HEALTH.
@@ -167,7 +172,16 @@ def start_recording(config: str, logdir: Path) -> Recording:
     import tfdbg_arrow
 
     backend = "tensorflow" if family == OURS_BY_TENSORFLOW else "native"
-    tfdbg_arrow.enable(str(logdir), tensor_debug_mode=mode, circular_buffer_size=-1, health_backend=backend)
+    mode, _, stride = mode.partition("@")
+    steps = int(stride) if stride else None
+    tfdbg_arrow.enable(
+        str(logdir), tensor_debug_mode=mode, circular_buffer_size=-1, health_backend=backend, steps=steps
+    )
+    if steps is not None:
+        from programs import STEP_HOOKS
+
+        tfdbg_arrow.mark(step=0)
+        STEP_HOOKS.append(lambda step: tfdbg_arrow.mark(step=step))
     return Recording(close=tfdbg_arrow.disable, count=lambda: count_ours(logdir))
 
 
@@ -259,7 +273,7 @@ def summarise(runs: list[Run]) -> list[Summary]:
         group = groups.setdefault((run.program, run.config), [])
         if run.error is None:
             group.append(run)
-    step_ms = {key: _median(1e3 * _median_step(run) for run in group) for key, group in groups.items()}
+    step_ms = {key: _median(1e3 * _typical_step(run) for run in group) for key, group in groups.items()}
     first_s = {key: _median(run.step_s[0] for run in group) for key, group in groups.items()}
 
     def share(program: str, config: str, peer: str) -> float | None:
@@ -289,12 +303,15 @@ def summarise(runs: list[Run]) -> list[Summary]:
 
 def _peer(config: str) -> str:
     """Returns the configuration of Debugger V2 that does most nearly the same."""
-    mode = config.partition("/")[2]
+    mode = config.partition("/")[2].partition("@")[0]
     return f"{DEBUGGER_V2}/{'FULL_HEALTH' if mode == 'FULL_NUMERICS' else mode}"
 
 
-def _median_step(run: Run) -> float:
+def _typical_step(run: Run) -> float:
+    """Returns the median step; of a schedule the mean over its turn, of the medians at each place in it."""
     warm = run.step_s[NUM_WARM_UP:] or run.step_s[-1:]
+    if run.config == EVERY_10TH and len(warm) >= STRIDE:
+        return statistics.fmean(statistics.median(warm[place::STRIDE]) for place in range(STRIDE))
     return statistics.median(warm)
 
 
@@ -405,7 +422,7 @@ def main() -> int:
             for config in (*configs[turn:], *configs[:turn]):
                 run = run_in_process(program, config=config, repeat=repeat, num_steps=num_steps)
                 runs.append(run)
-                outcome = f"failed: {run.error}" if run.error else f"{1e3 * _median_step(run):8.2f} ms a step"
+                outcome = f"failed: {run.error}" if run.error else f"{1e3 * _typical_step(run):8.2f} ms a step"
                 print(f"[{len(runs)}/{total}] {program} {config}: {outcome}", file=sys.stderr, flush=True)
 
     order = [(program, config) for program in arguments.programs for config in configs]
