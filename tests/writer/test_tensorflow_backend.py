@@ -20,12 +20,13 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer import backend, summary
+from tfdbg_arrow.writer import backend
 from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX
 from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
-from tfdbg_arrow.writer.tensorflow_backend import _Devices
+from tfdbg_arrow.writer.tensorflow_backend import summary
+from tfdbg_arrow.writer.tensorflow_backend.devices import Devices
 
 from .subprocesses import run_python
 
@@ -366,7 +367,7 @@ def test_a_gpu_that_has_to_be_deterministic_is_spared_the_summary_op(monkeypatch
     """DebugNumericSummaryV2 refuses to run there; and no op asks for a device that must have a kernel for it."""
     gpu = "/job:worker/replica:0/task:3/device:GPU:1"
     monkeypatch.setattr(runtime, "has_accelerator", lambda: True)
-    devices = _Devices()
+    devices = Devices()
     assert (devices.measuring(gpu), devices.measuring("")) == (gpu, "")
     assert devices.full_name("/device:GPU:1") == "/job:localhost/replica:0/task:0/device:GPU:1"
     assert devices.full_name("") == ""

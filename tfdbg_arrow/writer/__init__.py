@@ -8,7 +8,7 @@ data:
 * `recording`: one recording, and what it does when the hooks tell it something.
 * `graphs`: what graphs hold, as rows; and the ops that make them record.
 * `backend.py`: what measures tensors, in two ways: `native_backend.py` with the compiled core in `native`, and
-  `tensorflow_backend.py` with TensorFlow's own summary op.
+  `tensorflow_backend` with TensorFlow's own summary op.
 * `events.py` and `recorder.py`: the two ends of the spool, whose records are those of `tfdbg_arrow.spool`.
 * `sink`: from the spool to sealed Parquet parts; `remote` sends them to a URL.
 * `recover.py`: makes parts of what a killed process left in its spool.

@@ -1,6 +1,6 @@
 """What measures tensors and spools events: the seam between a recording and its health backend.
 
-`native_backend.py` is the compiled core; `tensorflow_backend.py` uses TensorFlow's own summary op and also serves
+`native_backend.py` is the compiled core; `tensorflow_backend` uses TensorFlow's own summary op and also serves
 accelerators and installs without the core. `choose_backend` picks one.
 """
 
@@ -167,6 +167,6 @@ def choose_backend(settings: Settings, *, paths: SpoolPaths, journal: Journal, g
 def _tensorflow_backend(
     settings: Settings, *, core: Any, generation: int, paths: SpoolPaths, journal: Journal
 ) -> Backend:
-    from tfdbg_arrow.writer.tensorflow_backend import TensorFlowBackend
+    from tfdbg_arrow.writer.tensorflow_backend.backend import TensorFlowBackend
 
     return TensorFlowBackend(settings, core=core, generation=generation, paths=paths, journal=journal)

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.spool.records import Records
-from tfdbg_arrow.writer import summary
 from tfdbg_arrow.writer.backend import Handlers, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
@@ -30,6 +29,7 @@ from tfdbg_arrow.writer.python_eager import EagerRecorder
 from tfdbg_arrow.writer.recording.capture_stats import sentence_of
 from tfdbg_arrow.writer.rows import Append, to_json
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
+from tfdbg_arrow.writer.tensorflow_backend import summary
 
 _FUNCTION_NAME = "Session.run"
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"

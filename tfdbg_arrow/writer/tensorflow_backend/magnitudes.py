@@ -1,0 +1,209 @@
+"""What the counts and the magnitudes are taken of: exact numbers of the same kinds, none of them subnormal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+from tfdbg_arrow.writer.settings import TensorDebugMode
+from tfdbg_arrow.writer.tensorflow_backend.bits import FORMATS, Bits, without_subnormals
+
+
+def measurable(tensor: Any, mode: TensorDebugMode) -> Any:
+    """A tensor of float16, float32 or float64 whose elements are of the same kinds, none of them subnormal.
+
+    A float16 may be: TensorFlow compares it as float32.
+    """
+    dtype = tensor.dtype
+    if dtype.is_complex:
+        return _representatives(tensor)
+    if mode is TensorDebugMode.FULL_NUMERICS and dtype != tf.float64:
+        return _exact_float64(tensor)  # which the magnitudes are taken of, too
+    if dtype == tf.float16:
+        return tensor
+    if dtype in (tf.float32, tf.float64):
+        return without_subnormals(tensor)
+    if dtype == tf.bfloat16:
+        return tf.cast(without_subnormals(tensor), tf.float32)
+    return tf.cast(tensor, tf.float32 if dtype.is_floating else tf.float64)
+
+
+def _representatives(tensor: Any) -> Any:
+    """For each complex element a real number of its kind."""
+    real, imag = (without_subnormals(part) for part in (tf.math.real(tensor), tf.math.imag(tensor)))
+
+    def either(is_kind: Any) -> Any:
+        return tf.logical_or(is_kind(real), is_kind(imag))
+
+    def constant(value: float) -> Any:
+        return tf.constant(value, real.dtype)
+
+    kind = tf.where(tf.not_equal(real, constant(0)), real, imag)
+    for value in (np.inf, -np.inf):  # the later wins
+        kind = tf.where(either(lambda part, value=value: tf.equal(part, constant(value))), constant(value), kind)
+    return tf.where(either(tf.math.is_nan), constant(np.nan), kind)
+
+
+def _exact_float64(tensor: Any) -> Any:
+    """The elements of anything but float64 and complex as float64, where none is subnormal."""
+    dtype = tensor.dtype
+    if not dtype.is_floating:
+        return tf.cast(tensor, tf.float64)
+    if dtype not in FORMATS:
+        return tf.cast(tf.cast(tensor, tf.float32), tf.float64)
+    bits = Bits(tensor)
+    subnormal = bits.signed(tf.cast(bits.magnitude, tf.float64) * bits.format.smallest)
+    return tf.where(bits.is_subnormal, subnormal, tf.cast(tensor, tf.float64))
+
+
+def magnitudes(tensor: Any, measured: Any) -> Any:
+    """num_subnormal, min, max, mean, stddev, max_abs over the finite elements, of shape [6]; 0 where there is none."""
+    if tensor.dtype.is_complex:
+        numbers = _complex_magnitudes(tf.math.real(tensor), tf.math.imag(tensor))
+    elif tensor.dtype == tf.float64:
+        numbers = _float64_magnitudes(tensor)
+    else:
+        numbers = _exact_magnitudes(measured, _smallest_normal(tensor.dtype))
+    return tf.stack(numbers)
+
+
+def _smallest_normal(dtype: Any) -> float:
+    finfo: Any = ml_dtypes.finfo
+    return float(finfo(dtype.as_numpy_dtype).smallest_normal) if dtype.is_floating else 0.0
+
+
+def _exact_magnitudes(values: Any, smallest_normal: float) -> list[Any]:
+    """The magnitudes of float64 values of which none is subnormal, nor the square of one."""
+    finite = tf.math.is_finite(values)
+    is_small = tf.less(tf.abs(values), tf.constant(smallest_normal, tf.float64))
+    least = tf.reduce_min(tf.where(finite, values, _float64(np.inf)))
+    most = tf.reduce_max(tf.where(finite, values, _float64(-np.inf)))
+    mean, stddev = _moments(tf.where(finite, values, _float64(0)), finite)
+    is_constant = tf.equal(least, most)
+    numbers = [
+        least,
+        most,
+        tf.where(is_constant, least, mean),
+        tf.where(is_constant, _float64(0), stddev),
+        tf.maximum(tf.abs(least), tf.abs(most)),
+    ]
+    any_finite = tf.reduce_any(finite)
+    # The second condition gives -0.0 as 0.0.
+    return [
+        _count(tf.logical_and(is_small, tf.not_equal(values, _float64(0)))),
+        *(
+            tf.where(tf.logical_and(any_finite, tf.not_equal(number, _float64(0))), number, _float64(0))
+            for number in numbers
+        ),
+    ]
+
+
+def _float64(value: float) -> Any:
+    return tf.constant(value, tf.float64)
+
+
+def _count(condition: Any) -> Any:
+    return tf.reduce_sum(tf.cast(condition, tf.float64))
+
+
+def _moments(values: Any, finite: Any) -> tuple[Any, Any]:
+    """Mean and population standard deviation of values that are 0 where they are not finite."""
+    count = tf.maximum(_count(finite), _float64(1))
+    mean = tf.reduce_sum(values) / count
+    distance = tf.where(finite, values - mean, _float64(0))
+    return mean, tf.sqrt(tf.reduce_sum(distance * distance) / count)
+
+
+# float64 is measured as its bits, or as multiples of 2**exponent, which is near the largest magnitude: so no square
+# is too large, and what is too small vanishes against the largest.
+
+
+def _float64_magnitudes(tensor: Any) -> list[Any]:
+    bits = Bits(tensor)
+    finite, subnormal = bits.is_finite, bits.is_subnormal
+    zero = tf.constant(0, tf.int64)
+    magnitude = tf.where(finite, tf.bitcast(bits.magnitude, tf.int64), zero)
+    key = bits.signed(magnitude)  # of the same order as the values
+    any_finite = tf.reduce_any(finite)
+    least = tf.where(any_finite, tf.reduce_min(tf.where(finite, key, tf.constant(_MAX_KEY, tf.int64))), zero)
+    most = tf.where(any_finite, tf.reduce_max(tf.where(finite, key, tf.constant(-_MAX_KEY, tf.int64))), zero)
+    max_magnitude = tf.maximum(tf.abs(least), tf.abs(most))
+    exponent = _exponent(max_magnitude)
+    mean, stddev = (_unscaled(number, exponent) for number in _moments(_scaled(bits, tensor, exponent), finite))
+    is_constant = tf.equal(least, most)
+    return [
+        _count(subnormal),
+        _from_key(least),
+        _from_key(most),
+        tf.where(is_constant, _from_key(least), mean),
+        tf.where(is_constant, _float64(0), stddev),
+        _from_key(max_magnitude),
+    ]
+
+
+def _complex_magnitudes(real: Any, imag: Any) -> list[Any]:
+    parts = [Bits(real), Bits(imag)]
+    finite = tf.logical_and(parts[0].is_finite, parts[1].is_finite)
+    subnormal = tf.logical_and(finite, tf.logical_or(parts[0].is_subnormal, parts[1].is_subnormal))
+    if real.dtype == tf.float64:
+        zero = tf.constant(0, tf.int64)
+        larger = tf.bitcast(tf.maximum(parts[0].magnitude, parts[1].magnitude), tf.int64)
+        max_magnitude = tf.reduce_max(tf.where(finite, larger, zero))
+        exponent = _exponent(tf.maximum(max_magnitude, zero))  # the greatest of no elements is the least integer
+        values = [_scaled(bits, part, exponent) for bits, part in zip(parts, (real, imag), strict=True)]
+    else:
+        values = [_exact_float64(part) for part in (real, imag)]
+    modulus = tf.sqrt(values[0] * values[0] + values[1] * values[1])
+    max_abs = tf.maximum(tf.reduce_max(tf.where(finite, modulus, _float64(0))), _float64(0))
+    if real.dtype == tf.float64:
+        max_abs = _unscaled(max_abs, exponent)
+    return [_count(subnormal), *[_float64(0)] * 4, max_abs]
+
+
+_MAX_KEY = 2**63 - 1
+_MANTISSA_BITS = 52
+_EXPONENT_OF_SMALLEST = -1074
+
+
+def _exponent(magnitude: Any) -> Any:
+    """The exponent, as int64, of a power of two near the float64 with these bits, and with a normal inverse."""
+    exponent = tf.bitwise.right_shift(magnitude, tf.constant(_MANTISSA_BITS, tf.int64)) - 1022
+    return tf.clip_by_value(exponent, tf.constant(-1021, tf.int64), tf.constant(1021, tf.int64))
+
+
+def _power_of_two(exponent: Any) -> Any:
+    """2**exponent, between the smallest normal number and the greatest power of two."""
+    biased = tf.clip_by_value(exponent, tf.constant(-1022, tf.int64), tf.constant(1023, tf.int64)) + 1023
+    return tf.bitcast(tf.bitwise.left_shift(biased, tf.constant(_MANTISSA_BITS, tf.int64)), tf.float64)
+
+
+# No product of three: Grappler reorders it, and what were factors in range become one out of range.
+
+
+def _scaled(bits: Bits, tensor: Any, exponent: Any) -> Any:
+    """The elements as multiples of 2**exponent, 0 where they are not finite."""
+    multiples = bits.signed(tf.cast(bits.magnitude, tf.float64))  # of the smallest subnormal
+    subnormal = bits.is_subnormal
+    is_normal = tf.logical_and(bits.is_finite, tf.logical_not(subnormal))
+    normal = tf.where(is_normal, tensor, _float64(0)) * _power_of_two(-exponent)
+    return tf.where(subnormal, multiples * _power_of_two(_EXPONENT_OF_SMALLEST - exponent), normal)
+
+
+def _unscaled(number: Any, exponent: Any) -> Any:
+    """Returns number * 2**exponent, also where that is subnormal."""
+    least_normal = _float64(2.0**_MANTISSA_BITS)
+    multiple = tf.minimum(tf.abs(number) * _power_of_two(exponent - _EXPONENT_OF_SMALLEST), least_normal)
+    key = tf.cast(tf.round(multiple), tf.int64)
+    subnormal = _from_key(tf.where(tf.less(number, _float64(0)), -key, key))
+    # Where the power above is cut off, the result is either normal or nothing against the largest element.
+    is_subnormal = tf.logical_and(tf.less(multiple, least_normal), tf.less(exponent, tf.constant(-51, tf.int64)))
+    return tf.where(is_subnormal, subnormal, number * _power_of_two(exponent))
+
+
+def _from_key(key: Any) -> Any:
+    """The float64 whose magnitude has the bits abs(key), of the key's sign."""
+    sign = tf.where(tf.less(key, tf.constant(0, tf.int64)), tf.int64.min, tf.constant(0, tf.int64))
+    return tf.bitcast(tf.bitwise.bitwise_or(tf.abs(key), sign), tf.float64)
