@@ -47,7 +47,7 @@ class TestOneRun:
     def test_it_has_every_table_and_view_as_the_whole_has(
         self, max_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("tfdbg_arrow.query.logdir._MAX_LOADED_ROWS", max_rows)
+        monkeypatch.setattr("tfdbg_arrow.query.logdir.connection.MAX_LOADED_ROWS", max_rows)
         run = program("run-a", bad=1)
         run.stack(("f.py", 3, "g", "x", "user"))
         run.write(tmp_path)

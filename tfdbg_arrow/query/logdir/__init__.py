@@ -3,58 +3,41 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 import tempfile
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
-import pyarrow as pa
 
-from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyError, QueryError
+from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
 from tfdbg_arrow.query.alert_rules.digests import OpDigests
 from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.query.logdir.bad_runs import BadRuns
+from tfdbg_arrow.query.logdir.connection import connect, prepared
 from tfdbg_arrow.query.logdir.kept_rows import KeptRows
-from tfdbg_arrow.query.logdir.live_views import LiveViews, literal, mentioned_tables
+from tfdbg_arrow.query.logdir.live_views import mentioned_tables
 from tfdbg_arrow.query.logdir.notebook import Shown, glance, show
 from tfdbg_arrow.query.logdir.opening import LinkCheck, list_parts, parts_by_run
 from tfdbg_arrow.query.logdir.questions import Questions
+from tfdbg_arrow.query.logdir.reading_errors import error_text, find_broken_part, refused
 from tfdbg_arrow.query.logdir.recovered_parts import RecoveredParts
 from tfdbg_arrow.query.logdir.remote import RemoteSource
+from tfdbg_arrow.query.logdir.statements import Statements
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_check import check_logdir
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.diff import Diff
+    from tfdbg_arrow.query.logdir.sub_logdir import SubLogdir
 
 _Result = TypeVar("_Result")
-
-_USER_ERRORS = (
-    duckdb.ParserException,
-    duckdb.SyntaxException,
-    duckdb.BinderException,
-    duckdb.CatalogException,
-    duckdb.ConversionException,
-    duckdb.TypeMismatchException,
-    duckdb.OutOfRangeException,
-    duckdb.NotImplementedException,
-    duckdb.ConstraintException,
-    duckdb.PermissionException,
-    duckdb.InterruptException,
-    duckdb.OutOfMemoryException,
-    duckdb.TransactionException,
-)
-"""DuckDB's errors that a file cannot cause; every other may come from a broken one."""
-
 
 _MAX_ATTEMPTS = 20
 """Listings of the parts, each made because a part of the one before was gone."""
@@ -62,20 +45,11 @@ _MAX_SCOPES = 64
 """Runs whose own views are kept."""
 _MAX_LOADED_SCOPES = 4
 """Runs whose small tables are kept in memory."""
-_MAX_LOADED_ROWS = 500_000
-"""Rows of a run's table that is small."""
-_SCHEMA_NUMBERS = count()
-_IS_QUESTION = re.compile(
-    r"\s*(SELECT|WITH(?!.*\b(INSERT|UPDATE|DELETE|MERGE)\b))\b[^;]*;?\s*\Z", re.IGNORECASE | re.DOTALL
-)
-"""One statement that gives rows and does nothing else."""
-
-
 _MAX_KEPT = 3
 """Readers with what they read that are kept: two of up to some 200 MB each, and the counts of windows."""
 
 
-class Logdir(Answers):
+class Logdir(Statements, Answers):
     """A logdir opened for reading.
 
     Each table of the format is a view of the same name over exactly the parts that the manifests
@@ -103,19 +77,12 @@ class Logdir(Answers):
         # What a large query spills goes there: DuckDB would write into the working directory.
         spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
         self._remove_spill = weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
-        self._connection = duckdb.connect(
-            ":memory:",
-            config={
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "temp_directory": spill,
-            },
-        )
+        self._connection = connect(spill)
         self._lock = threading.RLock()
-        self._views = _prepared(self._connection, check=self._check)
+        self._views = prepared(self._connection, check=self._check)
         self._parts: Mapping[str, tuple[str, ...]] = {}
         self._by_run: dict[str, dict[str, tuple[str, ...]]] = {}
-        self._scopes: OrderedDict[str, _SubLogdir] = OrderedDict()
+        self._scopes: OrderedDict[str, SubLogdir] = OrderedDict()
         self._derived: list[weakref.ref[Logdir]] = []
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self.questions = Questions()
@@ -213,10 +180,12 @@ class Logdir(Answers):
 
         It lives as long as this one, and follows its `refresh`. Of a run that is not there it shows empty tables.
         """
+        from tfdbg_arrow.query.logdir.sub_logdir import SubLogdir
+
         with self._lock:
             scope = self._scopes.get(run_id)
             if scope is None:
-                scope = self._scopes[run_id] = _SubLogdir(self, [run_id], loads=True)
+                scope = self._scopes[run_id] = SubLogdir(self, [run_id], loads=True)
                 if len(self._scopes) > _MAX_SCOPES:
                     self._scopes.popitem(last=False)  # whoever still has it may use it on
             self._scopes.move_to_end(run_id)
@@ -224,14 +193,16 @@ class Logdir(Answers):
                 other._views.release()
             return scope
 
-    def of_runs(self, run_ids: Sequence[str], *, only: Mapping[str, Iterable[str]] | None = None) -> _SubLogdir:
+    def of_runs(self, run_ids: Sequence[str], *, only: Mapping[str, Iterable[str]] | None = None) -> SubLogdir:
         """Returns the logdir as if it held some runs only; close it when done.
 
         Args:
             run_ids: The runs.
             only: By table, the parts of it that it is to show; tables that are not here are whole.
         """
-        return _SubLogdir(self, run_ids, only=only)
+        from tfdbg_arrow.query.logdir.sub_logdir import SubLogdir
+
+        return SubLogdir(self, run_ids, only=only)
 
     def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns what a reader made of the rows, made anew where the parts changed or others were used since.
@@ -257,138 +228,6 @@ class Logdir(Answers):
         self._kept.clear()
         self.bad_runs = BadRuns(self)
         self.op_digests = OpDigests(self)
-
-    def sql(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
-        """Runs SQL over the views.
-
-        Args:
-            query: A statement in DuckDB's SQL.
-            parameters: Values for `?` or `$1` (a sequence) or for `$name` (a dict).
-
-        Returns:
-            A `duckdb.DuckDBPyRelation`, which computes when it is read (`.fetchall()`, `.pl()`,
-            `.arrow()` …), or None for a statement that gives none.
-
-        Raises:
-            QueryError: DuckDB refuses the statement or a parameter.
-            BrokenPartError: A part cannot be opened.
-        """
-        return self._run(lambda: self._relation(query, parameters))
-
-    def rows(self, query: str, parameters: Sequence[object] | dict[str, object] | None = ()) -> list[tuple[Any, ...]]:
-        """Runs SQL over the views and returns every row, as `sql` but with errors of reading covered.
-
-        Raises:
-            QueryError: DuckDB refuses the statement or a parameter.
-            BrokenPartError: A part cannot be read.
-        """
-        return self.table(query, parameters)[1]
-
-    def table(
-        self, query: str, parameters: Sequence[object] | dict[str, object] | None = None
-    ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Runs SQL over the views, as `rows`, and returns (names of the columns, rows)."""
-        self.questions.note(query, parameters)
-
-        def run() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-            if _IS_QUESTION.match(query):  # bound once, where a relation is bound twice
-                self._need(query)
-                result = self._connection.execute(query, parameters)
-                try:
-                    return tuple(column[0] for column in result.description), result.fetchall()
-                except BaseException:
-                    result.abort()  # else the connection takes no other statement
-                    raise
-            relation = self._relation(query, parameters)
-            if relation is None:
-                return (), []
-            return tuple(relation.columns), relation.fetchall()
-
-        return self._run(run)
-
-    def arrow(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> pa.Table:
-        """Runs SQL over the views and returns every row as a `pyarrow.Table`; NULL and NaN stay what they are.
-
-        Raises:
-            QueryError: DuckDB refuses the statement or a parameter.
-            BrokenPartError: A part cannot be read.
-        """
-        self.questions.note(query, parameters)
-
-        def run() -> pa.Table:
-            relation = self._relation(query, parameters)
-            return pa.table({}) if relation is None else relation.to_arrow_table()
-
-        return self._run(run)
-
-    def polars(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
-        """Runs SQL as `arrow` and returns a `polars.DataFrame`.
-
-        Raises:
-            MissingDependencyError: Polars is not installed.
-            QueryError: DuckDB refuses the statement or a parameter.
-            BrokenPartError: A part cannot be read.
-        """
-        from tfdbg_arrow.query.results import as_polars
-
-        return as_polars(self.arrow(query, parameters))
-
-    def pandas(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
-        """Runs SQL as `arrow` and returns a `pandas.DataFrame` with Arrow's types, in which NULL is not NaN.
-
-        Raises:
-            MissingDependencyError: pandas is not installed.
-            QueryError: DuckDB refuses the statement or a parameter.
-            BrokenPartError: A part cannot be read.
-        """
-        from tfdbg_arrow.query.results import as_pandas
-
-        return as_pandas(self.arrow(query, parameters))
-
-    def stream(
-        self,
-        query: str,
-        consume: Callable[[pa.RecordBatchReader], _Result],
-        *,
-        parameters: Sequence[object] | dict[str, object] | None = None,
-        batch_rows: int = 16_384,
-    ) -> _Result:
-        """Runs SQL over the views and hands the rows on while DuckDB computes them, so that memory stays bounded.
-
-        Args:
-            query: A statement that gives rows.
-            consume: Takes the rows as Arrow batches. It is called anew, with all rows from the first on, where parts
-                were replaced meanwhile: a recording is still in force.
-            parameters: As for `sql`.
-            batch_rows: At most so many rows a batch.
-
-        Returns:
-            What `consume` returns.
-
-        Raises:
-            QueryError: DuckDB refuses the statement or a parameter.
-            BrokenPartError: A part cannot be read.
-        """
-
-        def run() -> _Result:
-            source = self._relation(query, parameters).to_arrow_reader(batch_rows)
-            failures: list[Exception] = []
-
-            def batches() -> Iterator[pa.RecordBatch]:
-                try:
-                    yield from source
-                except (OSError, pa.ArrowException) as error:  # as which Arrow hands DuckDB's errors on
-                    failures.append(error)
-                    raise
-
-            try:
-                return consume(pa.RecordBatchReader.from_batches(source.schema, batches()))
-            except Exception as error:
-                if failures:
-                    raise duckdb.IOException(_message(failures[0])) from failures[0]
-                raise error
-
-        return self._run(run)
 
     def parts(self, table_name: str) -> tuple[Path, ...]:
         """Returns the live parts of a table; of a logdir at a URL, their copies here."""
@@ -439,10 +278,6 @@ class Logdir(Answers):
             limit=limit,
         )
 
-    def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:
-        self._need(query)
-        return self._connection.sql(query, params=parameters)
-
     def _need(self, query: str) -> None:
         """Fetches the tables that a statement reads, and makes its views."""
         if self._remote is not None:
@@ -489,20 +324,16 @@ class Logdir(Answers):
             except (duckdb.Error, UnicodeDecodeError) as error:
                 if self._views.unite(error):
                     continue
-                if "module 'pytz'" in _message(error):
-                    raise MissingDependencyError(
-                        "a TIMESTAMP WITH TIME ZONE needs pytz in Python, which is not installed; run: pip install "
-                        "pytz, or ask for the column as a TIMESTAMP."
-                    ) from error
-                if isinstance(error, _USER_ERRORS):
-                    raise QueryError(_message(error)) from error
+                refusal = refused(error)
+                if refusal is not None:
+                    raise refusal from error
                 # Compaction, of any run, may take a part away between the listing and the opening.
                 if attempt < _MAX_ATTEMPTS - 1 and self._missing_parts():
                     self.refresh()
                     continue
                 raise self._broken_part(error) from error
             except RuntimeError as error:  # DuckDB's own for a statement or parameters it cannot bind
-                raise QueryError(_message(error)) from error
+                raise QueryError(error_text(error)) from error
         raise AssertionError("unreachable")
 
     def _all_parts(self) -> list[str]:
@@ -513,15 +344,11 @@ class Logdir(Answers):
 
     def _broken_part(self, error: Exception) -> BrokenPartError | QueryError:
         """Returns the error to raise: it names the part that cannot be read, where one is found."""
-        text = _message(error)
-        suspects = [part for part in self._all_parts() if part in text]
-        for part in suspects or self._all_parts():
-            reason = _why_unreadable(part)
-            if reason is not None:
-                return BrokenPartError(
-                    f"{part} cannot be read as Parquet ({reason}); {self._cure('that file', 'its line')}."
-                )
-        return QueryError(text)
+        found = find_broken_part(error, self._all_parts())
+        if found is None:
+            return QueryError(error_text(error))
+        part, reason = found
+        return BrokenPartError(f"{part} cannot be read as Parquet ({reason}); {self._cure('that file', 'its line')}.")
 
     def _cure(self, what: str, its_line: str) -> str:
         """Returns what to do about parts that cannot be read."""
@@ -529,96 +356,6 @@ class Logdir(Answers):
             return f"remove {what} here to fetch what {self.path} holds again"
         other = "it" if what == "that file" else what
         return f"restore {what}, or remove {other} and {its_line} in {self.path}/manifest to read the rest"
-
-
-class _SubLogdir(Logdir):
-    """Some runs of a logdir: views over their parts alone, in a schema of their own.
-
-    Args:
-        whole: The logdir.
-        run_ids: The runs.
-        loads: Whether to read small tables into memory, of one run.
-        only: By table, the parts of it to show; tables that are not here are whole.
-    """
-
-    def __init__(
-        self,
-        whole: Logdir,
-        run_ids: Sequence[str],
-        *,
-        loads: bool = False,
-        only: Mapping[str, Iterable[str]] | None = None,
-    ) -> None:
-        self._whole, self._run_ids = whole, tuple(run_ids)
-        self.questions = whole.questions
-        self.path, self.storage_options = whole.path, whole.storage_options
-        self._remote, self._check = whole._remote, whole._check
-        self._only = {table: frozenset(parts) for table, parts in (only or {}).items()}
-        self._lock = whole._lock
-        self._connection = whole._connection.cursor()
-        self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case
-        self._connection.execute(f"CREATE SCHEMA {self._schema}")
-        self._connection.execute(f"SET schema = '{self._schema}'")
-        run_id = self._run_ids[0] if loads else None
-        self._views = _prepared(self._connection, check=whole._check, run_id=run_id)
-        self._scopes = OrderedDict()
-        self._derived = []
-        whole._derived[:] = [*(other for other in whole._derived if other() is not None), weakref.ref(self)]
-        self._kept = OrderedDict()
-        self.bad_runs = BadRuns(self)
-        self.op_digests = OpDigests(self)
-        self._parts = {}
-        self._take_from_whole()
-
-    def close(self) -> None:
-        """Drops the views."""
-        self._connection.execute("SET schema = 'main'")
-        self._connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
-        self._connection.close()
-
-    def refresh(self) -> None:
-        """Reads the manifests again, of all runs."""
-        self._whole.refresh()
-        self._take_from_whole()
-
-    def fetch(self, *table_names: str) -> None:
-        """Fetches tables of a logdir at a URL, of all runs."""
-        self._whole.fetch(*table_names)
-        self._take_from_whole()
-
-    def of_run(self, run_id: str) -> Logdir:
-        """Returns one of the runs."""
-        return self if self._run_ids == (run_id,) else self._whole.of_run(run_id)
-
-    def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
-        """Returns what a reader made of the rows; all of a logdir share what memory there is for it."""
-        return self._whole.kept((self._run_ids, key), make)
-
-    def forget(self) -> None:
-        """Forgets what was read of the parts, for one that puts other rows in their place."""
-        super().forget()
-        self._whole.forget()
-
-    def replace(self, table_name: str, query: str, parameters: Sequence[object] = ()) -> None:
-        """Has a table hold what a query over the views gives, until the parts change."""
-        self._run(lambda: self._replace(table_name, query, parameters))
-
-    def _replace(self, table_name: str, query: str, parameters: Sequence[object]) -> None:
-        self._need(query)
-        self._views.replace(table_name, query, parameters)
-
-    def _take_from_whole(self) -> None:
-        by_run = self._whole._runs_parts()
-        found: dict[str, list[str]] = {}
-        for run_id in self._run_ids:
-            for table, parts in by_run.get(run_id, {}).items():
-                found.setdefault(table, []).extend(parts)
-        tables = {
-            table: tuple(part for part in parts if table not in self._only or part in self._only[table])
-            for table, parts in found.items()
-        }
-        if tables != self._parts or self._remote is not None:
-            self._take(tables)
 
 
 def open_logdir(path: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> Logdir:
@@ -650,34 +387,5 @@ def opened(logdir: Engine | str | Path) -> Iterator[Engine]:
         raise LogdirError(f"logdir is {logdir!r}, expected a path or what open_logdir() returned.")
 
 
-def _prepared(
-    connection: duckdb.DuckDBPyConnection, *, check: Callable[[Iterable[str]], None], run_id: str | None = None
-) -> LiveViews:
-    """Sets what holds for one connection alone; returns its views."""
-    connection.execute("SET enable_progress_bar = false")
-    connection.execute("SET parquet_metadata_cache = true")
-    connection.execute("CREATE MACRO IF NOT EXISTS blob_prefix(value, n) AS value[1:n]")
-    return LiveViews(connection, check=check, run_id=run_id, max_loaded=_MAX_LOADED_ROWS)
-
-
 def _no_check(parts: Iterable[str]) -> None:
     """Does nothing: of a URL, the parts are copies in a directory of our own."""
-
-
-def _message(error: Exception) -> str:
-    return str(error).strip() or type(error).__name__
-
-
-def _why_unreadable(part: str) -> str | None:
-    """Returns why a part cannot be read to its end, or None if it can."""
-    if not Path(part).exists():
-        return "it does not exist"
-    with duckdb.connect(":memory:") as connection:
-        try:
-            columns = connection.sql(f"SELECT * FROM read_parquet([{literal(part)}])").columns
-            checks = ", ".join(f'count("{column}")' for column in columns)
-            # A hash makes DuckDB decode every value; a count alone may be answered by statistics.
-            connection.sql(f"SELECT {checks}, bit_xor(hash(p)) FROM read_parquet([{literal(part)}]) AS p").fetchall()
-        except (duckdb.Error, UnicodeDecodeError) as error:
-            return _message(error).splitlines()[0].removeprefix("Invalid Input Error: ").rstrip(".")
-    return None

@@ -1,0 +1,74 @@
+"""What DuckDB's errors mean: a statement that is refused, or a part that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import duckdb
+
+from tfdbg_arrow.errors import MissingDependencyError, QueryError, TfdbgArrowError
+from tfdbg_arrow.query.logdir.live_views import literal
+
+_USER_ERRORS = (
+    duckdb.ParserException,
+    duckdb.SyntaxException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConversionException,
+    duckdb.TypeMismatchException,
+    duckdb.OutOfRangeException,
+    duckdb.NotImplementedException,
+    duckdb.ConstraintException,
+    duckdb.PermissionException,
+    duckdb.InterruptException,
+    duckdb.OutOfMemoryException,
+    duckdb.TransactionException,
+)
+"""DuckDB's errors that a file cannot cause; every other may come from a broken one."""
+
+
+def error_text(error: Exception) -> str:
+    """Returns what an error says."""
+    return str(error).strip() or type(error).__name__
+
+
+def refused(error: Exception) -> TfdbgArrowError | None:
+    """Returns the error to raise for one that no file can have caused; None for any other."""
+    if "module 'pytz'" in error_text(error):
+        return MissingDependencyError(
+            "a TIMESTAMP WITH TIME ZONE needs pytz in Python, which is not installed; run: pip install pytz, or ask "
+            "for the column as a TIMESTAMP."
+        )
+    return QueryError(error_text(error)) if isinstance(error, _USER_ERRORS) else None
+
+
+def find_broken_part(error: Exception, parts: Iterable[str]) -> tuple[str, str] | None:
+    """Returns (the path of a part that cannot be read, why), None where all can be.
+
+    Args:
+        error: What DuckDB said: the parts that it names are looked at first, and alone.
+        parts: The parts that hold.
+    """
+    every = list(parts)
+    text = error_text(error)
+    for part in [part for part in every if part in text] or every:
+        reason = why_unreadable(part)
+        if reason is not None:
+            return part, reason
+    return None
+
+
+def why_unreadable(part: str) -> str | None:
+    """Returns why a part cannot be read to its end, or None if it can."""
+    if not Path(part).exists():
+        return "it does not exist"
+    with duckdb.connect(":memory:") as connection:
+        try:
+            columns = connection.sql(f"SELECT * FROM read_parquet([{literal(part)}])").columns
+            checks = ", ".join(f'count("{column}")' for column in columns)
+            # A hash makes DuckDB decode every value; a count alone may be answered by statistics.
+            connection.sql(f"SELECT {checks}, bit_xor(hash(p)) FROM read_parquet([{literal(part)}]) AS p").fetchall()
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            return error_text(error).splitlines()[0].removeprefix("Invalid Input Error: ").rstrip(".")
+    return None

@@ -1,0 +1,108 @@
+"""SubLogdir: some runs of a logdir, as if it held no others."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import count
+from typing import TypeVar
+
+from tfdbg_arrow.query.alert_rules.digests import OpDigests
+from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.logdir.bad_runs import BadRuns
+from tfdbg_arrow.query.logdir.connection import prepared
+
+_Result = TypeVar("_Result")
+
+_SCHEMA_NUMBERS = count()
+
+
+class SubLogdir(Logdir):
+    """Some runs of a logdir: views over their parts alone, in a schema of their own.
+
+    Args:
+        whole: The logdir.
+        run_ids: The runs.
+        loads: Whether to read small tables into memory, of one run.
+        only: By table, the parts of it to show; tables that are not here are whole.
+    """
+
+    def __init__(
+        self,
+        whole: Logdir,
+        run_ids: Sequence[str],
+        *,
+        loads: bool = False,
+        only: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
+        self._whole, self._run_ids = whole, tuple(run_ids)
+        self.questions = whole.questions
+        self.path, self.storage_options = whole.path, whole.storage_options
+        self._remote, self._check = whole._remote, whole._check
+        self._only = {table: frozenset(parts) for table, parts in (only or {}).items()}
+        self._lock = whole._lock
+        self._connection = whole._connection.cursor()
+        self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case
+        self._connection.execute(f"CREATE SCHEMA {self._schema}")
+        self._connection.execute(f"SET schema = '{self._schema}'")
+        run_id = self._run_ids[0] if loads else None
+        self._views = prepared(self._connection, check=whole._check, run_id=run_id)
+        self._scopes = OrderedDict()
+        self._derived = []
+        whole._derived[:] = [*(other for other in whole._derived if other() is not None), weakref.ref(self)]
+        self._kept = OrderedDict()
+        self.bad_runs = BadRuns(self)
+        self.op_digests = OpDigests(self)
+        self._parts = {}
+        self._take_from_whole()
+
+    def close(self) -> None:
+        """Drops the views."""
+        self._connection.execute("SET schema = 'main'")
+        self._connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
+        self._connection.close()
+
+    def refresh(self) -> None:
+        """Reads the manifests again, of all runs."""
+        self._whole.refresh()
+        self._take_from_whole()
+
+    def fetch(self, *table_names: str) -> None:
+        """Fetches tables of a logdir at a URL, of all runs."""
+        self._whole.fetch(*table_names)
+        self._take_from_whole()
+
+    def of_run(self, run_id: str) -> Logdir:
+        """Returns one of the runs."""
+        return self if self._run_ids == (run_id,) else self._whole.of_run(run_id)
+
+    def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Returns what a reader made of the rows; all of a logdir share what memory there is for it."""
+        return self._whole.kept((self._run_ids, key), make)
+
+    def forget(self) -> None:
+        """Forgets what was read of the parts, for one that puts other rows in their place."""
+        super().forget()
+        self._whole.forget()
+
+    def replace(self, table_name: str, query: str, parameters: Sequence[object] = ()) -> None:
+        """Has a table hold what a query over the views gives, until the parts change."""
+        self._run(lambda: self._replace(table_name, query, parameters))
+
+    def _replace(self, table_name: str, query: str, parameters: Sequence[object]) -> None:
+        self._need(query)
+        self._views.replace(table_name, query, parameters)
+
+    def _take_from_whole(self) -> None:
+        by_run = self._whole._runs_parts()
+        found: dict[str, list[str]] = {}
+        for run_id in self._run_ids:
+            for table, parts in by_run.get(run_id, {}).items():
+                found.setdefault(table, []).extend(parts)
+        tables = {
+            table: tuple(part for part in parts if table not in self._only or part in self._only[table])
+            for table, parts in found.items()
+        }
+        if tables != self._parts or self._remote is not None:
+            self._take(tables)
