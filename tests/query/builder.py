@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, arrow_schema, parquet_options, table
 from tfdbg_arrow.schema.declaration import Type
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, manifest_path, marker_text, part_path
-from tfdbg_arrow.schema.manifest import ManifestEntry, add_line
+from tfdbg_arrow.schema.manifest import ManifestEntry, add_line, checksummed
 from tfdbg_arrow.writer.sink.digest import PartDigest
 
 START_NS = 1_700_000_000_000_000_000
@@ -325,7 +325,7 @@ class RunBuilder:
                 lines.append(add_line(_write_part(logdir, path, name=name, rows=part)))
         manifest = logdir / manifest_path(self.run_id)
         manifest.parent.mkdir(exist_ok=True)
-        manifest.write_text("".join(lines))
+        manifest.write_text(checksummed(lines))
         return logdir
 
     def _digest(self, number: int, parts: int) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from tfdbg_arrow.query import logdir as logdir_module
 from tfdbg_arrow.schema import TABLES
 
 from .builder import CLEAN, INF, NAN, RunBuilder
+from .manifests import resealed
 
 TEXTS = (
     "=HYPERLINK(\"http://evil\",\"x\")", "+1+cmd|'/c calc'!A0", "-2+3", "@SUM(A1)", "\tx", "\rx", "\nx", "\uff1d1",
@@ -434,7 +435,7 @@ def test_parts_that_are_merged_meanwhile_are_read_anew(
             }  # fmt: skip
             removed = [str(path.relative_to(logdir)) for path in old]
             line = {"op": "replace", "removed": removed, "added": [entry]}
-            manifest.write_text(manifest.read_text() + json.dumps(line) + "\n")
+            manifest.write_text(resealed(manifest.read_text() + json.dumps(line)))
             for path in old:
                 path.unlink()
         return real(relation, *arguments)

@@ -13,6 +13,7 @@ from tfdbg_arrow.query import first_nonfinite, open_logdir
 from tfdbg_arrow.schema import TABLES
 
 from .builder import CLEAN, NAN, RunBuilder
+from .manifests import resealed
 
 
 def health_run(run_id: str = "run-a", *, rows: int = 4, bad: int = 2) -> RunBuilder:
@@ -80,7 +81,7 @@ class TestViews:
         shutil.rmtree(logdir / "mark")
         manifest = logdir / "manifest" / "run-a.jsonl"
         kept = [line for line in manifest.read_text().splitlines(True) if json.loads(line)["table"] != "mark"]
-        manifest.write_text("".join(kept))
+        manifest.write_text(resealed("".join(kept)))
         with open_logdir(logdir) as opened:
             names, rows = opened.table("SELECT * FROM mark")
         assert (names[:2], rows) == (("run_id", "event_index"), [])
@@ -192,7 +193,7 @@ class TestLive:
                 )
             )
             entry["path"] = "tensor_health/run_id=run-a/part-000007.parquet"
-            manifest.write_text("\n".join([*lines, json.dumps(entry)]) + "\n")
+            manifest.write_text(resealed("\n".join([*lines, json.dumps(entry)])))
             assert opened.rows("SELECT count(*), max(event_index) FROM tensor_health") == [(4, 3)]
 
     @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "cut"])

@@ -33,6 +33,7 @@ from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_layout import manifest_path
 
 from .builder import CLEAN, INF, NAN, RunBuilder
+from .manifests import resealed
 from .test_alerts import CASES
 from .test_expected import Step
 from .test_first_nonfinite import chain, loop
@@ -288,7 +289,8 @@ def test_several_logdirs_are_open_at_once_whatever_their_names(
     all_runs = "SELECT run_id FROM run ORDER BY run_id"
     moved = part.rename(part.with_name("part-000007.parquet"))
     manifest = logdir / manifest_path("run-b")
-    manifest.write_text(manifest.read_text().replace("run/run_id=run-b/part-000000", "run/run_id=run-b/part-000007"))
+    moved_in = manifest.read_text().replace("run/run_id=run-b/part-000000", "run/run_id=run-b/part-000007")
+    manifest.write_text(resealed(moved_in))
     assert other.table(all_runs) == (("run_id",), [("run-a",), ("run-b",)])
 
     moved.write_bytes(b"PAR1 and no more")

@@ -18,6 +18,7 @@ from tfdbg_arrow.schema.logdir_layout import manifest_path
 from tfdbg_arrow.schema.manifest import replace_line
 
 from ..query.builder import CLEAN, NAN, RunBuilder
+from ..query.manifests import resealed
 from .stores import Store, live_in, store
 
 URL = "oss://place/log"
@@ -128,7 +129,9 @@ def replaced(place: Store, table: str) -> None:
         path = entry.path.replace("part-0", "part-1")
         place.files[f"log/{path}"] = place.files[f"log/{entry.path}"]
         made.append(dataclasses.replace(entry, path=path))
-    place.files[f"log/{manifest_path('run-a')}"] += replace_line([e.path for e in old], added=made).encode()
+    name = f"log/{manifest_path('run-a')}"
+    text = place.files[name].decode() + replace_line([e.path for e in old], added=made)
+    place.files[name] = resealed(text).encode()
     for entry in old:
         del place.files[f"log/{entry.path}"]
 
@@ -204,7 +207,8 @@ def test_without_any_manifest_every_part_holds(place: Store) -> None:
 
 def test_a_path_in_a_manifest_that_leads_elsewhere_is_refused(place: Store) -> None:
     name = f"log/{manifest_path('run-a')}"
-    place.files[name] = place.files[name].replace(b"mark/run_id=run-a/part-0", b"mark/run_id=../../part-0")
+    text = place.files[name].decode().replace("mark/run_id=run-a/part-0", "mark/run_id=../../part-0")
+    place.files[name] = resealed(text).encode()
     with pytest.raises(LogdirError, match="the manifest is damaged"):
         open_logdir(URL)
 

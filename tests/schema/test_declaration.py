@@ -9,7 +9,10 @@ import pytest
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, Column, Table, Type, table
 from tfdbg_arrow.schema.document import declaration_digest
 
-DIGESTS = {"1.0": "78b54ba09f76530c5c19718a1c8749ca911f9d0609e1cd80052974dbcc1e7eaa"}
+DIGESTS = {
+    "1.0": "78b54ba09f76530c5c19718a1c8749ca911f9d0609e1cd80052974dbcc1e7eaa",
+    "1.1": "da304f9d315624b8e160e05d70f37a0ff9d1505065cbda3b6b13c46776c475cd",
+}
 """Of every format version that was released, and of the next one."""
 
 COLUMNS = [

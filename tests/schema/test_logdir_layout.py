@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,13 @@ from tfdbg_arrow.schema.logdir_layout import (
 from tfdbg_arrow.schema.manifest import (
     ManifestEntry,
     add_line,
+    checksummed,
     live_parts,
     read_live_parts,
     replace_line,
     resolve_part,
     run_ids,
+    whole_lines,
 )
 
 RUN_ID = "20261120T163000.123456-trainer-4242"
@@ -95,8 +98,16 @@ def test_paths_are_those_of_the_specification() -> None:
 
 
 def test_the_marker_gives_the_version_back() -> None:
-    assert json.loads(marker_text()) == {"format": "tfdbg_arrow", "format_version": FORMAT_VERSION}
+    marker = json.loads(marker_text())
+    assert marker.pop("checksum")
+    assert marker == {"format": "tfdbg_arrow", "format_version": FORMAT_VERSION}
     assert parse_marker(marker_text(), path="x") == FORMAT_VERSION
+    assert parse_marker(json.dumps(marker), path="x") == FORMAT_VERSION
+
+
+def test_a_marker_that_does_not_match_its_checksum_is_refused() -> None:
+    with pytest.raises(LogdirError, match=r"^x does not match its checksum, expected .*restore it"):
+        parse_marker(marker_text().replace(FORMAT_VERSION, "1.7"), path="x")
 
 
 def test_a_marker_of_a_newer_major_is_refused_by_version() -> None:
@@ -157,6 +168,70 @@ def test_bytes_of_zero_after_a_power_failure_are_ignored() -> None:
 def test_a_broken_line_in_the_middle_is_damage() -> None:
     with pytest.raises(LogdirError, match=r"manifest/x\.jsonl, line 2, is not JSON"):
         live(add_line(entry(0)) + '{"op": "ad\n' + add_line(entry(1)))
+
+
+@pytest.mark.parametrize("end", ["\n", "x\n", "x", " ", "}", ", \n"])
+def test_a_last_line_that_something_follows_is_no_line_that_was_cut_off(end: str) -> None:
+    first, last = checksummed([add_line(entry(0)), add_line(entry(1))]).splitlines()
+    text = f"{first}\n{last}{end}"
+    if end == "\n":
+        assert live(text) == [entry(0), entry(1)]
+        return
+    with pytest.raises(LogdirError, match=r"line 2, .*the manifest is damaged"):
+        live(text)
+
+
+def test_a_last_line_of_which_a_power_failure_left_zeros_is_ignored_and_cut() -> None:
+    last = add_line(entry(1))
+    for torn in ("\0" * 9 + last[9:], last[:9] + "\0" * 600 + last[609:], last[:5] + "\0" * 512 + "\n"):
+        text = add_line(entry(0)) + torn
+        assert live(text) == [entry(0)]
+        assert whole_lines(text.encode()).decode() == add_line(entry(0))
+
+
+class TestChecksums:
+    TEXT = checksummed([add_line(entry(0)), add_line(entry(1)), replace_line([entry(0).path], added=[entry(2)])])
+
+    def test_they_are_no_part_of_what_lines_say(self) -> None:
+        assert live(self.TEXT) == [entry(1), entry(2)]
+
+    def test_each_is_the_crc_of_all_before_it(self) -> None:
+        for line in range(3):
+            start = len("".join(self.TEXT.splitlines(keepends=True)[:line]))
+            key = self.TEXT.index(', "checksum"', start)
+            assert self.TEXT[key:].startswith(f', "checksum": "{zlib.crc32(self.TEXT[:key].encode()):08x}"}}\n')
+
+    def test_lines_can_be_added_one_after_the_other(self) -> None:
+        first, rest = self.TEXT.split("\n", 1)
+        lines = [add_line(entry(1)), replace_line([entry(0).path], added=[entry(2)])]
+        assert checksummed(lines, before=zlib.crc32(f"{first}\n".encode())) == rest
+
+    @given(st.data())
+    def test_any_other_byte_is_damage(self, data: st.DataObject) -> None:
+        content = bytearray(self.TEXT.encode())
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+        assert_damaged(content.decode("utf-8", errors="replace"))
+
+    @given(st.integers(0, 1))
+    def test_a_line_that_is_lost_or_in_another_place_is_damage(self, number: int) -> None:
+        lines = self.TEXT.splitlines(keepends=True)
+        assert_damaged("".join([*lines[:number], *lines[number + 1 :]]))
+        assert_damaged("".join([*lines[:number], lines[number + 1], lines[number], *lines[number + 2 :]]))
+
+    def test_a_line_without_one_may_stand_before_one_with_one_but_not_behind(self) -> None:
+        old = add_line(entry(0))
+        assert live(old + checksummed([add_line(entry(1))], before=zlib.crc32(old.encode()))) == [entry(0), entry(1)]
+        with pytest.raises(LogdirError, match=r"line 2, has no checksum at its end"):
+            live(checksummed([old]) + add_line(entry(1)))
+
+    def test_a_newer_minor_may_add_keys_before_it(self) -> None:
+        line = json.dumps({"op": "add", **entry(0).to_json(), "min_step": 3}) + "\n"
+        assert live(checksummed([line])) == [entry(0)]
+
+
+def assert_damaged(text: str) -> None:
+    with pytest.raises(LogdirError, match="the manifest is damaged"):
+        live(text)
 
 
 def test_unknown_keys_and_tables_of_a_newer_minor_are_accepted() -> None:

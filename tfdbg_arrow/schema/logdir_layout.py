@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePath
 
 from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.schema.checksum import CHECKSUM_KEY, is_intact, with_checksum
 from tfdbg_arrow.schema.tables import FORMAT_VERSION
 from tfdbg_arrow.schema.version import check_format_version
 
@@ -148,7 +149,7 @@ def spooled_run_ids(logdir: Path) -> tuple[str, ...]:
 
 def marker_text() -> str:
     """Returns the content of a new logdir's marker file."""
-    return json.dumps({"format": FORMAT_NAME, "format_version": FORMAT_VERSION}) + "\n"
+    return with_checksum(json.dumps({"format": FORMAT_NAME, "format_version": FORMAT_VERSION}) + "\n")
 
 
 def parse_marker(text: str, *, path: str | PurePath) -> str:
@@ -174,6 +175,11 @@ def parse_marker(text: str, *, path: str | PurePath) -> str:
     if not isinstance(version, str):
         raise LogdirError(f"{path} has the format_version {shown(version)}, expected a text like {FORMAT_VERSION!r}.")
     check_format_version(version, path=path)
+    if CHECKSUM_KEY in marker and not is_intact(text.removesuffix("\n")):
+        raise LogdirError(
+            f"{path} does not match its {CHECKSUM_KEY}, expected {marker_text().strip()} or the like; it was changed "
+            "since it was written: restore it."
+        )
     return version
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.schema.checksum import CHECKSUM_KEY, is_intact, with_checksum
 from tfdbg_arrow.schema.logdir_layout import (
     MANIFEST_DIRECTORY,
     check_run_id,
@@ -27,6 +29,7 @@ from tfdbg_arrow.schema.logdir_layout import (
 _INT64_LIMIT = 2**63
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_EMPTY_BLOCK = "\0" * 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +118,7 @@ class ManifestChange:
         spool_upto: Up to where the spool is in parts by this line; None: it says nothing of it.
         is_recovery: Whether this line made parts of all that a killed process left in its spool.
         is_add: Whether it is a line of one part that takes no other's place.
+        has_checksum: Whether it has a checksum, which is right then.
     """
 
     removed: tuple[str, ...]
@@ -123,10 +127,25 @@ class ManifestChange:
     spool_upto: int | None = None
     is_recovery: bool = False
     is_add: bool = False
+    has_checksum: bool = False
+
+
+def checksummed(lines: Iterable[str], *, before: int = 0) -> str:
+    """Returns lines as they stand in a manifest: each with its checksum.
+
+    Args:
+        lines: What `add_line` and `replace_line` return.
+        before: `zlib.crc32` of what the manifest holds before them.
+    """
+    sealed = []
+    for line in lines:
+        sealed.append(with_checksum(line, before=before))
+        before = zlib.crc32(sealed[-1].encode(), before)
+    return "".join(sealed)
 
 
 def add_line(entry: ManifestEntry, *, spool_upto: int | None = None) -> str:
-    """Returns the manifest line, with its newline, for a part that was sealed.
+    """Returns the manifest line, with its newline and without its checksum, for a part that was sealed.
 
     Args:
         entry: The part.
@@ -142,7 +161,7 @@ def replace_line(
     spool_upto: int | None = None,
     is_recovery: bool = False,
 ) -> str:
-    """Returns the manifest line, with its newline, for parts that take the place of others.
+    """Returns the manifest line, with its newline and without its checksum, for parts that take the place of others.
 
     Args:
         removed: Paths of the parts that hold from now on no more.
@@ -222,28 +241,36 @@ def whole_lines(content: bytes) -> bytes:
 
     A line is whole if it is JSON, with its newline or without: the process may have been killed just before that.
     """
-    end = content.rfind(b"\n") + 1
+    start = content.removesuffix(b"\n").rfind(b"\n") + 1
+    return content[:start] if is_cut_off(content[start:].decode("utf-8", errors="replace")) else content
+
+
+def is_cut_off(line: str) -> bool:
+    """Whether the last line of a manifest, with its newline if it has one, was being written when the process died."""
     try:
-        json.loads(content[end:])
+        json.JSONDecoder().raw_decode(line)
     except (ValueError, RecursionError):
-        return content[:end]
-    return content
+        # With its newline it was written whole, unless a power failure left blocks of the file empty.
+        return not line.endswith("\n") or line.startswith("\0\0") or _EMPTY_BLOCK in line
+    return False
 
 
 def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterator[ManifestChange]:
     """Yields what the lines of a manifest say, in order; the arguments and errors are those of `live_parts`."""
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
+    crc, is_due = 0, False
+    *whole, rest = text.split("\n")
+    lines = [f"{line}\n" for line in whole] + ([rest] if rest else [])
     for index, line in enumerate(lines):
         where = f"{path}, line {index + 1},"
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            if index == len(lines) - 1:
+            if index == len(lines) - 1 and is_cut_off(line):
                 return
             raise _damaged(where, f"is not JSON ({error})") from None
-        yield _change(value, run_id=run_id, where=where)
+        is_due = _check_checksum(value, line, before=crc, is_due=is_due, where=where)
+        yield _change(value, run_id=run_id, where=where, has_checksum=is_due)
+        crc = zlib.crc32(line.encode("utf-8", errors="surrogatepass"), crc)
 
 
 def read_live_parts(logdir: Path, *, run_id: str) -> tuple[ManifestEntry, ...]:
@@ -291,7 +318,7 @@ def resolve_part(logdir: Path, entry: ManifestEntry) -> Path:
     return resolved
 
 
-def _change(value: object, *, run_id: str, where: str) -> ManifestChange:
+def _change(value: object, *, run_id: str, where: str, has_checksum: bool) -> ManifestChange:
     fields = _object(value, where=where)
     op = fields.get("op")
     removed: list[str] = []
@@ -314,7 +341,24 @@ def _change(value: object, *, run_id: str, where: str) -> ManifestChange:
         spool_upto=None if fields.get("spool_upto") is None else _count(fields, "spool_upto", where=where),
         is_recovery=fields.get("is_recovery") is True,
         is_add=op == "add",
+        has_checksum=has_checksum,
     )
+
+
+def _check_checksum(value: object, line: str, *, before: int, is_due: bool, where: str) -> bool:
+    """Returns whether a line has a checksum: one of a format before 1.1 has none, nor have those before it.
+
+    Raises:
+        LogdirError: It is wrong, or missing behind a line that has one.
+    """
+    intact = is_intact(line.removesuffix("\n"), before=before)
+    if intact is None:
+        if not is_due and not (isinstance(value, dict) and CHECKSUM_KEY in value):
+            return False
+        raise _damaged(where, f"has no {CHECKSUM_KEY} at its end, expected one as behind the lines before")
+    if not intact:
+        raise _damaged(where, f"does not match its {CHECKSUM_KEY}: it or what is before it was changed, lost or added")
+    return True
 
 
 def _check_part_path(path: str, *, table_name: str, run_id: str, where: str) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tfdbg_arrow.schema.declaration import Column, Table, Type
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 """MAJOR.MINOR of the format, apart from the package's version."""
 
 _T = Type

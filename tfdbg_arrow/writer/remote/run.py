@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tfdbg_arrow.schema.manifest import ManifestEntry, add_line
+from tfdbg_arrow.schema.manifest import ManifestEntry, add_line, checksummed
 from tfdbg_arrow.spool.convert import EVENT_TABLES
 from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE
 
@@ -115,7 +115,7 @@ class RemoteRun:
         if not self._is_dirty:
             return None
         self._is_dirty = False
-        return "".join(map(add_line, self._named.values())), dict(self._named)
+        return checksummed(map(add_line, self._named.values())), dict(self._named)
 
     def note_published(self, named: dict[str, ManifestEntry]) -> None:
         """The manifest lies there; parts that it does not name can go.

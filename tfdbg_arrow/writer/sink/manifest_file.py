@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from pathlib import Path
 
-from tfdbg_arrow.schema.manifest import whole_lines
+from tfdbg_arrow.schema.manifest import checksummed, whole_lines
 
 
 class ManifestFile:
@@ -21,7 +22,7 @@ class ManifestFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._size = 0
+        self._size = self._crc = 0
 
     def create(self) -> None:
         """Makes it, empty.
@@ -40,19 +41,24 @@ class ManifestFile:
         Raises:
             OSError: It cannot be read or written.
         """
-        content = self.path.read_bytes()
-        self._size = len(whole_lines(content))
-        if self._size and not content[: self._size].endswith(b"\n"):
-            self.append("\n")
-        return content[: self._size].decode("utf-8", errors="replace")
+        content = whole_lines(self.path.read_bytes())
+        self._size, self._crc = len(content), zlib.crc32(content)
+        if content and not content.endswith(b"\n"):
+            self._append(b"\n")
+        return content.decode("utf-8", errors="replace")
 
     def append(self, line: str) -> None:
-        """Appends a line, which ends with a newline.
+        """Appends a line with its checksum.
+
+        Args:
+            line: What `add_line` or `replace_line` returns.
 
         Raises:
             OSError: It cannot be written; then readers see nothing of it.
         """
-        data = line.encode()
+        self._append(checksummed([line], before=self._crc).encode())
+
+    def _append(self, data: bytes) -> None:
         with open(self.path, "r+b") as file:
             try:
                 file.truncate(self._size)  # what a failed append left
@@ -65,6 +71,7 @@ class ManifestFile:
                     file.truncate(self._size)
                 raise
         self._size += len(data)
+        self._crc = zlib.crc32(data, self._crc)
 
 
 def sync_directory(path: Path) -> None:
