@@ -12,7 +12,18 @@ from tfdbg_arrow._version import __version__
 
 if TYPE_CHECKING:
     from tfdbg_arrow import errors
-    from tfdbg_arrow.query import Diff, Logdir, NonFinite, diff, first_nan, first_nonfinite, nonfinite, open_logdir
+    from tfdbg_arrow.query import (
+        Diff,
+        Logdir,
+        NonFinite,
+        Verification,
+        diff,
+        first_nan,
+        first_nonfinite,
+        nonfinite,
+        open_logdir,
+        verify,
+    )
     from tfdbg_arrow.stop import capture, enable
     from tfdbg_arrow.writer.dump_api import disable_dump_debug_info, enable_dump_debug_info
     from tfdbg_arrow.writer.keras import MarkCallback
@@ -38,6 +49,8 @@ _MODULE_OF = {
     "first_nonfinite": "tfdbg_arrow.query",
     "nonfinite": "tfdbg_arrow.query",
     "open_logdir": "tfdbg_arrow.query",
+    "Verification": "tfdbg_arrow.query",
+    "verify": "tfdbg_arrow.query",
 }
 
 __all__ = [
@@ -45,6 +58,7 @@ __all__ = [
     "Logdir",
     "MarkCallback",
     "NonFinite",
+    "Verification",
     "__version__",
     "capture",
     "diff",
@@ -61,6 +75,7 @@ __all__ = [
     "nonfinite",
     "open_logdir",
     "recover",
+    "verify",
 ]
 
 

@@ -26,6 +26,7 @@ from tfdbg_arrow.cli import (
     show,
     sql,
     upload,
+    verify,
     view,
     why,
 )
@@ -91,6 +92,7 @@ app.command("info")(info.info)
 app.command("view")(view.view)
 app.command("report")(report.report)
 app.command("recover")(recover.recover)
+app.command("verify")(verify.verify)
 app.command("upload")(upload.upload)
 app.command("export")(export.export)
 app.command("import")(import_dump.import_dump)

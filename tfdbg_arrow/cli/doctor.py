@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
+from tfdbg_arrow.cli.output import JsonOption, byte_progress, console, print_json, styled
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Diagnosis
@@ -29,25 +24,13 @@ def doctor(
     """
     from tfdbg_arrow.query import doctor as examine
 
-    with _progress_bar() as progress:
+    with byte_progress("Examining") as progress:
         found = examine(logdir, progress=progress)
     if json:
         print_json({"logdir": logdir, "is_healthy": found.is_healthy, "findings": found.findings})
     else:
         _print(found)
     raise typer.Exit(0 if found.is_healthy else 1)
-
-
-@contextlib.contextmanager
-def _progress_bar() -> Iterator[Callable[[int, int], None]]:
-    """Yields what is told how many bytes were read, and of how many; shown on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    columns = (TextColumn("Examining"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
-        task = bar.add_task("examine", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _print(found: Diagnosis) -> None:

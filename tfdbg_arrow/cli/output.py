@@ -6,11 +6,12 @@ import contextlib
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from tfdbg_arrow.json_values import to_json
@@ -18,6 +19,7 @@ from tfdbg_arrow.printable import printable, printable_line
 
 __all__ = [
     "JsonOption",
+    "byte_progress",
     "cell_text",
     "console",
     "print_csv",
@@ -78,3 +80,15 @@ def progress(what: str) -> Iterator[None]:
         return
     with Console(stderr=True, markup=False, emoji=False).status(Text(printable(what))):
         yield
+
+
+@contextlib.contextmanager
+def byte_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields what is told how many bytes were read, and of how many; shown on stderr if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    columns = (TextColumn(printable(what)), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

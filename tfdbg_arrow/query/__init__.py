@@ -5,6 +5,7 @@
 * `flow`: which tensors went into which. On it stand `nonfinite.py`, `provenance.py`, `spread.py` and `why.py`.
 * `alert_rules`, `diff`, `coverage.py`, `diagnosis`: what is odd in a run, what differs between two, what was not looked
   at, and what is wrong with a logdir.
+* `verification`: whether a logdir is as it was written.
 * `structure`, `windows`, `history.py`, `values.py`: graphs, rows and series to look at.
 * `exports`, `results.py`: the same for other tools.
 """
@@ -48,12 +49,15 @@ from tfdbg_arrow.query.provenance import Hop, Provenance, provenance
 from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
 from tfdbg_arrow.query.spread import Spread, SpreadHop, spread
 from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
+from tfdbg_arrow.query.verification import Verification, verify
+from tfdbg_arrow.query.verification.findings import Deviation
 
 __all__ = [
     "Alert",
     "Alerts",
     "CaptureStat",
     "Coverage",
+    "Deviation",
     "Diagnosis",
     "Diff",
     "DiffInput",
@@ -87,6 +91,7 @@ __all__ = [
     "UnalignedOp",
     "UnobservedOp",
     "UnobservedOps",
+    "Verification",
     "View",
     "WorstElement",
     "alerts",
@@ -107,5 +112,6 @@ __all__ = [
     "to_pandas",
     "to_polars",
     "user_source",
+    "verify",
     "views_sql",
 ]

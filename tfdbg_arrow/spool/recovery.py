@@ -89,7 +89,7 @@ class SealedRows:
             try:
                 with pq.ParquetFile(path) as file:
                     values += file.read(columns=[column])[column].to_pylist()
-            except (OSError, pa.ArrowException, KeyError) as error:
+            except (OSError, pa.ArrowException, KeyError, UnicodeDecodeError) as error:
                 raise BrokenPartError(f"{path} cannot be read as Parquet ({error}); restore that file.") from error
         return values
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query.diagnosis.findings import Finding
+from tfdbg_arrow.query.verification.parts import what_is_wrong
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_layout import MANIFEST_DIRECTORY, is_part_name
 from tfdbg_arrow.schema.manifest import ManifestEntry, read_live_parts, resolve_part, run_ids
@@ -59,20 +59,12 @@ def examine_parts(logdir: Path, *, progress: Callable[[int, int], None]) -> list
 
 
 def _what_is_wrong(logdir: Path, entry: ManifestEntry, *, run_id: str) -> str | None:
-    path = logdir / entry.path
     try:
-        size = path.stat().st_size
-        if size != entry.bytes:
-            return f"has {size:,} bytes, not {entry.bytes:,}"
-        with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        return what_is_wrong(logdir, entry)
     except FileNotFoundError:
         # A recording that is in force replaces parts: what counts is what its manifest says now.
         is_live = entry.path in {each.path for each in read_live_parts(logdir, run_id=run_id)}
         return "is missing" if is_live else None
-    except OSError as error:
-        return f"cannot be read ({error.strerror})"
-    return None if found == entry.sha256 else "does not have its SHA-256"
 
 
 def _broken(run_id: str, wrong: list[tuple[str, str]]) -> Finding:
@@ -83,8 +75,7 @@ def _broken(run_id: str, wrong: list[tuple[str, str]]) -> Finding:
         run_id=run_id,
         sentence=f"{_number(len(wrong), 'part')} of the run cannot be trusted, and its contents were not examined.",
         evidence=f"Compared with the manifest: {named}{_more(wrong)}.",
-        advice=f"Restore them from where the recording was made, or remove them and their lines in "
-        f"{MANIFEST_DIRECTORY}/{run_id}.jsonl to read the rest.",
+        advice="Restore them from where the recording was made, or read the rest with --skip-broken.",
     )
 
 
