@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
-from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.errors import QueryError, TfdbgArrowError
 from tfdbg_arrow.query.sandbox import Sandbox, SandboxBusyError
 
 from .builder import CLEAN, NAN, RunBuilder
@@ -39,6 +40,15 @@ def test_a_select_over_tables_and_views_gives_rows_and_types(sandbox: Sandbox) -
     ]
     assert answer.rows == (("x", 0, "NaN", None, [1, 2]), ("y", 1, "NaN", None, [1, 2]))
     assert not answer.is_cut
+
+
+def test_what_is_broken_is_left_out_if_that_is_asked_for(logdir: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(logdir, tmp_path / "logs")
+    (copy / "tensor_health/run_id=run-a/part-000000.parquet").write_bytes(b"PAR1")
+    query = "SELECT count(*) FROM tensor_health"
+    with pytest.raises(TfdbgArrowError, match="cannot be read as Parquet"):
+        Sandbox(copy).ask(query)
+    assert Sandbox(copy, skip_broken=True).ask(query).rows == ((0,),)
 
 
 def test_an_answer_is_cut_at_the_rows_wanted_and_says_so(logdir: Path) -> None:

@@ -198,6 +198,32 @@ def test_a_copy_cut_short_is_fetched_again(place: Store, cache: Path) -> None:
         assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
 
+@pytest.mark.parametrize(("damage", "reason"), [("changed", "does not have its SHA-256"), ("missing", "is missing")])
+def test_a_broken_part_is_left_out_and_named_if_that_is_asked_for(place: Store, damage: str, reason: str) -> None:
+    (entry,) = (entry for entry in live_in(place.files, "run-a") if entry.table == "tensor_health")
+    content = place.files.pop(f"log/{entry.path}")
+    if damage == "changed":
+        place.files[f"log/{entry.path}"] = content[:-20] + b"#" + content[-19:]
+    with open_logdir(URL, skip_broken=True) as logdir:
+        assert logdir.rows("SELECT count(*) FROM tensor_health") == [(0,)]
+        assert [(part.path, part.rows, part.reason) for part in logdir.broken_parts] == [
+            (f"{URL}/{entry.path}", 4, reason)
+        ]
+        assert [run.run_id for run in logdir.runs()] == ["run-a"]
+
+
+def test_of_a_run_with_a_damaged_manifest_nothing_is_read_if_that_is_asked_for(place: Store, tmp_path: Path) -> None:
+    history("run-b").write(tmp_path / "other")
+    put(place, tmp_path / "other")
+    name = f"log/{manifest_path('run-a')}"
+    place.files[name] = place.files[name].replace(b'"rows": 4', b'"rows": 5')
+    with pytest.raises(LogdirError, match="does not match its checksum"):
+        open_logdir(URL)
+    with open_logdir(URL, skip_broken=True) as logdir:
+        assert [run.run_id for run in logdir.runs()] == ["run-b"]
+        assert [part.path for part in logdir.broken_parts] == [f"{URL}/{manifest_path('run-a')}"]
+
+
 def test_without_any_manifest_every_part_holds(place: Store) -> None:
     del place.files[f"log/{manifest_path('run-a')}"]
     with open_logdir(URL) as logdir:

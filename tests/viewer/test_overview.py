@@ -92,3 +92,13 @@ def test_an_unrecorded_input_is_counted_and_nothing_is_proven(tmp_path: Path) ->
     page = overview(run.write(tmp_path))
     assert page.origin is not None
     assert (page.origin.is_origin, page.num_unrecorded_inputs, page.why) == (False, 1, None)
+
+
+def test_it_names_what_is_broken_and_left_out(tmp_path: Path) -> None:
+    path = logdirs.log_of_zero(tmp_path)
+    (part,) = (path / "tensor_health").glob("run_id=*/*")
+    part.write_bytes(b"PAR1")
+    with open_logdir(path, skip_broken=True) as logdir:
+        page = read_overview(logdir, budget_s=1000)
+    assert (page.num_broken, [broken.path for broken in page.broken]) == (1, [str(part)])
+    assert overview(logdirs.log_of_zero(tmp_path / "sound")).num_broken == 0

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable_line, progress, styled
+from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable_line, styled
+from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
@@ -37,13 +38,14 @@ def alerts(
     rules: RulesOption = None,
     run_id: RunOption = None,
     limit: LimitOption = 100,
+    skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
     """Lists what the alert rules find: overflows, gradients that vanish, dead rectifiers, and so on.
 
     Exit codes: 0 no error and no warning, 1 one at least, 2 an error of the command.
     """
-    found = _run(logdir, rule, parameters, rules, run_id=run_id, limit=limit)
+    found = _run(logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken)
     if json:
         print_json({"logdir": logdir, **{name: getattr(found, name) for name in ("alerts", "num_found", "num_cut")}})
     else:
@@ -59,13 +61,15 @@ def check(
     rules: RulesOption = None,
     run_id: RunOption = None,
     limit: LimitOption = 10,
+    skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
     """Fails where a rule finds something: for CI. Without --rule: where a NaN or infinity came up.
 
     Exit codes: 0 nothing found, 1 something, 2 an error.
     """
-    found = _run(logdir, rule or ["nonfinite_origin"], parameters, rules, run_id=run_id, limit=limit)
+    rule = rule or ["nonfinite_origin"]
+    found = _run(logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken)
     if json:
         print_json({"logdir": logdir, **{name: getattr(found, name) for name in ("alerts", "num_found", "num_cut")}})
     elif found.alerts or found.num_cut:
@@ -83,10 +87,9 @@ def _run(
     *,
     run_id: str | None,
     limit: int,
+    skip_broken: bool,
 ) -> Alerts:
-    from tfdbg_arrow.query import open_logdir
-
-    with progress("Reading …"), open_logdir(logdir) as opened:
+    with reading(logdir, skip_broken=skip_broken) as opened:
         return opened.alerts(
             kinds=rule or None,
             parameters=_parse(parameters or []),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, print_json, progress
+from tfdbg_arrow.cli.output import JsonOption, print_json
+from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Diff
@@ -56,6 +58,7 @@ def diff(
         typer.Option("--last-step", metavar="N", help="Compare only what ran up to training step N, which is quicker."),
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", help="List at most N ops that only one run has, of each.")] = 20,
+    skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
     """Names the op at which two runs of a program first diverge, by data flow, with both sides and the line of code.
@@ -69,10 +72,12 @@ def diff(
     from tfdbg_arrow.query import diff as compare
     from tfdbg_arrow.query.diff.tolerance import DEFAULT_GROWTH
 
-    with progress("Comparing …"):
+    with contextlib.ExitStack() as stack:
+        logdir_a = stack.enter_context(reading(a, skip_broken=skip_broken, what="Comparing …"))
+        logdir_b = None if b is None else stack.enter_context(reading(b, skip_broken=skip_broken, what=None))
         found = compare(
-            a,
-            b,
+            logdir_a,
+            logdir_b,
             run_a=run_a,
             run_b=run_b,
             rtol=rtol,

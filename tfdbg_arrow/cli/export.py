@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable, styled
+from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
 from tfdbg_arrow.errors import SettingError
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def export(
             help="What a dump holds of each tensor, as far as the recording has it; without it, the recording's mode.",
         ),
     ] = None,
+    skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
     """Writes a logdir in the format of another tool: give the option that names it.
@@ -73,9 +75,18 @@ def export(
     if not debugger_v2:
         if tensor_debug_mode is not None:
             raise SettingError(f"--tensor-debug-mode was given with --{formats[0]}; it is for --debugger-v2 only.")
-        _export_tables(logdir, target, formats[0], tables=table, run_id=run_id, overwrite=overwrite, json=json)
+        _export_tables(
+            logdir,
+            target,
+            formats[0],
+            tables=table,
+            run_id=run_id,
+            overwrite=overwrite,
+            skip_broken=skip_broken,
+            json=json,
+        )
         return
-    for option, is_given in (("--table", table), ("--overwrite", overwrite)):
+    for option, is_given in (("--table", table), ("--overwrite", overwrite), ("--skip-broken", skip_broken)):
         if is_given:
             raise SettingError(f"{option} was given with --debugger-v2, whose dumps are whole and never replaced.")
     from tfdbg_arrow.writer.debugger_v2.export import export_logdir
@@ -99,13 +110,14 @@ def _export_tables(
     tables: list[str] | None,
     run_id: str | None,
     overwrite: bool,
+    skip_broken: bool,
     json: bool,
 ) -> None:
     from tfdbg_arrow.query import export as export_to
 
-    with _table_progress_bar() as progress:
+    with reading(logdir, skip_broken=skip_broken, what=None) as opened, _table_progress_bar() as progress:
         exported = export_to(
-            logdir,
+            opened,
             target,
             format=format_,
             tables=tables or None,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, print_json, printable, progress
+from tfdbg_arrow.cli.output import JsonOption, print_json, printable
+from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def first_nonfinite(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
     kinds: Annotated[str, typer.Option(help="What counts as bad: nan, inf or both, with a comma.")] = "nan,inf",
     run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
+    skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
     """Names the op that made the first NaN or infinity, its inputs and the line of code.
@@ -28,10 +30,10 @@ def first_nonfinite(
     Exit codes: 0 nothing is bad but what is expected, 1 something is, 2 an error.
     """
     from tfdbg_arrow.cli.first_nonfinite_text import print_nonfinite
-    from tfdbg_arrow.query import open_logdir, source_lines
+    from tfdbg_arrow.query import source_lines
 
     wanted = tuple(kind.strip() for kind in kinds.split(",") if kind.strip())
-    with progress("Reading …"), open_logdir(logdir) as opened:
+    with reading(logdir, skip_broken=skip_broken) as opened:
         found = opened.first_nonfinite(kinds=wanted, run_id=run_id)
         runs = [run for run in opened.runs() if run_id in (None, run.run_id)]
         unobserved = opened.coverage(run_id=run_id).summary_beside_gaps if found is None else None

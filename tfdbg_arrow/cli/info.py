@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, progress, styled
+from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
+from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import LogdirInfo, Run
@@ -17,12 +18,11 @@ if TYPE_CHECKING:
 
 def info(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
+    skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
     """Lists the runs of a logdir, its tables, their rows and bytes, and how many tensors are bad."""
-    from tfdbg_arrow.query import open_logdir
-
-    with progress("Reading …"), open_logdir(logdir) as opened:
+    with reading(logdir, skip_broken=skip_broken) as opened:
         found = opened.info()
     if json:
         print_json(dataclasses.asdict(found))

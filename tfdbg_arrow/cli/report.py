@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, print_json, printable, progress
+from tfdbg_arrow.cli.output import JsonOption, print_json, printable
+from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
 from tfdbg_arrow.cli.viewer_extra import viewer_extra
 
 
@@ -20,6 +21,7 @@ def report(
     max_bytes: Annotated[
         int, typer.Option(metavar="N", min=200_000, help="How large the file may become; what is left out is said.")
     ] = 10_000_000,
+    skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
     """Writes what `view` shows of the first bad tensor, the alerts and their source as one file, to attach to a bug.
@@ -31,8 +33,8 @@ def report(
     with viewer_extra("report"):
         from tfdbg_arrow.viewer.report import write_report
 
-    with progress("Reading …"):
-        written = write_report(logdir, output, run_id=run_id, max_bytes=max_bytes)
+    with reading(logdir, skip_broken=skip_broken) as opened:
+        written = write_report(opened, output, run_id=run_id, max_bytes=max_bytes)
     if json:
         print_json({"logdir": logdir, "report": str(output), "bytes": written.size, "left_out": written.left_out})
         return

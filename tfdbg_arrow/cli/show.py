@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, console, print_json, progress, styled
+from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
@@ -37,16 +38,15 @@ def show(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on while the program records, until it ends or Ctrl-C.")
     ] = False,
+    skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
     """Shows what chosen tensors held, one line for each time that they were computed.
 
     Exit codes: 0, 2 an error.
     """
-    from tfdbg_arrow.query import open_logdir
-
     steps = _parse_steps(step)
-    with open_logdir(logdir) as opened:
+    with reading(logdir, skip_broken=skip_broken, what=None) as opened:
         if follow:
             if json:
                 raise QueryError("--follow prints lines for ever, and --json one object; give only one of them.")

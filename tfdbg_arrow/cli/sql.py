@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from tfdbg_arrow.cli.output import JsonOption, cell_text, console, print_csv, print_json, progress, styled
+from tfdbg_arrow.cli.output import JsonOption, cell_text, console, print_csv, print_json, styled
+from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
 
 
 class Format(StrEnum):
@@ -24,12 +25,11 @@ def sql(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
     query: Annotated[str, typer.Argument(metavar="SQL", help="A statement in DuckDB's SQL.")],
     format_: Annotated[Format, typer.Option("--format", help="How to print the result.")] = Format.TABLE,
+    skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
     """Runs SQL over the tables of a logdir; `info` lists them."""
-    from tfdbg_arrow.query import open_logdir
-
-    with progress("Running …"), open_logdir(logdir) as opened:
+    with reading(logdir, skip_broken=skip_broken, what="Running …") as opened:
         columns, rows = opened.table(query)
     if json or format_ is Format.JSON:
         print_json({"columns": list(columns), "rows": rows})

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, print_json, printable, progress
+from tfdbg_arrow.cli.reading import SkipBrokenOption
 from tfdbg_arrow.cli.viewer_extra import viewer_extra
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -29,6 +30,7 @@ def view(
     has_sql: Annotated[
         bool, typer.Option("--sql", help="Add a page that answers SQL, each query in a process of its own.")
     ] = False,
+    skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
     """Serves pages that show the first bad tensor, its cause and its line, until it is interrupted.
@@ -45,11 +47,11 @@ def view(
         from tfdbg_arrow.viewer.server import listen
 
     with progress("Opening …"):
-        reader = Reader(logdir, timeout_s=timeout)
+        reader = Reader(logdir, timeout_s=timeout, skip_broken=skip_broken)
     with contextlib.closing(reader):
         if run is not None:
             reader.check_run(run)
-        sandbox = Sandbox(logdir, timeout_s=timeout) if has_sql else None
+        sandbox = Sandbox(logdir, timeout_s=timeout, skip_broken=skip_broken) if has_sql else None
         server = listen(reader, token=new_token(), host=host, port=port, run_id=run, sandbox=sandbox)
         with contextlib.suppress(KeyboardInterrupt):
             if json:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, print_csv, print_json, progress
+from tfdbg_arrow.cli.output import JsonOption, print_csv, print_json
+from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def why(
     full: Annotated[bool, typer.Option("--full", help="Every tensor of a long way.")] = False,
     limit: Annotated[int, typer.Option(metavar="N", help="At most so many tensors.")] = 1000,
     csv: Annotated[bool, typer.Option("--csv", help="Print every tensor found as a row of CSV.")] = False,
+    skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
     """Tells how a bad tensor came about: from it back to the op that made the first bad value, and what that op took.
@@ -43,11 +45,11 @@ def why(
     Exit codes: 0 nothing is bad, 1 something is, 2 an error.
     """
     from tfdbg_arrow.cli.why_text import print_provenance, print_spread
-    from tfdbg_arrow.query import Provenance, Spread, open_logdir
+    from tfdbg_arrow.query import Provenance, Spread
 
     if csv and json:
         raise QueryError("--csv and --json are both given; give one of them.")
-    with progress("Reading …"), open_logdir(logdir) as opened:
+    with reading(logdir, skip_broken=skip_broken) as opened:
         start = _find(opened, tensor, run_id=run_id)
         found: Provenance | Spread | None = None
         if start is not None:

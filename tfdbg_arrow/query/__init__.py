@@ -36,6 +36,7 @@ from tfdbg_arrow.query.history import HistoryRow, history
 from tfdbg_arrow.query.hops import TensorHop
 from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
+from tfdbg_arrow.query.logdir.broken_parts import BrokenPart
 from tfdbg_arrow.query.logdir.public_views import View, public_views, views_sql
 from tfdbg_arrow.query.nonfinite import (
     InputTensor,
@@ -55,6 +56,7 @@ from tfdbg_arrow.query.verification.findings import Deviation
 __all__ = [
     "Alert",
     "Alerts",
+    "BrokenPart",
     "CaptureStat",
     "Coverage",
     "Deviation",

@@ -33,6 +33,7 @@ class Reader:
         timeout_s: Seconds after which the queries of one request are ended.
         memory_limit: What each of DuckDB's instances may take, as it reads sizes.
         storage_options: fsspec's arguments for a URL.
+        skip_broken: Whether to leave out parts that are broken.
 
     Raises:
         LogdirError: The path is not a logdir that can be read.
@@ -45,8 +46,10 @@ class Reader:
         timeout_s: float = 20.0,
         memory_limit: str = "160MB",
         storage_options: Mapping[str, Any] | None = None,
+        skip_broken: bool = False,
     ) -> None:
         self.path = path
+        self._skip_broken = skip_broken
         self._timeout_s = timeout_s
         self._memory_limit = memory_limit
         self._storage_options = storage_options
@@ -132,7 +135,7 @@ class Reader:
             self._slots.release()
 
     def _open(self) -> Logdir:
-        logdir = open_logdir(self.path, storage_options=self._storage_options)
+        logdir = open_logdir(self.path, storage_options=self._storage_options, skip_broken=self._skip_broken)
         # One in a directory of its own, lest a page's spill be written where the program was started.
         logdir.sql(f"SET memory_limit = '{self._memory_limit}'")
         logdir.sql("SET temp_directory = '" + self._spill.name.replace("'", "''") + "'")

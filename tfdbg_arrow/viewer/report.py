@@ -7,6 +7,7 @@ show stands in it a second time as JSON, for programs, in a form that no HTML pa
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import secrets
@@ -80,12 +81,12 @@ class WrittenReport:
 
 
 def write_report(
-    logdir: str | Path, path: str | Path, *, run_id: str | None = None, max_bytes: int = DEFAULT_MAX_BYTES
+    logdir: Logdir | str | Path, path: str | Path, *, run_id: str | None = None, max_bytes: int = DEFAULT_MAX_BYTES
 ) -> WrittenReport:
     """Writes a report; the file appears whole or not at all.
 
     Args:
-        logdir: The logdir's path or URL.
+        logdir: A logdir, or its path or URL.
         path: The file.
         run_id: Only this run; None: all.
         max_bytes: How large the file may become; what does not fit is left out, and named in it.
@@ -94,7 +95,7 @@ def write_report(
         LogdirError: The logdir cannot be read, or the file not written.
         QueryError: The run is unknown.
     """
-    with open_logdir(logdir) as opened:
+    with contextlib.nullcontext(logdir) if isinstance(logdir, Logdir) else open_logdir(logdir) as opened:
         report = read_report(opened, run_id=run_id)
     text, left_out = render_report(report, max_bytes=max_bytes)
     content = text.encode("utf-8")

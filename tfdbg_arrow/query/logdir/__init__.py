@@ -15,18 +15,19 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
 
-from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
+from tfdbg_arrow.errors import LogdirError, QueryError
 from tfdbg_arrow.query.alert_rules.digests import OpDigests
 from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.query.logdir.bad_runs import BadRuns
+from tfdbg_arrow.query.logdir.broken_parts import BrokenPart, BrokenParts
 from tfdbg_arrow.query.logdir.connection import connect, prepared
 from tfdbg_arrow.query.logdir.kept_rows import KeptRows
 from tfdbg_arrow.query.logdir.live_views import mentioned_tables
+from tfdbg_arrow.query.logdir.local import LocalSource
 from tfdbg_arrow.query.logdir.notebook import Shown, glance, show
-from tfdbg_arrow.query.logdir.opening import LinkCheck, list_parts, parts_by_run
+from tfdbg_arrow.query.logdir.opening import LinkCheck, no_check, parts_by_run
 from tfdbg_arrow.query.logdir.questions import Questions
-from tfdbg_arrow.query.logdir.reading_errors import error_text, find_broken_part, refused
-from tfdbg_arrow.query.logdir.recovered_parts import RecoveredParts
+from tfdbg_arrow.query.logdir.reading_errors import broken_part_error, error_text, refuse_unreadable, refused
 from tfdbg_arrow.query.logdir.remote import RemoteSource
 from tfdbg_arrow.query.logdir.statements import Statements
 from tfdbg_arrow.schema import TABLES
@@ -64,16 +65,24 @@ class Logdir(Statements, Answers):
         questions: Notes what is asked, where someone wants to know.
     """
 
-    def __init__(self, path: Path | RemoteLocation, *, storage_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | RemoteLocation,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        skip_broken: bool = False,
+    ) -> None:
+        self._broken = BrokenParts(path if isinstance(path, Path) else None) if skip_broken else None
         self._remote: RemoteSource | None = None
         if isinstance(path, RemoteLocation):
-            self._remote = RemoteSource(path, storage_options)
+            self._remote = RemoteSource(path, storage_options, broken=self._broken)
+            self._check = no_check
         else:
             check_logdir(path)
+            self._local = LocalSource(path, broken=self._broken)
+            self._check = LinkCheck(path).check
         self.path: Path | RemoteLocation = path
         self.storage_options = storage_options
-        self._check = LinkCheck(path).check if isinstance(path, Path) else _no_check
-        self._recovered = RecoveredParts(path) if isinstance(path, Path) else None
         # What a large query spills goes there: DuckDB would write into the working directory.
         spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
         self._remove_spill = weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
@@ -103,6 +112,11 @@ class Logdir(Statements, Answers):
         """
         self._run(self._views.need_all)
         return self._connection
+
+    @property
+    def broken_parts(self) -> tuple[BrokenPart, ...]:
+        """What is broken and left out, of a logdir opened with `skip_broken`; more may be found while it is read."""
+        return () if self._broken is None else self._broken.found
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +183,7 @@ class Logdir(Statements, Answers):
         wanted = set(table_names or (table.name for table in TABLES))
         if self._remote is None or wanted <= self._remote.wanted:
             return
-        self._take(self._remote.want(wanted))
+        self._take(self._without_refused(self._remote.want(wanted)))
 
     def run_ids(self) -> tuple[str, ...]:
         """Returns the runs that have parts, oldest first."""
@@ -285,17 +299,10 @@ class Logdir(Statements, Answers):
         self._views.need(query)
 
     def _list(self) -> Mapping[str, tuple[str, ...]]:
-        if self._remote is not None:
-            return self._remote.refresh()
-        assert isinstance(self.path, Path)
-        assert self._recovered is not None
-        for _ in range(_MAX_ATTEMPTS):
-            self._recovered.refresh()
-            parts = list_parts(self.path, is_checked=False)
-            recovered = self._recovered.parts()
-            if recovered is not None:
-                return {table: (*parts.get(table, ()), *recovered.get(table, ())) for table in {*parts, *recovered}}
-        raise LogdirError(f"{self.path} is being recovered over and over; open it again when that has ended.")
+        return self._without_refused((self._remote or self._local).refresh())
+
+    def _without_refused(self, parts: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        return parts if self._broken is None else self._broken.without_refused(parts)
 
     def _take(self, parts: Mapping[str, tuple[str, ...]]) -> None:
         """Shows these parts from now on."""
@@ -304,7 +311,7 @@ class Logdir(Statements, Answers):
         self._parts = parts
         self._by_run = {}
         unfetched = [] if self._remote is None else [t.name for t in TABLES if t.name not in self._remote.wanted]
-        self._views.reset(parts, unfetched=unfetched, cure=self._cure("them", "their lines"))
+        self._views.reset(parts, unfetched=unfetched, cure=self._cure("them"))
         for scope in self._scopes.values():
             scope._take_from_whole()
 
@@ -331,7 +338,10 @@ class Logdir(Statements, Answers):
                 if attempt < _MAX_ATTEMPTS - 1 and self._missing_parts():
                     self.refresh()
                     continue
-                raise self._broken_part(error) from error
+                if self._broken is not None and refuse_unreadable(self._broken, error, self._parts):
+                    self.refresh()
+                    continue
+                raise broken_part_error(error, self._all_parts(), cure=self._cure("that file")) from error
             except RuntimeError as error:  # DuckDB's own for a statement or parameters it cannot bind
                 raise QueryError(error_text(error)) from error
         raise AssertionError("unreachable")
@@ -342,29 +352,24 @@ class Logdir(Statements, Answers):
     def _missing_parts(self) -> list[str]:
         return [part for part in self._all_parts() if not Path(part).exists()]
 
-    def _broken_part(self, error: Exception) -> BrokenPartError | QueryError:
-        """Returns the error to raise: it names the part that cannot be read, where one is found."""
-        found = find_broken_part(error, self._all_parts())
-        if found is None:
-            return QueryError(error_text(error))
-        part, reason = found
-        return BrokenPartError(f"{part} cannot be read as Parquet ({reason}); {self._cure('that file', 'its line')}.")
-
-    def _cure(self, what: str, its_line: str) -> str:
+    def _cure(self, what: str) -> str:
         """Returns what to do about parts that cannot be read."""
         if self._remote is not None:
             return f"remove {what} here to fetch what {self.path} holds again"
-        other = "it" if what == "that file" else what
-        return f"restore {what}, or remove {other} and {its_line} in {self.path}/manifest to read the rest"
+        return f"restore {what}, or read the rest with skip_broken=True (--skip-broken)"
 
 
-def open_logdir(path: str | Path, *, storage_options: Mapping[str, Any] | None = None) -> Logdir:
+def open_logdir(
+    path: str | Path, *, storage_options: Mapping[str, Any] | None = None, skip_broken: bool = False
+) -> Logdir:
     """Opens a logdir for reading.
 
     Args:
         path: The directory that a recording wrote, or the URL, as `s3://bucket/path`. What is asked of a logdir at a
             URL is fetched into a cache directory: `tfdbg_arrow` in the user's own, or TFDBG_ARROW_CACHE_DIR.
         storage_options: fsspec's arguments for a URL; None: what its configuration and the store's client find.
+        skip_broken: Whether to leave out parts that are not what their manifest says, and runs whose manifest is
+            damaged; `Logdir.broken_parts` names them. Every part is read once to know.
 
     Raises:
         LogdirError: The path does not exist, is a file, is empty, or is not a logdir, or the URL cannot be read.
@@ -372,7 +377,7 @@ def open_logdir(path: str | Path, *, storage_options: Mapping[str, Any] | None =
         BrokenPartError: A part cannot be opened; the message names it.
         MissingDependencyError: What opens the URL is not installed.
     """
-    return Logdir(parse_location(path), storage_options=storage_options)
+    return Logdir(parse_location(path), storage_options=storage_options, skip_broken=skip_broken)
 
 
 @contextlib.contextmanager
@@ -385,7 +390,3 @@ def opened(logdir: Engine | str | Path) -> Iterator[Engine]:
         yield logdir
     else:
         raise LogdirError(f"logdir is {logdir!r}, expected a path or what open_logdir() returned.")
-
-
-def _no_check(parts: Iterable[str]) -> None:
-    """Does nothing: of a URL, the parts are copies in a directory of our own."""

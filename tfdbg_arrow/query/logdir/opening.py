@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.query.logdir.broken_parts import BrokenParts
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_check import check_logdir
 from tfdbg_arrow.schema.logdir_layout import MANIFEST_DIRECTORY, check_run_id
@@ -46,7 +47,11 @@ class LinkCheck:
         return self._has_link[of_run] or self._has_link[of_table]
 
 
-def list_parts(path: Path, *, is_checked: bool = True) -> dict[str, tuple[str, ...]]:
+def no_check(parts: Iterable[str]) -> None:
+    """Does nothing: of a URL, the parts are copies in a directory of our own."""
+
+
+def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | None = None) -> dict[str, tuple[str, ...]]:
     """Returns the parts that hold now, as paths to open, by table.
 
     The manifests say which. A logdir without any manifest is taken to hold every part that lies in it.
@@ -54,6 +59,7 @@ def list_parts(path: Path, *, is_checked: bool = True) -> dict[str, tuple[str, .
     Args:
         path: The logdir.
         is_checked: Whether to look at every part; if not, whoever opens one asks a LinkCheck first.
+        broken: Leaves out what is broken, and tells it; None: all is listed.
 
     Raises:
         LogdirError: A manifest is damaged, or a part leads out of the logdir.
@@ -62,9 +68,10 @@ def list_parts(path: Path, *, is_checked: bool = True) -> dict[str, tuple[str, .
     parts: dict[str, list[str]] = {}
     if (path / MANIFEST_DIRECTORY).is_dir():
         for run_id in run_ids(path):
-            for entry in read_live_parts(path, run_id=run_id):
+            entries = read_live_parts(path, run_id=run_id) if broken is None else broken.sound_parts(run_id)
+            for entry in entries:
                 parts.setdefault(entry.table, []).append(f"{path}/{entry.path}")
-    if not parts:
+    if not parts and not (broken is not None and broken.found):
         parts = _found_parts(path)
     if is_checked:
         check = LinkCheck(path)

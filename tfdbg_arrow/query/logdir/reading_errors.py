@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import duckdb
 
-from tfdbg_arrow.errors import MissingDependencyError, QueryError, TfdbgArrowError
+from tfdbg_arrow.errors import BrokenPartError, MissingDependencyError, QueryError, TfdbgArrowError
+from tfdbg_arrow.query.logdir.broken_parts import BrokenParts
 from tfdbg_arrow.query.logdir.live_views import literal
 
 _USER_ERRORS = (
@@ -57,6 +58,42 @@ def find_broken_part(error: Exception, parts: Iterable[str]) -> tuple[str, str] 
         if reason is not None:
             return part, reason
     return None
+
+
+def broken_part_error(error: Exception, parts: Iterable[str], *, cure: str) -> BrokenPartError | QueryError:
+    """Returns the error to raise for one that a part may have caused: it names the part, where one is broken.
+
+    Args:
+        error: What DuckDB said.
+        parts: The parts that hold.
+        cure: What to do about it.
+    """
+    found = find_broken_part(error, parts)
+    if found is None:
+        return QueryError(error_text(error))
+    return BrokenPartError(f"{found[0]} cannot be read as Parquet ({found[1]}); {cure}.")
+
+
+def refuse_unreadable(broken: BrokenParts, error: Exception, parts: Mapping[str, tuple[str, ...]]) -> bool:
+    """Has the parts left out that cannot be read, of the table of the one that an error comes from.
+
+    Args:
+        broken: Leaves them out.
+        error: What DuckDB said.
+        parts: The parts that hold, by table.
+
+    Returns:
+        Whether there are any.
+    """
+    found = find_broken_part(error, (path for paths in parts.values() for path in paths))
+    if found is None:
+        return False
+    (same_table,) = (paths for paths in parts.values() if found[0] in paths)
+    for path in same_table:
+        reason = why_unreadable(path)
+        if reason is not None:
+            broken.refuse(path, f"cannot be read as Parquet ({reason})")
+    return True
 
 
 def why_unreadable(part: str) -> str | None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.query.logdir.broken_parts import BrokenParts
 from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
 from tfdbg_arrow.schema.logdir_layout import SpoolPaths, manifest_path, part_path, spool_paths, spooled_run_ids
 from tfdbg_arrow.schema.manifest import ManifestEntry, live_parts, spool_progress
@@ -45,10 +46,11 @@ class RecoveredParts:
 
     Args:
         logdir: The logdir, which nothing here writes to.
+        broken: Told of runs whose manifest is damaged, which are left out; None: they are an error.
     """
 
-    def __init__(self, logdir: Path) -> None:
-        self._logdir = logdir
+    def __init__(self, logdir: Path, *, broken: BrokenParts | None = None) -> None:
+        self._logdir, self._broken = logdir, broken
         self._directory: Path | None = None
         self._shown: dict[str, _Shown] = {}
         self._numbers = count()
@@ -61,7 +63,13 @@ class RecoveredParts:
         """
         shown: dict[str, _Shown] = {}
         for run_id in spooled_run_ids(self._logdir):
-            found = self._look(run_id)
+            try:
+                found = self._look(run_id)
+            except LogdirError as error:
+                if self._broken is None:
+                    raise
+                self._broken.tell_manifest(run_id, str(self._logdir / manifest_path(run_id)), error)
+                continue
             if found is not None:
                 shown[run_id] = found
         self._shown = shown

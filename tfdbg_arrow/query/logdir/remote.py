@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError
+from tfdbg_arrow.query.logdir.broken_parts import BrokenParts
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import RemoteLocation, described
 from tfdbg_arrow.schema.logdir_layout import (
@@ -30,7 +31,7 @@ from tfdbg_arrow.schema.logdir_layout import (
     is_run_id,
     parse_marker,
 )
-from tfdbg_arrow.schema.manifest import live_parts
+from tfdbg_arrow.schema.manifest import ManifestEntry, live_parts
 
 CACHE_VARIABLE = "TFDBG_ARROW_CACHE_DIR"
 MAX_CACHE_BYTES = 8 << 30
@@ -79,9 +80,19 @@ class RemoteSource:
     Args:
         location: The URL.
         storage_options: fsspec's arguments for it.
+        broken: Told of what is broken, which is left out; None: it is an error.
     """
 
-    def __init__(self, location: RemoteLocation, storage_options: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        location: RemoteLocation,
+        storage_options: Mapping[str, Any] | None,
+        *,
+        broken: BrokenParts | None = None,
+    ) -> None:
+        self._broken = broken
+        self._left_out: dict[RemotePart, str] = {}
+        self._gone: set[str] = set()
         self._location = location
         self._directory = location.open(storage_options)
         self._parts: dict[str, tuple[RemotePart, ...]] = {}
@@ -108,14 +119,18 @@ class RemoteSource:
             FormatVersionError: It is one of another MAJOR version.
             BrokenPartError: A part is not what the manifest says.
         """
+        self._gone.clear()
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_RETRY_S)
             try:
+                if self._broken is not None:
+                    self._broken.begin()
                 self._check()
                 self._parts = self._list()
                 found = self._fetch(self._wanted)
-            except _ReplacedError:
+            except _ReplacedError as error:
+                self._note_gone(str(error))
                 continue
             self._prune()
             return found
@@ -158,8 +173,7 @@ class RemoteSource:
         parts: dict[str, list[RemotePart]] = {}
         contents = self._each(self._read, list(paths.values()))
         for (run_id, path), content in zip(paths.items(), contents, strict=True):
-            text = content.decode("utf-8", errors="replace")
-            for entry in live_parts(text, run_id=run_id, path=f"{self._location}/{path}"):
+            for entry in self._live_parts(content.decode("utf-8", errors="replace"), run_id=run_id, path=path):
                 parts.setdefault(entry.table, []).append(
                     RemotePart(
                         table=entry.table,
@@ -171,6 +185,16 @@ class RemoteSource:
                     )
                 )
         return {table: tuple(found) for table, found in parts.items()}
+
+    def _live_parts(self, text: str, *, run_id: str, path: str) -> tuple[ManifestEntry, ...]:
+        where = f"{self._location}/{path}"
+        try:
+            return live_parts(text, run_id=run_id, path=where)
+        except LogdirError as error:
+            if self._broken is None:
+                raise
+            self._broken.tell_manifest(run_id, where, error)
+            return ()
 
     def _found(self) -> dict[str, tuple[RemotePart, ...]]:
         """Returns every part that lies there: without any manifest, all hold."""
@@ -191,20 +215,37 @@ class RemoteSource:
         return {table: tuple(found) for table, found in parts.items()}
 
     def _fetch(self, tables: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        wanted = {table: self._parts[table] for table in tables if table in self._parts}
+        wanted = {
+            table: tuple(part for part in self._parts[table] if part not in self._left_out)
+            for table in tables
+            if table in self._parts
+        }
         missing = [part for parts in wanted.values() for part in parts if not self._is_cached(part)]
         if missing:
             with _cache_errors(self._cache):
                 for directory in {part.cached_in(self._cache).parent for part in missing}:
                     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._each(self._fetch_part, missing)
-        return {table: tuple(str(part.cached_in(self._cache)) for part in parts) for table, parts in wanted.items()}
+        if self._broken is not None:
+            for part, reason in self._left_out.items():
+                self._broken.tell_part(f"{self._location}/{part.path}", rows=part.rows, reason=reason)
+        return {
+            table: tuple(str(part.cached_in(self._cache)) for part in parts if part not in self._left_out)
+            for table, parts in wanted.items()
+        }
 
     def _is_cached(self, part: RemotePart) -> bool:
         with contextlib.suppress(OSError):
             size = part.cached_in(self._cache).stat().st_size
             return part.bytes is None or size == part.bytes
         return False
+
+    def _note_gone(self, path: str) -> None:
+        """Leaves a part out that was gone before, and that the manifest names still."""
+        if self._broken is not None and path in self._gone:
+            found = (part for parts in self._parts.values() for part in parts if part.path == path)
+            self._left_out.update((part, "is missing") for part in found)
+        self._gone.add(path)
 
     def _fetch_part(self, part: RemotePart) -> None:
         """Fetches a part; one that was damaged on its way is fetched once more."""
@@ -219,7 +260,9 @@ class RemoteSource:
                     with _cache_errors(self._cache):
                         os.replace(temporary, target)
                     return
-                if attempt == 2:
+                if attempt == 2 and self._broken is not None:
+                    self._left_out[part] = "does not have its SHA-256"
+                elif attempt == 2:
                     raise BrokenPartError(
                         f"{self._location}/{part.path} has the SHA-256 {found}, expected {part.token} as in the "
                         "manifest: it was changed since it was written; restore it."

@@ -60,6 +60,7 @@ class Sandbox:
         timeout_s: Seconds that a query may take.
         memory_limit: Bytes that DuckDB may take; the process as a whole gets 2 GB more of address space.
         max_rows: Rows of an answer.
+        skip_broken: Whether to leave out parts that are broken.
     """
 
     def __init__(
@@ -69,12 +70,14 @@ class Sandbox:
         timeout_s: float = 20.0,
         memory_limit: int = 512 << 20,
         max_rows: int = 1000,
+        skip_broken: bool = False,
     ) -> None:
         self._settings = {
             "path": str(path),
             "timeout_s": timeout_s,
             "memory_limit": memory_limit,
             "max_rows": max_rows,
+            "skip_broken": skip_broken,
         }
         self._timeout_s = timeout_s
         self._slot = threading.Lock()

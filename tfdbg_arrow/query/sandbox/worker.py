@@ -46,7 +46,7 @@ def main() -> None:
 def _answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
     query = request["query"]
     _check_is_select(query)
-    with open_logdir(request["path"]) as logdir:
+    with open_logdir(request["path"], skip_broken=request["skip_broken"]) as logdir:
         logdir.fetch(*mentioned_tables(query))
         parts = _lock(logdir, memory_limit=request["memory_limit"])
         _bound_process(request["timeout_s"], memory=request["memory_limit"] + _ADDRESS_SPACE)

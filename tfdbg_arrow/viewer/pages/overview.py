@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from tfdbg_arrow.query import Alert, Coverage, Hop, Logdir, NonFinite, Run
+from tfdbg_arrow.query import Alert, BrokenPart, Coverage, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.naming import tensor_name
 from tfdbg_arrow.viewer.page import PageKind, chosen_run
@@ -14,6 +14,7 @@ from tfdbg_arrow.viewer.rule_runs import run_rules
 from tfdbg_arrow.viewer.strip import Strip, read_strip
 
 _MAX_HOPS = 2000
+_MAX_BROKEN = 5
 BUDGET_S = 1.3
 """Seconds for the first screen, of which the alert rules get what all else left: it does not wait for the slowest."""
 
@@ -73,6 +74,8 @@ class OverviewPage:
         not_observed: What could be bad and was not looked at, in one line; None where there is nothing.
         coverage: The same in full.
         left_out: By run, what it was told not to record, or lost.
+        broken: The first files that are broken and left out.
+        num_broken: How many are.
     """
 
     verdict: str
@@ -89,6 +92,8 @@ class OverviewPage:
     not_observed: str | None
     coverage: Coverage
     left_out: tuple[tuple[str, str], ...]
+    broken: tuple[BrokenPart, ...]
+    num_broken: int
 
 
 def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float = BUDGET_S) -> OverviewPage:
@@ -131,6 +136,8 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
         not_observed=coverage.summary,
         coverage=coverage,
         left_out=tuple((summary.run.run_id, text) for summary in asked for text in summary.run.left_out),
+        broken=logdir.broken_parts[:_MAX_BROKEN],
+        num_broken=len(logdir.broken_parts),
     )
 
 
