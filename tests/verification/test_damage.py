@@ -47,6 +47,8 @@ def test_nothing_is_wrong_with_what_was_just_written_and_nothing_changes(logdir:
     assert (found.is_intact, found.deviations, found.num_runs) == (True, (), 1)
     assert found.num_parts == len([name for name in before if name.endswith(".parquet")])
     assert found.num_bytes == sum(len(content) for name, content in before.items() if name.endswith(".parquet"))
+    with open_logdir(logdir) as opened:
+        assert opened.verify() == found
     assert tree(logdir) == before
 
 
@@ -153,6 +155,24 @@ class TestManifest:
         assert damage(verify(logdir)) == [("missing", MANIFEST)]
         edit_lines(logdir, lambda lines: [*lines[:-1], lines[-1][:-3]])
         assert damage(verify(logdir))[0] == ("changed", MANIFEST)
+
+    def test_a_damaged_one_is_not_written_to_by_recovery(self, tmp_path: Path) -> None:
+        logdir = write_killed_run(tmp_path / "logdir", tmp_path)
+        manifest = logdir / f"manifest/{KILLED_RUN}.jsonl"
+        manifest.write_bytes(manifest.read_bytes()[:-1] + b"x")
+        before = tree(logdir)
+        (run,) = recover(logdir)
+        assert run.state == "failed"
+        assert "the manifest is damaged" in str(run.reason)
+        assert tree(logdir) == before
+
+    def test_recovery_goes_on_behind_a_last_line_without_its_newline(self, tmp_path: Path) -> None:
+        logdir = write_killed_run(tmp_path / "logdir", tmp_path)
+        manifest = logdir / f"manifest/{KILLED_RUN}.jsonl"
+        manifest.write_bytes(manifest.read_bytes()[:-1])
+        assert ("leftover", f"manifest/{KILLED_RUN}.jsonl") in [(one.kind, one.path) for one in others(logdir)]
+        assert [run.state for run in recover(logdir)] == ["recovered"]
+        assert others(logdir) == []
 
     def test_none_at_all(self, logdir: Path) -> None:
         (logdir / MANIFEST).unlink()

@@ -35,7 +35,7 @@ def flip(path: Path, offset: int, mask: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_flips", "read_each"), [(120, 30), pytest.param(10_000, 10, marks=pytest.mark.exhaustive)]
+    ("num_flips", "read_each"), [(120, 30), pytest.param(10_000, 100, marks=pytest.mark.exhaustive)]
 )
 def test_every_flipped_byte_is_found(tmp_path: Path, num_flips: int, read_each: int) -> None:
     logdir = write_all(tmp_path / "logdir", tmp_path)

@@ -37,6 +37,7 @@ from tfdbg_arrow.schema.logdir_check import check_logdir
 if TYPE_CHECKING:
     from tfdbg_arrow.query.diff import Diff
     from tfdbg_arrow.query.logdir.sub_logdir import SubLogdir
+    from tfdbg_arrow.query.verification import Verification
 
 _Result = TypeVar("_Result")
 
@@ -262,6 +263,12 @@ class Logdir(Statements, Answers):
         parts = self.parts(table_name)
         (num_rows,) = self.rows(f'SELECT count(*) FROM "{table_name}"')[0]
         return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())
+
+    def verify(self) -> Verification:
+        """Returns whether every byte of data is as it was written; see `tfdbg_arrow.verify`."""
+        from tfdbg_arrow.query.verification import verify
+
+        return verify(str(self.path))
 
     def diff(
         self,

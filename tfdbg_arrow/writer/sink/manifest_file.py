@@ -23,6 +23,7 @@ class ManifestFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._size = self._crc = 0
+        self._lead = b""
 
     def create(self) -> None:
         """Makes it, empty.
@@ -38,13 +39,14 @@ class ManifestFile:
     def resume(self) -> str:
         """Goes on after the last whole line that a dead process left; returns the text up to there.
 
+        Nothing is written before the next line is: whoever reads the text may find it damaged.
+
         Raises:
-            OSError: It cannot be read or written.
+            OSError: It cannot be read.
         """
         content = whole_lines(self.path.read_bytes())
         self._size, self._crc = len(content), zlib.crc32(content)
-        if content and not content.endswith(b"\n"):
-            self._append(b"\n")
+        self._lead = b"" if content.endswith(b"\n") or not content else b"\n"
         return content.decode("utf-8", errors="replace")
 
     def append(self, line: str) -> None:
@@ -56,9 +58,7 @@ class ManifestFile:
         Raises:
             OSError: It cannot be written; then readers see nothing of it.
         """
-        self._append(checksummed([line], before=self._crc).encode())
-
-    def _append(self, data: bytes) -> None:
+        data = self._lead + checksummed([line], before=zlib.crc32(self._lead, self._crc)).encode()
         with open(self.path, "r+b") as file:
             try:
                 file.truncate(self._size)  # what a failed append left
@@ -72,6 +72,7 @@ class ManifestFile:
                 raise
         self._size += len(data)
         self._crc = zlib.crc32(data, self._crc)
+        self._lead = b""
 
 
 def sync_directory(path: Path) -> None:
