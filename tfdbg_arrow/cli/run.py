@@ -149,6 +149,13 @@ def run(
             metavar="WHAT", help="What a NaN or an infinity does: record it, or raise: stop the program there."
         ),
     ] = "record",
+    redact: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            help="What the logdir is not to tell: paths (also host and command line), source, or paths,source.",
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object on one line, the last of stderr.")
     ] = False,
@@ -182,6 +189,7 @@ def run(
         dump_on=dump_on,
         dump_after=dump_after,
         on_nonfinite=on_nonfinite,
+        redact=redact,
     )
     try:
         outcome = record_program(_program(module, program or []), request)

@@ -109,7 +109,7 @@ RUN = Table(
             name="host_name",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Name of the host; NULL where an import does not know it.",
+            doc="Name of the host; NULL where an import does not know it or `redact` left it out.",
         ),
         Column(
             id=13,
@@ -130,14 +130,14 @@ RUN = Table(
             name="command_line",
             type=_T.VARCHAR,
             nullable=True,
-            doc="`sys.orig_argv` as a JSON array; NULL where an import does not know it.",
+            doc="`sys.orig_argv` as a JSON array; NULL where an import does not know it or `redact` left it out.",
         ),
         Column(
             id=16,
             name="working_directory",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Working directory when recording started; NULL where an import does not know it.",
+            doc="Working directory when recording started; NULL as command_line.",
         ),
         Column(
             id=17,
@@ -210,14 +210,14 @@ SOURCE_FILE = Table(
             id=3,
             name="file_path",
             type=_T.VARCHAR,
-            doc="Path as the interpreter knew it; a notebook cell has a made-up one.",
+            doc="Path as the interpreter knew it, or what `redact` put there; a notebook cell has a made-up one.",
         ),
         Column(
             id=4,
             name="source_text",
             type=_T.VARCHAR,
             nullable=True,
-            doc="The whole text; NULL where it could not be read.",
+            doc="The whole text; NULL where it could not be read or `redact` left it out.",
         ),
     ),
 )
@@ -243,7 +243,7 @@ STACK_FRAME = Table(
             name="code",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Text of the line without its indentation; NULL where the source could not be read.",
+            doc="Text of the line without its indentation; NULL as source_file.source_text.",
         ),
         Column(
             id=8,

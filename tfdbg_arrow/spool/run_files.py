@@ -33,6 +33,7 @@ class RunFiles:
     Args:
         paths: Where the recording keeps what is not in parts yet.
         run_id: The run.
+        host_name: What stands for this host; None: its name.
         circular_buffer_size: Of the recording; 0 or less: all events are kept.
         dump_after: Likewise; None: no black box.
 
@@ -45,7 +46,13 @@ class RunFiles:
     """
 
     def __init__(
-        self, paths: SpoolPaths, *, run_id: str, circular_buffer_size: int = -1, dump_after: int | None = None
+        self,
+        paths: SpoolPaths,
+        *,
+        run_id: str,
+        host_name: str | None = None,
+        circular_buffer_size: int = -1,
+        dump_after: int | None = None,
     ) -> None:
         self._paths = paths
         self.names = Journal(paths.journal)
@@ -54,7 +61,7 @@ class RunFiles:
             facts = {
                 "run_id": run_id,
                 "machine": _machine(),
-                "host_name": socket.gethostname(),
+                "host_name": socket.gethostname() if host_name is None else host_name,
                 "pid": os.getpid(),
                 "has_lock": has_lock,
                 "circular_buffer_size": circular_buffer_size,

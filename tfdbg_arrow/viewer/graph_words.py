@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tfdbg_arrow.query.structure.borders import Border, CalledGraph, Iterations
 from tfdbg_arrow.query.structure.output_health import OpOutput, OutputHealth
+from tfdbg_arrow.query.untrusted_json import parse_json
 from tfdbg_arrow.viewer.pills import Pill
 
 STATE_MARKS = {
@@ -85,7 +86,7 @@ def attribute_items(attributes: str | None) -> list[tuple[str, str]]:
     if attributes is None:
         return []
     try:
-        found = json.loads(attributes)
+        found = parse_json(attributes)
     except ValueError:
         return [("attributes", attributes)]
     if not isinstance(found, dict):

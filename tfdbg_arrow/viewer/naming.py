@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Protocol
 
 from tfdbg_arrow.query import Alert
+from tfdbg_arrow.query.untrusted_json import parse_json
 
 
 class NamedTensor(Protocol):
@@ -109,7 +109,7 @@ def command_text(command_line: str | None) -> str | None:
     if command_line is None:
         return None
     try:
-        words = json.loads(command_line)
+        words = parse_json(command_line)
     except ValueError:
         return command_line
     return " ".join(map(str, words)) if isinstance(words, list) else command_line

@@ -74,6 +74,7 @@ def enable(
     dump_on: str | None = None,
     dump_after: int | None = None,
     on_nonfinite: str | Callable[[Any], object] = "record",
+    redact: str | Collection[str] | None = None,
 ) -> str | None:
     """Records this process into a logdir until disable() or its end.
 
@@ -121,6 +122,10 @@ def enable(
             NonFiniteError at the op where it came up; a callable, it is called with the NonFinite, once for each
             origin and at most 100 times, in the thread that runs the program, and what it raises goes to the program.
             Values that nothing computes with, as those that `tf.where` leaves out, do neither (docs/live_stop.md).
+        redact: What the logdir is not to tell, `paths`, `source` or a list of both. `paths`: file paths become relative
+            to the working directory or the installed packages, or a hash and the file's name; host name, command line
+            and working directory are NULL. `source`: no text of the program is kept, line numbers are. Names of ops,
+            functions and variables, marks and tensors stay as they are (SECURITY.md).
 
     Returns:
         The run's id; None where the environment variable TFDBG_ARROW=0 turned recording off.
@@ -151,6 +156,7 @@ def enable(
             dump_on=dump_on,
             dump_after=dump_after,
             on_nonfinite=on_nonfinite,
+            redact=redact,
         )
     )
 

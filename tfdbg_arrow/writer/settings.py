@@ -18,6 +18,7 @@ from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
 from tfdbg_arrow.spool.records import RECORD_SIZE
 from tfdbg_arrow.spool.spool_file import MAX_CAPACITY
 from tfdbg_arrow.writer.chosen_values import Choice, ChosenValues, parse_values
+from tfdbg_arrow.writer.redaction import NOTHING, parse_redact
 from tfdbg_arrow.writer.remote.settings import (
     DEFAULT_MAX_LOCAL_BYTES,
     DEFAULT_UPLOAD_TIMEOUT_S,
@@ -97,6 +98,7 @@ class Settings:
         dump_on: `nonfinite`: the circular buffer is written only around bad values; None: always.
         dump_after: How many executions and graph tensors are written after a bad value then.
         on_nonfinite: What a bad value does: `record`, `raise`, or a callable that is called.
+        redact: What the logdir does not say: `paths`, `source`.
     """
 
     logdir: Path
@@ -115,6 +117,7 @@ class Settings:
     xla: str = "observe"
     remote: RemoteSettings | None = None
     on_nonfinite: str | Callable[[Any], object] = "record"
+    redact: frozenset[str] = NOTHING
 
     @property
     def shown_logdir(self) -> str:
@@ -176,6 +179,7 @@ class Request:
     dump_on: str | None = None
     dump_after: int | None = None
     on_nonfinite: str | Callable[[Any], object] = "record"
+    redact: str | Collection[str] | None = None
 
     def check(self, as_dtype: Callable[[Any], Any] | None = None) -> Settings:
         """Returns it as settings, and makes the logdir unless it is remote.
@@ -255,6 +259,7 @@ class Request:
             dump_on=self.dump_on,
             dump_after=dump_after,
             on_nonfinite=_check_on_nonfinite(self.on_nonfinite, mode),
+            redact=parse_redact(self.redact),
         )
 
     def _check_dump(self, mode: TensorDebugMode) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from tfdbg_arrow.query.coverage import Coverage
 from tfdbg_arrow.query.diagnosis.findings import Finding
 from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.query.info import MODES_WITHOUT_HEALTH
+from tfdbg_arrow.query.run_settings import parse_settings
 from tfdbg_arrow.schema.logdir_layout import SPOOL_DIRECTORY
 
 _FILTERS = frozenset({"op_regex", "tensor_dtypes"})
@@ -111,21 +111,13 @@ def _read_facts(logdir: Engine) -> list[_Facts]:
         run_id = facts["run_id"]
         found.append(
             _Facts(
-                **{**facts, "settings": _settings(facts["settings"])},
+                **{**facts, "settings": parse_settings(facts["settings"])},
                 **{f"num_{name}": counts[name].get(run_id, 0) for name in _COUNTED},
                 num_unknown_calls=unknown.get(run_id, 0),
                 has_accelerator=run_id in accelerated,
             )
         )
     return found
-
-
-def _settings(text: str) -> dict[str, Any]:
-    try:
-        settings = json.loads(text)
-    except ValueError:
-        return {}
-    return settings if isinstance(settings, dict) else {}
 
 
 def _of_its_end(facts: _Facts, say: _Say, *, path: Path | None) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from tfdbg_arrow.query.diff.answer import Setting
 from tfdbg_arrow.query.info import Run
 from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.untrusted_json import parse_json
 
 _IDENTITY = frozenset({"run_id", "wall_time_ns", "wall_time", "end_wall_time_ns", "pid", "settings"})
 """Columns of run that differ between any two runs, and the one that is looked into."""
@@ -25,7 +26,7 @@ def _facts(logdir: Logdir, run_id: str) -> Mapping[str, str | None]:
     run = dict(zip(columns, rows[0], strict=True))
     facts = {name: None if run[name] is None else str(run[name]) for name in columns if name not in _IDENTITY}
     try:
-        settings = json.loads(run["settings"])
+        settings = parse_json(run["settings"])
     except ValueError:
         settings = run["settings"]
     if isinstance(settings, dict):

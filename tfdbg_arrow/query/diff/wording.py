@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from tfdbg_arrow.query.diff.answer import Diff, DiffInput, DiffTensor, Divergence, UnalignedOp
+from tfdbg_arrow.query.untrusted_json import parse_json
 
 _KINDS = {
     "shape": "other shapes",
@@ -84,7 +83,7 @@ def setting_text(name: str, value: str | None) -> str:
         return "none"
     if name == "command_line":
         try:
-            return " ".join(map(str, json.loads(value)))
+            return " ".join(map(str, parse_json(value)))
         except ValueError:
             return value
     return value

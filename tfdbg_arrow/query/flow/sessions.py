@@ -6,7 +6,6 @@ its edges, control edges among them, orders it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -14,6 +13,7 @@ from functools import lru_cache
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import GraphReader, Op
 from tfdbg_arrow.query.recorded import Context, Execution
+from tfdbg_arrow.query.untrusted_json import parse_json
 
 REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})
 """Op types that give a reference to a variable's memory."""
@@ -123,8 +123,12 @@ class Sessions:
         return frozenset(seen)
 
     def _asked_for(self, function_name: str) -> list[str]:
-        targets: list[str] = json.loads(self._graphs.session_targets[function_name])
-        return targets + [op_name for op_name, _ in self._graphs.results_of(function_name)]
+        try:
+            targets = parse_json(self._graphs.session_targets[function_name])
+        except ValueError:
+            targets = []
+        names = [each for each in targets if isinstance(each, str)] if isinstance(targets, list) else []
+        return names + [op_name for op_name, _ in self._graphs.results_of(function_name)]
 
 
 def _last(ops: list[Op]) -> Op | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query.run_settings import withholds_source
 from tfdbg_arrow.query.source_use import LineUse, SourceFile, line_uses, source_files, source_text
 from tfdbg_arrow.viewer.failures import NoSuchPageError
 from tfdbg_arrow.viewer.page import PageKind, needed_run
@@ -31,6 +32,7 @@ class SourcePage:
         file_path: The file that is shown; None where the run knows none.
         lineno: The line that is meant; None: none.
         has_text: Whether the run kept the file's text.
+        is_withheld: Whether it was told to keep none (`redact`).
         lines: Its lines; without the text those on which the run did something, with an empty text.
         num_lines: How many lines it has; more than are shown in a very long file.
         files: All files of the run, those with something bad first.
@@ -40,6 +42,7 @@ class SourcePage:
     file_path: str | None
     lineno: int | None
     has_text: bool
+    is_withheld: bool
     lines: tuple[SourceTextLine, ...]
     num_lines: int
     files: tuple[SourceFile, ...]
@@ -78,6 +81,7 @@ def read_source(logdir: Logdir, *, run_id: str, file_path: str | None = None, li
         file_path=file_path,
         lineno=lineno,
         has_text=texts is not None,
+        is_withheld=texts is None and withholds_source(logdir, run_id=run_id),
         lines=lines,
         num_lines=len(texts or ()),
         files=files,

@@ -28,6 +28,7 @@ from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
 from tfdbg_arrow.writer.recording.marks import Marks
 from tfdbg_arrow.writer.recording.run_row import new_run, run_row
 from tfdbg_arrow.writer.recording.session_runs import SessionRuns
+from tfdbg_arrow.writer.redaction import Redaction
 from tfdbg_arrow.writer.remote.settings import (
     LOCAL_FLUSH_INTERVAL_S,
     REMOTE_FLUSH_INTERVAL_S,
@@ -48,7 +49,8 @@ class Recording:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._generation = next(_generations)
-        self._run = new_run()
+        redaction = Redaction(settings.redact, logdir=settings.logdir)
+        self._run = new_run(host_name=redaction.host_name)
         self._uploader = (
             Uploader(settings.remote, local=settings.logdir, run_id=self.run_id, on_trouble=self._note_upload_trouble)
             if settings.remote is not None
@@ -58,7 +60,11 @@ class Recording:
         dump_after = settings.dump_after if settings.dump_on is not None else None
         # First of all: a spool without them counts as a dead process's.
         self._files = RunFiles(
-            paths, run_id=self.run_id, circular_buffer_size=settings.circular_buffer_size, dump_after=dump_after
+            paths,
+            run_id=self.run_id,
+            host_name=redaction.host_name,
+            circular_buffer_size=settings.circular_buffer_size,
+            dump_after=dump_after,
         )
         try:
             self._backend = choose_backend(
@@ -86,6 +92,7 @@ class Recording:
             on_failure=self._stats.warn_once,
             uploader=self._uploader,
             on_records=None if self.stop is None else self.stop.see_records,
+            redact=redaction.rows,
         )
         self._backend.stack_table = StackTable(self._sink.append, original_location=autograph.original_location)
         self._has_forked = False

@@ -31,10 +31,10 @@ class RunIdentity:
     start_ns: int
 
 
-def new_run() -> RunIdentity:
-    """Returns the identity of a run that this process begins now."""
+def new_run(*, host_name: str) -> RunIdentity:
+    """Returns the identity of a run that this process begins now, on a host that goes by that name."""
     start_ns = time.time_ns()
-    run_id = make_run_id(start_ns, host_name=socket.gethostname(), pid=os.getpid())
+    run_id = make_run_id(start_ns, host_name=host_name, pid=os.getpid())
     return RunIdentity(run_id=run_id, start_ns=start_ns)
 
 
@@ -87,6 +87,7 @@ def run_row(run: RunIdentity, settings: Settings, *, health_backend: str, local_
                 "numpy_version": numpy.__version__,
                 "num_cpus": os.cpu_count(),
                 "on_nonfinite": settings.on_nonfinite if isinstance(settings.on_nonfinite, str) else "callable",
+                "redact": sorted(settings.redact) or None,
             }
         ),
     }

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.metadata_table import checked_tables
+
+Redact = Callable[[str, Sequence[Mapping[str, object]]], Sequence[Mapping[str, object]]]
+"""`(table, rows)`: returns the rows as they may be written."""
 
 _ROWS_AN_ENTRY = 1_000
 """Rows that are one entry of the journal."""
@@ -23,14 +26,16 @@ class MetadataQueue:
         run_id: The run.
         failures: Keeps rows of capture_stat, and counts the rows that are no rows of their table.
         journal: Keeps the rows where they outlive the process.
+        redact: Changes the rows before anything is written; None: they stay as they are.
 
     Attributes:
         taken_upto: Up to which offset of the journal the rows were taken.
     """
 
-    def __init__(self, run_id: str, *, failures: Failures, journal: Journal) -> None:
+    def __init__(self, run_id: str, *, failures: Failures, journal: Journal, redact: Redact | None = None) -> None:
         self._run_id = run_id
         self._failures = failures
+        self._redact = redact
         self._journal = journal
         self._rows: list[tuple[str, Mapping[str, object]]] = []
         self.taken_upto = 0
@@ -39,6 +44,8 @@ class MetadataQueue:
 
     def append(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Takes rows of a table; when it returns, the death of the process does not lose them."""
+        if self._redact is not None:
+            rows = self._redact(table, rows)
         with self._lock:
             for start in range(0, len(rows), _ROWS_AN_ENTRY):
                 self._journal.append("rows", table, rows[start : start + _ROWS_AN_ENTRY])

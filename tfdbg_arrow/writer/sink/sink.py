@@ -30,7 +30,7 @@ from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.sink.backlog import Backlog, WaitingBatch
 from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
 from tfdbg_arrow.writer.sink.marker import mark_logdir
-from tfdbg_arrow.writer.sink.metadata import MetadataQueue
+from tfdbg_arrow.writer.sink.metadata import MetadataQueue, Redact
 from tfdbg_arrow.writer.sink.parts import PartWriter
 from tfdbg_arrow.writer.sink.spool_use import SpoolUse
 
@@ -63,6 +63,7 @@ class Sink:
         on_failure: Told of each kind of failure once, with a sentence.
         uploader: Copies the parts to a URL; None: the logdir is the one that is asked for.
         on_records: Sees the records that are about to be written.
+        redact: Returns rows of a metadata table as they may be written; None: as they are.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Sink:
         on_failure: Callable[[str], None],
         uploader: Uploader | None = None,
         on_records: Callable[[Records], None] | None = None,
+        redact: Redact | None = None,
     ) -> None:
         self._uploader = uploader
         self._on_records = on_records
@@ -100,7 +102,8 @@ class Sink:
         self._ring_changed = False
         self._next_snapshot_s = 0.0
         self._files = files
-        self._metadata = MetadataQueue(run_id, failures=self._failures, journal=files.rows)
+        self._redact = redact
+        self._metadata = MetadataQueue(run_id, failures=self._failures, journal=files.rows, redact=redact)
         self._spool_use = SpoolUse(recorder, files.rows, values=self._values, is_lazy=circular_buffer_size > 0)
         self._backlog = Backlog(self._parts, budget=self._budget, failures=self._failures)
         self._lock = threading.RLock()
@@ -399,7 +402,7 @@ class Sink:
                     self._failures.note("dropped", subject, reason, count)
 
     def _replace_run_row(self, run_row: Mapping[str, object]) -> None:
-        row = dict(run_row)
+        row = dict(run_row if self._redact is None else self._redact("run", [run_row])[0])
         if self._num_lost or self._backlog.num_lost or self._backlog:
             row["is_clean_end"] = False
         old = [entry.path for entry in self._parts.parts("run")]
