@@ -1,0 +1,49 @@
+"""A logdir of any version that was released can be read for ever, and says what it said then."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdbg_arrow.schema import FORMAT_VERSION
+
+from .answering import answers_of
+from .make_golden import GOLDEN, MAX_BYTES, num_bytes
+
+VERSIONS = sorted(path for path in GOLDEN.iterdir() if path.is_dir())
+LOGDIRS = [path for version in VERSIONS for path in sorted(version.iterdir()) if path.is_dir()]
+
+
+def holds(found: Any, stored: Any, where: str = "answers") -> None:
+    """Checks that an answer is what it was; attributes may have come since."""
+    if isinstance(stored, dict):
+        assert isinstance(found, dict), where
+        for key, value in stored.items():
+            assert key in found, f"{where} has no {key}"
+            holds(found[key], value, f"{where}.{key}")
+    elif isinstance(stored, list):
+        assert isinstance(found, list), where
+        assert len(found) == len(stored), where
+        for index, value in enumerate(stored):
+            holds(found[index], value, f"{where}[{index}]")
+    else:
+        assert found == stored, where
+
+
+@pytest.mark.parametrize("logdir", LOGDIRS, ids=[f"{path.parent.name}-{path.name}" for path in LOGDIRS])
+def test_a_logdir_says_what_it_said_when_it_was_written(logdir: Path) -> None:
+    stored = json.loads(logdir.with_suffix(".json").read_text("utf-8"))
+    columns = {name: table["columns"] for name, table in stored["tables"].items()}
+    holds(answers_of(logdir, columns=columns), stored)
+
+
+def test_this_version_has_golden_logdirs() -> None:
+    names = [path.name for path in VERSIONS]
+    assert FORMAT_VERSION in names, "run: python -m tests.compat.make_golden"
+
+
+def test_they_are_small() -> None:
+    assert [path for path in LOGDIRS if num_bytes(path) > MAX_BYTES] == []
