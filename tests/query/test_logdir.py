@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError, QueryError
@@ -208,6 +210,22 @@ class TestLive:
             first_nonfinite(logdir)
         assert str(part) in str(caught.value)
         assert "\n" not in str(caught.value)
+
+    def test_a_column_of_another_type_is_read_as_declared_or_refused(self, tmp_path: Path) -> None:
+        logdir = health_run().write(tmp_path)
+        part = logdir / "tensor_health" / "run_id=run-a" / "part-000000.parquet"
+        table = pq.read_table(part, partitioning=None)
+        for name, type_ in (("event_index", pa.string()), ("op_type", pa.int64())):
+            at = table.schema.names.index(name)
+            values = [str(i) if type_ == pa.string() else i for i in range(table.num_rows)]
+            table = table.set_column(at, name, pa.array(values, type_))
+        pq.write_table(table, part)
+        with open_logdir(logdir) as opened:
+            assert opened.rows("SELECT event_index, op_type FROM tensor_health ORDER BY event_index")[1] == (1, "1")
+        bad = table.set_column(table.schema.names.index("rank"), "rank", pa.array(["x"] * table.num_rows))
+        pq.write_table(bad, part)
+        with open_logdir(logdir) as opened, pytest.raises(QueryError, match="'x'"):
+            opened.rows("SELECT rank FROM tensor_health")
 
     def test_a_part_that_breaks_after_opening_is_named(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path, parts=2)

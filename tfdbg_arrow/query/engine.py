@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from tfdbg_arrow.query.strange_rows import strange_rows_told
 from tfdbg_arrow.schema.location import RemoteLocation
 
 if TYPE_CHECKING:
@@ -92,13 +93,15 @@ class Answers(Engine, Protocol):
         """Returns the runs in the logdir, oldest first."""
         from tfdbg_arrow.query.info import read_runs
 
-        return read_runs(self)
+        with strange_rows_told(self.path):
+            return read_runs(self)
 
     def info(self) -> LogdirInfo:
         """Returns what the logdir holds: runs, rows and bytes of each table, the range of time, the bad tensors."""
         from tfdbg_arrow.query.info import read_info
 
-        return read_info(self)
+        with strange_rows_told(self.path):
+            return read_info(self)
 
     def coverage(self, *, run_id: str | None = None) -> Coverage:
         """Returns what the recording did not look at, and why; see `tfdbg_arrow.query.coverage`."""

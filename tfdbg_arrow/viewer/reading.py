@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Logdir, open_logdir
+from tfdbg_arrow.query.strange_rows import strange_rows_told
 from tfdbg_arrow.schema.logdir_layout import MANIFEST_DIRECTORY
 from tfdbg_arrow.viewer.bounding import bounded
 from tfdbg_arrow.viewer.failures import TookTooLongError
@@ -92,7 +93,7 @@ class Reader:
                 self._cache.move_to_end(key)
                 answer: _Result = self._cache[key]
                 return answer
-        with self._borrowed(state) as logdir, bounded(logdir, self._timeout_s):
+        with self._borrowed(state) as logdir, bounded(logdir, self._timeout_s), strange_rows_told(logdir.path):
             answer = compute(logdir)
         with self._lock:
             if state == self._cached_state:

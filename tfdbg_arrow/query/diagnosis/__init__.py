@@ -11,7 +11,8 @@ from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError,
 from tfdbg_arrow.query.diagnosis.findings import Finding
 from tfdbg_arrow.query.diagnosis.parts import examine_parts
 from tfdbg_arrow.query.diagnosis.runs import examine_runs
-from tfdbg_arrow.query.logdir import open_logdir
+from tfdbg_arrow.query.logdir import Logdir, open_logdir
+from tfdbg_arrow.query.strange_rows import strange_rows_told
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_check import check_logdir
@@ -66,21 +67,35 @@ def doctor(
             return _diagnosis(location, findings)
     try:
         with open_logdir(logdir, storage_options=storage_options) as opened:
-            findings += examine_runs(opened)
+            findings += _examine_runs(opened)
     except FormatVersionError as error:
         findings.append(_newer_format(error))
     except (BrokenPartError, QueryError) as error:
         findings.append(
-            Finding(
-                kind="broken_part",
-                severity="error",
-                run_id=None,
-                sentence="The tables cannot be read, and the rest was not examined.",
-                evidence=str(error),
-                advice="Restore the file that is named from a copy of the logdir, or record again.",
-            )
+            _unreadable(error, "Restore the file that is named from a copy of the logdir, or record again.")
         )
     return _diagnosis(location, findings)
+
+
+def _examine_runs(logdir: Logdir) -> list[Finding]:
+    try:
+        with strange_rows_told(logdir.path):
+            return list(examine_runs(logdir))
+    except (BrokenPartError, QueryError):
+        raise
+    except LogdirError as error:
+        return [_unreadable(error, "Restore the logdir from a copy, or record again.")]
+
+
+def _unreadable(error: Exception, advice: str) -> Finding:
+    return Finding(
+        kind="broken_part",
+        severity="error",
+        run_id=None,
+        sentence="The tables cannot be read, and the rest was not examined.",
+        evidence=str(error),
+        advice=advice,
+    )
 
 
 def _diagnosis(location: Path | RemoteLocation, findings: list[Finding]) -> Diagnosis:

@@ -26,6 +26,7 @@ from tfdbg_arrow.query.diff.workspace import SIDES, Workspace
 from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.info import Run
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
+from tfdbg_arrow.query.strange_rows import strange_rows_told
 
 
 def diff(
@@ -80,6 +81,7 @@ def diff(
     with contextlib.ExitStack() as stack:
         open_a = _open(a, stack)
         open_b = open_a if b is None or b is a else _open(b, stack)
+        stack.enter_context(strange_rows_told(open_a.path if open_b is open_a else open_b.path))
         chosen = _choose(open_a, open_b, run_a, run_b)
         work = stack.enter_context(Workspace())
         return _compare(

@@ -30,6 +30,7 @@ from tfdbg_arrow.query.logdir.questions import Questions
 from tfdbg_arrow.query.logdir.reading_errors import broken_part_error, error_text, refuse_unreadable, refused
 from tfdbg_arrow.query.logdir.remote import RemoteSource
 from tfdbg_arrow.query.logdir.statements import Statements
+from tfdbg_arrow.query.strange_rows import strange_rows_told
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_check import check_logdir
@@ -335,7 +336,7 @@ class Logdir(Statements, Answers):
         for attempt in range(_MAX_ATTEMPTS):
             try:
                 return action()
-            except (duckdb.Error, UnicodeDecodeError) as error:
+            except (duckdb.Error, UnicodeDecodeError, RuntimeError) as error:
                 if self._views.unite(error):
                     continue
                 refusal = refused(error)
@@ -349,8 +350,6 @@ class Logdir(Statements, Answers):
                     self.refresh()
                     continue
                 raise broken_part_error(error, self._all_parts(), cure=self._cure("that file")) from error
-            except RuntimeError as error:  # DuckDB's own for a statement or parameters it cannot bind
-                raise QueryError(error_text(error)) from error
         raise AssertionError("unreachable")
 
     def _all_parts(self) -> list[str]:
@@ -391,9 +390,10 @@ def open_logdir(
 def opened(logdir: Engine | str | Path) -> Iterator[Engine]:
     """Yields the engine given, or a Logdir opened for the while from a path."""
     if isinstance(logdir, (str, Path)):
-        with open_logdir(logdir) as own:
+        with open_logdir(logdir) as own, strange_rows_told(own.path):
             yield own
     elif isinstance(logdir, Engine):
-        yield logdir
+        with strange_rows_told(logdir.path):
+            yield logdir
     else:
         raise LogdirError(f"logdir is {logdir!r}, expected a path or what open_logdir() returned.")

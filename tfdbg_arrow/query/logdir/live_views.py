@@ -14,7 +14,7 @@ import duckdb
 
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.query.logdir.public_views import View, public_views
-from tfdbg_arrow.schema import TABLES, Table
+from tfdbg_arrow.schema import TABLES, Column, Table
 
 _TABLES = {table.name: table for table in TABLES}
 _ASKS_THE_CATALOG = re.compile(
@@ -164,7 +164,7 @@ class LiveViews:
 
         Only that one is opened. Where another lacks a column, reading it is an error, and `unite` mends it.
         """
-        columns = ", ".join(f'"{column.name}"' for column in table.columns)
+        columns = ", ".join(_typed(column, f'"{column.name}"') for column in table.columns)
         try:
             self._connection.execute(
                 f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT {columns} FROM {_source(parts, unite=False)}'
@@ -184,8 +184,7 @@ class LiveViews:
                     f"table {table.name} has; {self._cure}."
                 )
         columns = ", ".join(
-            f'"{column.name}"' if column.name in found else f'CAST(NULL AS {column.type.value}) AS "{column.name}"'
-            for column in table.columns
+            _typed(column, f'"{column.name}"' if column.name in found else "NULL") for column in table.columns
         )
         self._connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT {columns} FROM {source}')
 
@@ -234,9 +233,17 @@ def _source(parts: Sequence[str], *, unite: bool) -> str:
     )
 
 
+def _typed(column: Column, value: str) -> str:
+    """Returns a column of a view: of a stranger's part, whatever its type is there, it has the declared one.
+
+    A cast to the type that it has already is none: DuckDB leaves it out.
+    """
+    return f'CAST({value} AS {column.type.value}) AS "{column.name}"'
+
+
 def _empty_view(table: Table) -> str:
     """Returns the statement that makes the view of a table without parts."""
-    nothing = ", ".join(f'CAST(NULL AS {column.type.value}) AS "{column.name}"' for column in table.columns)
+    nothing = ", ".join(_typed(column, "NULL") for column in table.columns)
     return f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT {nothing} WHERE false'
 
 

@@ -27,6 +27,9 @@ _USER_ERRORS = (
     duckdb.TransactionException,
 )
 """DuckDB's errors that a file cannot cause; every other may come from a broken one."""
+_NO_TEXT = "nanobind::str()"
+"""In the RuntimeError that comes of a name in a broken file that is no UTF-8. Every other comes of a statement or parameters
+that cannot be bound."""
 
 
 def error_text(error: Exception) -> str:
@@ -41,7 +44,10 @@ def refused(error: Exception) -> TfdbgArrowError | None:
             "a TIMESTAMP WITH TIME ZONE needs pytz in Python, which is not installed; run: pip install pytz, or ask "
             "for the column as a TIMESTAMP."
         )
-    return QueryError(error_text(error)) if isinstance(error, _USER_ERRORS) else None
+    is_unbound = isinstance(error, RuntimeError) and not isinstance(error, duckdb.Error)
+    if isinstance(error, _USER_ERRORS) or (is_unbound and _NO_TEXT not in error_text(error)):
+        return QueryError(error_text(error))
+    return None
 
 
 def find_broken_part(error: Exception, parts: Iterable[str]) -> tuple[str, str] | None:
@@ -106,6 +112,6 @@ def why_unreadable(part: str) -> str | None:
             checks = ", ".join(f'count("{column}")' for column in columns)
             # A hash makes DuckDB decode every value; a count alone may be answered by statistics.
             connection.sql(f"SELECT {checks}, bit_xor(hash(p)) FROM read_parquet([{literal(part)}]) AS p").fetchall()
-        except (duckdb.Error, UnicodeDecodeError) as error:
+        except (duckdb.Error, UnicodeDecodeError, RuntimeError) as error:
             return error_text(error).splitlines()[0].removeprefix("Invalid Input Error: ").rstrip(".")
     return None
