@@ -244,6 +244,18 @@ def test_what_cannot_be_resolved_is_counted(tmp_path: Path) -> None:
     ) == [("<module>",)]
 
 
+def test_an_op_that_says_it_has_two_billion_outputs_does_not_fill_the_disk(tmp_path: Path) -> None:
+    dump = small_dump()
+    event = DebugEvent.FromString(building.graph_op("g-loss", "wide", "Split", "probs:0"))
+    event.graph_op_creation.num_outputs = 2**31 - 1
+    event.graph_op_creation.output_tensor_ids.extend(range(299))
+    dump["graphs"].append(event.SerializeToString())
+    logdir = imported(tmp_path, dump)
+    assert rows(logdir, "SELECT count(*) FROM graph_op_output WHERE op_name = 'wide'") == [(300,)]
+    assert rows(logdir, "SELECT num_outputs FROM graph_op WHERE op_name = 'wide'") == [(2**31 - 1,)]
+    assert ("failed", "graph op", "says that it has more outputs than it lists; these have no rows", 1) in stats(logdir)
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_a_missing_file_is_told(tmp_path: Path, file: str) -> None:
     dump = small_dump()

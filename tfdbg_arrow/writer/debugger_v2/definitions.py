@@ -44,6 +44,8 @@ class Definitions:
         self.graph_ids: dict[str, int] = {}
         self.graph_names: dict[int, str] = {}
         self.device_ids: dict[str, int] = {}
+        self._used_device_ids: set[int] = set()
+        self._last_device_id = 0
         self.op_types: dict[tuple[int, str], str] = {}
         self.wall_time_ns: int | None = None
         self._outer: dict[int, int] = {}
@@ -158,9 +160,15 @@ class Definitions:
             return None
         known = self.device_ids.get(name)
         if known is None:
-            known = self.device_ids[name] = max(self.device_ids.values(), default=0) + 1
-            self._rows.add_row("device", {"device_id": known, "device_name": name})
+            known = self._add_device(name, self._last_device_id + 1)
         return known
+
+    def _add_device(self, name: str, device_id: int) -> int:
+        self.device_ids[name] = device_id
+        self._used_device_ids.add(device_id)
+        self._last_device_id = max(self._last_device_id, device_id)
+        self._rows.add_row("device", {"device_id": device_id, "device_name": name})
+        return device_id
 
     def add_function(self, function_name: str, graph_id: int) -> None:
         """Notes which graph a function is made of."""
@@ -251,12 +259,10 @@ class Definitions:
 
     def _device(self, event: Any) -> tuple[int | None, int | None]:
         device = event.debugged_device
-        if device.device_name in self.device_ids or device.device_id in self.device_ids.values():
+        if device.device_name in self.device_ids or device.device_id in self._used_device_ids:
             self.problems.add("failed", "device", "is told of twice; the first one holds")
             return None, None
-        self.device_ids[device.device_name] = device.device_id
-        self._rows.add_row("device", {"device_id": device.device_id, "device_name": device.device_name})
-        return device.device_id, None
+        return self._add_device(device.device_name, device.device_id), None
 
     def _graph_op(self, event: Any) -> tuple[int | None, int | None]:
         op = event.graph_op_creation
@@ -287,7 +293,10 @@ class Definitions:
         )
         for row in _inputs(op.input_names):
             self._rows.add_row("graph_op_input", {**common, **row})
-        for slot in range(min(max(op.num_outputs, 0), _MAX_OUTPUTS)):
+        num_outputs = min(op.num_outputs, max(_MAX_UNLISTED_OUTPUTS, len(op.output_tensor_ids)))
+        if num_outputs < op.num_outputs:
+            self.problems.add("failed", "graph op", "says that it has more outputs than it lists; these have no rows")
+        for slot in range(num_outputs):
             self._rows.add_row("graph_op_output", {**common, "output_slot": slot})
         return None, taken
 
@@ -305,8 +314,8 @@ class Definitions:
                 self._add_graph(graph_id, name, self.wall_time_ns or 0, outer=None)
 
 
-_MAX_OUTPUTS = 65536
-"""Outputs of one op that get rows: a damaged number must not fill the disk."""
+_MAX_UNLISTED_OUTPUTS = 256
+"""Outputs of one op that get rows without being listed by it: a damaged number must not fill the disk."""
 
 
 class _NotExactError(Exception):

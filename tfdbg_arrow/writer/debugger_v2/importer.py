@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from google.protobuf.message import DecodeError
 
@@ -233,9 +234,13 @@ def _finished(logdir: Path, run_id: str, file_set: FileSet) -> ImportedRun | Non
                 settings = json.loads(pq.read_table(path, partitioning=None)["settings"][0].as_py())["debugger_v2"]
             elif part.table == "capture_stat" and part.rows:
                 stats.extend(pq.read_table(path, partitioning=None).to_pylist())
-    except (LogdirError, ValueError, KeyError, TypeError, OSError):
+    except (LogdirError, ValueError, LookupError, TypeError, RecursionError, OSError, pa.ArrowException):
         return None  # damaged: it is made anew
-    if not settings.get("is_finished") or settings.get("files") != dict(file_set.sizes):
+    if (
+        not isinstance(settings, dict)
+        or not settings.get("is_finished")
+        or settings.get("files") != dict(file_set.sizes)
+    ):
         return None
     return ImportedRun(
         run_id=run_id,
