@@ -1,0 +1,81 @@
+"""Coverage-guided inputs for what parses bytes by itself: manifests, markers, journals, records of dumps.
+
+By hand, with atheris installed: `python -m tests.fuzz.atheris_harness -runs=100000 -max_len=2048`. What is found is
+written to a file `crash-…`, which is an argument then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import atheris
+import numpy as np
+
+from tfdbg_arrow.errors import TfdbgArrowError
+from tfdbg_arrow.schema.logdir_layout import parse_marker
+from tfdbg_arrow.schema.manifest import live_parts, spool_progress, whole_lines
+from tfdbg_arrow.spool.call_join import CallJoin
+from tfdbg_arrow.spool.graph_links import GraphLinks
+from tfdbg_arrow.spool.journal import JournalReader
+from tfdbg_arrow.spool.journaled_names import JournaledNames
+from tfdbg_arrow.writer.debugger_v2.native_scan import event_scanner
+from tfdbg_arrow.writer.debugger_v2.scan import PythonScanner, Scan
+from tfdbg_arrow.writer.debugger_v2.tfrecord import frame
+
+_PATH = Path(tempfile.mkdtemp(prefix="tfdbg_arrow-atheris-")) / "file"
+
+
+def _manifest(data: bytes) -> None:
+    text = whole_lines(data).decode("utf-8", "replace")
+    for read in (live_parts, spool_progress):
+        read(text, run_id="run-a", path="manifest")  # type: ignore[operator]
+
+
+def _marker(data: bytes) -> None:
+    parse_marker(data.decode("utf-8", "replace"), path="marker")
+
+
+def _journal(data: bytes) -> None:
+    _PATH.write_bytes(data)
+    names = JournaledNames(_PATH)
+    assert names.num_strings >= 0
+    for entry in JournalReader(_PATH).entries():
+        for item in entry.data:
+            if isinstance(item, dict):
+                CallJoin(GraphLinks(), max_looks=1_000).restore(item)
+
+
+def _dump(data: bytes) -> None:
+    content = frame(data[: len(data) // 2]) + frame(data[len(data) // 2 :])
+    scans = [
+        [*scanner]
+        for scanner in (make(io.BytesIO(content), intern=lambda event: 7) for make in (event_scanner, PythonScanner))
+    ]
+    native, python = scans
+    assert _numbers(native) == _numbers(python), "the native scanner and its twin differ"
+
+
+def _numbers(scans: list[Scan]) -> list[object]:
+    names = ("template", "num_inputs", "inputs", "num_outputs", "outputs", "num_contents", "content_length")
+    return [[np.asarray(getattr(scan, name)).tolist() for name in names] for scan in scans]
+
+
+_TARGETS: tuple[Callable[[bytes], None], ...] = (_manifest, _marker, _journal, _dump)
+
+
+def one_input(data: bytes) -> None:
+    """Gives bytes to the target that the first one chooses."""
+    if data:
+        with contextlib.suppress(TfdbgArrowError):
+            _TARGETS[data[0] % len(_TARGETS)](data[1:])
+
+
+if __name__ == "__main__":
+    atheris.instrument_all()  # of an editable install, imports are not instrumented
+    atheris.Setup(sys.argv, one_input)
+    atheris.Fuzz()

@@ -1,0 +1,50 @@
+"""A process that asks about inputs: reads a number a line, and answers with one line of JSON for each."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import resource
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from .asking import failures
+from .inputs import Inputs
+
+MAX_ADDRESS_SPACE = 6 << 30
+"""Bytes of addresses: threads and allocators reserve far more than they use."""
+
+
+def main(directory: Path, kinds: tuple[str, ...]) -> None:
+    """Answers until there is no further line."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever prints to stdout
+    faulthandler.enable()
+    inputs = Inputs(directory, kinds=kinds)
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answers.write("ready\n")
+    for line in sys.stdin:
+        given = inputs.make(int(line))
+        begin = time.process_time()
+        found = list(failures(given, directory))
+        seconds = time.process_time() - begin
+        with contextlib.suppress(OSError):
+            shutil.rmtree(directory / "imported")
+        answer = {
+            "number": given.number,
+            "kind": given.kind,
+            "what": given.what,
+            "seconds": seconds,
+            "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "failures": found,
+        }
+        answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), tuple(sys.argv[2].split(",")))
