@@ -39,5 +39,5 @@ def strange_rows_told(path: Path | RemoteLocation) -> Iterator[None]:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise LogdirError(
             f"the rows of {path} do not fit together ({what[:200]}): tfdbg_arrow writes no such rows, unless this is a "
-            "defect of it; `tfdbg-arrow doctor` compares the parts with their checksums."
+            "defect of it; `tfdbg-arrow verify` compares the parts with their checksums."
         ) from error

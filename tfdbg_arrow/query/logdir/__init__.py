@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
 
-from tfdbg_arrow.errors import LogdirError, QueryError
+from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query.alert_rules.digests import OpDigests
 from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.query.logdir.bad_runs import BadRuns
@@ -27,7 +27,7 @@ from tfdbg_arrow.query.logdir.local import LocalSource
 from tfdbg_arrow.query.logdir.notebook import Shown, glance, show
 from tfdbg_arrow.query.logdir.opening import LinkCheck, no_check, parts_by_run
 from tfdbg_arrow.query.logdir.questions import Questions
-from tfdbg_arrow.query.logdir.reading_errors import broken_part_error, error_text, refuse_unreadable, refused
+from tfdbg_arrow.query.logdir.reading_errors import broken_part_error, refuse_unreadable, refused
 from tfdbg_arrow.query.logdir.remote import RemoteSource
 from tfdbg_arrow.query.logdir.statements import Statements
 from tfdbg_arrow.query.strange_rows import strange_rows_told

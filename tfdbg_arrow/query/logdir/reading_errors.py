@@ -28,8 +28,8 @@ _USER_ERRORS = (
 )
 """DuckDB's errors that a file cannot cause; every other may come from a broken one."""
 _NO_TEXT = "nanobind::str()"
-"""In the RuntimeError that comes of a name in a broken file that is no UTF-8. Every other comes of a statement or parameters
-that cannot be bound."""
+"""In the RuntimeError that comes of a name in a broken file that is no UTF-8. Every other RuntimeError comes of a
+statement or parameters that cannot be bound."""
 
 
 def error_text(error: Exception) -> str:
@@ -44,7 +44,7 @@ def refused(error: Exception) -> TfdbgArrowError | None:
             "a TIMESTAMP WITH TIME ZONE needs pytz in Python, which is not installed; run: pip install pytz, or ask "
             "for the column as a TIMESTAMP."
         )
-    is_unbound = isinstance(error, RuntimeError) and not isinstance(error, duckdb.Error)
+    is_unbound = isinstance(error, RuntimeError)
     if isinstance(error, _USER_ERRORS) or (is_unbound and _NO_TEXT not in error_text(error)):
         return QueryError(error_text(error))
     return None
