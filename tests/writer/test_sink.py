@@ -391,8 +391,8 @@ class TestCircularBuffer:
             recording.recorder.record(Kind.GRAPH_TENSOR, node=0, dims=(2,), value_offset=i, flags=flags, dtype=4)
             recording.recorder.record(Kind.EXECUTION, node=2, execution_index=i)
         recording.sink.flush()
-        assert recording.sink._ring is not None
-        records, values = recording.sink._ring.content()
+        assert recording.sink._snapshot is not None
+        records, values = recording.sink._snapshot._ring.content()
         assert (len(records), sorted(values)) == (6, [94, 96, 98])
         recording.close()
 

@@ -22,7 +22,6 @@ from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.metadata_table import metadata_table
 from tfdbg_arrow.spool.names import CallGraph, Names, TensorNodes
 from tfdbg_arrow.spool.records import Kind, Records
-from tfdbg_arrow.spool.ring import Ring
 from tfdbg_arrow.spool.run_files import RunFiles
 from tfdbg_arrow.spool.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
 from tfdbg_arrow.writer.recorder import Recorder
@@ -32,14 +31,12 @@ from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
 from tfdbg_arrow.writer.sink.marker import mark_logdir
 from tfdbg_arrow.writer.sink.metadata import MetadataQueue, Redact
 from tfdbg_arrow.writer.sink.parts import PartWriter
+from tfdbg_arrow.writer.sink.snapshot import Snapshot
 from tfdbg_arrow.writer.sink.spool_use import SpoolUse
 
 _PAUSE_S = 0.05
 
 _WAIT_SLICE_S = 0.2
-
-_SNAPSHOT_REST = 10
-"""A circular buffer is written for bad values at most this fraction of the time."""
 
 
 class Sink:
@@ -95,12 +92,13 @@ class Sink:
         self._call_join = CallJoin(call_graph)
         self._values = ValueReader(recorder)
         self._parts = PartWriter(self._logdir, run_id, on_change=uploader.note_change if uploader is not None else None)
-        self._ring = Ring(circular_buffer_size) if circular_buffer_size > 0 and dump_after is None else None
+        self._snapshot = (
+            Snapshot(circular_buffer_size, parts=self._parts, converter=self._converter)
+            if circular_buffer_size > 0 and dump_after is None
+            else None
+        )
         self._box = BlackBox(circular_buffer_size, dump_after=dump_after) if dump_after is not None else None
         self._budget = Budget(self._parts, max_bytes=max_bytes) if max_bytes is not None else None
-        self._ring_paths: list[str] = []
-        self._ring_changed = False
-        self._next_snapshot_s = 0.0
         self._files = files
         self._redact = redact
         self._metadata = MetadataQueue(run_id, failures=self._failures, journal=files.rows, redact=redact)
@@ -149,7 +147,7 @@ class Sink:
             if not self._closed:
                 with self._failures.caught("flush"):
                     self._take_all()
-                    self._write_ring()
+                    self._write_snapshot()
                     self._write()
 
     def close(self, *, run_row: Mapping[str, object]) -> None:
@@ -166,7 +164,9 @@ class Sink:
                 return
             with self._failures.caught("close"):
                 self._take_all(last=True)
-                self._write_ring(last=True)
+                self._write_snapshot()
+                if self._snapshot is not None:
+                    self._snapshot.note_overwritten(self._failures)
             self._failures.note_repeats()
             self._backlog.note_evicted()
             self._bound_parts(last=True)
@@ -201,8 +201,8 @@ class Sink:
                 if self._wait():
                     with self._lock:
                         self._take_all()
-                        if time.monotonic() >= self._next_snapshot_s:
-                            self._write_ring()
+                        if self._snapshot is not None and self._snapshot.is_due:
+                            self._write_snapshot()
                         self._write()
                     self._pause()
             except Exception as error:
@@ -296,9 +296,8 @@ class Sink:
 
     def _take_batch(self, batch: Batch) -> None:
         values = self._values.read(batch, failures=self._failures)
-        if self._ring is not None:
-            self._ring.add(batch, values=values)
-            self._ring_changed = True
+        if self._snapshot is not None:
+            self._snapshot.add(batch, values=values)
             return
         if self._box is not None:
             dump = self._box.add(batch, values=values)
@@ -368,38 +367,21 @@ class Sink:
         if self._uploader is None:
             return
         with self._failures.caught("local parts"):
-            self._uploader.make_room(self._parts, may_drop=self._ring is None)
+            self._uploader.make_room(self._parts, may_drop=self._snapshot is None)
         for table, count in self._uploader.take_dropped(last=last).items():
             self._num_lost += count
             reason = "The logdir's store could not be reached, and no more parts could wait for it."
             self._failures.note("dropped", f"table {table}", reason, count)
 
-    def _write_ring(self, *, last: bool = False) -> None:
+    def _write_snapshot(self) -> None:
         """Writes what the circular buffer holds, in the place of what it held when last written."""
-        if self._ring is None:
-            return
-        if self._ring_changed:
+        if self._snapshot is not None:
             with self._failures.caught("circular buffer"):
-                begin = time.monotonic()
-                records, values = self._ring.content()
-                batch = Batch(records)
-                self._queue_devices(batch)
-                tables = self._converter.tables(batch, values=values)
-                self._write()
-                made = self._parts.replace(
-                    self._ring_paths, {name: [table] for name, table in tables.items()}, spool_upto=self._num_events
-                )
-                self._ring_paths = [entry.path for entry in made]
-                self._ring_changed = False
-                self._next_snapshot_s = time.monotonic() + _SNAPSHOT_REST * (time.monotonic() - begin)
-        if last:
-            reason = "The circular buffer kept only the last ones, as it was asked to."
-            for subject, count in (
-                ("execution", self._ring.num_overwritten_executions),
-                ("graph tensor", self._ring.num_overwritten_graph_tensors),
-            ):
-                if count:
-                    self._failures.note("dropped", subject, reason, count)
+                self._snapshot.write(spool_upto=self._num_events, describe=self._write_devices)
+
+    def _write_devices(self, batch: Batch) -> None:
+        self._queue_devices(batch)
+        self._write()
 
     def _replace_run_row(self, run_row: Mapping[str, object]) -> None:
         row = dict(run_row if self._redact is None else self._redact("run", [run_row])[0])
