@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdbg_arrow import Logdir, first_nonfinite, open_logdir, recover
+from tfdbg_arrow import Logdir, first_nonfinite, open_logdir, recover, schema
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_layout import SPOOL_DIRECTORY
 
@@ -48,10 +48,16 @@ def check_recovery(logdir: Path, *, calls: int, tensors: int, values: int, marks
 
 
 def check_rows(rows: Rows, *, calls: int, tensors: int, values: int, marks: int) -> None:
-    by_name = {table.name: {c.name: i for i, c in enumerate(table.columns)} for table in TABLES}
+    check_events(rows, calls=calls, tensors=tensors, values=values, marks=marks)
+    assert column_of(rows, "run", "is_clean_end") == [False]
+    assert column_of(rows, "capture_stat", "stat") == ["recovered"]
+
+
+def check_events(rows: Rows, *, calls: int, tensors: int, values: int, marks: int) -> None:
+    """Checks that what was recorded is there, once, with what it refers to."""
 
     def column(table: str, name: str) -> list[Any]:
-        return [row[by_name[table][name]] for row in rows[table]]
+        return column_of(rows, table, name)
 
     assert sorted(column("execution", "execution_index")) in (list(range(calls)), list(range(calls + 1)))
     assert len(set(column("tensor_health", "event_index"))) == len(rows["tensor_health"])
@@ -74,8 +80,12 @@ def check_rows(rows: Rows, *, calls: int, tensors: int, values: int, marks: int)
     for event, value in zip(column("tensor_value", "event_index"), column("tensor_value", "value"), strict=True):
         assert np.frombuffer(value, np.float32).tolist() == [steps[event]] * 2
     assert len(rows["run"]) == 1
-    assert column("run", "is_clean_end") == [False]
-    assert column("capture_stat", "stat") == ["recovered"]
+
+
+def column_of(rows: Rows, table: str, name: str) -> list[Any]:
+    """Returns a column of a table."""
+    place = [column.name for column in schema.table(table).columns].index(name)
+    return [row[place] for row in rows[table]]
 
 
 def check_first_bad(opened: Logdir, *, first_bad: int, tensors: int) -> None:

@@ -44,7 +44,7 @@ class CoreSpool:
     """The native spool as NativeSpool has it, in a process without TensorFlow."""
 
     def __init__(self, core: Any, paths: SpoolPaths, journal: Journal) -> None:
-        self._core = core
+        self._core, self._paths = core, (paths.spool, paths.values)
         self._recording = core.Recording(str(paths.spool), str(paths.values), CAPACITY, 3, 0, 1)
         self._recording.set_journal(journal.descriptor)
 
@@ -64,8 +64,15 @@ class CoreSpool:
     def strings(self, start: int) -> list[str]:
         return list(self._core.strings(start))
 
-    def num_unwritten_names(self) -> int:
-        return int(self._core.num_unwritten_strings())
+    def write_names(self) -> int:
+        return int(self._core.write_unwritten_strings())
+
+    def remove_files(self) -> None:
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._recording.set_journal(-1)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._recording, name)
@@ -79,11 +86,24 @@ class NoStacks:
 class Recorder:
     """Records calls of one function with a few tensors each, some with elements, some of them bad, and marks."""
 
-    def __init__(self, logdir: Path, counters: npt.NDArray[np.int64], *, seed: int, backend: str, **options: Any):
+    num_sound_tensors = 300
+    """So many first ones are not bad."""
+    bad_chance = 0.01
+
+    def __init__(
+        self,
+        logdir: Path,
+        counters: npt.NDArray[np.int64],
+        *,
+        seed: int,
+        backend: str,
+        run_id: str = RUN_ID,
+        **options: Any,
+    ):
         self.counters, self.random = counters, random.Random(seed)
-        paths = spool_paths(logdir, run_id=RUN_ID)
+        paths = spool_paths(logdir, run_id=run_id)
         buffer = {name: options[name] for name in ("circular_buffer_size", "dump_after") if name in options}
-        self.files = RunFiles(paths, run_id=RUN_ID, **buffer)
+        self.files = RunFiles(paths, run_id=run_id, **buffer)
         self.spool: Any
         if backend == "native":
             from tfdbg_arrow.writer.native import _core
@@ -96,7 +116,7 @@ class Recorder:
         self.graphs = GraphLinks(self.files.names)
         self.sink = Sink(
             logdir,
-            RUN_ID,
+            run_id,
             recorder=self.spool,
             files=self.files,
             nodes=self.graphs,
@@ -109,6 +129,8 @@ class Recorder:
         self.sink.start()
         self.functions: list[tuple[int, list[int]]] = []
         self.num_calls = 0
+        self.num_unkept = 0
+        """Tensors whose elements the disk refused."""
 
     def trace(self) -> None:
         """Makes a function: its name, its graph, its nodes."""
@@ -149,7 +171,7 @@ class Recorder:
     def tensor(self, node: int, *, step_id: int, keep: bool) -> None:
         """Computes a tensor of a call."""
         counters = self.counters
-        is_bad = counters[1] > 300 and self.random.random() < 0.01
+        is_bad = counters[1] > self.num_sound_tensors and self.random.random() < self.bad_chance
         record = np.zeros(1, RECORD_DTYPE)
         record["kind"], record["node"], record["step_id"], record["execution_index"] = 1, node, step_id, NO_VALUE
         record["step"], record["wall_time_ns"], record["dtype"] = NO_STEP, 1_000 + step_id, 1
@@ -163,7 +185,9 @@ class Recorder:
         if keep:
             value = np.array([step_id, step_id], np.float32).tobytes()
             record["value_offset"], record["value_bytes"] = self.spool.append_value(value), len(value)
-            record["flags"] |= Flag.VALUE
+            keep = record["value_offset"][0] != NO_VALUE
+            record["flags"] |= Flag.VALUE if keep else 0
+            self.num_unkept += not keep
         assert self.spool.append(record)
         counters[1] += 1
         if keep:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import os
 import random
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfdbg_arrow.spool import journal as journal_module
 from tfdbg_arrow.spool.journal import MAGIC, MAX_ENTRY_BYTES, Entry, Journal, JournalReader
 from tfdbg_arrow.spool.journaled_names import JournaledNames
 
@@ -22,7 +25,7 @@ def written(directory: Path, *, seed: int = 0) -> Path:
     for number in range(50):
         journal.append_string(number, "é" * generator.randrange(30))
         journal.append("rows", "mark", [{"value": "x" * generator.randrange(200), "event_index": number}])
-    assert journal.num_failed == 0
+    assert journal.num_unwritten == 0
     journal.close()
     return path
 
@@ -84,7 +87,7 @@ def test_what_cannot_be_written_is_counted_and_raises_nothing(tmp_path: Path) ->
     loop: list[object] = []
     loop.append(loop)
     journal.append("x", loop)
-    assert journal.num_failed == 2
+    assert journal.num_unwritten == 2
     assert "expected at most" not in journal.last_error
     journal.append("x", 1)
     assert [entry.data for entry in entries(tmp_path / "a.journal")] == [["x", 1]]
@@ -131,3 +134,52 @@ def test_the_checksum_is_zlibs(tmp_path: Path) -> None:
     content = path.read_bytes()
     length, crc = (int.from_bytes(content[i : i + 4], "little") for i in (4, 8))
     assert zlib.crc32(content[12 : 12 + length]) == crc
+
+
+@pytest.mark.parametrize("how", ["error", "short"])
+def test_what_the_disk_refuses_once_is_written_at_once_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    journal = Journal(tmp_path / "a.journal")
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module.os, "write", failing(1, how=how))
+        assert journal.append_string(1, "one")
+    assert (journal.num_unwritten, [entry.string for entry in entries(journal.path)]) == (0, [(1, "one")])
+
+
+def test_what_the_disk_refuses_for_a_while_is_written_later_where_that_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, lost = Journal(tmp_path / "a.journal", is_kept=True), Journal(tmp_path / "b.journal")
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module.os, "write", failing(100, how="error"))
+        for journal in (kept, lost):
+            assert not journal.append_string(1, "one")
+            assert not journal.append("function", "f", 2)
+            journal.write_kept()
+            assert journal.num_unwritten == 2
+    for journal in (kept, lost):
+        journal.write_kept()
+        journal.append("function", "g", 3)
+    assert (kept.num_unwritten, lost.num_unwritten) == (0, 2)
+    assert [entry.string or list(entry.data) for entry in entries(kept.path)] == [
+        (1, "one"),
+        ["function", "f", 2],
+        ["function", "g", 3],
+    ]
+    assert [list(entry.data) for entry in entries(lost.path)] == [["function", "g", 3]]
+
+
+def failing(times: int, *, how: str) -> Callable[[int, bytes], int]:
+    """Returns a write that fails so many times."""
+    write, left = os.write, [times]
+
+    def attempt(descriptor: int, data: bytes) -> int:
+        if left[0] == 0:
+            return write(descriptor, data)
+        left[0] -= 1
+        if how == "short":
+            return write(descriptor, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    return attempt

@@ -160,6 +160,47 @@ def test_a_forks_child_that_lives_on_does_not_keep_its_parent_alive(tmp_path: Pa
         os.kill(child, signal.SIGKILL)
 
 
+_FORKS_IN_C_AND_DIES = """
+import ctypes, os, signal, sys, time
+import numpy as np
+from pathlib import Path
+from tests.recovery.driver import Recorder
+recorder = Recorder(Path(sys.argv[1]), np.zeros(5, np.int64), seed=1, backend="native")
+[recorder.call() for _ in range(50)]
+child = ctypes.PyDLL(None).fork()
+if child == 0:
+    recorder.spool.intern_string("of the child")
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+time.sleep(0.5)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_nor_does_a_child_that_a_library_in_c_forked(tmp_path: Path) -> None:
+    logdir = tmp_path / "logdir"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _FORKS_IN_C_AND_DIES, str(logdir)],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        assert process.wait(timeout=60) == -signal.SIGKILL
+        process.stdout.close()
+        os.kill(child, 0)
+        assert b"of the child" not in spool_paths(logdir, run_id=RUN_ID).journal.read_bytes()
+        (run,) = recover(logdir)
+        assert run.state == "recovered"
+        with open_logdir(logdir) as opened:
+            assert opened.rows("SELECT count(*) FROM execution") == [(50,)]
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 def test_a_live_recording_is_left_alone(tmp_path: Path) -> None:
     logdir, counter = tmp_path / "logdir", tmp_path / "counter"
     counter.write_bytes(bytes(8 * len(COUNTERS)))

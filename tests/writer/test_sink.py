@@ -84,7 +84,10 @@ class FakeRecorder:
     def capacity(self) -> int:
         return 1 << 20
 
-    def num_unwritten_names(self) -> int:
+    def write_names(self) -> int:
+        return 0
+
+    def num_unkept_values(self) -> int:
         return 0
 
     def wait(self, timeout_s: float, pending: int) -> bool:
@@ -420,7 +423,7 @@ class TestFailures:
     def test_beyond_the_bound_the_oldest_events_are_dropped_and_counted(
         self, recording: Recording, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(backlog_module, "MAX_BACKLOG_BYTES", 3000)
+        monkeypatch.setattr(backlog_module, "MAX_BACKLOG_BYTES", 300_000)
         with monkeypatch.context() as patch:
             patch.setattr("tfdbg_arrow.writer.sink.parts.os.rename", _full_disk)
             recording.sink.append("graph_function", [{"function_name": "f", "graph_id": 7}])

@@ -1,4 +1,4 @@
-"""What went wrong in the sink: counted, told once for each kind, kept for capture_stat."""
+"""What went wrong in the sink: counted, told once, kept for capture_stat."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ class Failures:
         self._on_failure = on_failure
         self._repeats: dict[tuple[str, str], int] = {}
         self._lost: dict[tuple[str, str], int] = {}
+        self._has_told_of_disk = False
         self._notes: list[tuple[str, str, str, int | None]] = []
 
     @contextlib.contextmanager
@@ -24,7 +25,7 @@ class Failures:
             self.add(where, error)
 
     def add(self, where: str, error: Exception, *, num_events: int | None = None) -> None:
-        """Counts a failure and tells of the first of its kind."""
+        """Counts a failure and tells of the first of its kind; of all that a disk refuses, of the first."""
         kind = (where, type(error).__name__)
         if kind in self._repeats:
             self._repeats[kind] += 1
@@ -33,6 +34,10 @@ class Failures:
         self._repeats[kind] = self._lost[kind] = 0
         reason = f"{type(error).__name__}: {error}"
         self.note("failed", where, reason, num_events)
+        if isinstance(error, OSError):
+            if self._has_told_of_disk:
+                return
+            self._has_told_of_disk = True
         with contextlib.suppress(Exception):
             self._on_failure(f"tfdbg_arrow could not do all of its recording ({where}): {reason}")
 
@@ -48,6 +53,11 @@ class Failures:
                 self.note("failed", f"{where} (again)", f"{name} came {count} more times.", lost or None)
         self._repeats = dict.fromkeys(self._repeats, 0)
         self._lost = dict.fromkeys(self._lost, 0)
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether there are rows that were not taken yet."""
+        return bool(self._notes)
 
     def take_notes(self) -> list[tuple[str, str, str, int | None]]:
         """Returns the rows kept since the last call, equal ones as one with the sum of their events."""

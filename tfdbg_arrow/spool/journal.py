@@ -14,6 +14,7 @@ import os
 import struct
 import threading
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ MAX_ENTRY_BYTES = 16 * 2**20
 """Longer entries are not written, and not believed."""
 MAX_JOURNAL_BYTES = 512 * 2**20
 """Of a longer journal the rest is not read."""
+_MAX_KEPT_BYTES = 64 * 2**20
+_ATTEMPTS = 2
 _HEAD = struct.Struct("<4sII")
 _STRING_ID = struct.Struct("<I")
 _READ_BYTES = 1 << 16
@@ -33,40 +36,59 @@ _MIN_BUDGET = 1 << 24
 class Journal:
     """Appends to a new journal; any thread may.
 
-    Nothing here raises once it is made: what could not be written is counted in `num_failed`.
+    What could not be written is counted in `num_unwritten`, and raises nothing.
 
     Args:
         path: The file, which must not exist; its directory is made if missing.
+        is_kept: Whether what could not be written is kept to be written later, as it may be where the order of the
+            entries does not matter.
 
     Raises:
         OSError: It cannot be made.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_kept: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         # Whoever holds it may be interrupted by a finalizer that appends, too.
         self._lock = threading.RLock()
-        self.num_failed = 0
         self.last_error = ""
+        self._is_kept = is_kept
+        self._kept: deque[bytes] = deque()
+        self._kept_bytes = self._num_lost = 0
         self._released = 0
 
-    def append_string(self, number: int, text: str) -> None:
-        """Appends an interned string."""
-        self._append(b"s" + _STRING_ID.pack(number) + text.encode("utf-8", errors="backslashreplace"))
+    @property
+    def num_unwritten(self) -> int:
+        """How many entries are not there that should be."""
+        return self._num_lost + len(self._kept)
 
-    def append(self, *entry: object) -> None:
-        """Appends a word and what belongs to it: plain data."""
+    def append_string(self, number: int, text: str) -> bool:
+        """Appends an interned string; returns whether it is there."""
+        return self._append(b"s" + _STRING_ID.pack(number) + text.encode("utf-8", errors="backslashreplace"))
+
+    def append(self, *entry: object) -> bool:
+        """Appends a word and what belongs to it, plain data; returns whether it is there."""
         try:
             payload = b"j" + json.dumps(entry, separators=(",", ":"), default=_plain).encode()
         except (TypeError, ValueError, RecursionError) as error:
             self._fail(error)
-            return
-        self._append(payload)
+            return False
+        return self._append(payload)
+
+    def write_kept(self) -> None:
+        """Appends what could not be written before, as far as it can be now."""
+        with self._lock:
+            while self._kept and self._write(self._kept[0]):
+                self._kept_bytes -= len(self._kept.popleft())
 
     def size(self) -> int:
-        """Returns how many bytes there are: where the next entry begins."""
+        """Returns how many bytes there are: where the next entry begins.
+
+        Raises:
+            OSError: The file system does not say.
+        """
         with self._lock:
             return 0 if self.descriptor < 0 else os.fstat(self.descriptor).st_size
 
@@ -90,22 +112,38 @@ class Journal:
         self._lock = threading.RLock()
         self.close()
 
-    def _append(self, payload: bytes) -> None:
+    def _append(self, payload: bytes) -> bool:
+        if len(payload) > MAX_ENTRY_BYTES:
+            self._fail(ValueError(f"an entry has {len(payload)} bytes, expected at most {MAX_ENTRY_BYTES}"))
+            return False
         entry = _HEAD.pack(MAGIC, len(payload), zlib.crc32(payload)) + payload
         with self._lock:
             if self.descriptor < 0:
-                return
+                return False
+            if self._write(entry):
+                return True
+            if self._is_kept and self._kept_bytes + len(entry) <= _MAX_KEPT_BYTES:
+                self._kept.append(entry)
+                self._kept_bytes += len(entry)
+            else:
+                self._num_lost += 1
+            return False
+
+    def _write(self, entry: bytes) -> bool:
+        """Writes an entry all at once, as others append to the file, too; what is torn is tried once more."""
+        for _ in range(_ATTEMPTS):
             try:
-                if len(payload) > MAX_ENTRY_BYTES:
-                    raise ValueError(f"an entry has {len(payload)} bytes, expected at most {MAX_ENTRY_BYTES}")
-                written = os.write(self.descriptor, entry)  # all at once: others append to the file, too
-                if written < len(entry):
-                    raise OSError(f"only {written} of {len(entry)} bytes could be written")
-            except (OSError, ValueError) as error:
-                self._fail(error)
+                written = os.write(self.descriptor, entry)
+            except OSError as error:
+                self.last_error = f"{type(error).__name__}: {error}"
+                continue
+            if written == len(entry):
+                return True
+            self.last_error = f"only {written} of {len(entry)} bytes could be written"
+        return False
 
     def _fail(self, error: Exception) -> None:
-        self.num_failed += 1
+        self._num_lost += 1
         self.last_error = f"{type(error).__name__}: {error}"
 
 

@@ -55,7 +55,7 @@ class RunFiles:
         dump_after: int | None = None,
     ) -> None:
         self._paths = paths
-        self.names = Journal(paths.journal)
+        self.names = Journal(paths.journal, is_kept=True)
         try:
             has_lock = _lock(self.names.descriptor, fcntl.LOCK_EX)  # a reader may hold it for a moment
             facts = {
@@ -67,11 +67,13 @@ class RunFiles:
                 "circular_buffer_size": circular_buffer_size,
                 "dump_after": dump_after,
             }
-            self.names.append("recording", facts)
+            if not self.names.append("recording", facts):
+                raise OSError(f"{paths.journal} cannot be written: {self.names.last_error}")
             self.rows = Journal(paths.rows)
         except BaseException:
             self.names.close()
-            paths.journal.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                paths.journal.unlink(missing_ok=True)
             raise
 
     def touch(self) -> None:

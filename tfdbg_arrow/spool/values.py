@@ -68,12 +68,18 @@ class ValueReader:
                 try:
                     if size > _MAX_VALUE_BYTES:
                         raise ValueError(f"a tensor has {size} bytes, a BLOB holds at most {_MAX_VALUE_BYTES}")
-                    values[event] = self._kept.read_value(offset, size) if size else b""
+                    values[event] = self._read_value(offset, size) if size else b""
                 except Exception as error:
                     failures.add("tensor_value", error, num_events=1)
             if size:
                 self._held.append((event, offset, offset + size))
         return values
+
+    def _read_value(self, offset: int, size: int) -> bytes:
+        try:
+            return self._kept.read_value(offset, size)
+        except (OSError, RuntimeError):  # once more: no other chance comes
+            return self._kept.read_value(offset, size)
 
     def release(self, upto: int) -> None:
         """Gives the space of the elements of events before an event index back."""

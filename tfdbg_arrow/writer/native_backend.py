@@ -129,9 +129,9 @@ class NativeSpool:
         """Returns how many slots there are."""
         return int(self.recording.capacity())
 
-    def num_unwritten_names(self) -> int:
-        """Returns how many strings could not be written to the journal."""
-        return int(self.core.num_unwritten_strings())
+    def write_names(self) -> int:
+        """Writes to the journal the strings that it refused before; returns how many it still lacks."""
+        return int(self.core.write_unwritten_strings())
 
     def wait(self, timeout_s: float, pending: int) -> bool:
         """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
@@ -152,6 +152,10 @@ class NativeSpool:
     def num_dropped(self) -> int:
         """Returns how many records found no room."""
         return int(self.recording.num_dropped())
+
+    def num_unkept_values(self) -> int:
+        """Returns of how many tensors the elements could not be written."""
+        return int(self.recording.num_unkept_values())
 
     def num_events(self) -> int:
         """Returns the next event index."""

@@ -41,6 +41,7 @@ _MIN_CAPACITY = 1024
 _RAW = np.dtype(f"V{RECORD_SIZE}")
 _STALL_TIMEOUT_S = 5.0
 _POLL_INTERVAL_S = 0.001
+_WRITE_ATTEMPTS = 2
 
 
 class _Last(threading.local):
@@ -102,8 +103,8 @@ class PythonSpool:
     def close(self) -> None:
         """Does nothing: the files stay, and are closed with the spool."""
 
-    def num_unwritten_names(self) -> int:
-        """Returns 0: the journal itself counts what could not be written to it."""
+    def write_names(self) -> int:
+        """Returns 0: the journal itself keeps what could not be written to it."""
         return 0
 
     def remove_files(self) -> None:
@@ -258,6 +259,10 @@ class PythonSpool:
         """Returns how many records found no room."""
         return self._num_dropped
 
+    def num_unkept_values(self) -> int:
+        """Returns of how many tensors the elements could not be written."""
+        return self._values.num_failed
+
     def num_events(self) -> int:
         """Returns the next event index."""
         return self._head
@@ -286,6 +291,7 @@ class _ValueFile:
         self._lock = threading.Lock()
         self._end = 0
         self._released = 0
+        self.num_failed = 0
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
@@ -295,12 +301,15 @@ class _ValueFile:
         with self._lock:
             offset = self._end
             self._end += len(data)
-        view, done = memoryview(data), 0
-        try:
-            while done < len(data):
+        view, done, num_errors = memoryview(data), 0, 0
+        while done < len(data):
+            try:
                 done += os.pwrite(self._descriptor, view[done:], offset + done)
-        except OSError:
-            return NO_VALUE
+            except OSError:
+                num_errors += 1
+                if num_errors == _WRITE_ATTEMPTS:
+                    self.num_failed += 1
+                    return NO_VALUE
         return offset
 
     def read(self, offset: int, size: int) -> bytes:

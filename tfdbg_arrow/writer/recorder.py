@@ -34,8 +34,11 @@ class Recorder(Protocol):
     def release_values(self, upto: int) -> None:
         """Gives back the space of kept elements before that offset."""
 
-    def num_unwritten_names(self) -> int:
-        """Returns how many strings could not be written to the journal so far."""
+    def write_names(self) -> int:
+        """Writes to the journal the strings that it refused before; returns how many it still lacks."""
 
     def num_dropped(self) -> int:
         """Returns how many records found no room in the spool so far."""
+
+    def num_unkept_values(self) -> int:
+        """Returns of how many tensors the elements could not be written so far."""

@@ -1,7 +1,6 @@
 // Strings by small ids: op types, devices, call sites. Process-wide, append-only; id 0 is "".
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <mutex>
@@ -40,16 +39,26 @@ class StringTable {
   bool set_journal(int fd) {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     journal_ = fd;
-    num_unwritten_ = 0;
+    unwritten_.clear();
     for (size_t id = 0; id < strings_.size(); ++id) write_to_journal(static_cast<int32_t>(id));
-    return num_unwritten_ == 0;
+    return unwritten_.empty();
   }
 
-  // In a forked child, where the lock may be held by a thread that the child does not have.
-  void forget_journal() { journal_ = -1; }
+  // In a forked child, where the lock may be held by a thread that the child does not have. The child's descriptor is
+  // made another file's: the lock on the journal is the parent's alone, and what the child would write goes nowhere.
+  void forget_journal() {
+    let_go_of(journal_);
+    journal_ = -1;
+  }
 
-  // How many strings the journal in force lacks.
-  int64_t num_unwritten() const { return num_unwritten_.load(std::memory_order_relaxed); }
+  // Writes the strings that the journal in force lacks, as far as it takes them now. Returns how many it still lacks.
+  size_t write_unwritten() {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    std::vector<int32_t> ids;
+    ids.swap(unwritten_);
+    for (int32_t id : ids) write_to_journal(id);
+    return unwritten_.size();
+  }
 
   std::vector<std::string> since(size_t start) const {
     std::shared_lock<std::shared_mutex> lock(mutex_);
@@ -60,11 +69,13 @@ class StringTable {
  private:
   void write_to_journal(int32_t id) {
     if (journal_ < 0) return;
-    if (!write_string_entry(journal_, static_cast<uint32_t>(id), strings_[static_cast<size_t>(id)])) ++num_unwritten_;
+    if (!write_string_entry(journal_, static_cast<uint32_t>(id), strings_[static_cast<size_t>(id)])) {
+      unwritten_.push_back(id);
+    }
   }
 
   int journal_ = -1;
-  std::atomic<int64_t> num_unwritten_{0};
+  std::vector<int32_t> unwritten_;
   mutable std::shared_mutex mutex_;
   std::deque<std::string> strings_;
   std::unordered_map<std::string_view, int32_t> ids_;

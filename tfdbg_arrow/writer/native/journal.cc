@@ -1,5 +1,6 @@
 #include "journal.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +12,7 @@ namespace tfdbg_arrow {
 namespace {
 
 constexpr size_t kHeadSize = 12;  // magic, length and CRC of the payload
+constexpr int kAttempts = 2;      // readers find the whole entry behind one that is cut off
 
 std::array<uint32_t, 256> make_table() {
   std::array<uint32_t, 256> table{};
@@ -31,6 +33,15 @@ uint32_t crc32(const char* data, size_t size) {
   return crc ^ 0xffffffffu;
 }
 
+void let_go_of(int fd) {
+  if (fd < 0) return;
+  int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null < 0) return;
+  ::dup2(null, fd);
+  ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  ::close(null);
+}
+
 bool write_string_entry(int fd, uint32_t id, std::string_view text) {
   uint32_t length = static_cast<uint32_t>(1 + sizeof(id) + text.size());
   std::string entry(kHeadSize, '\0');
@@ -41,11 +52,12 @@ bool write_string_entry(int fd, uint32_t id, std::string_view text) {
   std::memcpy(&entry[0], kEntryMagic, sizeof(kEntryMagic));
   std::memcpy(&entry[4], &length, sizeof(length));
   std::memcpy(&entry[8], &crc, sizeof(crc));
-  for (;;) {
+  for (int attempt = 0; attempt < kAttempts;) {
     ssize_t written = ::write(fd, entry.data(), entry.size());
-    if (written < 0 && errno == EINTR) continue;
-    return written == static_cast<ssize_t>(entry.size());
+    if (written == static_cast<ssize_t>(entry.size())) return true;
+    if (written >= 0 || errno != EINTR) ++attempt;
   }
+  return false;
 }
 
 }  // namespace tfdbg_arrow

@@ -15,6 +15,9 @@ constexpr char kEntryMagic[4] = {'\xf0', 'T', 'J', '1'};
 // Writes the entry that tells an interned string. Returns false if it could not be written whole.
 bool write_string_entry(int fd, uint32_t id, std::string_view text);
 
+// Makes a descriptor of this process one of /dev/null; nothing for -1. Safe in a forked child.
+void let_go_of(int fd);
+
 // CRC-32 as zlib has it.
 uint32_t crc32(const char* data, size_t size);
 

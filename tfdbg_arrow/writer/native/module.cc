@@ -4,6 +4,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <pthread.h>
+
 #include <memory>
 #include <system_error>
 
@@ -147,6 +149,7 @@ class Recording {
   std::vector<int64_t> take_nonfinite_notes() { return session_->nonfinite_notes.take(); }
 
   uint64_t num_dropped() const { return session_->spool.num_dropped(); }
+  int64_t num_unkept_values() const { return session_->values.num_failed(); }
   uint64_t num_events() const { return session_->spool.head(); }
   void set_step(int64_t step) { session_->step.store(step, std::memory_order_relaxed); }
   // Paused, nothing of what runs is recorded, until it is set again; a new recording starts unpaused.
@@ -242,6 +245,9 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);
   m.doc() = "The native core: health kernels, the event spool, TensorFlow's record ops, the eager path.";
 
+  // Whoever forks, a library in C too: the child has no part in the recording. (A child of os.fork() is told once more.)
+  pthread_atfork(nullptr, nullptr, &forget_session);
+
   nb::exception<std::system_error>(m, "SpoolError", PyExc_OSError);
 
   nb::class_<DebugEventScanner>(m, "DebugEventScanner")
@@ -269,6 +275,7 @@ NB_MODULE(_core, m) {
       .def("append_value", &Recording::append_value, nb::arg("value"))
       .def("next_execution_index", &Recording::next_execution_index)
       .def("num_dropped", &Recording::num_dropped)
+      .def("num_unkept_values", &Recording::num_unkept_values)
       .def("set_on_nonfinite", &Recording::set_on_nonfinite, nb::arg("reaction"), nb::arg("run_id"))
       .def("take_nonfinite_notes", &Recording::take_nonfinite_notes)
       .def("num_events", &Recording::num_events)
@@ -293,7 +300,7 @@ NB_MODULE(_core, m) {
   m.def("last_event_index", &last_event_index);
   m.def("intern_string", [](const std::string& text) { return strings().intern(text); }, nb::arg("text"));
   m.def("strings", [](size_t start) { return strings().since(start); }, nb::arg("start"));
-  m.def("num_unwritten_strings", [] { return strings().num_unwritten(); });
+  m.def("write_unwritten_strings", [] { return strings().write_unwritten(); });
   m.def("set_stack_handler", [](nb::handle on_new_stack) { set_stack_handler(on_new_stack.ptr()); },
         nb::arg("on_new_stack").none());
   m.def("intern_stack", &intern_stack, nb::arg("skip"));

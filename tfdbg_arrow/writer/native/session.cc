@@ -18,6 +18,7 @@ namespace tfdbg_arrow {
 namespace {
 
 constexpr int kString = 7;  // TF_STRING
+constexpr int kWriteAttempts = 2;
 
 // Users of the session are counted in shards, each on its own cache line: one counter for all
 // kernel threads would be the busiest line of the program.
@@ -86,11 +87,16 @@ ValueSpool::~ValueSpool() { ::close(fd_); }
 int64_t ValueSpool::append(const void* data, int64_t size) {
   int64_t offset = end_.fetch_add(size, std::memory_order_relaxed);
   const char* bytes = static_cast<const char*>(data);
+  int num_errors = 0;
   for (int64_t done = 0; done < size;) {
     ssize_t written = ::pwrite(fd_, bytes + done, static_cast<size_t>(size - done), offset + done);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return kNoValue;
-    done += written;
+    if (written > 0) {
+      done += written;
+    } else if (++num_errors == kWriteAttempts) {
+      num_failed_.fetch_add(1, std::memory_order_relaxed);
+      return kNoValue;
+    }
   }
   return offset;
 }

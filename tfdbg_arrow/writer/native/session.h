@@ -39,10 +39,13 @@ class ValueSpool {
   bool read(int64_t offset, int64_t size, void* out) const;
   // Gives the disk blocks before `offset` back.
   void release(int64_t offset);
+  // How often bytes could not be written.
+  int64_t num_failed() const { return num_failed_.load(std::memory_order_relaxed); }
 
  private:
   int fd_ = -1;
   std::atomic<int64_t> end_{0};
+  std::atomic<int64_t> num_failed_{0};
   int64_t released_ = 0;
 };
 

@@ -38,6 +38,7 @@ from tfdbg_arrow.writer.rows import Row
 from tfdbg_arrow.writer.schedule import StepGate
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.sink.sink import Sink
+from tfdbg_arrow.writer.spool_files import discard_spool_files, remove_spool_files
 from tfdbg_arrow.writer.stacks import StackTable
 
 _generations = itertools.count(1)
@@ -71,7 +72,7 @@ class Recording:
                 settings, paths=paths, journal=self._files.names, generation=self._generation
             )
         except BaseException:
-            self._files.remove()
+            discard_spool_files(paths, self._files)
             raise
         self._stats = CaptureStats(self._append, num_events=self._backend.num_events)
         self._coverage = Coverage(settings, stats=self._stats)
@@ -165,8 +166,8 @@ class Recording:
             self._sink.start()
         except Exception:
             self._backend.stop()
-            self._backend.remove_files()
-            self._files.remove()
+            self._backend.close()
+            discard_spool_files(spool_paths(self.settings.logdir, run_id=self.run_id), self._files)
             if self._uploader is not None:
                 self._uploader.discard()
             raise
@@ -195,16 +196,19 @@ class Recording:
         self._describer.close()
         self._marks.close()
         self._sink.close(run_row=self._run_row(is_clean_end=True))
-        if self._sink.is_all_written:
-            self._backend.remove_files()
-            self._files.remove()
-        else:
-            self._backend.close()
-            self._files.close()
-            logdir = self.settings.logdir
+        is_all_written = self._sink.is_all_written
+        reason = remove_spool_files(self._backend, self._files, is_all_written=is_all_written)
+        logdir = self.settings.logdir
+        recover = f"tfdbg-arrow recover {shlex.quote(str(logdir))}"
+        if not is_all_written:
             self._stats.warn_once(
                 f"the end of the run {self.run_id} could not be written to {logdir}; it waits in {logdir / 'spool'}. "
-                f"When there is room, write it by: tfdbg-arrow recover {shlex.quote(str(logdir))}"
+                f"When there is room, write it by: {recover}"
+            )
+        elif reason is not None:
+            self._stats.warn_once(
+                f"all of the run {self.run_id} is written, but its files in {logdir / 'spool'} could not be removed "
+                f"({reason}); when they can, remove them by: {recover}"
             )
         if self._uploader is not None:
             self._close_uploader(self._uploader)

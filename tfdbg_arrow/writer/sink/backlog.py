@@ -17,7 +17,9 @@ from tfdbg_arrow.writer.sink.budget import Budget
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 MAX_BACKLOG_BYTES = 64 * 2**20
-"""Arrow bytes of events that wait while parts cannot be written; beyond it the oldest are dropped."""
+"""Bytes of events that wait while parts cannot be written, and of other rows; beyond it the oldest are dropped."""
+_COLUMN_BYTES = 2048
+"""What a column takes beside its values: what waits long is many small tables."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,6 +48,10 @@ class _Waiting:
     is_event: bool
     spool_upto: int
     batch: WaitingBatch | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.data.nbytes + _COLUMN_BYTES * self.data.num_columns)
 
 
 class Backlog:
@@ -132,12 +138,12 @@ class Backlog:
         """Drops the oldest events, and the oldest metadata, beyond the bound that holds for each."""
         for is_event in (True, False):
             waiting = [item for item in self._waiting if item.is_event is is_event]
-            size = sum(item.data.nbytes for item in waiting)
+            size = sum(item.size_bytes for item in waiting)
             for item in waiting:
                 if size <= MAX_BACKLOG_BYTES:
                     break
                 self._waiting.remove(item)
-                size -= item.data.nbytes
+                size -= item.size_bytes
                 self.num_lost += item.data.num_rows
                 self._evicted[item.table] = self._evicted.get(item.table, 0) + item.data.num_rows
 

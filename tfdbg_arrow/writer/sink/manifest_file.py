@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
+from io import RawIOBase
 from pathlib import Path
 
 from tfdbg_arrow.schema.manifest import checksummed, whole_lines
@@ -18,12 +19,17 @@ class ManifestFile:
 
     Args:
         path: Where it is.
+
+    Attributes:
+        has_leftover: Whether readers may see a line that could not be appended, nor taken back. The next one takes its
+            place.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._size = self._crc = 0
         self._lead = b""
+        self.has_leftover = False
 
     def create(self) -> None:
         """Makes it, empty.
@@ -56,23 +62,36 @@ class ManifestFile:
             line: What `add_line` or `replace_line` returns.
 
         Raises:
-            OSError: It cannot be written; then readers see nothing of it.
+            OSError: It cannot be written; then readers see nothing of it, unless `has_leftover` says so.
         """
         data = self._lead + checksummed([line], before=zlib.crc32(self._lead, self._crc)).encode()
-        with open(self.path, "r+b") as file:
+        with open(self.path, "r+b", buffering=0) as file:  # a buffer would be written when the file is closed
             try:
                 file.truncate(self._size)  # what a failed append left
                 file.seek(self._size)
-                file.write(data)
-                file.flush()
+                self.has_leftover = True
+                write_whole(file, data)
                 os.fsync(file.fileno())
             except BaseException:
                 with contextlib.suppress(OSError):
                     file.truncate(self._size)
+                    self.has_leftover = False
                 raise
+        self.has_leftover = False
         self._size += len(data)
         self._crc = zlib.crc32(data, self._crc)
         self._lead = b""
+
+
+def write_whole(file: RawIOBase, data: bytes | memoryview) -> None:
+    """Writes to an unbuffered file, which may take less at a time.
+
+    Raises:
+        OSError: Not all of it can be written.
+    """
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) or 0 :]
 
 
 def sync_directory(path: Path) -> None:

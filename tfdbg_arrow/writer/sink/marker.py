@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -25,8 +26,13 @@ def mark_logdir(logdir: Path, run_id: str) -> None:
         parse_marker(marker.read_text(encoding="utf-8"), path=marker)
     except FileNotFoundError:
         temporary = marker.with_name(f".{MARKER_NAME}.{run_id}")
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(marker_text())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, marker)
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                file.write(marker_text())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, marker)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise

@@ -51,19 +51,24 @@ class MetadataQueue:
                 self._journal.append("rows", table, rows[start : start + _ROWS_AN_ENTRY])
             self._rows.extend((table, row) for row in rows)
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def take(self, num_events: int) -> Iterator[tuple[str, pa.Table, int]]:
         """Yields what was given since the last call, by table, and up to which offset of the journal it goes.
 
         Args:
             num_events: The event_index of what went wrong meanwhile.
+
+        Raises:
+            OSError: It is not known how long the journal is; then nothing was taken.
         """
         notes = self._failures.take_notes()
         if notes:
             self.append("capture_stat", [_stat_row(*note, num_events) for note in notes])
         with self._lock:
+            self.taken_upto = upto = self._journal.size()
             taken, self._rows = self._rows, []
-            self.taken_upto = self._journal.size()
-        upto = self.taken_upto
         by_table: dict[str, list[Mapping[str, object]]] = {}
         for table, row in taken:
             by_table.setdefault(table, []).append(row)

@@ -5,7 +5,6 @@ Source: spec/README.md, "Layout of a logdir".
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterable
@@ -20,6 +19,9 @@ from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
 from tfdbg_arrow.schema.logdir_layout import part_path, temporary_path
 from tfdbg_arrow.schema.manifest import ManifestEntry
 from tfdbg_arrow.writer.sink.manifest_file import sync_directory
+
+_BUFFER_BYTES = 1 << 16
+"""Parquet is written in many small pieces."""
 
 
 def seal_part(
@@ -47,7 +49,7 @@ def seal_part(
         What the manifest is to say of it.
 
     Raises:
-        OSError: It cannot be written; then nothing is left of it.
+        OSError: It cannot be written; its file, and the temporary one, may be there.
     """
     name = part_path(table, run_id=run_id, number=number)
     path = logdir / name
@@ -56,25 +58,19 @@ def seal_part(
     temporary.parent.mkdir(exist_ok=True)
     rows = 0
     events = _EventRange()
-    try:
-        with _HashingFile(temporary) as file:
-            with pq.ParquetWriter(file, arrow_schema(table), **parquet_options(table)) as writer:
-                for piece in data:
-                    writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
-                    rows += piece.num_rows
-                    events.add(piece)
-                    if on_piece is not None:
-                        on_piece(piece)
-                    if max_bytes is not None and file.size >= max_bytes:
-                        break
-            file.sync()
-        os.rename(temporary, path)
-        sync_directory(path.parent)
-    except BaseException:
-        for leftover in (temporary, path):
-            with contextlib.suppress(OSError):
-                os.unlink(leftover)
-        raise
+    with _HashingFile(temporary) as file:
+        with pq.ParquetWriter(file, arrow_schema(table), **parquet_options(table)) as writer:
+            for piece in data:
+                writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
+                rows += piece.num_rows
+                events.add(piece)
+                if on_piece is not None:
+                    on_piece(piece)
+                if max_bytes is not None and file.size >= max_bytes:
+                    break
+        file.sync()
+    os.rename(temporary, path)
+    sync_directory(path.parent)
     return ManifestEntry(
         table=table,
         path=name,
@@ -90,7 +86,7 @@ class _HashingFile:
     """A new file that knows the SHA-256 of what was written to it."""
 
     def __init__(self, path: Path) -> None:
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._file = open(path, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
         self._hash = hashlib.sha256()
         self.size = 0
         self.closed = False
@@ -98,16 +94,15 @@ class _HashingFile:
     def write(self, data: bytes) -> int:
         view = memoryview(data).cast("B")
         self._hash.update(view)
-        done = 0
-        while done < len(view):
-            done += self._file.write(view[done:])
-        self.size += done
-        return done
+        self._file.write(view)
+        self.size += len(view)
+        return len(view)
 
     def flush(self) -> None:
-        """Does nothing: the file is not buffered."""
+        """Does nothing: `sync` does."""
 
     def sync(self) -> None:
+        self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:

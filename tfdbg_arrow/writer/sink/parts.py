@@ -5,7 +5,6 @@ Source: spec/README.md, "Layout of a logdir" and "Manifest".
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,8 @@ from tfdbg_arrow.schema.logdir_layout import (
     manifest_path,
     part_directory,
     part_number,
+    part_path,
+    temporary_path,
 )
 from tfdbg_arrow.schema.manifest import (
     ManifestEntry,
@@ -82,6 +83,8 @@ class PartWriter:
         self._manifest = ManifestFile(logdir / manifest_path(run_id))
         self._parts: dict[str, list[_Part]] = {}
         self._next_number: dict[str, int] = {}
+        self._leftovers: set[str] = set()
+        """Files that no line tells of, or none will soon, and that are to be removed."""
 
     def start(self) -> None:
         """Makes the manifest.
@@ -184,6 +187,13 @@ class PartWriter:
         for table, parts in self._parts.items():
             self._parts[table] = [replace(part, level=_LARGE) if part.entry.path in paths else part for part in parts]
         self._unlink(paths)
+
+    def sweep(self) -> None:
+        """Removes files that could not be removed when they should have been."""
+        if self._manifest.has_leftover:
+            return
+        leftovers, self._leftovers = self._leftovers, set()
+        self._unlink(leftovers)
 
     def drop(self, removed: Sequence[str], restored: Sequence[ManifestEntry] = ()) -> None:
         """Gives up parts and their rows.
@@ -345,16 +355,24 @@ class PartWriter:
             number = self._next_number.get(table, 0)
         self._next_number[table] = max(number + 1, self._next_number.get(table, 0))
         on_piece = None if digest is None else digest.add
-        return seal_part(
-            self._logdir, table, data, run_id=self._run_id, number=number, max_bytes=max_bytes, on_piece=on_piece
-        )
+        try:
+            return seal_part(
+                self._logdir, table, data, run_id=self._run_id, number=number, max_bytes=max_bytes, on_piece=on_piece
+            )
+        except BaseException:
+            self._unlink(path(table, run_id=self._run_id, number=number) for path in (temporary_path, part_path))
+            raise
 
     def _publish(self, removed: Sequence[str], entries: Sequence[ManifestEntry], line: str) -> None:
         try:
             self._manifest.append(line)
         except BaseException:
-            self._discard(entries)
+            if self._manifest.has_leftover:
+                self._leftovers.update(entry.path for entry in entries)  # readers may see a line that names them
+            else:
+                self._discard(entries)
             raise
+        self.sweep()
         if self._on_change is not None:
             self._on_change(removed, entries)
 
@@ -363,9 +381,14 @@ class PartWriter:
         self._unlink(entry.path for entry in entries)
 
     def _unlink(self, paths: Iterable[str]) -> None:
+        """Removes files that no manifest tells of, so that no reader counts on them; what stays is swept later."""
         for path in paths:
-            with contextlib.suppress(OSError):  # no manifest tells of it, so no reader counts on it
+            try:
                 os.unlink(self._logdir / path)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                self._leftovers.add(path)
 
 
 def _names_in(directory: Path) -> list[str]:

@@ -28,15 +28,16 @@ from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.sink.backlog import Backlog, WaitingBatch
 from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
+from tfdbg_arrow.writer.sink.losses import SpoolLosses
 from tfdbg_arrow.writer.sink.marker import mark_logdir
 from tfdbg_arrow.writer.sink.metadata import MetadataQueue, Redact
+from tfdbg_arrow.writer.sink.pace import Pace
 from tfdbg_arrow.writer.sink.parts import PartWriter
 from tfdbg_arrow.writer.sink.snapshot import Snapshot
 from tfdbg_arrow.writer.sink.spool_use import SpoolUse
 
-_PAUSE_S = 0.05
-
-_WAIT_SLICE_S = 0.2
+_END_ATTEMPTS = 3
+_END_PAUSE_S = 0.1
 
 
 class Sink:
@@ -107,10 +108,12 @@ class Sink:
         self._lock = threading.RLock()
         self._carry: Records = join_records([])
         self._devices: set[int] = set()
-        self._num_events = self._num_dropped = self._num_lost = self._num_unwritten = 0
+        self._losses = SpoolLosses(recorder, files, failures=self._failures)
+        self._num_events = self._num_lost = 0
         self._thread = threading.Thread(target=self._run, name="tfdbg_arrow-sink", daemon=True)
         self._stop = threading.Event()
-        self._closed = False
+        self._pace = Pace(recorder, stop=self._stop, flush_interval_s=flush_interval_s, flush_rows=self._flush_rows)
+        self._closed = self._has_ended = False
 
     def append(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Takes rows of a metadata table; they are written no later than events recorded after this call.
@@ -164,29 +167,32 @@ class Sink:
                 return
             with self._failures.caught("close"):
                 self._take_all(last=True)
-                self._write_snapshot()
-                if self._snapshot is not None:
-                    self._snapshot.note_overwritten(self._failures)
+            _insist(self._write_snapshot)
+            if self._snapshot is not None:
+                self._snapshot.note_overwritten(self._failures)
             self._failures.note_repeats()
             self._backlog.note_evicted()
             self._bound_parts(last=True)
-            self._write()
+            _insist(self._write)
             self._note_kept_back()
-            self._write()
+            _insist(self._write)
             for table in self._parts.tables:
                 # Merging all parts of events at once would take twice the room.
                 if self._budget is None or table not in EVENT_TABLES:
                     with self._failures.caught(f"merging {table}"):
                         self._parts.compact(table)
-            with self._failures.caught("run"):
-                self._write()  # what merging had to tell
-                self._replace_run_row(run_row)
+            self._has_ended = _insist(lambda: self._end_run(run_row))
+            self._parts.sweep()
             self._closed = True
 
     @property
     def is_all_written(self) -> bool:
-        """Whether all that was taken is in sealed parts."""
-        return not self._backlog
+        """Whether the run has ended, and all of it is in sealed parts."""
+        return self._has_ended and self._has_nothing_left()
+
+    def _has_nothing_left(self) -> bool:
+        is_written = self._snapshot is None or not self._snapshot.has_changed
+        return is_written and not self._backlog and not self._metadata
 
     def _run(self) -> None:
         """The thread."""
@@ -198,36 +204,17 @@ class Sink:
                 self._files.touch()
                 if self._stop.is_set():
                     return
-                if self._wait():
+                if self._pace.wait():
                     with self._lock:
                         self._take_all()
                         if self._snapshot is not None and self._snapshot.is_due:
                             self._write_snapshot()
                         self._write()
-                    self._pause()
+                    self._pace.pause()
             except Exception as error:
                 self._failures.add("thread", error)
                 self._stop.wait(self._flush_interval_s)
             if self._stop.is_set():
-                return
-
-    def _wait(self) -> bool:
-        """Waits until it is time to write; returns whether a bad value came. Ends soon when the sink is closed."""
-        end = time.monotonic() + self._flush_interval_s
-        while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
-            begin, timeout_s = time.monotonic(), min(rest, _WAIT_SLICE_S)
-            if self._recorder.wait(timeout_s, self._flush_rows):
-                return True
-            if time.monotonic() - begin < timeout_s / 2:  # not the time was out: enough records wait
-                return False
-        return False
-
-    def _pause(self) -> None:
-        """Waits a flush interval after an urgent flush, but not when the spool fills meanwhile."""
-        end, num_free = time.monotonic() + self._flush_interval_s, self._recorder.num_free()
-        while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
-            self._stop.wait(min(rest, _PAUSE_S))
-            if num_free - self._recorder.num_free() >= min(self._flush_rows, num_free // 2):
                 return
 
     def _take_all(self, *, last: bool = False) -> None:
@@ -242,23 +229,8 @@ class Sink:
             if is_last:
                 break
             self._write()
-        dropped = self._recorder.num_dropped()
-        if dropped > self._num_dropped:
-            reason = "The spool had no room: events came faster than they were written."
-            self._failures.note("dropped", "event", reason, dropped - self._num_dropped)
-            self._num_lost += dropped - self._num_dropped
-            self._num_dropped = dropped
-        self._note_unwritten()
+        self._losses.note()
         self._queue_metadata()
-
-    def _note_unwritten(self) -> None:
-        """Tells of names and rows that only this process has, as long as it lives."""
-        files = self._files
-        unwritten = files.names.num_failed + files.rows.num_failed + self._recorder.num_unwritten_names()
-        if unwritten > self._num_unwritten:
-            self._num_unwritten = unwritten
-            why = files.names.last_error or files.rows.last_error or "the disk refused them"
-            self._failures.add("journal", OSError(f"names could not be kept for the case of a crash: {why}"))
 
     def _take(self, records: Records, *, last: bool) -> None:
         whole = len(records) if last else num_whole(records)
@@ -344,23 +316,26 @@ class Sink:
         self._queue_metadata()
 
     def _queue_metadata(self) -> None:
-        for table, data, upto in self._metadata.take(self._num_events):
-            self._backlog.add_metadata(table, data, spool_upto=upto)
+        with self._failures.caught("metadata"):
+            for table, data, upto in self._metadata.take(self._num_events):
+                self._backlog.add_metadata(table, data, spool_upto=upto)
 
-    def _write(self) -> None:
-        """Writes the backlog in order; what the disk refuses stays for the next time."""
+    def _write(self) -> bool:
+        """Writes the backlog in order, and returns whether that was all; what the disk refuses stays."""
         self._queue_metadata()
         tables = self._backlog.write()
         for table in tables if self._budget is None else tables.difference(EVENT_TABLES):
             with self._failures.caught("merge"):
                 self._parts.merge_small(table)
         self._backlog.bound()
-        self._spool_use.release(rows_upto=self._metadata.taken_upto, is_all_written=not self._backlog)
+        with self._failures.caught("spool"):
+            self._spool_use.release(rows_upto=self._metadata.taken_upto, is_all_written=not self._backlog)
         if not self._stop.is_set():
             self._bound_parts()
         if tables and self._backlog.has_evicted and not self._backlog:
             self._backlog.note_evicted()
             self._write()
+        return not self._backlog and not self._metadata
 
     def _bound_parts(self, *, last: bool = False) -> None:
         """Keeps the parts that wait for their upload within their bound, and notes what was dropped for it."""
@@ -373,19 +348,40 @@ class Sink:
             reason = "The logdir's store could not be reached, and no more parts could wait for it."
             self._failures.note("dropped", f"table {table}", reason, count)
 
-    def _write_snapshot(self) -> None:
-        """Writes what the circular buffer holds, in the place of what it held when last written."""
-        if self._snapshot is not None:
-            with self._failures.caught("circular buffer"):
-                self._snapshot.write(spool_upto=self._num_events, describe=self._write_devices)
+    def _write_snapshot(self) -> bool:
+        """Writes what the circular buffer holds, in the place of what it held; returns whether the parts hold it."""
+        if self._snapshot is None:
+            return True
+        with self._failures.caught("circular buffer"):
+            self._snapshot.write(spool_upto=self._num_events, describe=self._write_devices)
+        return not self._snapshot.has_changed
 
     def _write_devices(self, batch: Batch) -> None:
         self._queue_devices(batch)
         self._write()
 
-    def _replace_run_row(self, run_row: Mapping[str, object]) -> None:
-        row = dict(run_row if self._redact is None else self._redact("run", [run_row])[0])
-        if self._num_lost or self._backlog.num_lost or self._backlog:
-            row["is_clean_end"] = False
-        old = [entry.path for entry in self._parts.parts("run")]
-        self._parts.replace(old, {"run": [metadata_table("run", [row], run_id=self._run_id)]})
+    def _end_run(self, run_row: Mapping[str, object]) -> bool:
+        """Puts the run's last row in the place of the first one; returns whether that was possible."""
+        try:
+            self._write()  # what merging had to tell, or this when it was tried before
+            if self._failures.has_notes:
+                self._write()  # what that had to tell
+            row = dict(run_row if self._redact is None else self._redact("run", [run_row])[0])
+            if self._num_lost or self._losses.num_dropped or self._backlog.num_lost or not self._has_nothing_left():
+                row["is_clean_end"] = False
+            old = [entry.path for entry in self._parts.parts("run")]
+            self._parts.replace(old, {"run": [metadata_table("run", [row], run_id=self._run_id)]})
+        except Exception as error:
+            self._failures.add("run", error)
+            return False
+        return True
+
+
+def _insist(attempt: Callable[[], bool]) -> bool:
+    """Makes an attempt a few times, until it succeeds: nobody does so after the end. Returns whether it did."""
+    for number in range(_END_ATTEMPTS):
+        if number:
+            time.sleep(_END_PAUSE_S)
+        if attempt():
+            return True
+    return False

@@ -22,19 +22,22 @@ class Snapshot:
         size: How many executions, and how many graph tensors, it holds.
         parts: The run's parts.
         converter: Makes tables of what it holds.
+
+    Attributes:
+        has_changed: Whether the buffer holds something else than the parts.
     """
 
     def __init__(self, size: int, *, parts: PartWriter, converter: Converter) -> None:
         self._ring = Ring(size)
         self._parts, self._converter = parts, converter
         self._paths: list[str] = []
-        self._has_changed = False
+        self.has_changed = False
         self._next_s = 0.0
 
     def add(self, batch: Batch, *, values: Mapping[int, bytes]) -> None:
         """Takes whole groups of records, and the elements by event_index."""
         self._ring.add(batch, values=values)
-        self._has_changed = True
+        self.has_changed = True
 
     @property
     def is_due(self) -> bool:
@@ -51,7 +54,7 @@ class Snapshot:
         Raises:
             OSError: The parts cannot be written; then those of the last one hold.
         """
-        if not self._has_changed:
+        if not self.has_changed:
             return
         begin = time.monotonic()
         records, values = self._ring.content()
@@ -62,7 +65,7 @@ class Snapshot:
             self._paths, {name: [table] for name, table in tables.items()}, spool_upto=spool_upto
         )
         self._paths = [entry.path for entry in made]
-        self._has_changed = False
+        self.has_changed = False
         self._next_s = time.monotonic() + _REST * (time.monotonic() - begin)
 
     def note_overwritten(self, failures: Failures) -> None:

@@ -44,6 +44,9 @@ class SpoolUse:
             rows_upto: Up to which offset the rows were taken.
             is_all_written: Whether all that was taken is in sealed parts. If not, the disk refuses them: they are kept
                 in memory, and the slots are given back only when few are free, lest the program has to wait.
+
+        Raises:
+            OSError: It is not known how long the journal is; then nothing was given back.
         """
         if is_all_written:
             self._rows_upto = rows_upto
@@ -53,16 +56,22 @@ class SpoolUse:
         self._values.release(self._newest if self._is_lazy else self._tail[0])
         if self._has_new_tail or rows_upto - self._state_offset >= MIN_HOLE_BYTES:
             # First the state, then the tail, then the rows: whenever the process dies, the tail's state is there.
-            self._state_offset = self._rows.size()
-            self._rows.append("tail", *self._tail)
-            self._has_new_tail = False
+            offset = self._rows.size()
+            if self._rows.append("tail", *self._tail):
+                self._state_offset = offset
+                self._has_new_tail = False
+            elif not self._is_short():
+                return
         rows_end = min(self._rows_upto, self._state_offset)
         self._recorder.release(self._tail[0], rows_end)
         self._rows.release(rows_end)
 
+    def _is_short(self) -> bool:
+        return self._recorder.num_free() < self._capacity // 4
+
     def _limit(self, *, is_all_written: bool) -> int:
         """Returns up to which event index slots are given back."""
-        if self._recorder.num_free() < self._capacity // 4:
+        if self._is_short():
             return self._newest
         if not is_all_written:
             return 0

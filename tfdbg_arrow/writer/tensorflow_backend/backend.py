@@ -187,9 +187,9 @@ class TensorFlowBackend:
         """Returns how many slots there are."""
         return self._spool.capacity()
 
-    def num_unwritten_names(self) -> int:
-        """Returns how many strings could not be written to the journal."""
-        return self._spool.num_unwritten_names()
+    def write_names(self) -> int:
+        """Writes to the journal the strings that it refused before; returns how many it still lacks."""
+        return self._spool.write_names()
 
     def wait(self, timeout_s: float, pending: int) -> bool:
         """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
@@ -210,6 +210,10 @@ class TensorFlowBackend:
     def num_dropped(self) -> int:
         """Returns how many records found no room."""
         return self._spool.num_dropped()
+
+    def num_unkept_values(self) -> int:
+        """Returns of how many tensors the elements could not be written."""
+        return self._spool.num_unkept_values()
 
     def _record_summaries(self, pack: Pack, arrays: Sequence[npt.NDArray[Any]], handlers: Handlers) -> None:
         """Records the tensors of a graph."""
