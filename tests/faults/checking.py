@@ -1,0 +1,50 @@
+"""What must hold of a logdir whose recording met failing file operations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.recovery.checking import Rows, check_events, check_first_bad, column_of, rows_of
+from tfdbg_arrow import open_logdir
+from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.schema.logdir_layout import SPOOL_DIRECTORY, part_directory
+from tfdbg_arrow.schema.manifest import read_live_parts
+
+FIRST_BAD = "first_bad"
+
+
+def check_whole(logdir: Path, counts: dict[str, int], *, num_unkept: int = 0) -> Rows:
+    """Checks that all that was recorded is there, once, but for elements that are told as lost; returns the rows.
+
+    Args:
+        logdir: The logdir.
+        counts: What the program counted, by COUNTERS.
+        num_unkept: Of how many tensors more the disk refused the elements at once.
+    """
+    with open_logdir(logdir) as opened:
+        rows = rows_of(opened)
+        check_first_bad(opened, first_bad=counts[FIRST_BAD], tensors=counts["tensors"])
+    assert len(rows["tensor_value"]) + lost_values(rows) == counts["values"] + num_unkept
+    expected = counts | {"values": len(rows["tensor_value"])}
+    check_events(rows, **{name: count for name, count in expected.items() if name != FIRST_BAD})
+    tables = {"calls": "execution", "tensors": "tensor_health", "marks": "mark"}
+    assert {name: len(rows[table]) for name, table in tables.items()} == {name: counts[name] for name in tables}
+    return rows
+
+
+def lost_values(rows: Rows) -> int:
+    """Returns of how many tensors capture_stat says that their elements are lost."""
+    told = zip(column_of(rows, "capture_stat", "subject"), column_of(rows, "capture_stat", "num_events"), strict=True)
+    return sum(count or 0 for subject, count in told if subject.startswith("tensor_value"))
+
+
+def leftovers(logdir: Path, run_id: str) -> list[str]:
+    """Returns the files that are no live parts: those in the spool, and those that a reader by path takes for parts."""
+    live = {entry.path for entry in read_live_parts(logdir, run_id=run_id)}
+    found = [str(path.relative_to(logdir)) for path in (logdir / SPOOL_DIRECTORY).iterdir()]
+    for table in TABLES:
+        for path in (logdir / part_directory(table.name, run_id=run_id)).glob("*"):
+            name = str(path.relative_to(logdir))
+            if name not in live:
+                found.append(name)
+    return found

@@ -1,0 +1,41 @@
+"""The library that makes file operations fail, from Python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from pathlib import Path
+
+FOR_EVER = 2**62
+"""As `end`: all operations from the first on fail."""
+SHORT = 0
+"""As `error`: writes are cut short, other operations work."""
+_SOURCE = Path(__file__).with_name("shim.c")
+
+
+def compile_shim(directory: Path) -> Path:
+    """Returns the library, to be named in LD_PRELOAD."""
+    library = directory / "shim.so"
+    compiler = os.environ.get("CC", "cc")
+    subprocess.run([compiler, "-w", "-O1", "-shared", "-fPIC", str(_SOURCE), "-o", str(library), "-ldl"], check=True)
+    return library
+
+
+class Shim:
+    """The library in a process that preloads it."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(None)
+        self._library.faults_arm.argtypes = (ctypes.c_char_p, ctypes.c_long, ctypes.c_long, ctypes.c_int)
+        self._library.faults_disarm.restype = ctypes.c_long
+        self._library.faults_name.argtypes = (ctypes.c_long,)
+        self._library.faults_name.restype = ctypes.c_char_p
+
+    def arm(self, below: Path, *, first: int, end: int, error: int) -> None:
+        """Has operations below a directory, counted from 0 here, fail: those from `first` on and before `end`."""
+        self._library.faults_arm(os.fsencode(below), first, end, error)
+
+    def disarm(self) -> list[str]:
+        """Has nothing fail any more; returns the names of the operations that were counted."""
+        return [self._library.faults_name(number).decode() for number in range(self._library.faults_disarm())]

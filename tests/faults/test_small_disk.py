@@ -1,0 +1,82 @@
+"""A disk that is really full: a small file system in memory, where it can be mounted."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.faults.checking import check_whole
+from tests.recovery.driver import COUNTERS, RUN_ROW, Recorder
+from tfdbg_arrow import open_logdir
+from tfdbg_arrow.writer.sink.sink import Sink
+from tfdbg_arrow.writer.spool_files import remove_spool_files
+
+BACKENDS = ["native", "python"]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(directory)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"a small file system cannot be mounted here: {error}")
+    yield directory
+    subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Takes all the room that is left."""
+    path = disk / "filler"
+    with open(path, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 12))
+        except OSError:
+            return path
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_full_disk_refuses_is_written_when_there_is_room_again(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], backend: str
+) -> None:
+    monkeypatch.setattr(Sink, "_run", lambda self: None)
+    counters = np.zeros(len(COUNTERS), np.int64)
+    recorder = Recorder(disk / "logdir", counters, seed=1, backend=backend)
+    for _ in range(20):
+        recorder.call()
+    recorder.sink.flush()
+    filler = fill(disk)
+    for number in range(150):
+        recorder.call()
+        if number % 15 == 0:
+            recorder.sink.flush()
+    with open_logdir(disk / "logdir") as opened:
+        ((written,),) = opened.rows("SELECT count(*) FROM execution")
+    assert 20 <= written < 170
+    filler.unlink()
+    for _ in range(20):
+        recorder.call()
+    recorder.sink.flush()
+    with open_logdir(disk / "logdir") as opened:
+        assert opened.rows("SELECT count(*) FROM execution") == [(190,)]
+    recorder.sink.close(run_row={**RUN_ROW, "is_clean_end": True})
+    assert remove_spool_files(recorder.spool, recorder.files, is_all_written=recorder.sink.is_all_written) is None
+    counts = dict(zip(COUNTERS, counters.tolist(), strict=True))
+    check_whole(disk / "logdir", counts, num_unkept=recorder.num_unkept)
+    assert capfd.readouterr().err.count("tfdbg_arrow could not do all of its recording") == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_spool_that_does_not_fit_is_an_error_and_no_signal(disk: Path, backend: str) -> None:
+    filler = fill(disk)
+    with filler.open("r+b") as file:
+        file.truncate(filler.stat().st_size - (1 << 17))
+    with pytest.raises(OSError, match="cannot allocate"):
+        Recorder(disk / "logdir", np.zeros(len(COUNTERS), np.int64), seed=1, backend=backend)

@@ -1,0 +1,123 @@
+"""File operations that fail before a recording begins, and when what a killed one left is read or recovered."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.faults.checking import leftovers
+from tests.faults.server import Server
+from tests.faults.shim import SHORT
+from tests.recovery.checking import all_rows
+from tests.recovery.driver import RUN_ID
+from tfdbg_arrow import open_logdir, recover
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.schema.logdir_layout import MARKER_NAME
+
+NEVER = -1
+ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, SHORT)
+NUM_SAMPLES = 5
+
+
+def numbers(count: int, *, is_whole: bool) -> list[int]:
+    """Returns the numbers of some operations, or of all."""
+    return list(range(0, count, 1 if is_whole else max(1, count // NUM_SAMPLES)))
+
+
+@pytest.fixture(scope="module")
+def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
+    """What a killed process left."""
+    logdir = tmp_path_factory.mktemp("killed") / "logdir"
+    done = server.do(
+        what="record", logdir=logdir, phase="run", backend="native", dies=True, first=NEVER, end=NEVER, error=0
+    )
+    assert done.status == 0, done.stderr
+    return logdir, done.answer["counts"]
+
+
+MODES = [pytest.param(False, id="some"), pytest.param(True, id="all", marks=pytest.mark.exhaustive)]
+
+
+@pytest.mark.parametrize("is_whole", MODES)
+def test_a_recording_that_cannot_begin_is_refused_and_harms_no_other(
+    server: Server, tmp_path: Path, is_whole: bool
+) -> None:
+    job = {"what": "record", "phase": "start", "backend": "native"}
+    whole = server.do(**job, logdir=tmp_path / "whole", first=NEVER, end=NEVER, error=0)
+    refused = 0
+    for number in numbers(len(whole.answer["operations"]), is_whole=is_whole):
+        logdir = tmp_path / f"logdir{number}"
+        done = server.do(**job, logdir=logdir, first=number, end=number + 1, error=ERRORS[number % 3])
+        assert done.status == 0, done.stderr
+        if "refused" in done.answer:
+            refused += 1
+            assert done.answer["refused"].startswith(
+                ("LogdirError: ", "OSError: ", "SpoolError: ", "PermissionError: ")
+            )
+            if not (logdir / MARKER_NAME).exists():
+                with pytest.raises(LogdirError):
+                    open_logdir(logdir)
+                continue
+            before = all_rows(logdir)
+            assert before["execution"] == []
+            assert recover(logdir) is not None
+            assert all_rows(logdir)["execution"] == []
+        else:
+            assert len(all_rows(logdir)["execution"]) == done.answer["counts"]["calls"]
+        shutil.rmtree(logdir)
+    assert refused
+
+
+@pytest.mark.parametrize("is_whole", MODES)
+def test_a_recovery_whose_operations_fail_is_told_and_can_be_done_again(
+    server: Server, left: tuple[Path, dict[str, int]], tmp_path: Path, is_whole: bool
+) -> None:
+    source, counts = left
+    whole = server.do(
+        what="recover", logdir=shutil.copytree(source, tmp_path / "whole"), first=NEVER, end=NEVER, error=0
+    )
+    assert whole.answer["states"] == ["recovered"]
+    for number in numbers(len(whole.answer["operations"]), is_whole=is_whole):
+        logdir = shutil.copytree(source, tmp_path / f"logdir{number}")
+        done = server.do(
+            what="recover", logdir=logdir, first=number, end=number + 1, error=ERRORS[number % len(ERRORS)]
+        )
+        what = f"operation {number}, {whole.answer['operations'][number]}: {done.answer}"
+        assert (done.status, done.stderr) == (0, ""), done.stderr
+        assert "error" in done.answer or done.answer["states"] in (["recovered"], ["failed"]), what
+        if (logdir / "spool" / f"{RUN_ID}.journal").exists():
+            check_recovery_again(logdir, counts)
+        rows = all_rows(logdir)
+        assert len(rows["execution"]) == counts["calls"], what
+        assert len(rows["tensor_health"]) == counts["tensors"], what
+        assert len(rows["tensor_value"]) == counts["values"], what
+        assert leftovers(logdir, RUN_ID) == [], what
+        shutil.rmtree(logdir)
+
+
+def check_recovery_again(logdir: Path, counts: dict[str, int]) -> None:
+    before = all_rows(logdir)
+    assert [run.state for run in recover(logdir)] == ["recovered"]
+    assert all_rows(logdir) == before
+
+
+@pytest.mark.parametrize("is_whole", MODES)
+def test_a_reader_whose_operations_fail_gives_all_rows_or_says_what_is_missing(
+    server: Server, left: tuple[Path, dict[str, int]], is_whole: bool
+) -> None:
+    logdir, _ = left
+    whole = server.do(what="read", logdir=logdir, first=NEVER, end=NEVER, error=0)
+    errors = 0
+    for number in numbers(len(whole.answer["operations"]), is_whole=is_whole):
+        done = server.do(what="read", logdir=logdir, first=number, end=number + 1, error=errno.EIO)
+        what = f"operation {number}, {whole.answer['operations'][number]}: {done.answer}"
+        assert (done.status, done.stderr) == (0, ""), done.stderr + what
+        if "error" in done.answer:
+            errors += 1
+            assert str(logdir) in done.answer["error"], what
+        elif done.answer["rows"] != whole.answer["rows"]:
+            assert done.answer["rows"]["capture_stat"] >= whole.answer["rows"]["capture_stat"], what
+    assert errors
