@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.recovery.checking import Rows, check_events, check_first_bad, column_of, rows_of
@@ -48,3 +49,12 @@ def leftovers(logdir: Path, run_id: str) -> list[str]:
             if name not in live:
                 found.append(name)
     return found
+
+
+def sample(names: Sequence[str]) -> list[int]:
+    """Returns the numbers of some operations: one of each kind, spread over the whole."""
+    by_name: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        by_name.setdefault(name, []).append(number)
+    kinds = list(by_name.values())
+    return sorted(numbers[len(numbers) * place // len(kinds)] for place, numbers in enumerate(kinds))

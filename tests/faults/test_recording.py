@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.faults.checking import check_whole, leftovers, lost_values
+from tests.faults.checking import check_whole, leftovers, lost_values, sample
 from tests.faults.server import Done, Server
 from tests.faults.shim import FOR_EVER, SHORT
 from tests.recovery.checking import all_rows, column_of
@@ -33,15 +32,6 @@ def attempt(server: Server, logdir: Path, *, phase: str = "run", backend: str = 
     done = server.do(what="record", logdir=logdir, phase=phase, backend=backend, **fault)
     assert done.status == 0, done.stderr
     return done
-
-
-def sample(names: Sequence[str]) -> list[int]:
-    """Returns the numbers of some operations: one of each kind, spread over the recording."""
-    by_name: dict[str, list[int]] = {}
-    for number, name in enumerate(names):
-        by_name.setdefault(name, []).append(number)
-    kinds = list(by_name.values())
-    return sorted(numbers[len(numbers) * place // len(kinds)] for place, numbers in enumerate(kinds))
 
 
 def check_one(server: Server, logdir: Path, number: int, name: str, *, backend: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.faults.checking import leftovers
+from tests.faults.checking import leftovers, sample
 from tests.faults.server import Server
 from tests.faults.shim import SHORT
 from tests.recovery.checking import all_rows
@@ -19,12 +20,11 @@ from tfdbg_arrow.schema.logdir_layout import MARKER_NAME
 
 NEVER = -1
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, SHORT)
-NUM_SAMPLES = 5
 
 
-def numbers(count: int, *, is_whole: bool) -> list[int]:
+def numbers(names: Sequence[str], *, is_whole: bool) -> Sequence[int]:
     """Returns the numbers of some operations, or of all."""
-    return list(range(0, count, 1 if is_whole else max(1, count // NUM_SAMPLES)))
+    return range(len(names)) if is_whole else sample(names)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_recording_that_cannot_begin_is_refused_and_harms_no_other(
     job = {"what": "record", "phase": "start", "backend": "native"}
     whole = server.do(**job, logdir=tmp_path / "whole", first=NEVER, end=NEVER, error=0)
     refused = 0
-    for number in numbers(len(whole.answer["operations"]), is_whole=is_whole):
+    for number in numbers(whole.answer["operations"], is_whole=is_whole):
         logdir = tmp_path / f"logdir{number}"
         done = server.do(**job, logdir=logdir, first=number, end=number + 1, error=ERRORS[number % 3])
         assert done.status == 0, done.stderr
@@ -80,7 +80,7 @@ def test_a_recovery_whose_operations_fail_is_told_and_can_be_done_again(
         what="recover", logdir=shutil.copytree(source, tmp_path / "whole"), first=NEVER, end=NEVER, error=0
     )
     assert whole.answer["states"] == ["recovered"]
-    for number in numbers(len(whole.answer["operations"]), is_whole=is_whole):
+    for number in numbers(whole.answer["operations"], is_whole=is_whole):
         logdir = shutil.copytree(source, tmp_path / f"logdir{number}")
         done = server.do(
             what="recover", logdir=logdir, first=number, end=number + 1, error=ERRORS[number % len(ERRORS)]
@@ -111,7 +111,7 @@ def test_a_reader_whose_operations_fail_gives_all_rows_or_says_what_is_missing(
     logdir, _ = left
     whole = server.do(what="read", logdir=logdir, first=NEVER, end=NEVER, error=0)
     errors = 0
-    for number in numbers(len(whole.answer["operations"]), is_whole=is_whole):
+    for number in numbers(whole.answer["operations"], is_whole=is_whole):
         done = server.do(what="read", logdir=logdir, first=number, end=number + 1, error=errno.EIO)
         what = f"operation {number}, {whole.answer['operations'][number]}: {done.answer}"
         assert (done.status, done.stderr) == (0, ""), done.stderr + what

@@ -9,6 +9,7 @@ Source: spec/README.md, "Layout of a logdir".
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -142,9 +143,28 @@ def spool_paths(logdir: Path, *, run_id: str) -> SpoolPaths:
 
 
 def spooled_run_ids(logdir: Path) -> tuple[str, ...]:
-    """Returns the runs of which files wait in the spool's directory, oldest first."""
-    names = (path.name.removesuffix(".journal") for path in (logdir / SPOOL_DIRECTORY).glob("*.journal"))
+    """Returns the runs of which files wait in the spool's directory, oldest first.
+
+    Raises:
+        LogdirError: The directory cannot be listed.
+    """
+    names = stems_in(logdir / SPOOL_DIRECTORY, suffix=".journal")
     return tuple(sorted(name for name in names if _RUN_ID.fullmatch(name)))
+
+
+def stems_in(directory: Path, *, suffix: str) -> list[str]:
+    """Returns the names with a suffix in a directory of a logdir, without it; none where there is no such directory.
+
+    Raises:
+        LogdirError: The directory cannot be listed.
+    """
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise LogdirError(f"{directory} cannot be listed ({error.strerror}); check its permissions.") from error
+    return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
 
 
 def marker_text() -> str:

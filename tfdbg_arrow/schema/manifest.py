@@ -24,6 +24,7 @@ from tfdbg_arrow.schema.logdir_layout import (
     manifest_path,
     part_directory,
     shown,
+    stems_in,
 )
 
 _INT64_LIMIT = 2**63
@@ -297,9 +298,11 @@ def run_ids(logdir: Path) -> tuple[str, ...]:
     """Returns the runs that have a manifest, oldest first.
 
     Files in the manifest directory that no run can have are left out.
+
+    Raises:
+        LogdirError: The directory cannot be listed.
     """
-    names = (path.name.removesuffix(".jsonl") for path in (logdir / MANIFEST_DIRECTORY).glob("*.jsonl"))
-    return tuple(sorted(name for name in names if is_run_id(name)))
+    return tuple(sorted(filter(is_run_id, stems_in(logdir / MANIFEST_DIRECTORY, suffix=".jsonl"))))
 
 
 def resolve_part(logdir: Path, entry: ManifestEntry) -> Path:

@@ -47,18 +47,14 @@ def recover(logdir: str | Path, *, other_machines: bool = False) -> tuple[Recove
         The runs that had files in the spool, oldest first.
 
     Raises:
-        LogdirError: The path is not a logdir of this machine's.
+        LogdirError: The path is not a logdir of this machine's, or cannot be listed.
         FormatVersionError: It has a MAJOR version that this package does not write.
     """
     path = parse_location(logdir)
     if not isinstance(path, Path):
         raise LogdirError(f"{path} is a URL, expected a directory: what a recording to a URL left lies where it ran.")
     check_logdir(path)
-    try:
-        run_ids = spooled_run_ids(path)
-    except OSError as error:
-        raise LogdirError(f"the spool of {path} cannot be listed ({error}); check its permissions.") from error
-    return tuple(_recover_run(path, run_id=run_id, other_machines=other_machines) for run_id in run_ids)
+    return tuple(_recover_run(path, run_id=run_id, other_machines=other_machines) for run_id in spooled_run_ids(path))
 
 
 def _recover_run(logdir: Path, *, run_id: str, other_machines: bool) -> RecoveredRun:

@@ -106,7 +106,8 @@ bool ValueSpool::read(int64_t offset, int64_t size, void* out) const {
   for (int64_t done = 0; done < size;) {
     ssize_t got = ::pread(fd_, bytes + done, static_cast<size_t>(size - done), offset + done);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
+    if (got < 0) throw std::system_error(errno, std::generic_category(), "cannot read the value spool");
+    if (got == 0) return false;
     done += got;
   }
   return true;

@@ -35,7 +35,7 @@ class ValueSpool {
   ~ValueSpool();
   // Returns the offset, or kNoValue if the bytes could not be written.
   int64_t append(const void* data, int64_t size);
-  // Returns false if the bytes cannot be read.
+  // Returns false if there are not that many bytes. Throws std::system_error if they cannot be read.
   bool read(int64_t offset, int64_t size, void* out) const;
   // Gives the disk blocks before `offset` back.
   void release(int64_t offset);
