@@ -21,7 +21,8 @@ MAX_GROWTH_BYTES = 64 * 2**20
     ("num_processes", "num_threads", "seconds"),
     [
         pytest.param(8, 4, 2.0, id="seconds"),
-        pytest.param(8, 32, 300.0, id="minutes", marks=pytest.mark.exhaustive),
+        pytest.param(8, 4, 300.0, id="minutes", marks=pytest.mark.exhaustive),
+        pytest.param(1, 32, 60.0, id="one-process", marks=pytest.mark.exhaustive),
     ],
 )
 def test_every_event_of_every_thread_is_a_row(

@@ -25,7 +25,7 @@ from tfdbg_arrow.writer.spool_files import remove_spool_files
 
 COUNTS = ("execution", "tensor_health", "tensor_value", "mark", "dropped")
 """What a thread counts: rows by table, and records that found no room."""
-TENSORS_A_CALL = 3
+CAPACITY = 65_536
 
 
 class Worker(threading.Thread):
@@ -81,7 +81,7 @@ def resident_bytes() -> int:
 def record(logdir: Path, counts: npt.NDArray[np.int64], *, number: int, seconds: float) -> None:
     """Records in one process, and prints what it took."""
     run_id = f"20261120T163000.{number:06d}-myhost-{number}"
-    recorder = Recorder(logdir, np.zeros(5, np.int64), seed=number, backend="native", run_id=run_id)
+    recorder = Recorder(logdir, np.zeros(5, np.int64), seed=number, backend="native", run_id=run_id, capacity=CAPACITY)
     recorder.trace()
     begin_s = time.monotonic()
     workers = [Worker(recorder, row, end_s=begin_s + seconds) for row in counts]

@@ -43,9 +43,9 @@ RUN_ROW = {
 class CoreSpool:
     """The native spool as NativeSpool has it, in a process without TensorFlow."""
 
-    def __init__(self, core: Any, paths: SpoolPaths, journal: Journal) -> None:
+    def __init__(self, core: Any, paths: SpoolPaths, journal: Journal, *, capacity: int) -> None:
         self._core, self._paths = core, (paths.spool, paths.values)
-        self._recording = core.Recording(str(paths.spool), str(paths.values), CAPACITY, 3, 0, 1)
+        self._recording = core.Recording(str(paths.spool), str(paths.values), capacity, 3, 0, 1)
         self._recording.set_journal(journal.descriptor)
 
     def append(self, records: Records) -> bool:
@@ -98,6 +98,7 @@ class Recorder:
         seed: int,
         backend: str,
         run_id: str = RUN_ID,
+        capacity: int = CAPACITY,
         **options: Any,
     ):
         self.counters, self.random = counters, random.Random(seed)
@@ -108,9 +109,9 @@ class Recorder:
         if backend == "native":
             from tfdbg_arrow.writer.native import _core
 
-            self.spool = CoreSpool(_core, paths, self.files.names)
+            self.spool = CoreSpool(_core, paths, self.files.names, capacity=capacity)
         else:
-            self.spool = PythonSpool(paths, journal=self.files.names, capacity=CAPACITY)
+            self.spool = PythonSpool(paths, journal=self.files.names, capacity=capacity)
             self.spool.stack_table = NoStacks()
             self.spool.start()
         self.graphs = GraphLinks(self.files.names)
