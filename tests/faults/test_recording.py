@@ -85,7 +85,7 @@ class TestOutage:
 
     def test_a_while_loses_nothing(self, server: Server, tmp_path: Path) -> None:
         num_operations = len(operations(server, tmp_path))
-        for first in range(3, num_operations, num_operations // 3):
+        for first in range(9, num_operations, num_operations // 2):
             check_outage(server, tmp_path / f"logdir{first}", first, 2 + first % 30, error=errno.ENOSPC)
 
     @pytest.mark.exhaustive
@@ -119,7 +119,7 @@ def check_no_end(server: Server, logdir: Path, first: int, *, error: int) -> Non
 class TestFullToTheEnd:
     def test_every_event_is_there_and_can_be_recovered(self, server: Server, tmp_path: Path) -> None:
         num_operations = len(operations(server, tmp_path))
-        for first in range(5, num_operations, num_operations // 3):
+        for first in range(5, num_operations, num_operations // 2):
             check_no_end(server, tmp_path / f"logdir{first}", first, error=errno.ENOSPC)
 
     @pytest.mark.exhaustive
