@@ -13,7 +13,7 @@ PART = "tensor_health/run_id=run-a/part-000000.parquet"
 def test_a_logdir_that_is_as_it_was_written(healthy: Path) -> None:
     result = run_cli("verify", str(healthy))
     assert result.exit_code == 0
-    assert result.stdout.startswith(f"{healthy}: nothing is damaged (1 runs, ")
+    assert result.stdout.startswith(f"{healthy}: nothing is damaged (runs: 1, ")
     found = json.loads(run_cli("verify", str(healthy), "--json").stdout)
     assert (found["is_intact"], found["verification"]["deviations"]) == (True, [])
 
@@ -28,7 +28,7 @@ def test_damage_is_named_and_counted(bad: Path) -> None:
     assert f"missing: {PART} is missing\n" in result.stdout
     assert "extra: mark/\\x1b[31mred is not a part of a run" in result.stdout
     assert "extra: and 11 more; see --json\n" in result.stdout
-    assert result.stdout.splitlines()[-1].startswith(f"{bad}: 32 times damaged (")
+    assert result.stdout.splitlines()[-1].startswith(f"{bad}: damage in 32 places (")
     result = run_cli("verify", str(bad), "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)

@@ -46,6 +46,6 @@ def _print(found: Verification) -> None:
             out.print(styled((kind, _STYLES[kind]), f": {deviation.path} {deviation.what}"))
         if len(deviations) > _MAX_SHOWN:
             out.print(styled((kind, _STYLES[kind]), f": and {len(deviations) - _MAX_SHOWN:,} more; see --json"))
-    size = f"{found.num_runs:,} runs, {found.num_parts:,} parts, {found.num_rows:,} rows, {found.num_bytes:,} bytes"
-    state = "nothing is damaged" if found.is_intact else f"{found.num_damaged:,} times damaged"
+    size = f"runs: {found.num_runs:,}, parts: {found.num_parts:,}, rows: {found.num_rows:,}, bytes: {found.num_bytes:,}"
+    state = "nothing is damaged" if found.is_intact else f"damage in {found.num_damaged:,} places"
     out.print(styled((found.path, "bold"), f": {state} ({size})"))
