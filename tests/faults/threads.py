@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -94,8 +95,8 @@ def record(logdir: Path, counts: npt.NDArray[np.int64], *, number: int, seconds:
     third = len(samples) // 3
     recorder.sink.close(run_row={**RUN_ROW, "is_clean_end": True})
     remove_spool_files(recorder.spool, recorder.files, is_all_written=recorder.sink.is_all_written)
-    early, late = max(samples[third : 2 * third]), max(samples[2 * third :])
-    line = {"run_id": run_id, "early_bytes": early, "late_bytes": late}
+    early, late = median_low(samples[third : 2 * third]), median_low(samples[2 * third :])
+    line = {"run_id": run_id, "early_bytes": early, "late_bytes": late, "most_bytes": max(samples)}
     os.write(1, (json.dumps(line) + "\n").encode())
 
 
