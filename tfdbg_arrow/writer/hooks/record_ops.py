@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
 from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch
-from tfdbg_arrow.writer.hooks.record_groups import groups, single_groups
 from tfdbg_arrow.writer.hooks.runtime import allows_soft_placement
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 
 _AttrValue = tf.compat.v1.AttrValue
-
-_NO_ARGUMENT = -1
-"""In the attribute `arguments`: a tensor that is none of the function's arguments."""
 
 _own_names = 0
 
@@ -97,7 +93,7 @@ def own_scope(graph: Any) -> Iterator[None]:
 
 
 class NativeRecordOps:
-    """Records with the native op: one for each group of tensors.
+    """Records with the native op: one for each op that makes covered tensors.
 
     Args:
         generation: Tells the recordings of one process apart.
@@ -106,33 +102,33 @@ class NativeRecordOps:
 
     def __init__(self, *, generation: int, is_gate: bool = False) -> None:
         self._generation = generation
+        self._max_ops = 1 if is_gate else _MAX_OPS_IN_GROUP
         self._is_gate = is_gate
 
     def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
         """Adds the record ops; returns them."""
         added = []
-        places = {id(tensor): index for index, tensor in enumerate(graph.inputs)}
-        found = single_groups(batches) if self._is_gate else groups(batches, arguments=frozenset(places))
         with graph.as_default():
-            for group in found:
-                tensors = [recorded.tensor for recorded in group.tensors]
-                arguments = [places.get(id(tensor), _NO_ARGUMENT) for tensor in tensors]
-                has_argument = any(place != _NO_ARGUMENT for place in arguments)
-                lists = {
-                    "nodes": [recorded.node for recorded in group.tensors],
-                    "decides": [int(recorded.decides) for recorded in group.tensors],
-                    "arguments": arguments if has_argument else [],
-                    "keeps": [place for place, recorded in enumerate(group.tensors) if recorded.keep],
-                }
+            places = {id(tensor): index for index, tensor in enumerate(graph.inputs)}
+            for device, group in _groups(batches, places, max_ops=self._max_ops):
+                tensors = [tensor for batch in group for tensor in batch.tensors]
                 types = [tensor.dtype.base_dtype.as_datatype_enum for tensor in tensors]
+                nodes = [node for batch in group for node in batch.nodes]
+                decides = [int(decide) for batch in group for decide in batch.decides]
+                arguments = [places[id(tensor)] for tensor in tensors if id(tensor) in places]
+                is_chosen = [batch.is_chosen for batch in group for _ in batch.tensors]
+                keeps = [place for place, is_kept in enumerate(is_chosen) if is_kept]
                 attrs = {
                     "T": _AttrValue(list=_AttrValue.ListValue(type=types)),
+                    "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
+                    "decides": _AttrValue(list=_AttrValue.ListValue(i=[int(decide) for decide in decides])),
                     "generation": _AttrValue(i=self._generation),
-                    **{name: _AttrValue(list=_AttrValue.ListValue(i=numbers)) for name, numbers in lists.items()},
+                    "arguments": _AttrValue(list=_AttrValue.ListValue(i=arguments)),
+                    "keeps": _AttrValue(list=_AttrValue.ListValue(i=keeps)),
                 }
-                added.append(create_record_op(graph, "TfdbgArrowRecord", tensors, attrs=attrs, device=group.device))
+                added.append(create_record_op(graph, "TfdbgArrowRecord", tensors, attrs=attrs, device=device))
                 if self._is_gate:
-                    _hold_users(added[-1], [recorded.tensor for recorded in group.tensors if recorded.decides])
+                    _hold_users(added[-1], [tensor for tensor, decide in zip(tensors, decides, strict=True) if decide])
         return added
 
 
@@ -147,3 +143,24 @@ def _hold_users(record_op: Any, tensors: Sequence[Any]) -> None:
     }
     for user in users.values():
         user._add_control_inputs([record_op])
+
+
+# Each record op costs a turn of TensorFlow's scheduler, as much as counting a small tensor; but an op that takes
+# many tensors keeps the first alive until the last is there, and an error in between loses them all.
+_MAX_OPS_IN_GROUP = 4
+
+
+def _groups(
+    batches: Sequence[TensorBatch], places: Mapping[int, int], *, max_ops: int
+) -> list[tuple[str, list[TensorBatch]]]:
+    """Batches that one record op takes: neighbours in order of creation, on the same device, all arguments or none."""
+    groups: list[tuple[str, list[TensorBatch]]] = []
+    filling: dict[tuple[str, bool], list[TensorBatch]] = {}
+    for batch in batches:
+        device = batch.op.device
+        key = (device, id(batch.tensors[0]) in places)
+        if key not in filling or len(filling[key]) >= max_ops:
+            filling[key] = []
+            groups.append((device, filling[key]))
+        filling[key].append(batch)
+    return groups

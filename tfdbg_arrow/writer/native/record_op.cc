@@ -1,14 +1,12 @@
 #include "record_op.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "session.h"
@@ -23,7 +21,7 @@ constexpr int kMaxRank = 254;  // TensorShape::MaxDimensions()
 // buffer (TensorFlow writes in place only where it holds the sole reference), and measured only once.
 // tf.data hands the whole data set to its functions again and again.
 struct HeldArgument {
-  int64_t index = kNoValue;  // which argument of the function; kNoValue: a tensor that is none
+  size_t index = 0;  // which argument of the function
   std::mutex mutex;
   const void* data = nullptr;  // last seen
   TF_Tensor* held = nullptr;
@@ -40,20 +38,16 @@ struct RecordKernel {
   int32_t call_site = 0;
   bool has_call_site = false;
   std::atomic<int32_t> device{-1};  // interned when it first runs
-  std::vector<HeldArgument> arguments;  // one for each tensor where any is an argument, else empty
+  std::vector<HeldArgument> arguments;  // one for each tensor where these are arguments, else empty
   bool is_call_token = false;  // its one tensor is the execution index of the call that the step belongs to
 };
 
-// Alone in the attribute `arguments`: the tensor is a call's token.
+// Stands for "the tensor is a call's token" in the attribute `arguments`.
 constexpr int64_t kCallToken = -1;
 constexpr int kInt64 = 9;  // TF_INT64
 
 // Smaller arguments are measured again sooner than looked up.
 constexpr int64_t kMinHeldSize = 1 << 14;
-// Likewise tensors that may equal another one of the same kernel: elements.
-constexpr int64_t kMinSharedSize = 1 << 9;
-// And at how many others it is looked.
-constexpr ptrdiff_t kMaxLooks = 32;
 
 class Status {
  public:
@@ -138,7 +132,7 @@ void* create_kernel(TF_OpKernelConstruction* construction, bool with_dtypes) {
   // Inside an inlined call an argument is an intermediate tensor, which must not be held.
   if (arguments.size() == kernel->nodes.size() && kernel->has_call_site && kernel->call_site == 0) {
     kernel->arguments = std::vector<HeldArgument>(arguments.size());
-    for (size_t i = 0; i < arguments.size(); ++i) kernel->arguments[i].index = arguments[i];
+    for (size_t i = 0; i < arguments.size(); ++i) kernel->arguments[i].index = static_cast<size_t>(arguments[i]);
   }
   return kernel.release();
 }
@@ -154,44 +148,14 @@ void delete_kernel(void* opaque) {
   delete kernel;
 }
 
-// The tensors that one run of a kernel has measured, so that those that share a buffer are measured once.
-// TensorFlow holds all inputs of a kernel until it returns, and writes to no buffer that anybody else holds: what is at
-// the same place, of the same dtype and size, has the same elements.
-class SharedBuffers {
- public:
-  // One a thread, and empty: a kernel must not allocate for each run.
-  static SharedBuffers& of_thread() {
-    thread_local SharedBuffers buffers;
-    buffers.measured_.clear();
-    return buffers;
-  }
-
-  // The record of a tensor with the same elements; null where none is known.
-  const Record* find(const void* data, int dtype, int64_t size) const {
-    if (size < kMinSharedSize) return nullptr;
-    auto last = measured_.rbegin();
-    for (const auto end = last + std::min<ptrdiff_t>(measured_.rend() - last, kMaxLooks); last != end; ++last) {
-      const auto& [place, record] = *last;
-      if (place == data && record.dtype == dtype && record.size == size) return &record;
-    }
-    return nullptr;
-  }
-
-  void add(const void* data, const Record& record) {
-    if (record.size >= kMinSharedSize && (record.flags & kChecked) != 0) measured_.emplace_back(data, record);
-  }
-
- private:
-  std::vector<std::pair<const void*, Record>> measured_;
-};
-
 // As describe_tensor, but takes the facts of an argument that is known to be what it was.
 // Returns whether it keeps the tensor.
 bool describe_argument(Session& session, HeldArgument* argument, int dtype, int rank, const int64_t* dims,
                        TF_Tensor* tensor, bool keep, Record* record) {
   const TensorFlowApi& tf = tf_api();
   const void* data = tf.TF_TensorData(tensor);
-  const int64_t size = num_elements(rank, dims);
+  int64_t size = 1;
+  for (int d = 0; d < rank; ++d) size *= dims[d];
   std::unique_lock<std::mutex> lock(argument->mutex, std::try_to_lock);
   keep = keep || session.mode == Mode::kFullTensor;
   if (size < kMinHeldSize || rank > kNumInlineDims || keep || !lock.owns_lock()) {
@@ -285,7 +249,6 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
   Status& status = thread_status();
   const Record common = context_record(kernel, context, *session);
   Judge judge(*kernel, *session);
-  SharedBuffers& shared = SharedBuffers::of_thread();
   for (size_t i = 0; i < kernel->nodes.size(); ++i) {
     TF_Tensor* tensor = nullptr;
     tf.TF_GetInput(context, static_cast<int>(i), &tensor, status.get());
@@ -309,23 +272,16 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       int rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
       int64_t dims[kMaxRank];
       for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);
-      const void* data = tf.TF_TensorData(tensor);
       Record record = common;
       record.node = static_cast<int32_t>(kernel->nodes[i]);
-      HeldArgument* argument = kernel->arguments.empty() ? nullptr : &kernel->arguments[i];
-      if (argument != nullptr && argument->index != kNoValue) {
-        record.execution_index = session->calls.find(static_cast<size_t>(argument->index), data);
-      } else {
-        argument = nullptr;
-      }
       bool is_kept = false;
-      const Record* same = shared.find(data, dtype, num_elements(rank, dims));
-      if (argument == nullptr || same != nullptr) {
-        describe_tensor(*session, dtype, rank, dims, data, keep, &record, same);
+      if (kernel->arguments.empty()) {
+        describe_tensor(*session, dtype, rank, dims, tf.TF_TensorData(tensor), keep, &record);
       } else {
+        HeldArgument* argument = &kernel->arguments[i];
+        record.execution_index = session->calls.find(argument->index, tf.TF_TensorData(tensor));
         is_kept = describe_argument(*session, argument, dtype, rank, dims, tensor, keep, &record);
       }
-      if (same == nullptr) shared.add(data, record);
       record.wall_time_ns = wall_time_ns();
       append_tensor_waiting(*session, record, rank, dims);
       judge.see(i, record);
