@@ -16,7 +16,9 @@ import pytest
 
 from tfdbg_arrow.query import Logdir, open_logdir
 
-from .distributed import BACKENDS, REMOTE, free_ports
+from .distributed import REMOTE, free_ports
+
+EACH_BACKEND = ("native", pytest.param("tensorflow", marks=pytest.mark.exhaustive))
 
 LOCALHOST = "/job:localhost/replica:0/task:0/device:CPU:"
 TIMEOUT_S = 300
@@ -85,7 +87,7 @@ def lines_of(opened: Logdir, op_type: str) -> set[Any]:
 LINE = "loss = tf.reduce_sum(tf.math.log(x) * weight)  # the line of the infinity"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EACH_BACKEND)
 def test_the_device_tells_the_replicas_of_a_mirrored_strategy_apart(backend: str, mirrored: Path) -> None:
     with open_logdir(mirrored / f"loop-{backend}") as opened:
         scopes = ("graph", "execution", "external")
@@ -103,7 +105,7 @@ def test_the_device_tells_the_replicas_of_a_mirrored_strategy_apart(backend: str
         assert opened.rows("SELECT * FROM capture_stat") == []
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EACH_BACKEND)
 def test_the_replica_is_found_in_which_it_came_up_with_its_line(backend: str, mirrored: Path) -> None:
     with open_logdir(mirrored / f"loop-{backend}") as opened:
         assert lines_of(opened, "Log") == {(f"{LOCALHOST}{index}", "replica_step", LINE) for index in (0, 1)}
@@ -114,7 +116,7 @@ def test_the_replica_is_found_in_which_it_came_up_with_its_line(backend: str, mi
     assert found.source.code == LINE
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EACH_BACKEND)
 def test_keras_fit_is_recorded_whole_in_both_replicas(backend: str, mirrored: Path) -> None:
     with open_logdir(mirrored / f"fit-{backend}") as opened:
         assert devices(opened, "op_type = 'MatMul'") == {("graph", f"{LOCALHOST}{index}") for index in (0, 1)}
@@ -139,7 +141,7 @@ def test_keras_fit_is_recorded_whole_in_both_replicas(backend: str, mirrored: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EACH_BACKEND)
 def test_two_workers_share_a_logdir_and_the_one_with_the_bad_value_is_named(backend: str, workers: Path) -> None:
     with open_logdir(workers / f"loop-{backend}") as opened:
         runs = {run.worker: run.run_id for run in opened.runs()}
@@ -161,7 +163,7 @@ def test_two_workers_share_a_logdir_and_the_one_with_the_bad_value_is_named(back
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EACH_BACKEND)
 def test_nothing_of_ours_runs_in_other_processes_and_what_ran_there_is_listed(backend: str, coordinator: Path) -> None:
     with open_logdir(coordinator / f"loop-{backend}") as opened:
         assert [run.worker for run in opened.runs()] == ["chief:0"]

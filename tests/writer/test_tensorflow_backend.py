@@ -40,7 +40,10 @@ WITH_CORE, WITHOUT_CORE = "with core", "without core"
 needs_core = pytest.mark.skipif(NATIVE_CORE() is None, reason="compares with the native core")
 
 
-@pytest.fixture(params=[pytest.param(WITH_CORE, marks=needs_core), WITHOUT_CORE])
+# What the backend does without the core is shown in part by test_controls_values.py and tests/live_stop, too.
+@pytest.fixture(
+    params=[pytest.param(WITH_CORE, marks=needs_core), pytest.param(WITHOUT_CORE, marks=pytest.mark.exhaustive)]
+)
 def variant(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == WITHOUT_CORE:
         monkeypatch.setattr(backend, "native_core", lambda: None)
