@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -137,11 +139,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("backend", ["native", "python"])
-def test_a_forks_child_that_lives_on_does_not_keep_its_parent_alive(tmp_path: Path, backend: str) -> None:
-    logdir = tmp_path / "logdir"
+@contextmanager
+def outlived_by_its_child(program: str, logdir: Path, *arguments: str) -> Iterator[None]:
+    """Runs a program that prints the process id of its forked child and kills itself; the child lives in the block."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _FORKS_AND_DIES, str(logdir), backend],
+        [sys.executable, "-c", program, str(logdir), *arguments],
         cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         text=True,
@@ -152,12 +154,23 @@ def test_a_forks_child_that_lives_on_does_not_keep_its_parent_alive(tmp_path: Pa
         assert process.wait(timeout=60) == -signal.SIGKILL
         process.stdout.close()
         os.kill(child, 0)
-        (run,) = recover(logdir)
-        assert run.state == "recovered"
-        with open_logdir(logdir) as opened:
-            assert opened.rows("SELECT count(*) FROM execution") == [(50,)]
+        yield
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def check_all_recovered(logdir: Path) -> None:
+    (run,) = recover(logdir)
+    assert run.state == "recovered"
+    with open_logdir(logdir) as opened:
+        assert opened.rows("SELECT count(*) FROM execution") == [(50,)]
+
+
+@pytest.mark.parametrize("backend", ["native", "python"])
+def test_a_forks_child_that_lives_on_does_not_keep_its_parent_alive(tmp_path: Path, backend: str) -> None:
+    logdir = tmp_path / "logdir"
+    with outlived_by_its_child(_FORKS_AND_DIES, logdir, backend):
+        check_all_recovered(logdir)
 
 
 _FORKS_IN_C_AND_DIES = """
@@ -180,25 +193,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_nor_does_a_child_that_a_library_in_c_forked(tmp_path: Path) -> None:
     logdir = tmp_path / "logdir"
-    process = subprocess.Popen(
-        [sys.executable, "-c", _FORKS_IN_C_AND_DIES, str(logdir)],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    child = int(process.stdout.readline())
-    try:
-        assert process.wait(timeout=60) == -signal.SIGKILL
-        process.stdout.close()
-        os.kill(child, 0)
+    with outlived_by_its_child(_FORKS_IN_C_AND_DIES, logdir):
         assert b"of the child" not in spool_paths(logdir, run_id=RUN_ID).journal.read_bytes()
-        (run,) = recover(logdir)
-        assert run.state == "recovered"
-        with open_logdir(logdir) as opened:
-            assert opened.rows("SELECT count(*) FROM execution") == [(50,)]
-    finally:
-        os.kill(child, signal.SIGKILL)
+        check_all_recovered(logdir)
 
 
 def test_a_live_recording_is_left_alone(tmp_path: Path) -> None:
