@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-import numpy as np
-
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, spool_paths
 
-from ..recovery.checking import copied
-from ..recovery.driver import COUNTERS, RUN_ID, RUN_ROW, Recorder
+from ..recovery.checking import copied, left_by_a_kill
+from ..recovery.driver import RUN_ID
 from ..viewer import logdirs
 from ..writer.debugger_v2.building import Dump, small_dump, write_dump
 from . import mutators
@@ -55,7 +53,7 @@ class Inputs:
         whole = directory / "whole"
         makers = (logdirs.log_of_zero, logdirs.nested, logdirs.two_runs)
         self._logdirs = [make(whole / make.__name__) for make in makers]
-        self._left = _left(whole / "left")
+        self._left = left_by_a_kill(whole / "left", num_calls=_NUM_CALLS, flushed_after=4)
         self._dump = small_dump()
 
     def make(self, number: int) -> Input:
@@ -126,18 +124,3 @@ class Inputs:
 
 def _names(paths: list[Path]) -> str:
     return ", ".join(f"{path.parent.parent.name}/{path.parent.name}/{path.name}" for path in paths)
-
-
-def _left(directory: Path) -> Path:
-    """The logdir of a process that was killed, some of it in parts."""
-    recorder = Recorder(directory / "logdir", np.zeros(len(COUNTERS), np.int64), seed=1, backend="python")
-    recorder.sink._stop.set()
-    recorder.sink._thread.join()
-    for number in range(_NUM_CALLS):
-        recorder.call()
-        if number == 4:
-            recorder.sink.flush()
-    left = copied(directory / "logdir", directory / "left")
-    recorder.sink.close(run_row=RUN_ROW)
-    recorder.files.remove()
-    return left

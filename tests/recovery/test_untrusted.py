@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.recovery.checking import copied
-from tests.recovery.driver import COUNTERS, RUN_ID, RUN_ROW, Recorder
+from tests.recovery.checking import copied, left_by_a_kill
+from tests.recovery.driver import RUN_ID
 from tfdbg_arrow import open_logdir, recover
 from tfdbg_arrow.schema.logdir_layout import spool_paths
 from tfdbg_arrow.spool.journaled_names import JournaledNames
@@ -27,18 +27,7 @@ NUM_CALLS = 40
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A logdir of a killed process, some of it in parts."""
-    directory = tmp_path_factory.mktemp("left")
-    recorder = Recorder(directory / "logdir", np.zeros(len(COUNTERS), np.int64), seed=1, backend="python")
-    recorder.sink._stop.set()
-    recorder.sink._thread.join()
-    for number in range(NUM_CALLS):
-        recorder.call()
-        if number == 10:
-            recorder.sink.flush()
-    copy = copied(directory / "logdir", directory / "left")
-    recorder.sink.close(run_row=RUN_ROW)
-    recorder.files.remove()
-    return copy
+    return left_by_a_kill(tmp_path_factory.mktemp("left"), num_calls=NUM_CALLS, flushed_after=10)
 
 
 def look(logdir: Path) -> int:
