@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tfdbg_arrow.query import Diff, diff
+
+from .programs.running import start_python
 
 PROGRAM = """
 import sys
@@ -93,8 +93,8 @@ def logdirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("diff")
     program = path / "program.py"
     program.write_text(PROGRAM)
-    processes = [subprocess.Popen([sys.executable, str(program), str(path), variant]) for variant in "ab"]
-    assert [process.wait() for process in processes] == [0, 0]
+    running = [start_python(program, path, variant) for variant in "ab"]
+    assert [each.wait() for each in running] == [0, 0]
     return path
 
 

@@ -20,6 +20,7 @@ from playwright.sync_api import Browser, Page, expect
 import tfdbg_arrow
 from tfdbg_arrow.query.sandbox import Sandbox
 
+from .programs.running import run_to_end
 from .viewer.browser import chromium, watched_page
 from .viewer.serving import TOKEN, Served, serving
 
@@ -69,7 +70,10 @@ def run_in(directory: Path, environment: dict[str, str]) -> Callable[[str], str]
         words = shlex.split(command, comments=True)
         if words[:2] == ["tfdbg-arrow", "view"]:
             return first_line_served(words)
-        done = subprocess.run(words, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+        if words[0] == "python":
+            done = run_to_end(*words[1:], cwd=directory, environment=environment)
+        else:
+            done = subprocess.run(words, cwd=directory, env=environment, capture_output=True, text=True, check=False)
         expected = EXIT_CODE.search(command)
         assert done.returncode == (int(expected[1]) if expected else 0), f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout

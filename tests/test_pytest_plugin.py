@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 import tomllib
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
+from .programs.running import run_to_end
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -116,8 +117,8 @@ def run(directory: Path, program: str, *arguments: str, **variables: str) -> sub
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables}
     environment.pop("PYTEST_ADDOPTS", None)
     plugin = ("-p", "tfdbg_arrow.pytest_plugin", "-p", "no:cacheprovider", "-q", "--strict-markers")
-    command = [sys.executable, "-m", "pytest", *plugin, f"--basetemp={directory / 'tmp'}", *arguments]
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    words = ("-m", "pytest", *plugin, f"--basetemp={directory / 'tmp'}", *arguments)
+    return run_to_end(*words, cwd=directory, environment=environment)
 
 
 def outcomes(directory: Path, program: str, *arguments: str, **variables: str) -> dict[str, Outcome]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +18,8 @@ import pytest
 
 from tfdbg_arrow.query import Logdir, open_logdir
 from tfdbg_arrow.schema import TABLES, Column, Table, arrow_schema, parquet_options, table
+
+from .programs.running import run_to_end
 
 pytestmark = pytest.mark.slow
 
@@ -118,13 +117,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     here = tmp_path_factory.mktemp("readers")
     (here / "program.py").write_text(textwrap.dedent(PROGRAM))
     made = Recorded(here / "every", here / "realistic")
-    process = subprocess.run(
-        [sys.executable, str(here / "program.py"), str(made.every), str(made.realistic)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+    process = run_to_end(here / "program.py", made.every, made.realistic)
     assert process.returncode == 0, process.stderr
     return made
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import tfdbg_arrow
 
+from ..programs.running import run_to_end
+
 OURS = re.compile(r"^tfdbg-arrow: .*\n", re.MULTILINE)
 
 
@@ -34,8 +36,12 @@ def python(here: Path, *args: str, **environment: str) -> subprocess.CompletedPr
     )
 
 
-def run(here: Path, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return python(here, "-m", "tfdbg_arrow", "run", *args, **environment)
+def run(here: Path, *args: str, is_forked: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs `tfdbg-arrow run`; `is_forked` says that the process may be one with TensorFlow imported beforehand."""
+    words = ("-m", "tfdbg_arrow", "run", *args)
+    if not is_forked:
+        return python(here, *words, **environment)
+    return run_to_end(*words, cwd=here, environment={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment})
 
 
 def rows(logdir: Path, query: str) -> list[tuple[Any, ...]]:

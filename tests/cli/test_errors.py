@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ..programs.running import run_to_end
 from ..query.builder import RunBuilder
 from ..writer.debugger_v2.building import small_dump, write_dump
 
@@ -25,9 +24,7 @@ ALL = {"run": RUN, **READERS}
 def refusal(here: Path, *command: str) -> str:
     """Runs a command that must refuse, and returns the sentence it gives."""
     (here / "program.py").write_text("print('the program was started')\n")
-    found = subprocess.run(
-        [sys.executable, "-m", "tfdbg_arrow", *command], cwd=here, capture_output=True, text=True, check=False
-    )
+    found = run_to_end("-m", "tfdbg_arrow", *command, cwd=here)
     assert (found.returncode, found.stdout) == (2, ""), found.stderr
     assert found.stderr.count("\n") == 1, found.stderr
     assert found.stderr.startswith("tfdbg-arrow: ")

@@ -48,7 +48,7 @@ class TestAsPythonDoes:
         for name in ("facts.py", "package/__main__.py", "package/module.py"):
             write(here, name, FACTS)
         shutil.make_archive(str(here / "zipped"), "zip", here / "package")
-        theirs, ours = python(here, *args), run(here, *args)
+        theirs, ours = python(here, *args), run(here, *args, is_forked=False)
         assert (theirs.returncode, ours.returncode) == (0, 0), theirs.stderr + ours.stderr
         assert json.loads(ours.stdout) == json.loads(theirs.stdout)
 
@@ -68,7 +68,7 @@ class TestAsPythonDoes:
     )
     def test_its_end_is_its_own(self, here: Path, text: str) -> None:
         write(here, "program.py", text)
-        theirs, ours = python(here, "program.py"), run(here, "program.py")
+        theirs, ours = python(here, "program.py"), run(here, "program.py", is_forked=False)
         assert theirs.returncode != 0
         assert (ours.returncode, ours.stdout, OURS.sub("", ours.stderr)) == (
             theirs.returncode,
@@ -79,7 +79,7 @@ class TestAsPythonDoes:
     def test_a_module_that_fails_shows_its_own_frames(self, here: Path) -> None:
         write(here, "package/__init__.py", "import no_such_module_at_all\n")
         write(here, "package/module.py", "")
-        ours = run(here, "-m", "package.module")
+        ours = run(here, "-m", "package.module", is_forked=False)
         assert ours.returncode == 1
         assert "ModuleNotFoundError: No module named 'no_such_module_at_all'" in ours.stderr
         assert str(Path(tfdbg_arrow.__file__).parent) not in ours.stderr
@@ -89,17 +89,17 @@ class TestAsPythonDoes:
             here,
             "program.py",
             """
-            import atexit, concurrent.futures, threading, time
+            import atexit, concurrent.futures, os, threading, time
             def late(text):
                 time.sleep(0.3)
-                print(text, flush=True)
+                os.write(1, text.encode() + b"\\n")
             threading.Thread(target=late, args=["thread"]).start()
             concurrent.futures.ThreadPoolExecutor(1).submit(late, "pool")
             atexit.register(print, "at exit")
             print("last line", flush=True)
             """,
         )
-        theirs, ours = python(here, "program.py"), run(here, "program.py")
+        theirs, ours = python(here, "program.py"), run(here, "program.py", is_forked=False)
         assert sorted(ours.stdout.splitlines()) == sorted(theirs.stdout.splitlines())
         assert sorted(ours.stdout.splitlines()) == ["at exit", "last line", "pool", "thread"]
 
@@ -124,13 +124,13 @@ class TestAsPythonDoes:
                 print("parent" if child else "child", flush=True)
             """,
         )
-        ours = run(here, "program.py")
+        ours = run(here, "program.py", is_forked=False)
         assert ours.stdout.splitlines() == ["[2, 4]", "[2, 4]", "child", "parent"], ours.stderr
         assert ours.stderr == "tfdbg-arrow: nothing was recorded: the program did not import TensorFlow\n"
 
     def test_without_tensorflow_nothing_is_recorded_and_nothing_left_behind(self, here: Path) -> None:
         write(here, "program.py", "print('hello')\n")
-        ours = run(here, "program.py")
+        ours = run(here, "program.py", is_forked=False)
         assert (ours.returncode, ours.stdout) == (0, "hello\n")
         assert ours.stderr == "tfdbg-arrow: nothing was recorded: the program did not import TensorFlow\n"
         assert [path.name for path in here.iterdir()] == ["program.py"]

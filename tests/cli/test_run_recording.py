@@ -20,7 +20,7 @@ from .running import BAD_PROGRAM, HEALTHY_PROGRAM, LOG_LINE, rows, run, write
 class TestRecording:
     def test_a_bad_program_is_exit_code_1_and_named(self, here: Path) -> None:
         program = write(here, "program.py", BAD_PROGRAM)
-        ours = run(here, "program.py")
+        ours = run(here, "program.py", is_forked=False)
         assert (ours.returncode, ours.stdout) == (1, "loss nan 2\n"), ours.stderr
         first, second = ours.stderr.splitlines()[-2:]
         assert re.fullmatch(

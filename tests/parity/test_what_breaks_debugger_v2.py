@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +20,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.programs.running import run_to_end
 
 from . import breaking
 from .breaking import TfdbgArrow
@@ -46,10 +46,8 @@ def rows(logdir: Path, query: str) -> list[tuple[Any, ...]]:
 def in_subprocess(recorder: str, name: str, logdir: Path) -> subprocess.CompletedProcess[str]:
     tests = str(Path(__file__).resolve().parent.parent)
     environment = {**os.environ, "PYTHONPATH": tests, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
-    command = [sys.executable, "-m", "parity.breaking", recorder, name, str(logdir)]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS, env=environment
-    )
+    words = ("-m", "parity.breaking", recorder, name, logdir)
+    return run_to_end(*words, environment=environment, timeout_s=TIMEOUT_SECONDS)
 
 
 class TestHere:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ import pytest
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query import NonFinite, first_nonfinite, open_logdir
 
+from ..programs.running import run_to_end, start_python
 from .stores import S3Server, live_in, s3_server
 
 PROGRAM = """
@@ -78,22 +77,16 @@ class Program:
         script.write_text(textwrap.dedent(PROGRAM))
         self.errors = here / "errors"
         with self.errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, str(script), str(here / "logdir"), url, how],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            self.process = start_python(
+                script, here / "logdir", url, how, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
 
     def __enter__(self) -> Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
+        self.process.kill()
+        self.process.__exit__()
 
     def reaches(self, text: str) -> None:
         assert self.process.stdout is not None
@@ -107,7 +100,8 @@ class Program:
 
     def end(self) -> str:
         """Returns what it wrote on stderr."""
-        self.process.communicate(timeout=100)
+        with self.process:
+            pass
         return self.errors.read_text()
 
 
@@ -132,9 +126,7 @@ def same_in_both(found: NonFinite | None) -> dict[str, Any]:
 
 
 def cli(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tfdbg_arrow", *words], capture_output=True, text=True, check=False, timeout=120
-    )
+    return run_to_end("-m", "tfdbg_arrow", *words)
 
 
 @pytest.mark.exhaustive

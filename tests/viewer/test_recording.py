@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from playwright.sync_api import Page, expect
 from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME
 
+from ..programs.running import Program, start_python
 from .browser import chromium, watched_page
 from .serving import TOKEN, Served, serving
 
@@ -53,13 +52,11 @@ WAIT_MS = 1000 * WAIT_S
 
 
 @contextlib.contextmanager
-def recording(directory: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def recording(directory: Path) -> Iterator[tuple[Program, Path]]:
     """Yields a program that records, and its logdir."""
     script, logdir = directory / "program.py", directory / "logdir"
     script.write_text(textwrap.dedent(PROGRAM))
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, str(script), str(logdir)]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, text=True) as program:
+    with start_python(script, logdir, stdin=subprocess.PIPE) as program:
         try:
             until = time.monotonic() + WAIT_S
             while not (logdir / MARKER_NAME).exists():
@@ -71,7 +68,7 @@ def recording(directory: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
             program.kill()
 
 
-def tell(program: subprocess.Popen[str], word: str) -> None:
+def tell(program: Program, word: str) -> None:
     assert program.stdin is not None
     program.stdin.write(word + "\n")
     program.stdin.flush()

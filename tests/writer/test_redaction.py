@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from tests.programs.running import Program, start_python
 from tfdbg_arrow import open_logdir, recover
 from tfdbg_arrow.cli.app import app
 from tfdbg_arrow.errors import SettingError
@@ -69,19 +70,11 @@ def places(tmp_path: Path) -> tuple[Path, Path, Path]:
     return working, elsewhere, tmp_path / "logdir"
 
 
-def start(places: tuple[Path, Path, Path], *, redact: str, how: str) -> subprocess.Popen[str]:
+def start(places: tuple[Path, Path, Path], *, redact: str, how: str) -> Program:
     working, elsewhere, logdir = places
-    command = [sys.executable, "train.py", str(logdir), str(elsewhere), redact, how, "--token=hush-argument"]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return subprocess.Popen(
-        command,
-        cwd=working,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    words = ("train.py", logdir, elsewhere, redact, how, "--token=hush-argument")
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    return start_python(*words, cwd=working, stdin=pipe, stdout=pipe, stderr=nothing)
 
 
 def contents(logdir: Path) -> Iterator[tuple[str, bytes]]:
