@@ -45,7 +45,7 @@ def test_an_error_of_the_program_is_not_hidden(tmp_path: Path) -> None:
     assert not tfdbg_arrow.is_recording()
 
 
-def test_a_program_that_goes_on_is_stopped_again(tmp_path: Path, variant: str) -> None:
+def test_a_program_that_goes_on_is_stopped_again(tmp_path: Path, every_variant: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -61,7 +61,7 @@ def test_a_program_that_goes_on_is_stopped_again(tmp_path: Path, variant: str) -
             with pytest.raises(NonFiniteError):
                 _ = y + 1.0
 
-    not_stopped(tmp_path, program, backend_name=variant)
+    not_stopped(tmp_path, program, backend_name=every_variant)
 
 
 def test_the_thread_that_ran_the_op_gets_the_error(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tfdbg_arrow.writer import backend
 from .stops import NATIVE_CORE, line_of, origin, stopped
 
 
-def test_an_eager_op_stops_where_its_result_is_computed_with(tmp_path: Path, variant: str) -> None:
+def test_an_eager_op_stops_where_its_result_is_computed_with(tmp_path: Path, every_variant: str) -> None:
     reached = []
 
     def program() -> None:
@@ -22,7 +22,7 @@ def test_an_eager_op_stops_where_its_result_is_computed_with(tmp_path: Path, var
         reached.append("log")
         reached.append(y * 2.0)
 
-    error = stopped(tmp_path, program, backend_name=variant)
+    error = stopped(tmp_path, program, backend_name=every_variant)
 
     assert reached == ["log"]
     assert isinstance(error, TfdbgArrowError)
@@ -43,7 +43,7 @@ def test_an_eager_op_stops_where_its_result_is_computed_with(tmp_path: Path, var
         assert part in str(error)
 
 
-def test_a_function_stops_at_the_op(tmp_path: Path, variant: str) -> None:
+def test_a_function_stops_at_the_op(tmp_path: Path, every_variant: str) -> None:
     assigned = tf.Variable(7.0)
 
     @tf.function
@@ -52,18 +52,18 @@ def test_a_function_stops_at_the_op(tmp_path: Path, variant: str) -> None:
         assigned.assign(tf.reduce_sum(y))
         return y * 2.0
 
-    error = stopped(tmp_path, lambda: f(tf.constant([1.0, 0.0])), backend_name=variant)
+    error = stopped(tmp_path, lambda: f(tf.constant([1.0, 0.0])), backend_name=every_variant)
 
     found = error.nonfinite
     assert found is not None
     assert (found.op_type, found.graph_name, found.num_neg_inf, found.is_origin) == ("Log", "f", 1, True)
     assert found.source is not None
     assert found.source.lineno == line_of(__file__, "graph origin")
-    if variant == "native":
+    if every_variant == "native":
         assert assigned.numpy() == 7.0, "nothing was computed with the bad value"
 
 
-def test_a_loop_stops_at_its_iteration(tmp_path: Path, variant: str) -> None:
+def test_a_loop_stops_at_its_iteration(tmp_path: Path, every_variant: str) -> None:
     count = tf.Variable(0)
 
     @tf.function
@@ -73,7 +73,7 @@ def test_a_loop_stops_at_its_iteration(tmp_path: Path, variant: str) -> None:
             x = tf.math.log(x)
         return x
 
-    error = stopped(tmp_path, lambda: f(tf.constant([2.0, 3.0])), backend_name=variant)
+    error = stopped(tmp_path, lambda: f(tf.constant([2.0, 3.0])), backend_name=every_variant)
 
     x, iterations = np.array([2.0, 3.0], np.float32), 0
     with np.errstate(all="ignore"):
