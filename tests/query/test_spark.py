@@ -6,8 +6,6 @@ import dataclasses
 import datetime
 import math
 import shutil
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.programs.running import run_to_end
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
 from tfdbg_arrow.query import (
     Logdir,
@@ -75,7 +74,8 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build_run().write(path)
     program_file = path.with_name("program.py")
     program_file.write_text(textwrap.dedent(PROGRAM))
-    subprocess.run([sys.executable, program_file, path], check=True, timeout=300)
+    done = run_to_end(program_file, path)
+    assert done.returncode == 0, done.stderr
     return path
 
 
@@ -163,6 +163,10 @@ def recorded(on_duckdb: Logdir) -> str:
     return next(run.run_id for run in on_duckdb.runs() if not run.run_id.startswith("run-"))
 
 
+IN_EVERY_RUN = ("dead_relu", "gradient_norm_spike", "nonfinite_origin")
+"""Rules that are asked for one by one in every run; the rows of all of them are compared there in the view `alert`."""
+
+
 def comparable(row: tuple[Any, ...]) -> tuple[str, ...]:
     """A row that sorts; floats to twelve digits, which sums may differ behind."""
     return tuple(f"{cell:.12g}" if isinstance(cell, float) else repr(cell) for cell in row)
@@ -186,7 +190,13 @@ def test_views(on_spark: SparkLogdir, on_duckdb: Logdir, name: str) -> None:
     assert assert_same_rows(on_spark, on_duckdb, f"SELECT * FROM {name}") > 0
 
 
-@pytest.mark.parametrize("rule", builtin_rules(), ids=lambda rule: rule.kind)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(rule, id=rule.kind, marks=() if rule.kind in IN_EVERY_RUN else pytest.mark.exhaustive)
+        for rule in builtin_rules()
+    ],
+)
 def test_rules(on_spark: SparkLogdir, on_duckdb: Logdir, rule: Any) -> None:
     ours, theirs = (alerts(engine, kinds=[rule.kind], limit=1000) for engine in (on_duckdb, on_spark))
     assert ours.num_found[rule.kind] > 0
@@ -197,8 +207,10 @@ def test_rules(on_spark: SparkLogdir, on_duckdb: Logdir, rule: Any) -> None:
 
 
 def test_the_view_of_all_alerts(on_spark: SparkLogdir, on_duckdb: Logdir) -> None:
-    query = "SELECT * FROM alert WHERE run_id = 'run-looped'"
-    assert assert_same_rows(on_spark, on_duckdb, query) > 0
+    assert assert_same_rows(on_spark, on_duckdb, "SELECT * FROM alert") > 0
+    assert {kind for (kind,) in on_duckdb.rows("SELECT DISTINCT kind FROM alert")} == {
+        rule.kind for rule in builtin_rules()
+    }
 
 
 def last_bad(engine: Engine, run_id: str) -> int:
@@ -235,7 +247,20 @@ QUESTIONS: dict[str, Question] = {
 }
 
 
-@pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS.keys())
+ASKED_AGAIN = (
+    *("coverage of a run", "first of all runs", "first in a loop", "first infinity"),
+    *("bad tensors of a run", "alerts of a run", "provenance over steps"),
+)
+"""Those that ask with other words, or of another run, what one of the others asks."""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(ask, id=name, marks=pytest.mark.exhaustive if name in ASKED_AGAIN else ())
+        for name, ask in QUESTIONS.items()
+    ],
+)
 def test_questions(on_spark: SparkLogdir, on_duckdb: Logdir, recorded: str, ask: Question) -> None:
     answer = ask(on_duckdb, recorded)
     assert answer
