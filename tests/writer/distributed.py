@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -107,19 +106,12 @@ def free_ports(count: int) -> list[int]:
 REMOTE = "/job:worker/replica:0/task:1/device:CPU:0"
 
 
-def coordinator(logdir: str) -> None:
+def coordinator(logdir: str, cluster: str) -> None:
     """The coordinator of a ParameterServerStrategy with two workers and a parameter server."""
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
-    cluster = {"worker": addresses[:2], "ps": addresses[2:]}
-    tasks = ("worker:0", "worker:1", "ps:0")
-    servers = [subprocess.Popen([sys.executable, __file__, "server", task, json.dumps(cluster)]) for task in tasks]
-    try:
-        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(cluster), rpc_layer="grpc")
-        strategy = tf.distribute.ParameterServerStrategy(resolver)
-        compare(logdir, {"loop": lambda: schedule(strategy)})
-    finally:
-        for process in servers:
-            process.kill()
+    spec = tf.train.ClusterSpec(json.loads(cluster))
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc")
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    compare(logdir, {"loop": lambda: schedule(strategy)})
 
 
 def schedule(strategy: Any) -> Any:

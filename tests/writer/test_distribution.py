@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.programs.running import run_to_end, start_python
 from tfdbg_arrow.query import Logdir, open_logdir
 
 from .distributed import REMOTE, free_ports
@@ -21,29 +21,18 @@ from .distributed import REMOTE, free_ports
 EACH_BACKEND = ("native", pytest.param("tensorflow", marks=pytest.mark.exhaustive))
 
 LOCALHOST = "/job:localhost/replica:0/task:0/device:CPU:"
-TIMEOUT_S = 300
 
 
-def start(program: str, logdir: Path, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(Path(__file__).with_name("distributed.py")), program, str(logdir)]
-    variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables)
-
-
-def finish(processes: list[subprocess.Popen[str]]) -> None:
-    try:
-        outputs = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, output in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, output
+def run(program: str, *arguments: object, **environment: str) -> None:
+    script = Path(__file__).with_name("distributed.py")
+    done = run_to_end(script, program, *arguments, environment={**os.environ, **environment})
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
 def mirrored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logdir = tmp_path_factory.mktemp("mirrored")
-    finish([start("mirrored", logdir)])
+    run("mirrored", logdir)
     return logdir
 
 
@@ -52,14 +41,24 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logdir = tmp_path_factory.mktemp("workers")
     cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
     tasks = [json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}) for index in range(2)]
-    finish([start("multi_worker", logdir, TF_CONFIG=task) for task in tasks])
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        list(pool.map(lambda task: run("multi_worker", logdir, TF_CONFIG=task), tasks))
     return logdir
 
 
 @pytest.fixture(scope="module")
 def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     logdir = tmp_path_factory.mktemp("coordinator")
-    finish([start("coordinator", logdir)])
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    cluster = json.dumps({"worker": addresses[:2], "ps": addresses[2:]})
+    script = Path(__file__).with_name("distributed.py")
+    servers = [start_python(script, "server", task, cluster) for task in ("worker:0", "worker:1", "ps:0")]
+    try:
+        run("coordinator", logdir, cluster)
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
     return logdir
 
 
