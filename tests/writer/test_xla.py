@@ -19,6 +19,8 @@ from .subprocesses import run_python
 from .tables import rows
 
 BACKENDS = ("native", "tensorflow")
+FOR_BOTH = ("compiled_in_plain", "control_flow", "compiled_optimizer")
+"""Programs that show also with the second backend, in every run, that XLA is kept out."""
 X = tf.constant([1.0, 4.0])
 
 
@@ -90,8 +92,16 @@ def test_a_kept_function_gives_its_own_numbers_and_is_listed_as_not_observed(
     assert "(xla)" in str(coverage.summary)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *((name, "native") for name in PROGRAMS),
+        *(
+            pytest.param(name, "tensorflow", marks=() if name in FOR_BOTH else pytest.mark.exhaustive)
+            for name in PROGRAMS
+        ),
+    ],
+)
 def test_an_observed_function_runs_without_xla_and_all_of_it_is_recorded(
     name: str, backend: str, tmp_path: Path
 ) -> None:
