@@ -21,6 +21,6 @@ def run_python(script: Path, text: str, *arguments: object, returncode: int = 0,
     """
     script.write_text(textwrap.dedent(text), encoding="utf-8")
     variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(Path(__file__).parents[1]), **environment}
-    process = run_to_end(script, *arguments, environment=variables, timeout_s=120)
+    process = run_to_end(script, *arguments, environment=variables)
     assert process.returncode == returncode, f"exit code {process.returncode}\n{process.stdout}\n{process.stderr}"
     return process.stdout
