@@ -1,12 +1,14 @@
 #include "record_op.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "session.h"
@@ -48,6 +50,10 @@ constexpr int kInt64 = 9;  // TF_INT64
 
 // Smaller arguments are measured again sooner than looked up.
 constexpr int64_t kMinHeldSize = 1 << 14;
+// Likewise tensors that may equal another one of the same kernel: elements.
+constexpr int64_t kMinSharedSize = 1 << 9;
+// And at how many others it is looked.
+constexpr ptrdiff_t kMaxLooks = 32;
 
 class Status {
  public:
@@ -148,14 +154,44 @@ void delete_kernel(void* opaque) {
   delete kernel;
 }
 
+// The tensors that one run of a kernel has measured, so that those that share a buffer are measured once.
+// TensorFlow holds all inputs of a kernel until it returns, and writes to no buffer that anybody else holds: what is at
+// the same place, of the same dtype and size, has the same elements.
+class SharedBuffers {
+ public:
+  // One a thread, and empty: a kernel must not allocate for each run.
+  static SharedBuffers& of_thread() {
+    thread_local SharedBuffers buffers;
+    buffers.measured_.clear();
+    return buffers;
+  }
+
+  // The record of a tensor with the same elements; null where none is known.
+  const Record* find(const void* data, int dtype, int64_t size) const {
+    if (size < kMinSharedSize) return nullptr;
+    auto last = measured_.rbegin();
+    for (const auto end = last + std::min<ptrdiff_t>(measured_.rend() - last, kMaxLooks); last != end; ++last) {
+      const auto& [place, record] = *last;
+      if (place == data && record.dtype == dtype && record.size == size) return &record;
+    }
+    return nullptr;
+  }
+
+  void add(const void* data, const Record& record) {
+    if (record.size >= kMinSharedSize && (record.flags & kChecked) != 0) measured_.emplace_back(data, record);
+  }
+
+ private:
+  std::vector<std::pair<const void*, Record>> measured_;
+};
+
 // As describe_tensor, but takes the facts of an argument that is known to be what it was.
 // Returns whether it keeps the tensor.
 bool describe_argument(Session& session, HeldArgument* argument, int dtype, int rank, const int64_t* dims,
                        TF_Tensor* tensor, bool keep, Record* record) {
   const TensorFlowApi& tf = tf_api();
   const void* data = tf.TF_TensorData(tensor);
-  int64_t size = 1;
-  for (int d = 0; d < rank; ++d) size *= dims[d];
+  const int64_t size = num_elements(rank, dims);
   std::unique_lock<std::mutex> lock(argument->mutex, std::try_to_lock);
   keep = keep || session.mode == Mode::kFullTensor;
   if (size < kMinHeldSize || rank > kNumInlineDims || keep || !lock.owns_lock()) {
@@ -249,6 +285,7 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
   Status& status = thread_status();
   const Record common = context_record(kernel, context, *session);
   Judge judge(*kernel, *session);
+  SharedBuffers& shared = SharedBuffers::of_thread();
   for (size_t i = 0; i < kernel->nodes.size(); ++i) {
     TF_Tensor* tensor = nullptr;
     tf.TF_GetInput(context, static_cast<int>(i), &tensor, status.get());
@@ -272,16 +309,19 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       int rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
       int64_t dims[kMaxRank];
       for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);
+      const void* data = tf.TF_TensorData(tensor);
       Record record = common;
       record.node = static_cast<int32_t>(kernel->nodes[i]);
       bool is_kept = false;
-      if (kernel->arguments.empty()) {
-        describe_tensor(*session, dtype, rank, dims, tf.TF_TensorData(tensor), keep, &record);
+      const Record* same = shared.find(data, dtype, num_elements(rank, dims));
+      HeldArgument* argument = kernel->arguments.empty() ? nullptr : &kernel->arguments[i];
+      if (argument != nullptr) record.execution_index = session->calls.find(argument->index, data);
+      if (argument == nullptr || same != nullptr) {
+        describe_tensor(*session, dtype, rank, dims, data, keep, &record, same);
       } else {
-        HeldArgument* argument = &kernel->arguments[i];
-        record.execution_index = session->calls.find(argument->index, tf.TF_TensorData(tensor));
         is_kept = describe_argument(*session, argument, dtype, rank, dims, tensor, keep, &record);
       }
+      if (same == nullptr) shared.add(data, record);
       record.wall_time_ns = wall_time_ns();
       append_tensor_waiting(*session, record, rank, dims);
       judge.see(i, record);

@@ -20,6 +20,9 @@ namespace {
 constexpr int kString = 7;  // TF_STRING
 constexpr int kWriteAttempts = 2;
 
+// What the elements of a tensor decide.
+constexpr int32_t kMeasured = kBad | kCounts | kSigns | kNumerics | kOrdered | kAnyFinite | kChecked;
+
 // Users of the session are counted in shards, each on its own cache line: one counter for all
 // kernel threads would be the busiest line of the program.
 constexpr int kShards = 64;
@@ -150,17 +153,28 @@ int64_t append_strings(ValueSpool& values, const void* data, int64_t size, int64
 
 }  // namespace
 
-void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
-                     Record* record) {
+int64_t num_elements(int rank, const int64_t* dims) {
   int64_t size = 1;
   for (int i = 0; i < rank; ++i) size *= dims[i];
+  return size;
+}
+
+void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
+                     Record* record, const Record* same) {
+  const int64_t size = num_elements(rank, dims);
+  int32_t flags = record->flags | kCovered | kShape;
+  Mode mode = session.mode;
+  if (same != nullptr) {
+    record->tensor = same->tensor;
+    record->tensor.value_bytes = 0;
+    std::fill_n(record->tensor.dims, kNumInlineDims, int64_t{0});
+    flags |= same->flags & kMeasured;
+  }
   record->dtype = static_cast<int16_t>(dtype);
   record->rank = static_cast<uint8_t>(rank);
   record->size = size;
   std::copy_n(dims, std::min(rank, kNumInlineDims), record->tensor.dims);
-  int32_t flags = record->flags | kCovered | kShape;
-  Mode mode = session.mode;
-  if (mode != Mode::kShape && mode != Mode::kNoTensor) {
+  if (same == nullptr && mode != Mode::kShape && mode != Mode::kNoTensor) {
     Health health;
     bool measured;
     if (mode == Mode::kFullNumerics) {

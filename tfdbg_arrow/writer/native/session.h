@@ -133,10 +133,14 @@ StringTable& strings();
 
 int64_t wall_time_ns();
 
+int64_t num_elements(int rank, const int64_t* dims);
+
 // Measures a tensor as the session's mode asks and fills dtype, shape, flags, counts, magnitudes.
 // `data` may be null only if size is 0. Keeps the elements in mode FULL_TENSOR, and where `keep` asks for it.
+// `same`, if not null, is what it filled for a tensor of the same dtype and elements: its counts and magnitudes are
+// taken.
 void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
-                     Record* record);
+                     Record* record, const Record* same = nullptr);
 
 // How many records a tensor takes: one, and DIMS records for a rank above kNumInlineDims.
 uint64_t num_records(const Record& record, int rank);
