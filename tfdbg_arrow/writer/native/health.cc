@@ -8,7 +8,7 @@
 #include "health_formats.h"
 
 #if defined(__x86_64__) || defined(_M_X64)
-#include <xmmintrin.h>
+#include <immintrin.h>
 #endif
 
 // No fused multiply-add, so that all instruction sets give the same bits. Optimized in a debug build too. Nobody traps
@@ -30,12 +30,14 @@
 #define HEALTH_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #define HEALTH_BYTES 64
 #define HEALTH_MASKED 1
+#define HEALTH_NARROWS 1
 #include "health_kernels.inc"
 
 #define HEALTH_NAMESPACE avx2
 #define HEALTH_TARGET __attribute__((target("avx2")))
 #define HEALTH_BYTES 32
 #define HEALTH_MASKED 0
+#define HEALTH_NARROWS 1
 #include "health_kernels.inc"
 
 #endif
@@ -48,6 +50,11 @@
 #define HEALTH_BYTES 0
 #endif
 #define HEALTH_MASKED 0
+#if HEALTH_BYTES && defined(__SSE2__)
+#define HEALTH_NARROWS 1
+#else
+#define HEALTH_NARROWS 0
+#endif
 #include "health_kernels.inc"
 
 #if defined(__GNUC__) && !defined(__clang__)
