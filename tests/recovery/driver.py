@@ -138,7 +138,8 @@ class Recorder:
         graph_id = len(self.functions)
         name = f"__inference_f_{graph_id}"
         self.graphs.add_function(name, graph_id)
-        nodes = [self.graphs.add_node((graph_id, f"op_{i}", "MatMul", 0)) for i in range(TENSORS_A_CALL)]
+        first_node = self.graphs.add_nodes([(graph_id, f"op_{i}", "MatMul", 0) for i in range(TENSORS_A_CALL)])
+        nodes = range(first_node, first_node + TENSORS_A_CALL)
         self.sink.append("graph", [{"graph_id": graph_id, "graph_name": name, "wall_time_ns": 1}])
         self.functions.append((self.spool.intern_string(name), nodes))
 

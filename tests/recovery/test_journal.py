@@ -116,9 +116,9 @@ def test_numbers_that_no_recording_gave_out_take_no_memory(tmp_path: Path) -> No
     path = tmp_path / "a.journal"
     journal = Journal(path)
     journal.append_string(2**32 - 1, "far")
-    journal.append("node", 2**40, 1, "a", "b", 0)
-    journal.append("node", 0, 2**70, "a", "b", 0)
-    journal.append("node", 1, 3, "op", "MatMul", 0)
+    journal.append("nodes", 2**40, [[1, "a", "b", 0]])
+    journal.append("nodes", 0, [[2**70, "a", "b", 0]])
+    journal.append("nodes", 1, [[3, "op", "MatMul", 0]])
     journal.append("callee", 1, "", "f", 0, 1)
     journal.append("callee", 1, "call", "f", 0, 1)
     journal.append("rename", 1, "call", "call")

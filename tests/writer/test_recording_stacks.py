@@ -343,10 +343,12 @@ def test_instructions_without_a_line_have_their_functions() -> None:
 def test_generated_helpers_of_one_statement_are_one_frame() -> None:
     code = compile("x = 1\n", "generated.py", "exec")
     found: list[tuple[str, Any]] = []
+    traces: list[tuple[str, Any]] = []
     table = StackTable(
         lambda name, new: found.extend((name, row) for row in new),
+        lambda name, columns: traces.append((name, columns)),
         original_location=lambda path, lineno: ("user.py", 7, "f") if path == "generated.py" else None,
     )
     table.add(5, [[(code, 0), (code, 0), (compile("y = 1\n", "other.py", "exec"), 0)]])
-    assert [(row["stack_trace_id"], row["depth"]) for name, row in found if name == "stack_trace"] == [(5, 0), (5, 1)]
+    assert traces == [("stack_trace", {"stack_trace_id": [5, 5], "depth": [0, 1], "stack_frame_id": [0, 1]})]
     assert [row["file_path"] for name, row in found if name == "stack_frame"] == ["user.py", "other.py"]

@@ -23,6 +23,9 @@ _PATH_SUFFIX = {
 }
 
 
+_NODES_AN_ENTRY = 1_000
+"""Tensors that are one entry of the journal: each entry is a system call."""
+
 _MAX_DEPTH = 400
 """Calls within calls whose names are looked up: no program of TensorFlow's nests so many."""
 
@@ -49,12 +52,13 @@ class GraphLinks:
         self._calls: dict[int, dict[tuple[str, str, int], int]] = {}
         self._renames: dict[int, dict[str, set[str]]] = {}
 
-    def add_node(self, node: TensorNode) -> int:
-        """Returns the key of a tensor of a graph op: what its record op writes."""
+    def add_nodes(self, nodes: Sequence[TensorNode]) -> int:
+        """Returns the key of the first of some tensors of graph ops; the others follow. Record ops write them."""
         with self._lock:
             key = len(self._nodes)
-            self._nodes.append(node)
-            self._note("node", key, *node)
+            self._nodes.extend(nodes)
+            for start in range(0, len(nodes), _NODES_AN_ENTRY):
+                self._note("nodes", key + start, nodes[start : start + _NODES_AN_ENTRY])
             return key
 
     def nodes(self, start: int) -> Sequence[TensorNode]:

@@ -71,7 +71,7 @@ class Journal:
     def append(self, *entry: object) -> bool:
         """Appends a word and what belongs to it, plain data; returns whether it is there."""
         try:
-            payload = b"j" + json.dumps(entry, separators=(",", ":"), default=_plain).encode()
+            payload = b"j" + _JSON.encode(entry).encode()
         except (TypeError, ValueError, RecursionError) as error:
             self._fail(error)
             return False
@@ -150,6 +150,9 @@ class Journal:
 def _plain(value: Any) -> object:
     """Returns a NumPy scalar as Python's own, anything else as text: what checks the rows will say so."""
     return value.item() if hasattr(value, "item") else str(value)
+
+
+_JSON = json.JSONEncoder(separators=(",", ":"), default=_plain)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ class JournaledNames:
         self.num_torn = reader.num_torn
         # A number far beyond how many there are is none that a recording gave out.
         self._strings = _as_list(strings, "", max_length=2 * num_entries)
-        self._nodes = _as_list(nodes, _UNKNOWN_NODE, max_length=2 * num_entries)
+        self._nodes = _as_list(nodes, _UNKNOWN_NODE, max_length=2 * max(num_entries, len(nodes)))
 
     def strings(self, start: int) -> list[str]:
         """Returns the interned strings from id `start` on."""
@@ -62,10 +62,10 @@ class JournaledNames:
 
     def _take(self, data: Sequence[Any], nodes: dict[int, TensorNode]) -> None:
         match data:
-            case ["node", int(key), int(graph_id), str(op_name), str(op_type), int(slot)] if (
-                key >= 0 and _is_graph(graph_id) and -1 <= slot < 2**31
-            ):
-                nodes[key] = (graph_id, op_name, op_type, slot)
+            case ["node", int(first), *entry] if first >= 0:  # one by one, as recorders of 0.1.0 wrote them
+                self._take(["nodes", first, [entry]], nodes)
+            case ["nodes", int(first), list(found)] if first >= 0:
+                nodes.update((key, node) for key, entry in enumerate(found, start=first) if (node := _as_node(entry)))
             case ["function", str(name), int(graph_id)] if _is_graph(graph_id):
                 self.graphs.add_function(name, graph_id)
             case ["callee", int(graph_id), str(op_name), str(attribute), int(index), int(callee)] if (
@@ -74,6 +74,13 @@ class JournaledNames:
                 self.graphs.add_callee(graph_id, (op_name, attribute, index), callee)
             case ["rename", int(graph_id), str(op_name), str(node_name)] if node_name and _is_graph(graph_id):
                 self.graphs.add_rename(graph_id, op_name, node_name)
+
+
+def _as_node(entry: object) -> TensorNode | None:
+    match entry:
+        case [int(graph_id), str(op_name), str(op_type), int(slot)] if _is_graph(graph_id) and -1 <= slot < 2**31:
+            return graph_id, op_name, op_type, slot
+    return None
 
 
 def _is_graph(graph_id: int) -> bool:

@@ -29,6 +29,29 @@ def checked_tables(
             yield from checked_tables(name, [row], run_id=run_id, failures=failures)
 
 
+def column_table(name: str, columns: Mapping[str, Sequence[object]], *, run_id: str) -> pa.Table:
+    """Makes a table of columns of equal length; the arguments and errors are those of `metadata_table`."""
+    schema = arrow_schema(name)
+    unknown = sorted(columns.keys() - set(schema.names))
+    if unknown:
+        raise ValueError(f"rows for table {name} have the columns {unknown}, expected among {schema.names}")
+    num_rows = len(next(iter(columns.values()), ()))
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name, [None] * num_rows)
+        if field.name == "run_id":
+            values = [run_id] * num_rows
+        elif field.name == "wall_time":
+            times = columns.get("wall_time_ns", values)
+            cut = [time // 1000 if isinstance(time, int) else None for time in times]
+            values = [given if given is not None else us for given, us in zip(values, cut, strict=True)]
+        array = pa.array(values, type=field.type)
+        if array.null_count and not field.nullable:
+            raise ValueError(f"rows for table {name} have NULL in {field.name}, expected a value in each row")
+        arrays.append(array)
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
 def metadata_table(name: str, rows: Sequence[Mapping[str, object]], *, run_id: str) -> pa.Table:
     """Makes a table of rows given as mappings.
 
@@ -42,21 +65,7 @@ def metadata_table(name: str, rows: Sequence[Mapping[str, object]], *, run_id: s
         ValueError: A column does not exist, or NULL stands where the declaration has none.
         pa.ArrowException: A value is not of its column's type.
     """
-    schema = arrow_schema(name)
-    unknown = sorted({key for row in rows for key in row} - set(schema.names))
-    if unknown:
-        raise ValueError(f"rows for table {name} have the columns {unknown}, expected among {schema.names}")
-    arrays = []
-    for field in schema:
-        values: list[object] = [row.get(field.name) for row in rows]
-        if field.name == "run_id":
-            values = [run_id] * len(rows)
-        elif field.name == "wall_time":
-            times = [row.get("wall_time_ns") for row in rows]
-            cut = [time // 1000 if isinstance(time, int) else None for time in times]
-            values = [given if given is not None else us for given, us in zip(values, cut, strict=True)]
-        array = pa.array(values, type=field.type)
-        if array.null_count and not field.nullable:
-            raise ValueError(f"rows for table {name} have NULL in {field.name}, expected a value in each row")
-        arrays.append(array)
-    return pa.Table.from_arrays(arrays, schema=schema)
+    names = {key for row in rows for key in row}
+    if not names:
+        names = {"run_id"}  # columns tell how many rows there are
+    return column_table(name, {key: [row.get(key) for row in rows] for key in names}, run_id=run_id)

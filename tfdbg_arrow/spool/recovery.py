@@ -201,6 +201,11 @@ class _Recovery:
                     if entry.offset >= self._progress.by_table.get(table, 0):
                         rows.setdefault(table, []).extend(row for row in found if isinstance(row, dict))
                         num_rows += len(found)
+                case ["columns", str(table), dict(columns)] if table in _ROW_TABLES:
+                    if entry.offset >= self._progress.by_table.get(table, 0):
+                        found = rows_of_columns(columns)
+                        rows.setdefault(table, []).extend(found)
+                        num_rows += len(found)
                 case ["tail", int(tail), dict(known)] if tail <= header.tail:
                     state = known
         if reader.num_torn:
@@ -317,6 +322,14 @@ def _with_end(pieces: Iterator[Records]) -> Iterator[Records]:
     """Yields the pieces, and an empty one."""
     yield from pieces
     yield join_records([])
+
+
+def rows_of_columns(columns: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Returns the rows of columns; none where these are no columns of equal length."""
+    lists = [values for values in columns.values() if isinstance(values, list)]
+    if len(lists) < len(columns) or len({len(values) for values in lists}) != 1:
+        return []
+    return [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
 
 
 def _since(records: Records, event_index: int) -> Records:

@@ -8,6 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 Row = dict[str, object]
 
+Columns = Mapping[str, Sequence[object]]
+"""Rows as columns of equal length, one or more, by name."""
+
+AppendColumns = Callable[[str, Columns], None]
+"""`(table, columns)`: takes rows to write."""
+
 Append = Callable[[str, Sequence[Row]], None]
 """`(table, rows)`: takes rows to write."""
 
@@ -22,6 +28,9 @@ def now_columns() -> Row:
     return wall_time_columns(time.time_ns())
 
 
+_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=str)
+
+
 def to_json(value: Mapping[str, object] | Sequence[object]) -> str:
     """Returns compact JSON; what JSON has no word for is given as text."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
+    return _JSON.encode(value)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import CodeType
 
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
-from tfdbg_arrow.writer.rows import Append, Row
+from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
 
 RawStack = Iterable[tuple[CodeType, int]]
 Location = tuple[str, int, str]
@@ -87,12 +87,19 @@ class StackTable:
 
     Args:
         append: Takes rows for a table: `append(table_name, rows)`.
+        append_columns: The same for many rows, as columns.
         original_location: Maps a line of generated code (file path, lineno) to the user's line that it
             was made from, or None where it knows nothing of that file.
     """
 
-    def __init__(self, append: Append, *, original_location: Callable[[str, int], Location | None]) -> None:
-        self._append = append
+    def __init__(
+        self,
+        append: Append,
+        append_columns: AppendColumns,
+        *,
+        original_location: Callable[[str, int], Location | None],
+    ) -> None:
+        self._append, self._append_columns = append, append_columns
         self._original_location = original_location
         self._owners = FrameOwners()
         self._known: dict[tuple[int, int], tuple[CodeType, Location | None, bool]] = {}
@@ -129,14 +136,19 @@ class StackTable:
     def _write(self, stacks: Iterable[tuple[int, Sequence[Location]]]) -> None:
         files: list[Row] = []
         frames: list[Row] = []
-        traces: list[Row] = []
+        stack_ids: list[int] = []
+        depths: list[int] = []
+        frame_ids: list[int] = []
         for stack_id, locations in stacks:
-            for depth, location in enumerate(locations):
-                frame_id = self._frame_id(location, files, frames)
-                traces.append({"stack_trace_id": stack_id, "depth": depth, "stack_frame_id": frame_id})
-        for table, rows in (("source_file", files), ("stack_frame", frames), ("stack_trace", traces)):
+            stack_ids += [stack_id] * len(locations)
+            depths += range(len(locations))
+            frame_ids += [self._frame_id(location, files, frames) for location in locations]
+        for table, rows in (("source_file", files), ("stack_frame", frames)):
             if rows:
                 self._append(table, rows)
+        if stack_ids:
+            columns = {"stack_trace_id": stack_ids, "depth": depths, "stack_frame_id": frame_ids}
+            self._append_columns("stack_trace", columns)
 
     def _locations(self, stack: RawStack) -> list[Location]:
         """The frames, innermost first, generated code mapped back, without our own."""

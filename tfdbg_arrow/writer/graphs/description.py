@@ -6,11 +6,13 @@ function again (a forward variant, a loop that a gradient extended) is described
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from tfdbg_arrow.spool.graph_links import TensorNode
 from tfdbg_arrow.writer.graphs.node_defs import attribute_value, functions_of, input_rows, runs_inline
 from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
@@ -32,6 +34,14 @@ class Coverage(Protocol):
 
     def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
         """Returns None for a tensor to record, else a `not_recorded_reason`."""
+
+
+class _Covered(NamedTuple):
+    """The tensors of one op that are to be recorded, before they have keys."""
+
+    op: Any
+    tensors: tuple[Any, ...]
+    is_chosen: bool
 
 
 def is_function_graph(graph: Any) -> bool:
@@ -120,7 +130,8 @@ class GraphDescriber:
         inputs: list[Row] = []
         outputs: list[Row] = []
         calls: list[Row] = []
-        batches: list[TensorBatch] = []
+        covered: list[_Covered] = []
+        nodes: list[TensorNode] = []
         all_ops = graph.get_operations()  # before the node_defs: another thread may add ops meanwhile
         node_defs = {node.name: node for node in graph.as_graph_def().node}
         for op_index, op in enumerate(all_ops):
@@ -137,12 +148,13 @@ class GraphDescriber:
             op_outputs = op.outputs
             inputs += input_rows(node_def, state.graph_id, first=None if is_new else num_inputs)
             if len(op_outputs) > num_outputs:
-                rows, batch = self._describe_outputs(
+                rows, found = self._describe_outputs(
                     op, node_def.op, op_outputs, state.graph_id, first=num_outputs, reasons=reasons
                 )
                 outputs += rows
-                if batch is not None:
-                    batches.append(batch)
+                if found.tensors:
+                    covered.append(found)
+                    nodes += [(state.graph_id, name, node_def.op, tensor.value_index) for tensor in found.tensors]
             if functions_of(node_def):
                 state.edges[name] = (len(op.inputs), len(op_outputs))
             if not is_new:
@@ -172,7 +184,16 @@ class GraphDescriber:
         ):
             if table_rows:
                 self._append(table, table_rows)
-        return batches
+        keys = itertools.count(self._registry.add_nodes(nodes))
+        return [
+            TensorBatch(
+                op=found.op,
+                tensors=found.tensors,
+                nodes=tuple(itertools.islice(keys, len(found.tensors))),
+                is_chosen=found.is_chosen,
+            )
+            for found in covered
+        ]
 
     def describe_signature(self, function_name: str, graph: Any, state: GraphState) -> None:
         """Adds the rows of a function: the graph that it is made of, its arguments and its results."""
@@ -230,13 +251,12 @@ class GraphDescriber:
         *,
         first: int,
         reasons: Reasons,
-    ) -> tuple[list[Row], TensorBatch | None]:
+    ) -> tuple[list[Row], _Covered]:
         """The rows of an op's outputs from slot `first` on, and those of them to record."""
         op_name = op.name
         is_chosen = self._coverage.is_chosen(op_type, op_name)
         rows: list[Row] = []
         tensors: list[Any] = []
-        nodes: list[int] = []
         for slot, tensor in enumerate(op_outputs[first:], start=first):
             dtype = tensor.dtype.base_dtype
             hindrance = reasons(op, op_type, tensor)
@@ -244,7 +264,6 @@ class GraphDescriber:
             reason = reason or hindrance
             if reason is None:
                 tensors.append(tensor)
-                nodes.append(self._registry.add_node((graph_id, op_name, op_type, slot)))
             rank = tensor.shape.rank
             rows.append(
                 {
@@ -257,9 +276,7 @@ class GraphDescriber:
                     "not_recorded_reason": reason,
                 }
             )
-        if not tensors:
-            return rows, None
-        return rows, TensorBatch(op=op, tensors=tuple(tensors), nodes=tuple(nodes), is_chosen=is_chosen)
+        return rows, _Covered(op=op, tensors=tuple(tensors), is_chosen=is_chosen)
 
     def _describe_calls(self, node_def: Any, state: GraphState) -> list[Row]:
         rows: list[Row] = []

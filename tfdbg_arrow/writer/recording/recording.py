@@ -95,7 +95,9 @@ class Recording:
             on_records=None if self.stop is None else self.stop.see_records,
             redact=redaction.rows,
         )
-        self._backend.stack_table = StackTable(self._sink.append, original_location=autograph.original_location)
+        self._backend.stack_table = StackTable(
+            self._sink.append, self._sink.append_columns, original_location=autograph.original_location
+        )
         self._has_forked = False
         notes = FunctionNotes(self._stats)
         self._describer = GraphDescriber(

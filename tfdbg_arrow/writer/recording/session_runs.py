@@ -266,7 +266,7 @@ class SessionRuns:
         token = None
         if ops:
             if record.token is False:
-                node = self._registry.add_node((record.graph_id, "", "", 0))
+                node = self._registry.add_nodes([(record.graph_id, "", "", 0)])
                 record.token = self._record_ops.add_token(graph, node)
             if isinstance(record.token, tuple):
                 token, token_op = record.token

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TypeVar
 
 import pyarrow as pa
 
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import Journal
-from tfdbg_arrow.spool.metadata_table import checked_tables
+from tfdbg_arrow.spool.metadata_table import checked_tables, column_table
+from tfdbg_arrow.writer.rows import Columns
 
 Redact = Callable[[str, Sequence[Mapping[str, object]]], Sequence[Mapping[str, object]]]
 """`(table, rows)`: returns the rows as they may be written."""
+
+_T = TypeVar("_T")
 
 _ROWS_AN_ENTRY = 1_000
 """Rows that are one entry of the journal."""
@@ -38,6 +43,7 @@ class MetadataQueue:
         self._redact = redact
         self._journal = journal
         self._rows: list[tuple[str, Mapping[str, object]]] = []
+        self._columns: list[tuple[str, Columns]] = []
         self.taken_upto = 0
         # A finalizer may append while its thread does.
         self._lock = threading.RLock()
@@ -51,8 +57,20 @@ class MetadataQueue:
                 self._journal.append("rows", table, rows[start : start + _ROWS_AN_ENTRY])
             self._rows.extend((table, row) for row in rows)
 
+    def append_columns(self, table: str, columns: Columns) -> None:
+        """As `append`, for many rows, of which a dictionary each would cost more than all else."""
+        num_rows = len(next(iter(columns.values())))
+        if self._redact is not None:
+            self.append(table, [{name: values[row] for name, values in columns.items()} for row in range(num_rows)])
+            return
+        with self._lock:
+            for start in range(0, num_rows, _ROWS_AN_ENTRY):
+                piece = {name: values[start : start + _ROWS_AN_ENTRY] for name, values in columns.items()}
+                self._journal.append("columns", table, piece)
+            self._columns.append((table, columns))
+
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._rows) + len(self._columns)
 
     def take(self, num_events: int) -> Iterator[tuple[str, pa.Table, int]]:
         """Yields what was given since the last call, by table, and up to which offset of the journal it goes.
@@ -69,12 +87,21 @@ class MetadataQueue:
         with self._lock:
             self.taken_upto = upto = self._journal.size()
             taken, self._rows = self._rows, []
-        by_table: dict[str, list[Mapping[str, object]]] = {}
-        for table, row in taken:
-            by_table.setdefault(table, []).append(row)
-        for table, rows in by_table.items():
+            taken_columns, self._columns = self._columns, []
+        for table, pieces in _grouped(taken_columns).items():
+            joined = {name: list(chain.from_iterable(piece[name] for piece in pieces)) for name in pieces[0]}
+            with self._failures.caught(f"table {table}"):
+                yield table, column_table(table, joined, run_id=self._run_id), upto
+        for table, rows in _grouped(taken).items():
             for data in checked_tables(table, rows, run_id=self._run_id, failures=self._failures):
                 yield table, data, upto
+
+
+def _grouped(entries: Iterable[tuple[str, _T]]) -> dict[str, list[_T]]:
+    by_table: dict[str, list[_T]] = {}
+    for table, entry in entries:
+        by_table.setdefault(table, []).append(entry)
+    return by_table
 
 
 def _stat_row(stat: str, subject: str, reason: str, num_events: int | None, event_index: int) -> dict[str, object]:

@@ -26,6 +26,7 @@ from tfdbg_arrow.spool.run_files import RunFiles
 from tfdbg_arrow.spool.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
 from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.remote.uploader import Uploader
+from tfdbg_arrow.writer.rows import Columns
 from tfdbg_arrow.writer.sink.backlog import Backlog, WaitingBatch
 from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
 from tfdbg_arrow.writer.sink.losses import SpoolLosses
@@ -125,6 +126,10 @@ class Sink:
             rows: Column name to value. `run_id` is set by the sink, `wall_time` made of `wall_time_ns`.
         """
         self._metadata.append(table, rows)
+
+    def append_columns(self, table: str, columns: Columns) -> None:
+        """As `append`, for many rows, given as columns of equal length."""
+        self._metadata.append_columns(table, columns)
 
     def start(self) -> None:
         """Marks the logdir, writes an empty part of every table and starts the thread.
