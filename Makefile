@@ -5,6 +5,8 @@
 #   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first, also as a page
 #   make test      linters, types, layers, the specification's freshness, and the tests
 #   make exhaustive  the tests that take long: every mode beside Debugger V2's, 1,000 kills of a recording
+#   make coverage  the branches of recovery, manifest and compaction: fails where one is not taken by their tests
+#   make mutation  change these modules in some thousand places, one at a time, and list what no test notices
 #   make format    format the code
 #   make protos    compile the messages of Debugger V2 dumps
 #   make clean     remove what was built; `make distclean` also removes the virtual environment
@@ -26,12 +28,14 @@ BUILD_SOURCES := pyproject.toml CMakeLists.txt tfdbg_arrow/_version.py \
 # The requirements that the last goal installed into the environment: test.txt holds demo.txt, which holds build.txt.
 DEMO_REQUIREMENTS := requirements/build.txt requirements/demo.txt
 TEST_REQUIREMENTS := $(DEMO_REQUIREMENTS) requirements/test.txt
+# And what measures the tests on top.
+QUALITY_REQUIREMENTS := $(TEST_REQUIREMENTS) requirements/quality.txt
 # The browser in which the viewer is tested: Debian's.
 CHROMIUM := /usr/bin/chromium
 
 MODULES := $(STAMPS)/modules
 
-.PHONY: FORCE demo test exhaustive lint format protos clean distclean
+.PHONY: FORCE demo test exhaustive coverage mutation lint format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -44,6 +48,19 @@ test: lint $(CHROMIUM)
 
 exhaustive: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m exhaustive
+
+# The modules are named in pyproject.toml.
+coverage: $(STAMPS)/quality $(STAMPS)/package
+	@mkdir -p build
+	$(BIN)/python -m coverage run -m pytest tests/durability
+	$(BIN)/python -m coverage report
+
+# From nothing: it else believes what it found of a mutant before. Those that survive are explained in
+# tests/durability/README.md.
+mutation: $(STAMPS)/quality $(STAMPS)/package
+	rm -rf mutants
+	$(BIN)/python -m mutmut run
+	$(BIN)/python -m mutmut results
 
 lint: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/ruff check .
@@ -63,7 +80,7 @@ protos:
 	build/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. tfdbg_arrow/writer/debugger_v2/protos/*.proto
 
 clean:
-	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis $(STAMPS)/package
+	rm -rf build dist mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis $(STAMPS)/package
 
 distclean: clean
 	rm -rf $(VENV)
@@ -83,6 +100,10 @@ $(STAMPS)/demo: $(DEMO_REQUIREMENTS) | $(STAMPS)/venv
 $(STAMPS)/test: $(TEST_REQUIREMENTS) | $(STAMPS)/venv
 	$(PIP) install --quiet -r requirements/test.txt
 	@touch $@ $(STAMPS)/demo
+
+$(STAMPS)/quality: $(QUALITY_REQUIREMENTS) | $(STAMPS)/venv
+	$(PIP) install --quiet -r requirements/quality.txt
+	@touch $@ $(STAMPS)/test $(STAMPS)/demo
 
 # Where it cannot be installed from here, the tests that need it fail and say so.
 $(CHROMIUM):

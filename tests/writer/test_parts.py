@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -12,43 +11,13 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from tests.durability.parts_on_disk import events_on_disk, files, marks
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.logdir_layout import manifest_path
-from tfdbg_arrow.schema.manifest import read_live_parts
 from tfdbg_arrow.writer.sink import part_file
 from tfdbg_arrow.writer.sink import row_groups as row_groups_module
 from tfdbg_arrow.writer.sink.parts import PartWriter
-
-
-def marks(*events: int) -> pa.Table:
-    schema = arrow_schema("mark")
-    columns: dict[str, list[Any]] = {name: [None] * len(events) for name in schema.names}
-    columns |= {name: ["r"] * len(events) for name in ("run_id", "label", "value")}
-    columns |= {name: list(events) for name in ("event_index", "wall_time_ns", "wall_time")}
-    return pa.table(columns, schema=schema)
-
-
-def events_on_disk(logdir: Path) -> list[int]:
-    """What a reader by the manifest finds."""
-    found: list[int] = []
-    for entry in read_live_parts(logdir, run_id="r"):
-        content = (logdir / entry.path).read_bytes()
-        assert (len(content), hashlib.sha256(content).hexdigest()) == (entry.bytes, entry.sha256)
-        table = pq.read_table(logdir / entry.path, partitioning=None, page_checksum_verification=True)
-        assert table.schema.equals(arrow_schema(entry.table), check_metadata=True)
-        events = table["event_index"].to_pylist()
-        assert (entry.rows, entry.min_event_index, entry.max_event_index) == (
-            len(events),
-            min(events, default=None),
-            max(events, default=None),
-        )
-        found += events
-    return found
-
-
-def files(logdir: Path) -> list[str]:
-    return sorted(path.name for path in (logdir / "mark/run_id=r").iterdir())
 
 
 @pytest.fixture

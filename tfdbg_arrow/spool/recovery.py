@@ -284,7 +284,7 @@ class _Recovery:
         return [records] if len(records) else []
 
     def _values(self, header: SpoolHeader, converter: Converter, kept: Sequence[Records]) -> Iterator[pa.Table]:
-        if not kept or not self._paths.values.exists():
+        if not self._paths.values.exists():
             return
         with open(self._paths.values, "rb", buffering=0) as file:
             reader = ValueReader(_ValueFile(file.fileno(), start=header.values_tail))

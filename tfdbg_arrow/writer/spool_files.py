@@ -47,5 +47,5 @@ def discard_spool_files(paths: SpoolPaths, files: RunFiles) -> None:
     """Removes the files of a recording that could not begin, as far as they can be removed."""
     for path in paths.all():
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+            path.unlink()
     files.close()

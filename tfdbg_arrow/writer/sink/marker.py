@@ -23,7 +23,7 @@ def mark_logdir(logdir: Path, run_id: str) -> None:
     logdir.mkdir(parents=True, exist_ok=True)
     marker = logdir / MARKER_NAME
     try:
-        parse_marker(marker.read_text(encoding="utf-8"), path=marker)
+        parse_marker(marker.read_text(encoding="utf-8", errors="replace"), path=marker)
     except FileNotFoundError:
         temporary = marker.with_name(f".{MARKER_NAME}.{run_id}")
         try:
@@ -34,5 +34,5 @@ def mark_logdir(logdir: Path, run_id: str) -> None:
             os.replace(temporary, marker)
         except OSError:
             with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+                temporary.unlink()
             raise

@@ -1,0 +1,45 @@
+"""What a test sees of the operations that bring files to disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, bytes | None]]:
+    """Returns a list to which each `os.fsync` from now on adds the file and its content then; None for a directory."""
+    real, seen = os.fsync, []
+
+    def noting(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        seen.append((path, None if path.is_dir() else path.read_bytes()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    return seen
+
+
+def failing(
+    times: int = 1, *, after: int = 0, code: int = errno.ENOSPC, instead_of: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Returns a function that fails, as on a full disk, a number of times after some calls; else it does as another."""
+    calls = 0
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if after < calls <= after + times:
+            raise OSError(code, os.strerror(code))
+        return None if instead_of is None else instead_of(*args, **kwargs)
+
+    return called
+
+
+def num_descriptors() -> int:
+    """Returns how many files this process has open."""
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,338 @@
+"""Journals: what is appended comes back, and what is torn harms nothing else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.durability.files_on_disk import failing, num_descriptors
+from tfdbg_arrow.spool import holes
+from tfdbg_arrow.spool import journal as journal_module
+from tfdbg_arrow.spool.journal import MAX_ENTRY_BYTES, Entry, Journal, JournalReader
+from tfdbg_arrow.spool.journaled_names import JournaledNames
+
+MAGIC = b"\xf0TJ1"
+
+
+def entry(payload: bytes, *, length: int | None = None, crc: int | None = None) -> bytes:
+    head = struct.pack("<II", len(payload) if length is None else length, zlib.crc32(payload) if crc is None else crc)
+    return MAGIC + head + payload
+
+
+def read(path: Path, *, start: int = 0) -> tuple[list[Entry], int]:
+    """Returns the entries, and how often there was none."""
+    reader = JournalReader(path, start=start)
+    return list(reader.entries()), reader.num_torn
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "spool/a.journal")
+
+
+class TestAppending:
+    def test_entries_lie_one_behind_the_other(self, journal: Journal) -> None:
+        assert journal.append_string(7, "é") is True
+        assert journal.append("rows", "mark", [{"a": 1}]) is True
+        expected = [entry(b"s\7\0\0\0" + "é".encode()), entry(b'j["rows","mark",[{"a":1}]]')]
+        assert journal.path.read_bytes() == b"".join(expected)
+        assert journal.size() == len(b"".join(expected))
+        assert read(journal.path) == (
+            [
+                Entry(offset=0, string=(7, "é")),
+                Entry(offset=len(expected[0]), data=["rows", "mark", [{"a": 1}]]),
+            ],
+            0,
+        )
+        assert (journal.num_unwritten, journal.last_error) == (0, "")
+
+    def test_what_is_no_plain_data_is_told_as_text(self, journal: Journal) -> None:
+        assert journal.append("x", np.int64(3), np.float32(0.5), Path("a"))
+        assert [found.data for found in read(journal.path)[0]] == [["x", 3, 0.5, "a"]]
+
+    def test_a_string_that_is_no_text_is_escaped(self, journal: Journal) -> None:
+        journal.append_string(0, "a\udc80")
+        assert read(journal.path)[0] == [Entry(offset=0, string=(0, "a\\udc80"))]
+
+    def test_what_cannot_be_an_entry_is_counted(self, journal: Journal) -> None:
+        assert journal.append("x", {(1, 2): 3}) is False
+        assert journal.last_error == "TypeError: keys must be str, int, float, bool or None, not tuple"
+        assert journal.append_string(0, "x" * (MAX_ENTRY_BYTES - 4)) is False
+        assert journal.last_error == (
+            f"ValueError: an entry has {MAX_ENTRY_BYTES + 1} bytes, expected at most {MAX_ENTRY_BYTES}"
+        )
+        assert (journal.num_unwritten, journal.path.read_bytes()) == (2, b"")
+        assert journal.append_string(0, "x" * (MAX_ENTRY_BYTES - 5)) is True
+        assert len(read(journal.path)[0]) == 1
+
+    def test_a_journal_is_never_written_over(self, journal: Journal) -> None:
+        journal.append("x")
+        with pytest.raises(FileExistsError):
+            Journal(journal.path)
+        assert journal.path.stat().st_mode & 0o777 == 0o600
+        with open(journal.path, "ab") as file:
+            file.write(b"from another process")
+        journal.append("y")
+        assert journal.path.read_bytes().endswith(b"from another process" + entry(b'j["y"]'))
+
+    def test_a_program_that_is_started_does_not_get_it(self, journal: Journal) -> None:
+        assert os.get_inheritable(journal.descriptor) is False
+
+    def test_behind_its_end_nothing_is_appended(self, journal: Journal) -> None:
+        before = num_descriptors()
+        journal.append("x")
+        journal.close()
+        journal.close()
+        assert num_descriptors() == before - 1
+        assert journal.append("y") is False
+        assert (journal.size(), journal.num_unwritten) == (0, 0)
+        assert len(read(journal.path)[0]) == 1
+
+    def test_a_forks_child_lets_go_of_it_even_if_another_thread_held_it(self, journal: Journal) -> None:
+        taken, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with journal._lock:
+                taken.set()
+                done.wait(20)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        taken.wait(20)
+        descriptor = journal.descriptor
+        journal.abandon()
+        assert journal.descriptor == -1
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+        assert journal.append("x") is False
+        done.set()
+        thread.join()
+
+
+class TestFailures:
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_an_entry_is_tried_twice(self, journal: Journal, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", failing(times, instead_of=os.write))
+            assert journal.append("x") is (times == 1)
+        assert journal.last_error == "OSError: [Errno 28] No space left on device"
+        assert journal.num_unwritten == times - 1
+
+    def test_an_entry_of_which_half_was_written_is_written_again(
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write, whole = os.write, entry(b'j["x"]')
+        sizes = iter([5, 100])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", lambda file, data: write(file, data[: next(sizes)]))
+            assert journal.append("x") is True
+        assert journal.last_error == f"only 5 of {len(whole)} bytes could be written"
+        assert journal.path.read_bytes() == whole[:5] + whole
+        assert read(journal.path) == ([Entry(offset=5, data=["x"])], 1)
+
+    def test_names_are_kept_up_to_a_bound_and_written_in_order(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        size = len(entry(b'j["x",0]'))
+        monkeypatch.setattr(journal_module, "_MAX_KEPT_BYTES", 2 * size)
+        journal = Journal(tmp_path / "a.journal", is_kept=True)
+        for _ in range(2):
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "write", failing(100))
+                assert [journal.append("x", number) for number in range(3)] == [False] * 3
+                journal.write_kept()
+            assert journal.num_unwritten >= 3
+            journal.write_kept()
+        assert journal.num_unwritten == 2, "the third, each time"
+        assert [found.data for found in read(journal.path)[0]] == [["x", 0], ["x", 1]] * 2
+
+    def test_what_is_kept_is_written_as_far_as_it_can_be(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        journal = Journal(tmp_path / "a.journal", is_kept=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", failing(100))
+            for number in range(3):
+                journal.append("x", number)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", failing(100, after=1, instead_of=os.write))
+            journal.write_kept()
+        assert journal.num_unwritten == 2
+        journal.write_kept()
+        assert journal.num_unwritten == 0
+        assert [found.data for found in read(journal.path)[0]] == [["x", 0], ["x", 1], ["x", 2]]
+
+    def test_a_size_that_is_not_known_is_an_error(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fstat", failing(code=errno.EIO, instead_of=os.fstat))
+            with pytest.raises(OSError, match="Input/output error"):
+                journal.size()
+
+
+class TestRoom:
+    def test_is_given_back_in_large_pieces_once(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+        punched: list[Any] = []
+        monkeypatch.setattr(holes, "punch_hole", lambda *args: punched.append(args))
+        least = holes.MIN_HOLE_BYTES
+        for upto in (least - 1, least, 2 * least - 1, 2 * least + 5, 2 * least + 6):
+            journal.release(upto)
+        assert punched == [(journal.descriptor, 0, least), (journal.descriptor, least, 2 * least + 5)]
+        journal.close()
+        journal.release(9 * least)
+        assert len(punched) == 2
+
+
+class TestReading:
+    GOOD = entry(b'j["good"]')
+
+    @pytest.mark.parametrize(
+        "payload",
+        [b"s\0\0\0", b"x", b"j", b"j{", b"j{}", b"j[]", b"j[1]", b'j"x"', b"j" + b"[" * 100_000, b"s", b"j\xff"],
+    )
+    def test_an_entry_that_says_nothing_is_left_out(self, tmp_path: Path, payload: bytes) -> None:
+        path = tmp_path / "a.journal"
+        path.write_bytes(self.GOOD + entry(payload) + self.GOOD)
+        second = len(self.GOOD + entry(payload))
+        assert read(path) == ([Entry(offset=0, data=["good"]), Entry(offset=second, data=["good"])], 1)
+
+    def test_a_string_may_be_empty_or_no_text(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.journal"
+        path.write_bytes(entry(b"s\1\0\0\0") + entry(b"s\0\0\0\1\xff"))
+        assert [found.string for found in read(path)[0]] == [(1, ""), (2**24, "\ufffd")]
+
+    @pytest.mark.parametrize(
+        "torn",
+        [
+            b"x",
+            b"x" * 70_000,
+            MAGIC,
+            MAGIC * 3,
+            b"\xf0TJ",
+            entry(b""),
+            entry(b'j["x"]', crc=1),
+            entry(b'j["x"]', length=7),
+            entry(b'j["x"]', length=2**32 - 1),
+            entry(b'j["x"]').replace(MAGIC, b"\xf0TJ2"),
+            b"x" * (65_536 - 14) + b"\xf0T",
+            b"x" * (65_536 - 1) + b"\xf0TJ",
+            b"x" * (65_536 * 2 - 5),
+        ],
+    )
+    def test_what_is_behind_something_torn_is_found(self, tmp_path: Path, torn: bytes) -> None:
+        path = tmp_path / "a.journal"
+        path.write_bytes(torn + self.GOOD + torn + self.GOOD)
+        entries, num_torn = read(path)
+        assert [(found.offset, found.data) for found in entries] == [
+            (len(torn), ["good"]),
+            (2 * len(torn + self.GOOD) - len(self.GOOD), ["good"]),
+        ]
+        assert num_torn >= 2
+        assert read(path, start=len(torn + self.GOOD))[0] == entries[1:]
+
+    def test_one_torn_place_is_counted_once(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.journal"
+        path.write_bytes(b"x" * 200_000 + self.GOOD + b"y" * 200_000)
+        assert (len(read(path)[0]), read(path)[1]) == (1, 2)
+
+    def test_of_a_cut_file_the_whole_entries_are_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.journal"
+        for size in range(2 * len(self.GOOD) + 1):
+            path.write_bytes((self.GOOD * 2)[:size])
+            entries, num_torn = read(path)
+            rest = size % len(self.GOOD)
+            assert (len(entries), num_torn) == (size // len(self.GOOD), int(rest >= 12))
+
+    def test_a_longer_entry_than_any_is_not_believed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "a.journal"
+        path.write_bytes(entry(b'j["x",1]') + entry(b'j["x",23]') + entry(b'j["y",1]'))
+        monkeypatch.setattr(journal_module, "MAX_ENTRY_BYTES", 8)
+        assert [found.data for found in read(path)[0]] == [["x", 1], ["y", 1]]
+
+    def test_of_a_longer_journal_than_any_the_rest_is_not_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "a.journal"
+        path.write_bytes(self.GOOD * 5)
+        monkeypatch.setattr(journal_module, "MAX_JOURNAL_BYTES", 2 * len(self.GOOD))
+        assert [found.offset for found in read(path)[0]] == [0, len(self.GOOD)]
+        assert [found.offset // len(self.GOOD) for found in read(path, start=len(self.GOOD))[0]] == [1, 2]
+        path.write_bytes(self.GOOD + b"x" * 70_000 + self.GOOD)
+        assert read(path) == ([Entry(offset=0, data=["good"])], 1)
+
+    def test_a_file_of_nothing_but_beginnings_is_given_up(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each claims 256 KiB behind it; to read that for each would take time squared.
+
+        Four times the file's size is read: nine of these, each with the piece in which the next one is looked for.
+        """
+        monkeypatch.setattr(journal_module, "_MIN_BUDGET", 0)
+        path = tmp_path / "a.journal"
+        path.write_bytes((MAGIC + struct.pack("<II", 2**18, 0)) * 60_000 + self.GOOD)
+        assert read(path) == ([], 9)
+
+    def test_a_missing_one_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            read(tmp_path / "a.journal")
+
+
+class TestNames:
+    def test_that_a_recording_gave_out(self, journal: Journal) -> None:
+        for number, text in ((0, ""), (1, "a"), (3, "c")):
+            journal.append_string(number, text)
+        journal.append("node", 0, 5, "op", "MatMul", -1)
+        journal.append("nodes", 2, [[0, "", "", 2**31 - 1]])
+        journal.append("function", "f", 5)
+        journal.append("callee", 5, "call", "f", 0, 6)
+        journal.append("rename", 5, "call", "call_1")
+        names = JournaledNames(journal.path)
+        assert (names.strings(0), names.strings(2), names.num_strings) == (["", "a", "", "c"], ["", "c"], 4)
+        assert names.nodes(0) == [(5, "op", "MatMul", -1), (-1, "", "", -1), (0, "", "", 2**31 - 1)]
+        assert names.nodes(2) == [(0, "", "", 2**31 - 1)]
+        assert names.graphs.graph_id_of_function("f") == 5
+        assert names.graphs.reaches(5, 6)
+        assert names.graphs.call_site("call_1", 6) == "call"
+        assert names.num_torn == 0
+
+    def test_that_none_gave_out_are_left_out(self, journal: Journal) -> None:
+        for number, graph_id, slot in ((-1, 0, 0), (0, -1, 0), (0, 2**31, 0), (0, 0, -2), (0, 0, 2**31), ("0", 0, 0)):
+            journal.append("node", number, graph_id, "op", "MatMul", slot)
+        journal.append("nodes", -1, [[0, "op", "MatMul", 0]])
+        journal.append("nodes", 0, "nonsense")
+        journal.append("nodes", 0, ["nonsense", [0, "op", "MatMul"], [-1, "op", "MatMul", 0]])
+        journal.append("function", "f", -1)
+        journal.append("function", "g", 2**31 - 1)
+        journal.append("callee", 1, "", "f", 0, 2)
+        journal.append("callee", -1, "call", "f", 0, 2)
+        journal.append("callee", 1, "call", "f", 0, -1)
+        journal.append("rename", 1, "call", "")
+        journal.append("rename", -1, "call", "x")
+        journal.append("nonsense")
+        names = JournaledNames(journal.path)
+        assert (names.strings(0), names.nodes(0)) == ([], [])
+        assert names.graphs.graph_id_of_function("f") is None
+        assert names.graphs.graph_id_of_function("g") == 2**31 - 1
+        assert not names.graphs.reaches(1, 2)
+        assert not names.graphs.reaches(-1, 2)
+        assert not names.graphs.reaches(1, -1)
+        assert names.graphs.call_site("call", 1) == "call"
+
+    def test_with_numbers_far_beyond_how_many_there_are_take_no_room(self, journal: Journal) -> None:
+        journal.append_string(2**32 - 1, "far")
+        journal.append_string(5, "near")
+        journal.append("node", 2**40, 0, "op", "MatMul", 0)
+        with open(journal.path, "ab") as file:
+            file.write(b"torn" * 5)
+        names = JournaledNames(journal.path)
+        assert names.strings(0) == ["", "", "", "", "", "near"]
+        assert names.nodes(0) == [(-1, "", "", -1)] * 6
+        assert names.num_torn == 1
+
+    def test_looks_at_calls_are_bounded(self, journal: Journal) -> None:
+        assert JournaledNames(journal.path).graphs._looks_left == 5_000_000

@@ -1,0 +1,400 @@
+"""What the lines of a manifest say, and what is said of lines that are damaged."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.schema.checksum import with_checksum
+from tfdbg_arrow.schema.manifest import (
+    ManifestChange,
+    ManifestEntry,
+    SpoolProgress,
+    add_line,
+    checksummed,
+    is_cut_off,
+    live_parts,
+    manifest_changes,
+    read_live_parts,
+    replace_line,
+    resolve_part,
+    run_ids,
+    spool_progress,
+    whole_lines,
+)
+
+RUN = "run1"
+DAMAGED = "; the manifest is damaged: restore it, or remove this run from the logdir."
+MAX_COUNT = 2**63 - 1
+
+
+def part(number: int, *, table: str = "mark") -> ManifestEntry:
+    path = f"{table}/run_id={RUN}/part-{number:06d}.parquet"
+    return ManifestEntry(
+        table=table, path=path, rows=2, bytes=10, sha256="0a" * 32, min_event_index=1, max_event_index=5
+    )
+
+
+def changes(text: str) -> list[ManifestChange]:
+    return list(manifest_changes(text, run_id=RUN, path="m"))
+
+
+def parts(text: str) -> list[ManifestEntry]:
+    return list(live_parts(text, run_id=RUN, path="m"))
+
+
+def message_of(text: str) -> str:
+    with pytest.raises(LogdirError) as error:
+        parts(text)
+    return str(error.value)
+
+
+class TestLines:
+    def test_an_added_part_is_one_line_of_its_facts(self) -> None:
+        line = add_line(part(3))
+        assert line.endswith("}\n")
+        assert json.loads(line) == {
+            "op": "add",
+            "table": "mark",
+            "path": "mark/run_id=run1/part-000003.parquet",
+            "rows": 2,
+            "bytes": 10,
+            "sha256": "0a" * 32,
+            "min_event_index": 1,
+            "max_event_index": 5,
+        }
+        assert json.loads(add_line(part(3), spool_upto=0))["spool_upto"] == 0
+
+    def test_a_replacement_is_one_line_of_both_sides(self) -> None:
+        line = replace_line(["a", "b"], added=[part(1)])
+        assert line.endswith("}\n")
+        assert json.loads(line) == {"op": "replace", "removed": ["a", "b"], "added": [part(1).to_json()]}
+        recovery = json.loads(replace_line([], added=[], spool_upto=7, is_recovery=True))
+        assert recovery == {"op": "replace", "removed": [], "added": [], "spool_upto": 7, "is_recovery": True}
+
+    def test_each_line_is_sealed_with_all_that_is_before_it(self) -> None:
+        first, second = add_line(part(1)), add_line(part(2))
+        before = zlib.crc32(b"before\n")
+        one = with_checksum(first, before=before)
+        two = with_checksum(second, before=zlib.crc32(one.encode(), before))
+        assert checksummed([first, second], before=before) == one + two
+        assert checksummed([first]) == with_checksum(first)
+
+    def test_what_was_written_is_what_is_read(self) -> None:
+        lines = [
+            add_line(part(1), spool_upto=4),
+            replace_line([part(1).path], added=[part(2), part(3)], spool_upto=9, is_recovery=True),
+        ]
+        expected = [
+            ManifestChange(removed=(), added=(part(1),), where="m, line 1,", spool_upto=4, is_add=True),
+            ManifestChange(
+                removed=(part(1).path,),
+                added=(part(2), part(3)),
+                where="m, line 2,",
+                spool_upto=9,
+                is_recovery=True,
+            ),
+        ]
+        assert changes("".join(lines)) == expected
+        assert changes(checksummed(lines)) == [replace(change, has_checksum=True) for change in expected]
+        assert changes("") == []
+
+
+class TestEntries:
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            part(1),
+            replace(part(10**17), rows=0, bytes=0, min_event_index=None, max_event_index=None),
+            replace(part(1), rows=MAX_COUNT, bytes=MAX_COUNT, min_event_index=MAX_COUNT, max_event_index=MAX_COUNT),
+            replace(part(1), min_event_index=0, max_event_index=0),
+            part(0, table="a_table_of_a_newer_minor"),
+        ],
+    )
+    def test_an_entry_comes_back_and_unknown_keys_are_ignored(self, entry: ManifestEntry) -> None:
+        value = {**entry.to_json(), "of_a_newer_minor": 1}
+        assert ManifestEntry.from_json(value, run_id=RUN, where="here") == entry
+
+    def test_missing_event_indexes_are_none(self) -> None:
+        value = part(1).to_json()
+        del value["min_event_index"], value["max_event_index"]
+        expected = replace(part(1), min_event_index=None, max_event_index=None)
+        assert ManifestEntry.from_json(value, run_id=RUN, where="here") == expected
+
+    @pytest.mark.parametrize(
+        ("key", "value", "expected"),
+        [
+            ("table", None, "has the table None, expected a text"),
+            ("table", "Mark", "has the table 'Mark', expected a table's name"),
+            ("table", "../mark", "has the table '../mark', expected a table's name"),
+            ("path", 3, "has the path 3, expected a text"),
+            ("path", "part-000001.parquet", "has the path 'part-000001.parquet', expected {expected_path}"),
+            ("path", "mark/run_id=run1/other", "has the path 'mark/run_id=run1/other', expected {expected_path}"),
+            (
+                "path",
+                "mark/run_id=run2/part-000001.parquet",
+                "has the path 'mark/run_id=run2/part-000001.parquet', expected {expected_path}",
+            ),
+            (
+                "path",
+                "/mark/run_id=run1/part-000001.parquet",
+                "has the path '/mark/run_id=run1/part-000001.parquet', expected {expected_path}",
+            ),
+            ("sha256", ["0a"], "has the sha256 ['0a'], expected a text"),
+            ("sha256", "0A", "has the sha256 '0A', expected 64 hexadecimal digits"),
+            ("min_event_index", None, "has only one of min_event_index and max_event_index, expected both or neither"),
+            ("max_event_index", None, "has only one of min_event_index and max_event_index, expected both or neither"),
+            ("min_event_index", 6, "has event indexes from 6 to 5, expected the least first"),
+            *(
+                (key, value, f"has {key} = {value!r}, expected a whole number from 0 to 2**63 - 1")
+                for key in ("rows", "bytes", "min_event_index", "max_event_index")
+                for value in (-1, MAX_COUNT + 1, True, 1.0, "1")
+            ),
+        ],
+    )
+    def test_a_wrong_value_is_named(self, key: str, value: Any, expected: str) -> None:
+        fields = {**part(1).to_json(), key: value}
+        expected = expected.format(expected_path="mark/run_id=run1/part-<number>.parquet")
+        with pytest.raises(LogdirError) as error:
+            ManifestEntry.from_json(fields, run_id=RUN, where="here")
+        assert str(error.value) == f"here {expected}{DAMAGED}"
+
+    @pytest.mark.parametrize("key", ["table", "path", "rows", "bytes", "sha256"])
+    def test_a_missing_key_is_named(self, key: str) -> None:
+        fields = part(1).to_json()
+        del fields[key]
+        with pytest.raises(LogdirError, match=f"^here has (the )?{key} (= )?None, expected"):
+            ManifestEntry.from_json(fields, run_id=RUN, where="here")
+
+    def test_what_is_no_object_is_no_entry(self) -> None:
+        with pytest.raises(LogdirError) as error:
+            ManifestEntry.from_json([1], run_id=RUN, where="here")
+        assert str(error.value) == f"here holds [1], expected a JSON object{DAMAGED}"
+
+
+class TestLiveParts:
+    def test_those_added_less_those_replaced_in_order(self) -> None:
+        text = (
+            add_line(part(1))
+            + add_line(part(2))
+            + add_line(part(3))
+            + replace_line([part(1).path, part(3).path], added=[part(4)])
+        )
+        assert parts(text) == [part(2), part(4)]
+
+    def test_a_part_may_be_given_up_and_come_back(self) -> None:
+        text = add_line(part(1)) + replace_line([part(1).path], added=[]) + add_line(part(1))
+        assert parts(text) == [part(1)]
+
+    @pytest.mark.parametrize(
+        ("line", "expected"),
+        [
+            (add_line(part(1)), f"adds {part(1).path} a second time"),
+            (replace_line(["x"], added=[]), "removes 'x', expected the path of a part added before"),
+            (replace_line([part(1).path] * 2, added=[]), f"removes {part(1).path!r}, {{before}}"),
+            ('{"op": "replace", "removed": [1], "added": []}\n', "removes 1, {before}"),
+            ('{"op": "replace", "added": []}\n', "has removed = None, expected a list"),
+            ('{"op": "replace", "removed": [], "added": "x"}\n', "has added = 'x', expected a list"),
+            ('{"op": "replace", "removed": [], "added": ["x"]}\n', "holds 'x', expected a JSON object"),
+            (
+                '{"op": "replace", "removed": [], "added": [], "spool_upto": -1}\n',
+                "has spool_upto = -1, expected a whole number from 0 to 2**63 - 1",
+            ),
+            ('{"op": "move"}\n', "has the op 'move', expected 'add' or 'replace'"),
+            ("{}\n", "has the op None, expected 'add' or 'replace'"),
+            ("[]\n", "holds [], expected a JSON object"),
+            ("x\n", "is not JSON (Expecting value: line 1 column 1 (char 0))"),
+            ('{"op"}\n', "is not JSON (Expecting ':' delimiter: line 1 column 6 (char 5))"),
+        ],
+    )
+    def test_a_damaged_line_is_named(self, line: str, expected: str) -> None:
+        expected = expected.format(before="expected the path of a part added before")
+        assert message_of(add_line(part(1)) + line) == f"m, line 2, {expected}{DAMAGED}"
+
+    def test_a_line_nested_too_deep_is_damage(self) -> None:
+        assert message_of("[" * 100_000 + "\n").startswith("m, line 1, is not JSON (maximum recursion depth")
+
+    def test_a_damaged_line_before_the_last_is_not_cut_off(self) -> None:
+        assert message_of('{"op"' + "\n" + add_line(part(1))).startswith("m, line 1, is not JSON")
+        assert message_of("\0\0\n" + add_line(part(1))).startswith("m, line 1, is not JSON")
+
+    def test_a_last_line_without_its_newline_counts(self) -> None:
+        text = add_line(part(1)) + add_line(part(2))
+        assert parts(text.removesuffix("\n")) == [part(1), part(2)]
+        assert parts(text.removesuffix("}\n")) == [part(1)]
+
+    def test_recovery_is_said_by_true_alone(self) -> None:
+        line = '{"op": "replace", "removed": [], "added": [], "is_recovery": 1}\n'
+        assert [change.is_recovery for change in changes(line)] == [False]
+
+
+class TestChecksums:
+    TEXT = checksummed([add_line(part(1)), add_line(part(2)), add_line(part(3))])
+
+    def test_lines_of_an_older_format_have_none_until_the_first_that_has_one(self) -> None:
+        old = add_line(part(1))
+        text = old + checksummed([add_line(part(2))], before=zlib.crc32(old.encode()))
+        assert [change.has_checksum for change in changes(text)] == [False, True]
+        assert parts(text) == [part(1), part(2)]
+
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_a_lost_line_is_found_by_the_next(self, number: int) -> None:
+        lines = self.TEXT.splitlines(keepends=True)
+        del lines[number]
+        assert message_of("".join(lines)) == (
+            f"m, line {number + 1}, does not match its checksum: it or what is before it was changed, lost or added"
+            + DAMAGED
+        )
+
+    def test_a_changed_line_is_found(self) -> None:
+        assert message_of(self.TEXT.replace('"rows": 2', '"rows": 3', 1)).startswith(
+            "m, line 1, does not match its checksum"
+        )
+
+    def test_a_line_that_lost_its_checksum_is_found(self) -> None:
+        assert message_of(self.TEXT + add_line(part(4))) == (
+            f"m, line 4, has no checksum at its end, expected one as behind the lines before{DAMAGED}"
+        )
+
+    def test_a_checksum_in_another_place_is_none(self) -> None:
+        line = json.dumps({"checksum": "00000000", **json.loads(add_line(part(1)))}) + "\n"
+        assert message_of(line).startswith("m, line 1, has no checksum at its end")
+
+    def test_characters_beyond_ascii_are_bytes_of_the_file(self) -> None:
+        first = '{"op": "replace", "removed": [], "added": [], "é": "\udc80"}\n'
+        before = zlib.crc32(first.encode(errors="surrogatepass"))
+        text = first + checksummed([add_line(part(1))], before=before)
+        assert parts(text) == [part(1)]
+
+
+class TestCutOff:
+    @pytest.mark.parametrize(
+        ("line", "expected"),
+        [
+            ("", True),
+            ('{"op": "add"', True),
+            ('{"op": "add"\n', False),
+            ('{"op": "add"}', False),
+            ('{"op": "add"}\n', False),
+            ('{"op": "add"}x\n', False),
+            ("\0\0\n", True),
+            ("\0\n", False),
+            ("x\0\0\n", False),
+            ("x" + "\0" * 512 + "\n", True),
+            ("x" + "\0" * 511 + "\n", False),
+            ("[" * 100_000, True),
+            ("[" * 100_000 + "\n", False),
+        ],
+    )
+    def test_a_last_line_that_was_being_written(self, line: str, expected: bool) -> None:
+        assert is_cut_off(line) is expected
+
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            (b"", b""),
+            (b"{}\n", b"{}\n"),
+            (b"{}", b"{}"),
+            (b"{}\n{", b"{}\n"),
+            (b"{}\n[]\n", b"{}\n[]\n"),
+            (b"{}\n[]", b"{}\n[]"),
+            (b"{}\n[]\n{", b"{}\n[]\n"),
+            (b"{}\n{\n", b"{}\n{\n"),
+            (b"{}\n\0\0\0\n", b"{}\n"),
+            (b'{}\n{"\xff', b"{}\n"),
+            (b'{}\n{"\xff": 1}', b'{}\n{"\xff": 1}'),
+            (b"{", b""),
+        ],
+    )
+    def test_a_manifest_without_it(self, content: bytes, expected: bytes) -> None:
+        assert whole_lines(content) == expected
+
+    @pytest.mark.parametrize("rest", ['{"op": "ad', "\0\0\0\n", '{"op": "a' + "\0" * 600 + "\n"])
+    def test_it_is_no_line(self, rest: str) -> None:
+        assert parts(add_line(part(1)) + rest) == [part(1)]
+
+
+class TestSpoolProgress:
+    def test_of_each_table_the_farthest_of_added_parts_and_of_all_events_that_of_replacements(self) -> None:
+        lines = [
+            add_line(part(1), spool_upto=7),
+            add_line(part(2), spool_upto=5),
+            add_line(part(3)),
+            add_line(part(1, table="execution"), spool_upto=0),
+            add_line(part(2, table="execution")),
+            replace_line([part(1).path], added=[part(4)], spool_upto=20),
+            replace_line([], added=[part(5)], spool_upto=10),
+            replace_line([], added=[]),
+        ]
+        found = spool_progress("".join(lines), run_id=RUN, path="m")
+        assert found == SpoolProgress(by_table={"mark": 7, "execution": 0}, events=20, is_recovered=False)
+
+    def test_a_run_that_was_recovered_stays_so(self) -> None:
+        text = replace_line([], added=[], is_recovery=True) + replace_line([], added=[])
+        assert spool_progress(text, run_id=RUN, path="m") == SpoolProgress(by_table={}, events=0, is_recovered=True)
+
+    def test_damage_is_an_error_that_names_the_file(self) -> None:
+        with pytest.raises(LogdirError, match=r"^m, line 1, holds \[\], expected a JSON object"):
+            spool_progress("[]\n", run_id=RUN, path="m")
+        with pytest.raises(LogdirError, match=r"run_id=run2/part-<number>\.parquet"):
+            spool_progress(add_line(part(1)), run_id="run2", path="m")
+
+
+class TestFiles:
+    def test_the_parts_of_a_run_by_its_manifest(self, tmp_path: Path) -> None:
+        assert read_live_parts(tmp_path, run_id=RUN) == ()
+        (tmp_path / "manifest").mkdir()
+        (tmp_path / "manifest/run1.jsonl").write_text(add_line(part(1)))
+        assert read_live_parts(tmp_path, run_id=RUN) == (part(1),)
+
+    def test_bytes_that_are_no_text_are_damage_with_a_name(self, tmp_path: Path) -> None:
+        path = tmp_path / "manifest/run1.jsonl"
+        path.parent.mkdir()
+        path.write_bytes(b'{"op": "\xff"}\n')
+        with pytest.raises(LogdirError) as error:
+            read_live_parts(tmp_path, run_id=RUN)
+        assert str(error.value) == f"{path}, line 1, has the op '\ufffd', expected 'add' or 'replace'{DAMAGED}"
+
+    def test_a_manifest_that_cannot_be_read_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "manifest/run1.jsonl"
+        path.mkdir(parents=True)
+        with pytest.raises(LogdirError) as error:
+            read_live_parts(tmp_path, run_id=RUN)
+        assert str(error.value) == f"{path} cannot be read (Is a directory); check its permissions."
+
+    def test_a_run_id_that_leaves_the_logdir_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(LogdirError, match=r"gives the run id '\.\./run1'") as error:
+            read_live_parts(tmp_path, run_id="../run1")
+        assert str(error.value).startswith(f"{tmp_path} gives")
+
+    def test_the_runs_that_have_one_oldest_first(self, tmp_path: Path) -> None:
+        assert run_ids(tmp_path) == ()
+        (tmp_path / "manifest").mkdir()
+        for name in ("b.jsonl", "a.jsonl", "c.txt", "1.jsonl", ".d.jsonl", "e.jsonl.tmp"):
+            (tmp_path / "manifest" / name).touch()
+        assert run_ids(tmp_path) == ("a", "b")
+
+    def test_a_part_lies_where_its_links_lead_within_the_logdir(self, tmp_path: Path) -> None:
+        logdir, elsewhere = tmp_path / "logdir", tmp_path / "elsewhere"
+        for directory in (logdir / "mark/run_id=run1", logdir / "kept", elsewhere):
+            directory.mkdir(parents=True)
+        path = logdir / part(1).path
+        assert resolve_part(logdir, part(1)) == path.resolve()
+        path.symlink_to(logdir / "kept/file")
+        assert resolve_part(logdir, part(1)) == (logdir / "kept/file").resolve()
+        (tmp_path / "link").symlink_to(logdir)
+        assert resolve_part(tmp_path / "link", part(1)) == (logdir / "kept/file").resolve()
+        path.unlink()
+        path.symlink_to(elsewhere / "file")
+        with pytest.raises(LogdirError) as error:
+            resolve_part(logdir, part(1))
+        assert str(error.value) == (
+            f"{path} leads by a symbolic link to {elsewhere.resolve() / 'file'}, expected a file inside "
+            f"{logdir.resolve()}; copy the file there if you trust it."
+        )

@@ -1,0 +1,202 @@
+"""The manifest as a file: a line is there whole or not at all, whatever the disk does."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.durability.files_on_disk import failing, num_descriptors, synced
+from tfdbg_arrow.schema.checksum import with_checksum
+from tfdbg_arrow.schema.manifest import checksummed, replace_line
+from tfdbg_arrow.writer.sink import manifest_file
+from tfdbg_arrow.writer.sink.manifest_file import ManifestFile, sync_directory, write_whole
+
+LINES = [replace_line([f"part {number}"], added=[]) for number in range(3)]
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> ManifestFile:
+    made = ManifestFile(tmp_path / "logdir/manifest/run1.jsonl")
+    made.create()
+    return made
+
+
+def text(manifest: ManifestFile) -> str:
+    return manifest.path.read_text()
+
+
+class TestCreation:
+    def test_it_is_empty_and_on_disk_with_its_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen = synced(monkeypatch)
+        manifest = ManifestFile(tmp_path / "logdir/manifest/run1.jsonl")
+        manifest.create()
+        assert seen == [(manifest.path, b""), (manifest.path.parent, None)]
+        ManifestFile(manifest.path.with_name("run2.jsonl")).create()
+        assert sorted(path.name for path in manifest.path.parent.iterdir()) == ["run1.jsonl", "run2.jsonl"]
+
+    def test_one_that_exists_stays_as_it_is(self, manifest: ManifestFile) -> None:
+        manifest.append(LINES[0])
+        before = text(manifest)
+        with pytest.raises(FileExistsError):
+            ManifestFile(manifest.path).create()
+        assert text(manifest) == before
+
+
+class TestLines:
+    def test_each_is_sealed_and_on_disk_when_it_is_appended(
+        self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen = synced(monkeypatch)
+        for line in LINES:
+            manifest.append(line)
+        whole = [checksummed(LINES[: number + 1]).encode() for number in range(3)]
+        assert seen == [(manifest.path, content) for content in whole]
+        assert text(manifest) == checksummed(LINES)
+        assert manifest.has_leftover is False
+
+    @pytest.mark.parametrize("rest", [b"", b'{"op": "ad', b"\0\0\0\n"])
+    def test_another_process_goes_on_behind_the_last_whole_one(self, manifest: ManifestFile, rest: bytes) -> None:
+        manifest.append(LINES[0])
+        before = text(manifest)
+        with open(manifest.path, "ab") as file:
+            file.write(rest)
+        resumed = ManifestFile(manifest.path)
+        assert resumed.resume() == before
+        assert manifest.path.read_bytes() == before.encode() + rest, "reading changes nothing"
+        resumed.append(LINES[1])
+        resumed.append(LINES[2])
+        assert text(manifest) == checksummed(LINES)
+
+    def test_a_whole_line_that_lost_its_newline_gets_it_back(self, manifest: ManifestFile) -> None:
+        manifest.append(LINES[0])
+        manifest.path.write_text(text(manifest).removesuffix("\n"))
+        resumed = ManifestFile(manifest.path)
+        assert resumed.resume() == checksummed(LINES[:1]).removesuffix("\n")
+        resumed.append(LINES[1])
+        resumed.append(LINES[2])
+        assert text(manifest) == checksummed(LINES)
+
+    def test_an_empty_one_is_gone_on_with_too(self, manifest: ManifestFile) -> None:
+        resumed = ManifestFile(manifest.path)
+        assert resumed.resume() == ""
+        resumed.append(LINES[0])
+        assert text(manifest) == with_checksum(LINES[0])
+
+    def test_one_that_is_missing_cannot_be_gone_on_with(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            ManifestFile(tmp_path / "run1.jsonl").resume()
+
+    def test_bytes_that_are_no_text_are_left_to_whoever_reads_it(self, manifest: ManifestFile) -> None:
+        manifest.path.write_bytes(b'{"a": "\xff"}\n')
+        assert ManifestFile(manifest.path).resume() == '{"a": "\ufffd"}\n'
+
+
+class TestFailures:
+    def test_a_line_that_cannot_be_brought_to_disk_is_taken_back(
+        self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        manifest.append(LINES[0])
+        before = text(manifest)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", failing())
+            with pytest.raises(OSError, match="No space"):
+                manifest.append(LINES[1])
+        assert (text(manifest), manifest.has_leftover) == (before, False)
+        manifest.append(LINES[1])
+        assert text(manifest) == checksummed(LINES[:2])
+
+    def test_so_is_half_of_a_line(self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch) -> None:
+        def half(file: io.FileIO, data: bytes) -> None:
+            file.write(data[: len(data) // 2])
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(manifest_file, "write_whole", half)
+            with pytest.raises(OSError, match="No space"):
+                manifest.append(LINES[0])
+        assert (text(manifest), manifest.has_leftover) == ("", False)
+
+    def test_and_one_that_was_interrupted(self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupted(descriptor: int) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                manifest.append(LINES[0])
+        assert (text(manifest), manifest.has_leftover) == ("", False)
+
+    def test_one_that_stays_is_said_to_and_the_next_takes_its_place(
+        self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        manifest.append(LINES[0])
+
+        class Stubborn(io.FileIO):
+            """Cannot be made shorter once something was written."""
+
+            written = False
+
+            def write(self, data: bytes) -> int:  # type: ignore[override]
+                self.written = True
+                return super().write(data)
+
+            def truncate(self, size: int | None = None) -> int:
+                if self.written:
+                    raise OSError(5, "Input/output error")
+                return super().truncate(size)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", failing())
+            patched.setattr(manifest_file, "open", lambda path, mode, buffering: Stubborn(path, "r+"), raising=False)
+            with pytest.raises(OSError, match="No space"):
+                manifest.append(replace_line(["a longer line than the next one"], added=[]))
+        assert manifest.has_leftover is True
+        assert len(text(manifest).splitlines()) == 2
+        manifest.append(LINES[1])
+        assert (text(manifest), manifest.has_leftover) == (checksummed(LINES[:2]), False)
+
+    def test_one_that_cannot_be_opened_leaves_no_line(
+        self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kept = manifest.path.rename(manifest.path.with_suffix(".kept"))
+        with pytest.raises(FileNotFoundError):
+            manifest.append(LINES[0])
+        assert manifest.has_leftover is False
+        kept.rename(manifest.path)
+        manifest.append(LINES[0])
+        assert text(manifest) == checksummed(LINES[:1])
+
+
+class SlowFile(io.RawIOBase):
+    """Takes a few bytes at a time, and sometimes none."""
+
+    def __init__(self) -> None:
+        self.content = b""
+        self.num_writes = 0
+
+    def write(self, data: bytes) -> int | None:  # type: ignore[override]
+        self.num_writes += 1
+        if self.num_writes % 2:
+            return None
+        self.content += bytes(data[:3])
+        return len(data[:3])
+
+
+@pytest.mark.parametrize("data", [b"", b"abc", memoryview(b"0123456789")])
+def test_all_is_written_even_if_little_is_taken_at_a_time(data: bytes | memoryview) -> None:
+    file = SlowFile()
+    write_whole(file, data)
+    assert file.content == bytes(data)
+
+
+def test_names_are_brought_to_disk_and_nothing_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, before = synced(monkeypatch), num_descriptors()
+    sync_directory(tmp_path)
+    assert seen == [(tmp_path, None)]
+    monkeypatch.setattr(os, "fsync", failing())
+    with pytest.raises(OSError, match="No space"):
+        sync_directory(tmp_path)
+    assert num_descriptors() == before

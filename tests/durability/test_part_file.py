@@ -1,0 +1,137 @@
+"""A part's file: whole and on disk before it has its name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.durability.files_on_disk import failing, num_descriptors, synced
+from tests.durability.parts_on_disk import marks
+from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.schema.manifest import ManifestEntry
+from tfdbg_arrow.writer.sink import part_file
+from tfdbg_arrow.writer.sink.part_file import seal_part
+
+NAME = "mark/run_id=r/part-000003.parquet"
+
+
+def sealed(logdir: Path, *pieces: pa.Table, table: str = "mark", max_bytes: int | None = None) -> ManifestEntry:
+    return seal_part(logdir, table, pieces, run_id="r", number=3, max_bytes=max_bytes)
+
+
+def test_its_entry_says_what_it_holds(tmp_path: Path) -> None:
+    entry = sealed(tmp_path, marks(5, 3), marks(), marks(9, 2), marks(4))
+    content = (tmp_path / NAME).read_bytes()
+    assert entry == ManifestEntry(
+        table="mark",
+        path=NAME,
+        rows=5,
+        bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        min_event_index=2,
+        max_event_index=9,
+    )
+    table = pq.read_table(tmp_path / NAME, partitioning=None)
+    assert table["event_index"].to_pylist() == [5, 3, 9, 2, 4]
+    assert table.schema.equals(arrow_schema("mark"), check_metadata=True)
+
+
+def test_it_is_written_as_the_format_says(tmp_path: Path) -> None:
+    sealed(tmp_path, marks(1, 2))
+    group = pq.read_metadata(tmp_path / NAME).row_group(0)
+    columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
+    assert "DELTA_BINARY_PACKED" in columns["event_index"].encodings
+    assert not columns["event_index"].has_dictionary_page
+
+
+def test_without_rows_or_without_the_column_there_is_no_range(tmp_path: Path) -> None:
+    for entry, rows in (
+        (sealed(tmp_path), 0),
+        (sealed(tmp_path, marks()), 0),
+        (sealed(tmp_path, arrow_schema("execution_input").empty_table(), table="execution_input"), 0),
+    ):
+        assert (entry.rows, entry.min_event_index, entry.max_event_index) == (rows, None, None)
+
+
+def test_it_is_on_disk_then_renamed_and_its_name_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, rename = synced(monkeypatch), os.rename
+    renamed: list[tuple[str, str]] = []
+
+    def noting(source: Path, target: Path) -> None:
+        assert len(seen) == 1
+        renamed.append((str(source.relative_to(tmp_path)), str(target.relative_to(tmp_path))))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", noting)
+    before = num_descriptors()
+    sealed(tmp_path, marks(1))
+    assert renamed == [("spool/r.mark.000003.tmp", NAME)]
+    assert seen == [
+        (tmp_path / "spool/r.mark.000003.tmp", (tmp_path / NAME).read_bytes()),
+        (tmp_path / "mark/run_id=r", None),
+    ]
+    assert num_descriptors() == before
+
+
+def test_it_ends_with_the_piece_that_fills_it(tmp_path: Path) -> None:
+    size = sealed(tmp_path, marks(1)).bytes
+    one_group = 4  # the magic number of Parquet is there before any row group
+    taken = iter([marks(1), marks(2), marks(3)])
+    entry = seal_part(tmp_path, "mark", taken, run_id="r", number=3, max_bytes=one_group + 1)
+    assert (entry.rows, entry.min_event_index, entry.max_event_index) == (1, 1, 1)
+    assert next(taken)["event_index"].to_pylist() == [2], "the rest is not read"
+    assert sealed(tmp_path, marks(1), marks(2), marks(3), max_bytes=10 * size).rows == 3
+
+
+def test_the_bound_itself_fills_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    write = part_file._HashingFile.write
+
+    def noting(self: part_file._HashingFile, data: bytes) -> int:
+        count = write(self, data)
+        sizes.append(self.size)
+        return count
+
+    with monkeypatch.context() as patched:
+        patched.setattr(part_file._HashingFile, "write", noting)
+        seal_part(tmp_path, "mark", [marks(1)], run_id="r", number=3, on_piece=lambda piece: sizes.append(-1))
+    after_one = sizes[sizes.index(-1) - 1]
+    assert sealed(tmp_path, marks(1), marks(2), max_bytes=after_one).rows == 1
+    assert sealed(tmp_path, marks(1), marks(2), max_bytes=after_one + 1).rows == 2
+
+
+def test_the_pieces_are_shown_as_they_are_written(tmp_path: Path) -> None:
+    shown: list[list[int]] = []
+    seal_part(
+        tmp_path,
+        "mark",
+        [marks(1, 2), marks(3)],
+        run_id="r",
+        number=3,
+        on_piece=lambda piece: shown.append(piece["event_index"].to_pylist()),
+    )
+    assert shown == [[1, 2], [3]]
+
+
+def test_a_large_piece_is_written_as_many_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_file, "ROW_GROUP_ROWS", 2)
+    sealed(tmp_path, marks(1, 2, 3, 4, 5))
+    metadata = pq.read_metadata(tmp_path / NAME)
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [2, 2, 1]
+
+
+def test_a_file_that_stays_half_written_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = num_descriptors()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", failing())
+        with pytest.raises(OSError, match="No space"):
+            sealed(tmp_path, marks(1))
+    assert num_descriptors() == before
+    assert not (tmp_path / NAME).exists()
+    assert sealed(tmp_path, marks(1)).rows == 1, "the half-written one is written over"

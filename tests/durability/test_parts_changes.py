@@ -1,0 +1,239 @@
+"""Changes of what parts hold: each one line of the manifest, or none."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.durability.files_on_disk import failing
+from tests.durability.parts_on_disk import events_on_disk, files, marks
+from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.schema.logdir_layout import manifest_path, part_path
+from tfdbg_arrow.schema.manifest import ManifestEntry
+from tfdbg_arrow.writer.sink.manifest_file import ManifestFile
+from tfdbg_arrow.writer.sink.parts import PartWriter
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> PartWriter:
+    made = PartWriter(tmp_path, "r", merge_parts=4)
+    made.start()
+    return made
+
+
+def lines(logdir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (logdir / manifest_path("r")).read_text().splitlines()]
+
+
+def name(number: int) -> str:
+    return f"part-{number:06d}.parquet"
+
+
+def path(number: int, *, table: str = "mark") -> str:
+    return part_path(table, run_id="r", number=number)
+
+
+class TestLines:
+    def test_they_say_how_far_the_spool_is_in_parts(self, writer: PartWriter, tmp_path: Path) -> None:
+        one = writer.write("mark", marks(1), spool_upto=10)
+        writer.replace([one.path], {"mark": [marks(2)]}, spool_upto=20, is_recovery=True)
+        writer.replace([], {})
+        found = [(line["op"], line.get("spool_upto"), line.get("is_recovery")) for line in lines(tmp_path)]
+        assert found == [("add", 10, None), ("replace", 20, True), ("replace", None, None)]
+
+    def test_each_is_told_once_it_is_on_disk(self, tmp_path: Path) -> None:
+        told: list[tuple[list[str], list[ManifestEntry], int]] = []
+
+        def note(removed: Sequence[str], added: Sequence[ManifestEntry]) -> None:
+            told.append((list(removed), list(added), len(lines(tmp_path))))
+
+        writer = PartWriter(tmp_path, "r", on_change=note)
+        writer.start()
+        one = writer.write("mark", marks(1))
+        two, three = writer.replace([one.path], {"mark": [marks(2)], "run": [arrow_schema("run").empty_table()]})
+        writer.drop([two.path])
+        assert told == [([], [one], 1), ([one.path], [two, three], 2), ([two.path], [], 3)]
+
+
+class TestReplacing:
+    def test_parts_stand_where_those_stood_that_they_replace(self, writer: PartWriter, tmp_path: Path) -> None:
+        entries = [writer.write("mark", marks(event)) for event in range(4)]
+        (new,) = writer.replace([entries[1].path, entries[2].path], {"mark": [marks(9)]})
+        assert writer.parts("mark") == (entries[0], new, entries[3])
+        assert sorted(events_on_disk(tmp_path)) == [0, 3, 9]
+        assert files(tmp_path) == [name(0), name(3), name(4)]
+        writer.compact("mark")
+        assert events_on_disk(tmp_path) == [0, 9, 3], "merged in this order"
+
+    def test_parts_that_replace_none_come_last(self, writer: PartWriter) -> None:
+        one = writer.write("mark", marks(1))
+        (two,) = writer.replace([], {"mark": [marks(2)]})
+        assert writer.parts("mark") == (one, two)
+
+    def test_parts_of_one_table_may_be_replaced_by_those_of_others(self, writer: PartWriter, tmp_path: Path) -> None:
+        one = writer.write("mark", marks(1))
+        made = writer.replace(
+            [one.path],
+            {"run": [arrow_schema("run").empty_table()], "execution": [arrow_schema("execution").empty_table()]},
+        )
+        assert [entry.table for entry in made] == ["run", "execution"]
+        assert (writer.parts("mark"), writer.parts("run"), writer.parts("execution")) == ((), made[:1], made[1:])
+        assert files(tmp_path) == []
+
+    @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+    def test_one_that_fails_leaves_the_others(
+        self, writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        """Two parts and a line are five times brought to disk."""
+        one = writer.write("mark", marks(1))
+        tables = {"mark": [marks(2)], "execution": [arrow_schema("execution").empty_table()]}
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", failing(after=number - 1, instead_of=os.fsync))
+            with pytest.raises(OSError, match="No space"):
+                writer.replace([one.path], tables)
+        assert writer.parts("mark") == (one,)
+        assert (events_on_disk(tmp_path), files(tmp_path)) == ([1], [name(0)])
+        assert list((tmp_path / "spool").iterdir()) == []
+        execution = tmp_path / "execution/run_id=r"
+        assert not execution.exists() or list(execution.iterdir()) == []
+        made = writer.replace([one.path], tables)
+        assert [entry.path for entry in made] == [path(2), path(int(number > 2), table="execution")]
+
+    def test_rows_that_cannot_be_read_leave_the_others(self, writer: PartWriter, tmp_path: Path) -> None:
+        def broken() -> Iterator[pa.Table]:
+            yield marks(2)
+            raise KeyboardInterrupt
+
+        one = writer.write("mark", marks(1))
+        with pytest.raises(KeyboardInterrupt):
+            writer.replace([one.path], {"run": [arrow_schema("run").empty_table()], "mark": broken()})
+        assert (events_on_disk(tmp_path), files(tmp_path)) == ([1], [name(0)])
+        assert list((tmp_path / "run/run_id=r").iterdir()) == []
+
+
+class TestDropping:
+    def test_parts_and_their_rows_are_gone(self, writer: PartWriter, tmp_path: Path) -> None:
+        one, two = (writer.write("mark", marks(event)) for event in range(2))
+        writer.drop([one.path])
+        assert (writer.parts("mark"), events_on_disk(tmp_path), files(tmp_path)) == ((two,), [1], [name(1)])
+        last = lines(tmp_path)[-1]
+        assert (last["op"], last["removed"], last["added"]) == ("replace", [one.path], [])
+
+    def test_parts_that_they_replaced_hold_again_and_are_not_merged(self, writer: PartWriter, tmp_path: Path) -> None:
+        one, two = (writer.write("mark", marks(event)) for event in range(2))
+        (merged,) = writer.merge("mark", [one.path, two.path])
+        writer.drop([merged.path], restored=[one, two])
+        assert writer.parts("mark") == (one, two)
+        assert writer.settled() == {one.path, two.path}
+        assert files(tmp_path) == [], "they are kept elsewhere"
+
+    def test_what_the_manifest_cannot_be_told_of_holds(
+        self, writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one = writer.write("mark", marks(1))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", failing())
+            with pytest.raises(OSError, match="No space"):
+                writer.drop([one.path])
+        assert (writer.parts("mark"), events_on_disk(tmp_path)) == ((one,), [1])
+
+
+class TestFilesKeptElsewhere:
+    def test_their_parts_hold_and_are_never_merged(self, writer: PartWriter, tmp_path: Path) -> None:
+        entries = [writer.write("mark", marks(event)) for event in range(4)]
+        writer.release({entries[1].path})
+        assert files(tmp_path) == [name(0), name(2), name(3)]
+        assert writer.parts("mark") == tuple(entries)
+        assert writer.settled() == {entries[1].path}
+        writer.compact("mark")
+        assert [entry.rows for entry in writer.parts("mark")] == [1, 1, 2]
+        assert writer.parts("mark")[:2] == (entries[0], entries[1])
+
+    def test_those_of_other_tables_are_merged_as_ever(self, writer: PartWriter) -> None:
+        entry = writer.write("run", arrow_schema("run").empty_table())
+        writer.write("mark", marks(1))
+        writer.release({entry.path})
+        assert writer.settled() == {entry.path}
+
+
+class TestFilesThatStay:
+    def test_are_removed_with_the_next_line(
+        self, writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, two = (writer.write("mark", marks(event)) for event in range(2))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "unlink", failing(100, code=errno.EBUSY))
+            writer.drop([one.path])
+            writer.sweep()
+            assert files(tmp_path) == [name(0), name(1)]
+        writer.write("run", arrow_schema("run").empty_table())
+        assert files(tmp_path) == [name(1)]
+        assert writer.parts("mark") == (two,)
+
+    def test_or_when_they_are_swept_and_then_no_more(self, writer: PartWriter, tmp_path: Path) -> None:
+        one = writer.write("mark", marks(1))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(os, "unlink", failing(100))
+            writer.drop([one.path])
+        writer.sweep()
+        assert files(tmp_path) == []
+        (tmp_path / one.path).touch()
+        writer.sweep()
+        assert files(tmp_path) == [name(0)], "it is another's by now"
+
+    def test_one_that_is_gone_does_not_keep_the_others(self, writer: PartWriter, tmp_path: Path) -> None:
+        entries = [writer.write("mark", marks(event)) for event in range(3)]
+        (tmp_path / entries[0].path).unlink()
+        writer.drop([entry.path for entry in entries])
+        assert files(tmp_path) == []
+
+    def test_nor_does_one_that_cannot_be_removed(
+        self, writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entries = [writer.write("mark", marks(event)) for event in range(3)]
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "unlink", failing(instead_of=os.unlink))
+            writer.drop([entry.path for entry in entries])
+        assert files(tmp_path) == [name(0)]
+
+
+class TestALineThatReadersMaySee:
+    """It could not be brought to disk, nor taken back: the parts that it names must stay until another is there."""
+
+    @pytest.fixture
+    def stuck(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+        append = ManifestFile.append
+        is_stuck = [True]
+
+        def stuck_append(self: ManifestFile, line: str) -> None:
+            if is_stuck[0]:
+                self.has_leftover = True
+                raise OSError(errno.EIO, "Input/output error")
+            append(self, line)
+
+        monkeypatch.setattr(ManifestFile, "append", stuck_append)
+        return lambda: is_stuck.__setitem__(0, False)
+
+    def test_its_parts_stay_until_the_next_line(
+        self, writer: PartWriter, tmp_path: Path, stuck: Callable[[], None]
+    ) -> None:
+        for write in (
+            lambda: writer.write("mark", marks(1)),
+            lambda: writer.replace([], {"mark": [marks(2)]}),
+        ):
+            with pytest.raises(OSError, match="Input/output"):
+                write()
+        writer.sweep()
+        assert files(tmp_path) == [name(0), name(1)]
+        assert writer.parts("mark") == ()
+        stuck()
+        entry = writer.write("mark", marks(3))
+        assert (files(tmp_path), entry.path) == ([name(2)], path(2))
+        assert events_on_disk(tmp_path) == [3]

@@ -1,0 +1,243 @@
+"""Compaction: small parts become few large ones, and every row stays, in its place."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.durability.files_on_disk import failing
+from tests.durability.parts_on_disk import events_on_disk, files, marks
+from tfdbg_arrow.errors import BrokenPartError
+from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.schema.logdir_layout import manifest_path, part_path
+from tfdbg_arrow.writer.sink import parts as parts_module
+from tfdbg_arrow.writer.sink.parts import MERGE_PARTS, TARGET_BYTES, TARGET_ROWS, PartWriter
+from tfdbg_arrow.writer.sink.row_groups import RowGroups
+
+
+def made(logdir: Path, *, merge_parts: int = 2, target_rows: int = 1_000, target_bytes: int = 10**9) -> PartWriter:
+    writer = PartWriter(logdir, "r", merge_parts=merge_parts, target_rows=target_rows, target_bytes=target_bytes)
+    writer.start()
+    return writer
+
+
+def path(number: int) -> str:
+    return part_path("mark", run_id="r", number=number)
+
+
+def rows(writer: PartWriter) -> list[int]:
+    """Returns how many rows each part of mark has."""
+    return [entry.rows for entry in writer.parts("mark")]
+
+
+def num_lines(logdir: Path) -> int:
+    return len((logdir / manifest_path("r")).read_text().splitlines())
+
+
+class TestSmallParts:
+    def test_more_than_so_many_become_one_and_these_become_one(self, tmp_path: Path) -> None:
+        writer = made(tmp_path)
+        merged: list[tuple[bool, list[int]]] = []
+        for event in range(9):
+            writer.write("mark", marks(event))
+            merged.append((writer.merge_small("mark"), rows(writer)))
+        assert merged == [
+            (False, [1]),
+            (False, [1, 1]),
+            (True, [3]),
+            (False, [3, 1]),
+            (False, [3, 1, 1]),
+            (True, [3, 3]),
+            (False, [3, 3, 1]),
+            (False, [3, 3, 1, 1]),
+            (True, [9]),
+        ]
+        assert (events_on_disk(tmp_path), len(files(tmp_path))) == (list(range(9)), 1)
+        assert writer.settled() == frozenset()
+
+    def test_a_table_without_parts_has_none(self, tmp_path: Path) -> None:
+        assert made(tmp_path).merge_small("mark") is False
+
+    def test_large_ones_are_left_alone(self, tmp_path: Path) -> None:
+        writer = made(tmp_path, target_rows=10)
+        for event in range(6):
+            writer.write("mark", marks(event, event))
+            writer.merge_small("mark")
+        assert rows(writer) == [6, 6]
+        assert writer.settled() == {entry.path for entry in writer.parts("mark")}
+        for event in range(6, 9):
+            writer.write("mark", marks(event, event))
+        assert writer.merge_small("mark") is True
+        assert rows(writer) == [6, 6, 6]
+
+    def test_as_many_as_may_be_are_64_of_five_million_rows_or_128_mib(self, tmp_path: Path) -> None:
+        assert (MERGE_PARTS, TARGET_ROWS, TARGET_BYTES) == (64, 5_000_000, 128 * 2**20)
+        writer = PartWriter(tmp_path, "r")
+        writer.start()
+        for event in range(64):
+            writer.write("mark", marks(event))
+        assert writer.merge_small("mark") is False
+        writer.write("mark", marks(64))
+        assert writer.merge_small("mark") is True
+        assert rows(writer) == [65]
+
+
+class TestChosenParts:
+    def test_become_one_in_their_place(self, tmp_path: Path) -> None:
+        writer = made(tmp_path)
+        entries = [writer.write("mark", marks(event)) for event in range(4)]
+        (merged,) = writer.merge("mark", [entries[1].path, entries[2].path])
+        assert writer.parts("mark") == (entries[0], merged, entries[3])
+        assert (merged.rows, merged.min_event_index, merged.max_event_index) == (2, 1, 2)
+        assert num_lines(tmp_path) == 5
+        last = json.loads((tmp_path / manifest_path("r")).read_text().splitlines()[-1])
+        assert last["removed"] == [entries[1].path, entries[2].path]
+
+    def test_may_be_merged_again_unless_they_are_large(self, tmp_path: Path) -> None:
+        writer = made(tmp_path, target_rows=8)
+        entries = [writer.write("mark", marks(event)) for event in range(4)]
+        (one,) = writer.merge("mark", [entry.path for entry in entries[:2]])
+        assert writer.settled() == frozenset()
+        (two,) = writer.merge("mark", [one.path, entries[2].path, entries[3].path])
+        assert writer.settled() == {two.path}
+
+    def test_count_as_one_small_part_from_then_on(self, tmp_path: Path) -> None:
+        writer = made(tmp_path)
+        entries = [writer.write("mark", marks(event)) for event in range(2)]
+        writer.merge("mark", [entry.path for entry in entries])
+        writer.write("mark", marks(2))
+        assert writer.merge_small("mark") is False
+        writer.write("mark", marks(3))
+        assert writer.merge_small("mark") is True
+        assert rows(writer) == [4]
+
+    def test_become_as_many_as_their_rows_take(self, tmp_path: Path) -> None:
+        writer = made(tmp_path, target_rows=3)
+        entries = [writer.write("mark", marks(2 * event, 2 * event + 1)) for event in range(4)]
+        found = writer.merge("mark", [entry.path for entry in entries])
+        assert [entry.rows for entry in found] == [3, 3, 2]
+        assert events_on_disk(tmp_path) == list(range(8))
+
+    def test_without_rows_become_one_without_rows(self, tmp_path: Path) -> None:
+        writer = made(tmp_path)
+        entries = [writer.write("mark", marks()) for _ in range(2)]
+        (merged,) = writer.merge("mark", [entry.path for entry in entries])
+        assert (merged.rows, files(tmp_path)) == (0, ["part-000002.parquet"])
+
+
+class TestAll:
+    def test_become_one_and_none_without_rows_stays(self, tmp_path: Path) -> None:
+        writer = made(tmp_path)
+        for events in ((), (0, 1), (2,), (), (3,)):
+            writer.write("mark", marks(*events))
+        writer.compact("mark")
+        assert (rows(writer), events_on_disk(tmp_path), len(files(tmp_path))) == ([4], [0, 1, 2, 3], 1)
+        assert writer.settled() == {writer.parts("mark")[0].path}
+
+    def test_that_are_one_stay_that_one(self, tmp_path: Path) -> None:
+        writer = made(tmp_path)
+        entry = writer.write("mark", marks(0))
+        writer.compact("mark")
+        assert (writer.parts("mark"), num_lines(tmp_path)) == ((entry,), 1)
+        writer.write("mark", marks())
+        writer.compact("mark")
+        assert (writer.parts("mark"), num_lines(tmp_path)) == ((entry,), 3), "the empty one goes"
+
+    def test_that_are_empty_are_merged_into_one(self, tmp_path: Path) -> None:
+        writer = made(tmp_path)
+        for _ in range(2):
+            writer.write("mark", marks())
+        writer.compact("mark")
+        assert (rows(writer), files(tmp_path)) == ([0], ["part-000002.parquet"])
+
+    def test_are_merged_on_both_sides_of_a_large_one(self, tmp_path: Path) -> None:
+        writer = made(tmp_path, target_rows=10)
+        for events in ((0,), (1, 2), (3, 4, 5, 6, 7), (8,), (9,)):
+            writer.write("mark", marks(*events))
+        writer.compact("mark")
+        assert (rows(writer), len(files(tmp_path))) == ([3, 5, 2], 3)
+        assert [entry.min_event_index for entry in writer.parts("mark")] == [0, 3, 8]
+
+    def test_whose_bytes_are_large_are_left_alone(self, tmp_path: Path) -> None:
+        size = made(tmp_path / "first").write("mark", marks(0)).bytes
+        for target, expected in ((2 * size, [1, 1]), (2 * size + 2, [2])):
+            writer = made(tmp_path / str(target), target_bytes=target)
+            for event in range(2):
+                writer.write("mark", marks(event))
+            writer.compact("mark")
+            assert rows(writer) == expected
+
+    def test_are_closed_at_their_bytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tfdbg_arrow.writer.sink.row_groups.ROW_GROUP_ROWS", 1)
+        writer = made(tmp_path)
+        for event in range(3):
+            writer.write("mark", marks(event))
+        writer._target_bytes = 5
+        paths = [entry.path for entry in writer.parts("mark")]
+        assert [entry.rows for entry in writer.merge("mark", paths)] == [1, 1, 1]
+        assert events_on_disk(tmp_path) == [0, 1, 2]
+
+    def test_of_other_tables_stay(self, tmp_path: Path) -> None:
+        writer = made(tmp_path)
+        for table in ("mark", "run"):
+            for _ in range(2):
+                writer.write(table, arrow_schema(table).empty_table())
+        writer.compact("mark")
+        assert writer.tables == ("mark", "run")
+        assert (len(writer.parts("mark")), len(writer.parts("run"))) == (1, 2)
+
+
+class TestFailures:
+    @pytest.mark.parametrize("after", range(5))
+    def test_a_merge_of_many_that_fails_leaves_all_as_it_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+    ) -> None:
+        """Two parts and a line are five times brought to disk."""
+        writer = made(tmp_path, target_rows=4)
+        for event in range(6):
+            writer.write("mark", marks(event))
+        before, parts = files(tmp_path), writer.parts("mark")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", failing(after=after, instead_of=os.fsync))
+            with pytest.raises(OSError, match="No space"):
+                writer.compact("mark")
+        assert (files(tmp_path), writer.parts("mark")) == (before, parts)
+        assert list((tmp_path / "spool").iterdir()) == []
+        writer.compact("mark")
+        assert (events_on_disk(tmp_path), rows(writer)) == ([0, 1, 2, 3, 4, 5], [4, 2])
+
+    def test_rows_that_are_missing_are_found_and_the_parts_stay(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Forgetful(RowGroups):
+            def part(self, max_rows: int) -> Iterator[pa.Table]:
+                pieces = list(super().part(max_rows))
+                yield from pieces[:-1]
+
+        writer = made(tmp_path)
+        for event in range(3):
+            writer.write("mark", marks(event))
+        before = files(tmp_path)
+        with monkeypatch.context() as patched:
+            patched.setattr(parts_module, "RowGroups", Forgetful)
+            with pytest.raises(OSError, match="merging") as error:
+                writer.compact("mark")
+        assert str(error.value) == "merging parts of mark gave 0 rows, expected 3; the parts stay"
+        assert (files(tmp_path), events_on_disk(tmp_path)) == (before, [0, 1, 2])
+
+    def test_a_changed_part_is_told_of_and_its_neighbours_stay(self, tmp_path: Path) -> None:
+        writer = made(tmp_path)
+        entries = [writer.write("mark", marks(event)) for event in range(3)]
+        content = bytearray((tmp_path / entries[2].path).read_bytes())
+        content[50] ^= 1
+        (tmp_path / entries[2].path).write_bytes(content)
+        before = files(tmp_path)
+        for merge in (writer.compact, writer.merge_small):
+            with pytest.raises(BrokenPartError, match=r"part-000002\.parquet has the SHA-256"):
+                merge("mark")
+        assert (files(tmp_path), writer.parts("mark")) == (before, tuple(entries))

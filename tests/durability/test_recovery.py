@@ -1,0 +1,300 @@
+"""What a dead process left beyond its parts: all of it, once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.durability.dead_process import RUN_ID, RUN_ROW, STAT_REASON, DeadProcess, rows, stats
+from tfdbg_arrow.errors import BrokenPartError
+from tfdbg_arrow.schema.manifest import SpoolProgress
+from tfdbg_arrow.spool import recovery
+from tfdbg_arrow.spool.metadata_table import metadata_table
+from tfdbg_arrow.spool.records import Kind
+
+EVENTS_RECOVERED = ("recovered", "events", STAT_REASON)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> DeadProcess:
+    return DeadProcess(tmp_path / "logdir")
+
+
+def progress(events: int = 0, **by_table: int) -> SpoolProgress:
+    return SpoolProgress(by_table=by_table, events=events, is_recovered=False)
+
+
+def two_calls(process: DeadProcess) -> None:
+    """Events 0 to 7: two calls with a tensor each, with elements, and the ends; one has more inputs than a record."""
+    device = process.spool.intern_string("/device:CPU:0")
+    process.call(0, inputs=[5, 6])
+    process.tensor(100, value=b"\1\0\0\0", device=device)
+    process.end(0)
+    process.mark(3)
+    process.call(1, inputs=list(range(20)))
+    process.tensor(101, value=b"\2\0\0\0", device=device, bad=True)
+    process.end(1)
+    process.mark(7)
+
+
+class TestAllThatIsThere:
+    def test_events_values_rows_and_what_they_refer_to(self, process: DeadProcess) -> None:
+        two_calls(process)
+        process.die()
+        num_events, tables = process.recovered()
+        assert num_events == 4
+        assert list(tables) == [
+            *("execution", "execution_input", "tensor_health", "mark", "device", "tensor_value", "capture_stat")
+        ]
+        assert rows(tables["execution"], "run_id", "event_index", "execution_index", "op_type", "graph_id") == [
+            (RUN_ID, 0, 0, "__inference_f_0", 0),
+            (RUN_ID, 3, 1, "__inference_f_0", 0),
+        ]
+        assert rows(tables["execution_input"], "execution_index", "input_index", "tensor_id") == [
+            *((0, 0, 5), (0, 1, 6)),
+            *((1, i, i) for i in range(20)),
+        ]
+        assert rows(tables["tensor_health"], "event_index", "execution_index", "op_name", "op_type", "graph_id") == [
+            (1, 0, "op", "MatMul", 0),
+            (5, 1, "op", "MatMul", 0),
+        ]
+        assert rows(tables["tensor_health"], "step_id", "device_id", "has_inf_or_nan") == [
+            (100, process.spool.intern_string("/device:CPU:0"), False),
+            (101, process.spool.intern_string("/device:CPU:0"), True),
+        ]
+        assert rows(tables["mark"], "run_id", "event_index", "label", "value") == [
+            (RUN_ID, 3, "step", "3"),
+            (RUN_ID, 7, "step", "7"),
+        ]
+        assert rows(tables["device"], "device_id", "device_name") == [
+            (process.spool.intern_string("/device:CPU:0"), "/device:CPU:0")
+        ]
+        assert rows(tables["tensor_value"], "event_index", "value") == [(1, b"\1\0\0\0"), (5, b"\2\0\0\0")]
+        assert stats(tables) == [(*EVENTS_RECOVERED, 4)]
+        assert rows(tables["capture_stat"], "run_id", "event_index", "wall_time_ns") == [(RUN_ID, 7, 6_007)]
+
+    def test_nothing_but_that_it_is_nothing(self, process: DeadProcess) -> None:
+        os.utime(process.paths.journal, ns=(1, 123_000))
+        process.die()
+        num_events, tables = process.recovered()
+        assert (num_events, list(tables)) == (0, ["capture_stat"])
+        assert rows(tables["capture_stat"], "event_index", "wall_time_ns", "num_events") == [(0, 123_000, 0)]
+
+    def test_the_latest_time_is_that_of_the_note(self, process: DeadProcess) -> None:
+        process.record(Kind.EXECUTION_END, wall_time_ns=0)
+        process.die()
+        assert rows(process.recovered()[1]["capture_stat"], "event_index", "wall_time_ns") == [(1, 0)]
+        later = DeadProcess(process.logdir, run_id="later")
+        for time_ns in (7_000, 9_000, 8_000):
+            later.record(Kind.EXECUTION_END, wall_time_ns=time_ns)
+        later.die()
+        assert rows(later.recovered()[1]["capture_stat"], "event_index", "wall_time_ns") == [(3, 9_000)]
+
+    def test_of_many_records_too(self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tfdbg_arrow.spool.spool_file.CHUNK_RECORDS", 2)
+        two_calls(process)
+        process.die()
+        num_events, tables = process.recovered()
+        assert num_events == 4
+        assert rows(tables["execution_input"], "execution_index", "tensor_id")[2:] == [(1, i) for i in range(20)]
+        assert rows(tables["tensor_health"], "event_index", "execution_index") == [(1, 0), (5, 1)]
+        assert rows(tables["tensor_value"], "event_index", "value") == [(1, b"\1\0\0\0"), (5, b"\2\0\0\0")]
+        assert rows(tables["capture_stat"], "event_index", "wall_time_ns", "num_events") == [(7, 6_007, 4)]
+        assert len(tables["device"]) == 1
+
+    def test_a_call_whose_last_inputs_were_not_written_any_more(self, process: DeadProcess) -> None:
+        process.call(0, inputs=list(range(19)), num_inputs=60)
+        process.die()
+        num_events, tables = process.recovered()
+        assert num_events == 1
+        assert rows(tables["execution"], "execution_index", "num_inputs") == [(0, 60)]
+        assert rows(tables["execution_input"], "tensor_id") == [(i,) for i in range(19)]
+
+    def test_a_tensor_of_a_call_that_began_before_what_is_left(self, process: DeadProcess) -> None:
+        process.call(0)
+        process.files.rows.append("tail", 0, {"calls": [[9, 0, 9, 0]]})
+        process.files.rows.append("tail", 1, {"calls": [[0, 0, 1, 0]]})
+        process.files.rows.append("tail", 2, {"calls": []})
+        process.spool.drain(1)
+        process.spool.release(1, 0)
+        process.tensor(100)
+        process.die()
+        num_events, tables = process.recovered()
+        assert num_events == 1
+        assert rows(tables["tensor_health"], "event_index", "execution_index") == [(1, 0)]
+
+    def test_records_without_an_event_are_no_batch(self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tfdbg_arrow.spool.spool_file.CHUNK_RECORDS", 1)
+        process.call(0, inputs=list(range(40)))
+        process.die()
+        assert len(process.recovered()[1]["execution_input"]) == 40
+
+
+class TestWhatIsInParts:
+    def test_is_left_out_table_by_table(self, process: DeadProcess) -> None:
+        two_calls(process)
+        process.die()
+        num_events, tables = process.recovered(
+            progress=progress(execution=1, execution_input=7, tensor_health=2, tensor_value=0)
+        )
+        assert num_events == 2
+        assert rows(tables["execution"], "event_index") == [(3,)]
+        assert "execution_input" not in tables
+        assert rows(tables["tensor_health"], "event_index") == [(5,)]
+        assert rows(tables["tensor_value"], "event_index") == [(1,), (5,)]
+
+    def test_is_left_out_of_all_tables_of_events(self, process: DeadProcess) -> None:
+        two_calls(process)
+        process.die()
+        num_events, tables = process.recovered(progress=progress(events=3, tensor_value=6))
+        assert num_events == 2
+        assert rows(tables["execution"], "event_index") == [(3,)]
+        assert rows(tables["execution_input"], "execution_index") == [(1,)] * 20
+        assert rows(tables["tensor_health"], "event_index") == [(5,)]
+        assert "tensor_value" not in tables
+
+    def test_is_left_out_of_elements_by_either(self, process: DeadProcess) -> None:
+        two_calls(process)
+        process.die()
+        for left in (progress(events=2), progress(tensor_value=2), progress(events=2, tensor_value=1)):
+            assert rows(process.recovered(progress=left)[1]["tensor_value"], "event_index") == [(5,)]
+        with_more = process.recovered(progress=progress(events=6))[1]
+        assert list(with_more) == ["mark", "device", "capture_stat"]
+
+    def test_is_left_out_of_rows_by_their_offset(self, process: DeadProcess) -> None:
+        process.mark(0)
+        second = process.mark(1)
+        process.row("graph", graph_id=0, graph_name="f", wall_time_ns=1)
+        process.die()
+        _, tables = process.recovered(progress=progress(mark=second))
+        assert rows(tables["mark"], "event_index") == [(1,)]
+        assert len(tables["graph"]) == 1
+        _, tables = process.recovered(progress=progress(mark=second + 1))
+        assert "mark" not in tables
+
+    def test_is_left_out_of_columns_by_their_offset(self, process: DeadProcess) -> None:
+        columns = {"event_index": [4, 5], "wall_time_ns": [1, 1], "label": ["step"] * 2, "value": ["4", "5"]}
+        process.files.rows.append("columns", "mark", columns)
+        process.files.rows.append("columns", "execution", columns)
+        for broken in ({}, {"event_index": 1}, {"event_index": [1], "value": []}):
+            process.files.rows.append("columns", "mark", broken)
+        process.die()
+        assert rows(process.recovered()[1]["mark"], "event_index", "value") == [(4, "4"), (5, "5")]
+        assert "mark" not in process.recovered(progress=progress(mark=1))[1]
+
+    def test_is_left_out_of_rows_before_where_the_spool_says_they_begin(self, process: DeadProcess) -> None:
+        process.mark(0)
+        second = process.mark(1)
+        process.spool.release(0, second)
+        process.die()
+        assert rows(process.recovered()[1]["mark"], "event_index") == [(1,)]
+
+    def test_is_the_name_of_a_device(self, process: DeadProcess) -> None:
+        one, two, three = (process.spool.intern_string(f"/device:CPU:{i}") for i in range(3))
+        process.parts.write("device", device_rows({one: "/device:CPU:0"}))
+        process.parts.write("device", device_rows({}))
+        process.row("device", device_id=two, device_name="given")
+        process.row("device", device_id=99, device_name="no event's")
+        for step, device in enumerate((three, two, one, three)):
+            process.tensor(step, device=device)
+        process.die()
+        assert rows(process.recovered()[1]["device"], "device_id", "device_name") == [
+            (two, "given"),
+            (99, "no event's"),
+            (three, "/device:CPU:2"),
+        ]
+
+    def test_is_the_end_of_the_run(self, process: DeadProcess) -> None:
+        sealed = recovery.SealedRows(process.logdir, {})
+        assert sealed.has_ended() is False
+        for is_clean_end, expected in ((False, False), (True, True)):
+            row = metadata_table("run", [{**RUN_ROW, "is_clean_end": is_clean_end}], run_id=RUN_ID)
+            process.parts.write("run", row)
+            assert recovery.SealedRows(process.logdir, {"run": process.parts.parts("run")}).has_ended() is expected
+
+    def test_must_be_readable(self, process: DeadProcess) -> None:
+        entry = process.parts.write("device", device_rows({1: "x"}))
+        path = process.logdir / entry.path
+        path.write_bytes(b"PAR1")
+        process.tensor(0, device=process.spool.intern_string("/device:CPU:0"))
+        process.die()
+        with pytest.raises(BrokenPartError) as error:
+            process.recovered()
+        assert str(error.value).startswith(f"{path} cannot be read as Parquet (")
+        assert str(error.value).endswith("); restore that file.")
+        path.unlink()
+        with pytest.raises(BrokenPartError, match="cannot be read as Parquet"):
+            process.recovered()
+
+
+def device_rows(names: dict[int, str]) -> pa.Table:
+    found = [{"device_id": number, "device_name": name} for number, name in names.items()]
+    return metadata_table("device", found, run_id=RUN_ID)
+
+
+class TestBuffers:
+    """Of a circular buffer or a black box, what it would have kept."""
+
+    @pytest.mark.parametrize(
+        ("size", "expected"),
+        [(2, [3, 4]), (1, [4]), (0, [0, 1, 2, 3, 4]), (-1, [0, 1, 2, 3, 4]), (2**24, [0, 1, 2, 3, 4])],
+    )
+    def test_a_circular_buffer_holds_the_last_calls(self, tmp_path: Path, size: int, expected: list[int]) -> None:
+        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=size)
+        for number in range(5):
+            process.call(number)
+        process.die()
+        num_events, tables = process.recovered()
+        assert num_events == len(expected)
+        assert rows(tables["execution"], "execution_index") == [(number,) for number in expected]
+
+    def test_a_buffer_larger_than_any_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(recovery, "_MAX_CIRCULAR_BUFFER", 1)
+        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=2)
+        for number in range(3):
+            process.call(number)
+        process.die()
+        assert process.recovered()[0] == 3
+
+    def test_what_a_snapshot_holds_is_not_in_it(self, tmp_path: Path) -> None:
+        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=10)
+        for number in range(5):
+            process.call(number)
+        process.die()
+        for left in (progress(events=3), progress(execution=3), progress(events=1, execution=2, tensor_health=3)):
+            assert rows(process.recovered(progress=left)[1]["execution"], "execution_index") == [(3,), (4,)]
+        num_events, tables = process.recovered(progress=progress(events=5))
+        assert (num_events, list(tables)) == (0, ["capture_stat"])
+
+    def test_a_black_box_gives_out_what_surrounds_a_bad_value(self, tmp_path: Path) -> None:
+        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=2, dump_after=1)
+        for number in range(9):
+            process.tensor(number, bad=number == 4)
+        process.die()
+        num_events, tables = process.recovered()
+        assert num_events == 3
+        assert rows(tables["tensor_health"], "event_index") == [(3,), (4,), (5,)]
+
+    def test_a_black_box_without_a_bad_value_gives_out_nothing(self, tmp_path: Path) -> None:
+        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=2, dump_after=0)
+        process.tensor(0)
+        process.die()
+        assert process.recovered()[0] == 0
+        other = DeadProcess(process.logdir, circular_buffer_size=2, dump_after=-1, run_id="other")
+        other.tensor(0)
+        other.die()
+        assert other.recovered()[0] == 1
+
+    def test_elements_that_the_process_had_read_are_lost_without_a_word(self, tmp_path: Path) -> None:
+        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=10)
+        for step in range(3):
+            process.tensor(step, value=bytes([step] * 4))
+        process.spool.release_values(4)
+        process.die()
+        num_events, tables = process.recovered()
+        assert num_events == 3
+        assert rows(tables["tensor_value"], "event_index") == [(1,), (2,)]
+        assert stats(tables) == [(*EVENTS_RECOVERED, 3)]

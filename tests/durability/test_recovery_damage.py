@@ -1,0 +1,228 @@
+"""What is torn, changed, missing or a stranger's in a dead process's spool: fewer rows and a note, or one error."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.durability.dead_process import NO_PROGRESS, RUN_ID, STAT_REASON, DeadProcess, rows, stats
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.spool import recovery
+from tfdbg_arrow.spool.call_join import CallJoin
+from tfdbg_arrow.spool.records import Flag, Kind
+from tfdbg_arrow.spool.recovery import _ValueFile
+from tfdbg_arrow.spool.spool_file import HEADER_SIZE
+
+EVENTS_RECOVERED = ("recovered", "events", STAT_REASON)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> DeadProcess:
+    return DeadProcess(tmp_path / "logdir")
+
+
+class TestDamage:
+    def test_torn_names_and_rows_are_told_of_once(self, process: DeadProcess) -> None:
+        process.mark(0)
+        process.tensor(0)
+        process.die()
+        for path in (process.paths.journal, process.paths.rows):
+            with open(path, "ab") as file:
+                file.write(b"\xf0TJ1 torn at its end")
+        num_events, tables = process.recovered()
+        assert num_events == 1
+        assert stats(tables) == [
+            ("failed", f"spool/{RUN_ID}.journal", "names were torn or changed in 1 places", None),
+            ("failed", f"spool/{RUN_ID}.rows", "rows were torn or changed in 1 places", None),
+            (*EVENTS_RECOVERED, 1),
+        ]
+
+    def test_rows_that_are_none_of_a_table_are_left_out_and_counted(self, process: DeadProcess) -> None:
+        append = process.files.rows.append
+        append("rows", "execution", [{"event_index": 1}])
+        append("rows", "nonsense", [{"event_index": 1}])
+        append("rows", "mark", "nonsense")
+        append("rows", "mark", ["nonsense", {"nonsense": 1}, {"event_index": "x"}])
+        append("nonsense")
+        append("tail", 0, "nonsense")
+        process.mark(1)
+        process.die()
+        _, tables = process.recovered()
+        assert list(tables) == ["mark", "capture_stat"]
+        assert rows(tables["mark"], "event_index") == [(1,)]
+        found = [(stat, subject, num_events) for stat, subject, _, num_events in stats(tables)]
+        assert found == [
+            ("failed", "table mark", 1),
+            ("failed", "table mark", 1),
+            ("recovered", "events", 0),
+        ]
+
+    def test_a_table_of_which_no_row_is_one_is_none(self, process: DeadProcess) -> None:
+        process.row("mark", nonsense=1)
+        process.die()
+        assert list(process.recovered()[1]) == ["capture_stat"]
+
+    def test_more_rows_than_any_recording_leaves_are_told_of(
+        self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(recovery, "_MAX_ROWS", 2)
+        for event in range(5):
+            process.mark(event)
+        process.die()
+        _, tables = process.recovered()
+        assert rows(tables["mark"], "event_index") == [(0,), (1,), (2,)]
+        assert stats(tables) == [
+            ("failed", f"spool/{RUN_ID}.rows", "more than 2 rows wait there: the others were left out", None),
+            (*EVENTS_RECOVERED, 0),
+        ]
+
+    def test_a_spool_without_rows_has_none(self, process: DeadProcess) -> None:
+        process.tensor(0)
+        process.die()
+        process.paths.rows.unlink()
+        num_events, tables = process.recovered()
+        assert (num_events, list(tables)) == (1, ["tensor_health", "capture_stat"])
+
+    def test_a_device_that_nobody_knows_is_none(self, process: DeadProcess) -> None:
+        last = process.spool.intern_string("/device:CPU:0")
+        for device in (last + 1, -1, 2**31 - 1, last):
+            process.tensor(0, device=device)
+        process.die()
+        _, tables = process.recovered()
+        assert rows(tables["tensor_health"], "device_id") == [(None,), (None,), (None,), (last,)]
+        assert rows(tables["device"], "device_id") == [(last,)]
+
+    def test_events_that_cannot_be_made_rows_of_are_told_of(
+        self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        process.tensor(0)
+        process.die()
+
+        def refused(*args: object, **kwargs: object) -> None:
+            raise ValueError("this cannot be")
+
+        monkeypatch.setattr(recovery.Converter, "tables", refused)
+        num_events, tables = process.recovered()
+        assert (num_events, list(tables)) == (0, ["capture_stat"])
+        assert stats(tables) == [("failed", "convert", "ValueError: this cannot be", None), (*EVENTS_RECOVERED, 0)]
+
+    @pytest.mark.parametrize("name", ["rows", "journal"])
+    def test_a_file_that_cannot_be_read_is_named(self, process: DeadProcess, name: str) -> None:
+        process.die()
+        path: Path = getattr(process.paths, name)
+        path.unlink()
+        path.mkdir()
+        with pytest.raises(LogdirError) as error:
+            process.recovered()
+        assert str(error.value) == (
+            f"{process.paths.spool} cannot be recovered: {path} cannot be read (Is a directory); check its permissions."
+        )
+
+    def test_so_is_an_error_that_names_none(self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+        process.die()
+
+        def refused(*args: object) -> None:
+            raise OSError("no reason")
+
+        monkeypatch.setattr(recovery, "read_committed", refused)
+        with pytest.raises(LogdirError) as error:
+            process.recovered()
+        assert str(error.value) == (
+            f"{process.paths.spool} cannot be recovered: a file of it cannot be read (no reason); "
+            "check its permissions."
+        )
+
+
+class TestElements:
+    def test_that_are_not_there_are_told_of(self, process: DeadProcess) -> None:
+        process.tensor(0, value=b"\1\0\0\0")
+        process.tensor(1, value=b"\2\0\0\0", value_offset=3)
+        process.tensor(2, value=b"\3\0\0\0", value_bytes=-1)
+        process.die()
+        _, tables = process.recovered()
+        assert rows(tables["tensor_value"], "event_index", "value") == [(0, b"\1\0\0\0"), (1, b"\0\2\0\0")]
+        os.truncate(process.paths.values, 6)
+        _, tables = process.recovered()
+        assert rows(tables["tensor_value"], "event_index") == [(0,)]
+        reason = "ValueError: the value spool has no 4 bytes at 3: it holds 0 to 6"
+        assert stats(tables) == [("failed", "tensor_value", reason, 1), (*EVENTS_RECOVERED, 3)]
+
+    def test_of_which_none_is_there_are_no_table(self, process: DeadProcess) -> None:
+        process.tensor(0, value=b"\1\0\0\0")
+        process.die()
+        sealed = recovery.SealedRows(process.logdir, {})
+        os.truncate(process.paths.values, 0)
+        found = recovery.recovered(process.paths, run_id=RUN_ID, progress=NO_PROGRESS, sealed=sealed)
+        assert list(found.tables["tensor_value"]) == []
+        process.paths.values.unlink()
+        found = recovery.recovered(process.paths, run_id=RUN_ID, progress=NO_PROGRESS, sealed=sealed)
+        assert list(found.tables["tensor_value"]) == []
+
+    def test_that_were_given_back_are_not_there(self, process: DeadProcess) -> None:
+        for step in range(3):
+            process.tensor(step, value=bytes([step] * 4))
+        process.spool.release_values(4)
+        process.die()
+        _, tables = process.recovered()
+        assert rows(tables["tensor_value"], "event_index") == [(1,), (2,)]
+        assert stats(tables)[0][2] == "ValueError: the value spool has no 4 bytes at 0: it holds 4 to 12"
+
+    @pytest.mark.parametrize(("offset", "size"), [(0, 3), (2, 1), (1, 2)])
+    def test_within_the_file_are_read(self, tmp_path: Path, offset: int, size: int) -> None:
+        (tmp_path / "values").write_bytes(b"abc")
+        with open(tmp_path / "values", "rb") as file:
+            assert _ValueFile(file.fileno(), start=0).read_value(offset, size) == b"abc"[offset : offset + size]
+
+    @pytest.mark.parametrize(("offset", "size"), [(0, 1), (1, 3), (3, 1), (1, -1)])
+    def test_beyond_what_it_holds_are_not(self, tmp_path: Path, offset: int, size: int) -> None:
+        (tmp_path / "values").write_bytes(b"abc")
+        with open(tmp_path / "values", "rb") as file, pytest.raises(ValueError, match="it holds 1 to 3"):
+            _ValueFile(file.fileno(), start=1).read_value(offset, size)
+
+    def test_nor_is_a_file_that_was_cut_meanwhile(self, tmp_path: Path) -> None:
+        path = tmp_path / "values"
+        path.write_bytes(b"abc")
+        with open(path, "rb") as file:
+            values = _ValueFile(file.fileno(), start=0)
+            values.release_values(2)
+            os.truncate(path, 1)
+            with pytest.raises(ValueError, match=r"^the value spool gave 0 of 2 bytes at 1$"):
+                values.read_value(1, 2)
+
+
+def test_looks_at_calls_are_bounded(process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's spool may hold calls whose join would take for ever."""
+    seen: list[int | None] = []
+    made = CallJoin.__init__
+
+    def noting(self: CallJoin, call_graph: object, *, max_looks: int | None = None) -> None:
+        seen.append(max_looks)
+        made(self, call_graph, max_looks=max_looks)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CallJoin, "__init__", noting)
+    process.die()
+    process.recovered()
+    assert seen == [20_000_000]
+
+
+def test_a_record_that_was_being_written_is_left_out(process: DeadProcess) -> None:
+    for step in range(3):
+        process.tensor(step)
+    process.die()
+    with open(process.paths.spool, "r+b") as file:
+        file.seek(HEADER_SIZE + 256)
+        file.write(struct.pack("<Q", 0))
+    num_events, tables = process.recovered()
+    assert num_events == 2
+    assert rows(tables["tensor_health"], "event_index", "step_id") == [(0, 0), (2, 2)]
+
+
+def test_a_tensor_of_many_dimensions_keeps_them(process: DeadProcess) -> None:
+    flags = Flag.COVERED | Flag.SHAPE
+    process.record(Kind.GRAPH_TENSOR, node=process.node, flags=flags, rank=7, size=1, payload=[1] * 6)
+    process.record(Kind.DIMS, payload=[9])
+    process.die()
+    assert rows(process.recovered()[1]["tensor_health"], "shape") == [([1, 1, 1, 1, 1, 1, 9],)]

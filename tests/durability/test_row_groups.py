@@ -1,0 +1,112 @@
+"""Row groups of parts, read and dealt out anew in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.durability.parts_on_disk import marks
+from tfdbg_arrow.errors import BrokenPartError
+from tfdbg_arrow.writer.sink import part_file, row_groups
+from tfdbg_arrow.writer.sink.part_file import seal_part
+from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_row_groups
+
+
+def tables(*sizes: int) -> list[pa.Table]:
+    """Returns tables of so many rows, whose event indexes go on."""
+    starts = [sum(sizes[:number]) for number in range(len(sizes))]
+    return [marks(*range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
+
+
+def dealt(groups: Iterator[pa.Table]) -> list[int]:
+    found = list(groups)
+    assert all(group["event_index"].num_chunks == 1 for group in found)
+    return [group.num_rows for group in found]
+
+
+class TestDealing:
+    @pytest.fixture(autouse=True)
+    def small_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(row_groups, "ROW_GROUP_ROWS", 4)
+
+    def test_rows_are_dealt_in_full_groups_and_in_order(self) -> None:
+        rows = RowGroups(iter(tables(3, 0, 2, 6, 1)))
+        assert rows.has_more is True
+        found = list(rows.part(100))
+        assert [group.num_rows for group in found] == [4, 4, 4]
+        assert pa.concat_tables(found)["event_index"].to_pylist() == list(range(12))
+        assert rows.has_more is False
+        assert dealt(rows.part(100)) == []
+
+    def test_a_part_ends_at_its_rows_and_the_next_goes_on(self) -> None:
+        rows = RowGroups(iter(tables(3, 3, 3, 3)))
+        assert (dealt(rows.part(6)), dealt(rows.part(5)), rows.has_more) == ([4, 2], [4, 1], True)
+        assert (dealt(rows.part(5)), rows.has_more) == ([1], False)
+
+    def test_without_rows_there_is_nothing_more(self) -> None:
+        assert RowGroups(iter([])).has_more is False
+        assert RowGroups(iter(tables(0, 0))).has_more is False
+
+    @pytest.mark.parametrize(
+        ("num_bytes", "read", "expected"),
+        [(1, 1, [1, 1, 1, 1, 1]), (2 * marks(0).nbytes, 2, [2, 2, 1]), (10**6, 4, [4, 1])],
+    )
+    def test_large_rows_are_dealt_sooner_and_no_more_are_held(
+        self, monkeypatch: pytest.MonkeyPatch, num_bytes: int, read: int, expected: list[int]
+    ) -> None:
+        monkeypatch.setattr(row_groups, "_ROW_GROUP_BYTES", num_bytes)
+        waiting = tables(1, 1, 1, 1, 1)
+        taken: list[pa.Table] = []
+
+        def reading() -> Iterator[pa.Table]:
+            for table in waiting:
+                taken.append(table)
+                yield table
+
+        rows = RowGroups(reading())
+        assert len(taken) == read
+        assert dealt(rows.part(100)) == expected
+
+    def test_no_more_is_read_than_a_group_takes(self) -> None:
+        waiting = iter(tables(4, 4, 4))
+        rows = RowGroups(waiting)
+        assert next(rows.part(100))["event_index"].to_pylist() == [0, 1, 2, 3]
+        assert next(waiting)["event_index"].to_pylist() == [8, 9, 10, 11]
+
+    def test_behind_its_end_the_source_is_not_asked_again(self) -> None:
+        asked: list[None] = []
+
+        class Once(Iterator[pa.Table]):
+            def __next__(self) -> pa.Table:
+                asked.append(None)
+                if len(asked) == 1:
+                    return marks(1)
+                raise StopIteration
+
+        rows = RowGroups(Once())
+        assert dealt(rows.part(100)) == [1]
+        assert len(asked) == 2
+
+
+class TestReading:
+    def test_each_row_group_of_each_part_in_order(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(part_file, "ROW_GROUP_ROWS", 2)
+        entries = [
+            seal_part(tmp_path, "mark", [table], run_id="r", number=number)
+            for number, table in enumerate(tables(3, 0, 2))
+        ]
+        found = [group["event_index"].to_pylist() for group in read_row_groups(tmp_path, entries)]
+        assert found == [[0, 1], [2], [], [3, 4]]
+
+    def test_a_part_that_changed_is_not_read(self, tmp_path: Path) -> None:
+        entry = seal_part(tmp_path, "mark", [marks(1)], run_id="r", number=0)
+        other = seal_part(tmp_path, "mark", [marks(2)], run_id="r", number=0)
+        with pytest.raises(BrokenPartError) as error:
+            list(read_row_groups(tmp_path, [entry]))
+        assert str(error.value) == (
+            f"{tmp_path / entry.path} has the SHA-256 {other.sha256}, expected {entry.sha256} as in the manifest: it "
+            "was changed since it was written; restore it."
+        )

@@ -1,0 +1,316 @@
+"""The journals of a recording: made, locked, let go of; and whose process is dead."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.durability.files_on_disk import failing, num_descriptors
+from tfdbg_arrow.schema.logdir_layout import SpoolPaths, spool_paths
+from tfdbg_arrow.spool import run_files
+from tfdbg_arrow.spool.journal import Journal, JournalReader
+from tfdbg_arrow.spool.run_files import RunFiles, held_if_dead, recording_facts
+
+RUN_ID = "20261120T163000.123456-myhost-4242"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> SpoolPaths:
+    return spool_paths(tmp_path / "logdir", run_id=RUN_ID)
+
+
+def is_dead(paths: SpoolPaths, *, to_change: bool = False, other_machines: bool = False) -> bool:
+    with held_if_dead(paths.journal, to_change=to_change, other_machines=other_machines) as found:
+        return found
+
+
+def left(paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch, *, machine: str = BOOT_ID) -> None:
+    """Leaves the journals of a dead process."""
+    with monkeypatch.context() as patched:
+        patched.setattr(run_files, "_machine", lambda: machine)
+        RunFiles(paths, run_id=RUN_ID).close()
+
+
+def silent_for(paths: SpoolPaths, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(paths.journal, (then, then))
+
+
+class TestOfARecording:
+    def test_the_head_of_its_journal_tells_of_it(self, paths: SpoolPaths) -> None:
+        facts = {"run_id": RUN_ID, "machine": BOOT_ID, "pid": os.getpid(), "has_lock": True}
+        files = RunFiles(paths, run_id=RUN_ID)
+        files.names.append("more", 1)
+        assert recording_facts(paths.journal) == {
+            **facts,
+            "host_name": socket.gethostname(),
+            "circular_buffer_size": -1,
+            "dump_after": None,
+        }
+        assert [entry.data[0] for entry in JournalReader(paths.journal).entries()] == ["recording", "more"]
+        files.close()
+        files.remove()
+        files = RunFiles(paths, run_id=RUN_ID, host_name="a host", circular_buffer_size=7, dump_after=3)
+        expected = {**facts, "host_name": "a host", "circular_buffer_size": 7, "dump_after": 3}
+        assert recording_facts(paths.journal) == expected
+        files.close()
+
+    def test_names_that_the_disk_refuses_are_kept_and_rows_are_not(
+        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = RunFiles(paths, run_id=RUN_ID)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", failing(100))
+            files.names.append("kept")
+            files.rows.append("lost")
+        for journal in (files.names, files.rows):
+            journal.write_kept()
+        assert (files.names.num_unwritten, files.rows.num_unwritten) == (0, 1)
+        assert files.rows.path == paths.rows
+        files.close()
+
+    def test_they_are_there_until_they_are_removed_and_then_closed(self, paths: SpoolPaths) -> None:
+        before = num_descriptors()
+        files = RunFiles(paths, run_id=RUN_ID)
+        assert (num_descriptors(), files.names.path, files.rows.path) == (before + 2, paths.journal, paths.rows)
+        files.remove()
+        assert num_descriptors() == before
+        assert list(paths.journal.parent.iterdir()) == []
+        files.remove()
+
+    def test_the_journal_that_says_that_there_is_a_run_is_removed_last(
+        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = RunFiles(paths, run_id=RUN_ID)
+        unlink, seen = Path.unlink, []
+
+        def noting(path: Path, *, missing_ok: bool = False) -> None:
+            seen.append((path, files.names.descriptor >= 0))
+            unlink(path, missing_ok=missing_ok)
+
+        monkeypatch.setattr(Path, "unlink", noting)
+        files.remove()
+        assert seen == [(paths.rows, True), (paths.journal, True)], "and locked until then"
+
+    def test_a_forks_child_lets_go_of_its_copy(self, paths: SpoolPaths) -> None:
+        before = num_descriptors()
+        files = RunFiles(paths, run_id=RUN_ID)
+        files.abandon()
+        assert num_descriptors() == before
+        assert files.names.append("x") is False
+        assert files.rows.append("x") is False
+
+    def test_a_run_that_exists_is_not_touched(self, paths: SpoolPaths) -> None:
+        RunFiles(paths, run_id=RUN_ID).close()
+        content = paths.journal.read_bytes()
+        with pytest.raises(FileExistsError):
+            RunFiles(paths, run_id=RUN_ID)
+        assert paths.journal.read_bytes() == content
+
+    def test_journals_that_cannot_be_made_leave_nothing(self, paths: SpoolPaths) -> None:
+        paths.rows.parent.mkdir(parents=True)
+        paths.rows.touch()
+        before = num_descriptors()
+        with pytest.raises(FileExistsError):
+            RunFiles(paths, run_id=RUN_ID)
+        assert num_descriptors() == before
+        assert list(paths.rows.parent.iterdir()) == [paths.rows]
+
+    def test_a_head_that_cannot_be_written_is_said(self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = num_descriptors()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", failing(100))
+            patched.setattr(Path, "unlink", failing(code=errno.EIO))
+            with pytest.raises(OSError, match="cannot be written") as error:
+                RunFiles(paths, run_id=RUN_ID)
+        assert str(error.value) == (f"{paths.journal} cannot be written: OSError: [Errno 28] No space left on device")
+        assert num_descriptors() == before
+
+    def test_it_waits_for_a_reader_who_holds_the_new_journal(
+        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever looks whether the process is dead holds the lock for a moment."""
+        held = threading.Event()
+        opened: list[int] = []
+        append = Journal.__init__
+
+        def opened_by_another(self: Journal, path: Path, **options: Any) -> None:
+            append(self, path, **options)
+            if not opened:
+                opened.append(os.open(path, os.O_RDONLY))
+                fcntl.flock(opened[0], fcntl.LOCK_SH)
+                threading.Timer(0.05, lambda: (held.set(), os.close(opened[0]))).start()
+
+        monkeypatch.setattr(Journal, "__init__", opened_by_another)
+        files = RunFiles(paths, run_id=RUN_ID)
+        assert held.is_set()
+        assert recording_facts(paths.journal)["has_lock"] is True
+        files.close()
+
+
+class TestWhoIsDead:
+    def test_nobody_lives_that_has_no_journal_and_nothing_is_to_be_recovered(self, paths: SpoolPaths) -> None:
+        assert is_dead(paths) is False
+        assert is_dead(paths, to_change=True, other_machines=True) is False
+
+    def test_a_process_lives_as_long_as_it_holds_its_journal(self, paths: SpoolPaths) -> None:
+        files = RunFiles(paths, run_id=RUN_ID)
+        for to_change in (False, True):
+            assert is_dead(paths, to_change=to_change) is False
+            assert is_dead(paths, to_change=to_change, other_machines=True) is False
+        files.close()
+        before = num_descriptors()
+        for to_change in (False, True):
+            assert is_dead(paths, to_change=to_change) is True
+        assert num_descriptors() == before
+
+    def test_a_live_process_is_not_waited_for(self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waits"))
+        files = RunFiles(paths, run_id=RUN_ID)
+        assert is_dead(paths, to_change=True) is False
+        files.close()
+
+    def test_any_number_reads_and_one_changes(self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(run_files, "_LOCK_PATIENCE_S", 0.0)
+        left(paths, monkeypatch)
+        with held_if_dead(paths.journal, to_change=False) as one:
+            assert (one, is_dead(paths), is_dead(paths, to_change=True)) == (True, True, False)
+        with held_if_dead(paths.journal, to_change=True) as one:
+            assert (one, is_dead(paths), is_dead(paths, to_change=True)) == (True, False, False)
+        assert is_dead(paths, to_change=True) is True
+
+    def test_whoever_changes_waits_half_a_minute_for_readers(
+        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        left(paths, monkeypatch)
+        now, waits = [0.0], []
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            now[0] += 10.0
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        with held_if_dead(paths.journal, to_change=False):
+            assert is_dead(paths, to_change=True) is False
+        assert waits == [0.02] * 3
+        waits.clear()
+
+        with held_if_dead(paths.journal, to_change=False) as is_read:
+            assert is_read
+            reader = held_if_dead(paths.journal, to_change=False)
+            reader.__enter__()
+        monkeypatch.setattr(time, "sleep", lambda seconds: reader.__exit__(None, None, None))
+        assert is_dead(paths, to_change=True) is True, "as soon as the last one is gone"
+
+    @pytest.mark.parametrize("to_change", [False, True])
+    def test_a_file_that_was_removed_or_replaced_meanwhile_is_nobodys(
+        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch, to_change: bool
+    ) -> None:
+        lock = fcntl.flock
+        for is_replaced in (False, True):
+            left(paths, monkeypatch)
+
+            def removed_first(descriptor: int, kind: int, is_replaced: bool = is_replaced) -> None:
+                paths.journal.rename(paths.journal.with_suffix(".old"))
+                if is_replaced:
+                    paths.journal.touch()
+                lock(descriptor, kind)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(fcntl, "flock", removed_first)
+                assert is_dead(paths, to_change=to_change) is False
+            paths.rows.unlink()
+        assert is_dead(paths, to_change=to_change, other_machines=True) is True
+
+    @pytest.mark.parametrize("to_change", [False, True])
+    @pytest.mark.parametrize("machine", ["another", ""])
+    def test_of_another_machine_a_process_is_dead_after_ten_silent_minutes(
+        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch, machine: str, to_change: bool
+    ) -> None:
+        left(paths, monkeypatch, machine=machine)
+        assert is_dead(paths, to_change=to_change) is False
+        assert is_dead(paths, to_change=to_change, other_machines=True) is True
+        silent_for(paths, 590)
+        assert is_dead(paths, to_change=to_change) is False
+        silent_for(paths, 610)
+        assert is_dead(paths, to_change=to_change) is True
+
+    def test_where_no_locks_are_a_process_is_dead_after_as_long(
+        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fcntl, "flock", failing(1_000, code=errno.EOPNOTSUPP))
+        files = RunFiles(paths, run_id=RUN_ID)
+        assert recording_facts(paths.journal)["has_lock"] is False
+        assert is_dead(paths, to_change=True) is False
+        silent_for(paths, 610)
+        assert is_dead(paths, to_change=True) is True
+        files.touch()
+        assert is_dead(paths) is False
+        files.close()
+
+    def test_a_lock_is_tried_without_waiting(self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+        left(paths, monkeypatch)
+        kinds: list[int] = []
+        monkeypatch.setattr(fcntl, "flock", lambda descriptor, kind: kinds.append(kind))
+        assert is_dead(paths, to_change=True)
+        assert is_dead(paths, to_change=False)
+        assert kinds == [fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH | fcntl.LOCK_NB]
+
+    def test_a_journal_that_cannot_be_opened_is_an_error(
+        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "open", failing(code=errno.EACCES))
+        with pytest.raises(PermissionError):
+            is_dead(paths)
+
+
+class TestFacts:
+    @pytest.mark.parametrize(
+        "head", [("other", {"has_lock": True}), ("recording", 1), ("recording", {}, 1), ("recording",)]
+    )
+    def test_of_another_head_there_are_none(self, tmp_path: Path, head: tuple[object, ...]) -> None:
+        journal = Journal(tmp_path / "a.journal")
+        assert recording_facts(journal.path) == {}
+        journal.append(*head)
+        journal.append("recording", {"has_lock": True})
+        assert recording_facts(journal.path) == {}
+        journal.close()
+
+    def test_a_string_is_no_head(self, tmp_path: Path) -> None:
+        journal = Journal(tmp_path / "a.journal")
+        journal.append_string(0, "x")
+        assert recording_facts(journal.path) == {}
+        journal.close()
+
+
+class TestTheMachine:
+    @pytest.fixture
+    def boot_id(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setattr(run_files, "_BOOT_ID", tmp_path / "boot_id")
+        return tmp_path / "boot_id"
+
+    def test_is_told_by_its_start(self, boot_id: Path) -> None:
+        boot_id.write_text("an-id\n")
+        assert run_files._machine() == "an-id"
+
+    def test_is_not_known_everywhere(self, boot_id: Path) -> None:
+        assert run_files._machine() == ""
+        boot_id.write_bytes(b"\xff")
+        assert run_files._machine() == ""
+
+
+def test_a_sign_of_life_that_the_disk_refuses_is_no_error(paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = RunFiles(paths, run_id=RUN_ID)
+    monkeypatch.setattr(os, "utime", failing())
+    files.touch()
+    files.close()

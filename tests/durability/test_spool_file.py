@@ -1,0 +1,200 @@
+"""The spool's file as a dead process left it: the header, and the records that were committed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.durability.dead_process import DeadProcess
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.spool import spool_file
+from tfdbg_arrow.spool.records import RECORD_DTYPE, Kind, Records
+from tfdbg_arrow.spool.spool_file import (
+    HEADER,
+    HEADER_SIZE,
+    MAX_CAPACITY,
+    ROWS_TAIL_WORD,
+    TAIL_WORD,
+    VALUES_TAIL_WORD,
+    SpoolHeader,
+    read_committed,
+    read_header,
+)
+
+ADVICE = "Use the version of tfdbg_arrow that recorded it, or remove it: the parts of the run can be read without it."
+
+
+def header(
+    magic: bytes = b"TFDBGSPL",
+    version: int = 2,
+    record_size: int = 256,
+    capacity: int = 4,
+    *,
+    tail: int = 0,
+    values_tail: int = 0,
+    rows_tail: int = 0,
+) -> bytes:
+    words = np.zeros(HEADER_SIZE // 8, "<u8")
+    words[TAIL_WORD], words[VALUES_TAIL_WORD], words[ROWS_TAIL_WORD] = tail, values_tail, rows_tail
+    packed = HEADER.pack(magic, version, record_size, capacity, 1)
+    return packed + words.tobytes()[len(packed) :]
+
+
+def spool(path: Path, records: Records, *, tail: int = 0, capacity: int | None = None) -> Path:
+    capacity = len(records) if capacity is None else capacity
+    path.write_bytes(header(capacity=capacity, tail=tail) + records.tobytes())
+    return path
+
+
+def ring(*kinds: int, first: int = 0) -> Records:
+    """Returns records of these kinds, committed as the event indexes from `first` on, in the slots of a ring."""
+    made = np.zeros(len(kinds), RECORD_DTYPE)
+    made["kind"], made["commit"] = kinds, np.arange(first + 1, first + 1 + len(kinds))
+    return np.roll(made, first % len(kinds))
+
+
+def committed(path: Path) -> list[int]:
+    """Returns the event indexes of what was committed."""
+    pieces = list(read_committed(path, read_header(path)))
+    assert all(len(piece) for piece in pieces)
+    return [int(commit) - 1 for piece in pieces for commit in piece["commit"]]
+
+
+class TestHeader:
+    def test_of_a_recording(self, tmp_path: Path) -> None:
+        process = DeadProcess(tmp_path, capacity=2048)
+        for step in range(4):
+            process.tensor(step, value=b"\1\0\0\0")
+        process.spool.drain(3)
+        process.spool.release(3, 70)
+        process.spool.release_values(8)
+        process.die()
+        found = read_header(process.paths.spool)
+        assert found == SpoolHeader(capacity=2048, tail=3, values_tail=8, rows_tail=70)
+
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            (b"", "it is no event spool of tfdbg_arrow"),
+            (header()[:-1], "it is no event spool of tfdbg_arrow"),
+            (header(magic=b"TFDBGSPM"), "it is no event spool of tfdbg_arrow"),
+            (
+                header(version=3) + bytes(1024),
+                "it is of version 3 with records of 256 bytes, expected version 2 and 256 bytes",
+            ),
+            (
+                header(record_size=512) + bytes(1024),
+                "it is of version 2 with records of 512 bytes, expected version 2 and 256 bytes",
+            ),
+            (header(capacity=0), "it has 4096 bytes and says that it holds 0 records"),
+            (header(capacity=3) + bytes(768), "it has 4864 bytes and says that it holds 3 records"),
+            (header() + bytes(1023), "it has 5119 bytes and says that it holds 4 records"),
+            (header() + bytes(1025), "it has 5121 bytes and says that it holds 4 records"),
+            (header(tail=2**62 + 1) + bytes(1024), f"its counters are {2**62 + 1}, 0 and 0"),
+            (header(values_tail=2**62 + 1) + bytes(1024), f"its counters are 0, {2**62 + 1} and 0"),
+            (header(rows_tail=2**62 + 1) + bytes(1024), f"its counters are 0, 0 and {2**62 + 1}"),
+        ],
+    )
+    def test_of_what_is_no_spool_is_refused(self, tmp_path: Path, content: bytes, expected: str) -> None:
+        path = tmp_path / "a.spool"
+        path.write_bytes(content)
+        with pytest.raises(LogdirError) as error:
+            read_header(path)
+        assert str(error.value) == f"{path} cannot be recovered: {expected}. {ADVICE}"
+
+    def test_may_hold_one_record_and_counters_up_to_a_bound(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.spool"
+        path.write_bytes(header(capacity=1, tail=2**62, values_tail=2**62, rows_tail=2**62) + bytes(256))
+        assert read_header(path) == SpoolHeader(capacity=1, tail=2**62, values_tail=2**62, rows_tail=2**62)
+
+    def test_of_the_largest_spool_is_read_and_of_a_larger_one_is_not(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.spool"
+        for capacity, is_read in ((MAX_CAPACITY, True), (2 * MAX_CAPACITY, False)):
+            path.write_bytes(header(capacity=capacity))
+            os.truncate(path, HEADER_SIZE + capacity * 256)  # sparse: it takes no room
+            if is_read:
+                assert read_header(path).capacity == capacity
+            else:
+                with pytest.raises(LogdirError, match="says that it holds 33554432 records"):
+                    read_header(path)
+
+    def test_of_a_file_that_cannot_be_read_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(LogdirError) as error:
+            read_header(tmp_path)
+        assert str(error.value) == f"{tmp_path} cannot be read (Is a directory); check its permissions."
+
+
+class TestRecords:
+    @pytest.fixture(params=[65_536, 3, 1])
+    def chunk(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        """How many are read at a time makes no difference."""
+        monkeypatch.setattr(spool_file, "CHUNK_RECORDS", request.param)
+
+    @pytest.mark.usefixtures("chunk")
+    @pytest.mark.parametrize("first", [0, 1, 7, 8, 100])
+    def test_that_were_committed_come_back_in_order_wherever_the_ring_begins(self, tmp_path: Path, first: int) -> None:
+        path = spool(tmp_path / "a.spool", ring(*[1] * 8, first=first), tail=first)
+        assert committed(path) == list(range(first, first + 8))
+
+    @pytest.mark.usefixtures("chunk")
+    def test_before_the_tail_are_in_parts(self, tmp_path: Path) -> None:
+        assert committed(spool(tmp_path / "a.spool", ring(*[1] * 8), tail=5)) == [5, 6, 7]
+        assert committed(spool(tmp_path / "a.spool", ring(*[1] * 8), tail=8)) == []
+
+    @pytest.mark.usefixtures("chunk")
+    def test_that_were_being_written_are_left_out(self, tmp_path: Path) -> None:
+        records = ring(*[1] * 8)
+        records["commit"][[0, 3, 7]] = 0, 99, 0
+        assert committed(spool(tmp_path / "a.spool", records)) == [1, 2, 4, 5, 6]
+
+    @pytest.mark.usefixtures("chunk")
+    def test_of_no_known_kind_are_left_out(self, tmp_path: Path) -> None:
+        assert committed(spool(tmp_path / "a.spool", ring(0, 1, 2, 3, 4, 5, 8, 255))) == [1, 2, 3, 4, 5]
+
+    @pytest.mark.usefixtures("chunk")
+    @pytest.mark.parametrize(
+        ("kinds", "missing", "expected"),
+        [
+            ((4, 6, 6, 6, 1, 1, 1, 1), (), [0, 1, 2, 3, 4, 5, 6, 7]),
+            ((4, 6, 6, 6, 1, 1, 1, 1), (2,), [0, 1, 4, 5, 6, 7]),
+            ((4, 6, 6, 6, 1, 1, 1, 1), (1,), [0, 4, 5, 6, 7]),
+            ((4, 6, 6, 6, 1, 1, 1, 1), (0,), [4, 5, 6, 7]),
+            ((1, 4, 6, 6, 4, 6, 6, 5), (1,), [0, 4, 5, 6, 7]),
+            ((1, 7, 7, 1, 7, 7, 7, 7), (1, 5), [0, 3, 4]),
+        ],
+    )
+    def test_that_belong_to_one_that_is_missing_are_left_out(
+        self, tmp_path: Path, kinds: tuple[int, ...], missing: tuple[int, ...], expected: list[int]
+    ) -> None:
+        records = ring(*kinds)
+        records["commit"][list(missing)] = 0
+        assert committed(spool(tmp_path / "a.spool", records)) == expected
+
+    @pytest.mark.usefixtures("chunk")
+    def test_whose_beginning_was_given_back_are_left_out(self, tmp_path: Path) -> None:
+        path = spool(tmp_path / "a.spool", ring(6, 6, 7, 7, 1, 6, 7, 1, first=8), tail=8)
+        assert committed(path) == [12, 13, 14, 15]
+
+    def test_are_read_whole(self, tmp_path: Path) -> None:
+        records = ring(*[Kind.EXECUTION] * 4, first=2)
+        raw = np.random.default_rng(0).integers(0, 256, (4, 256), np.uint8)
+        raw[:, :8], raw[:, 16] = records["commit"].copy().view(np.uint8).reshape(4, 8), Kind.EXECUTION
+        path = spool(tmp_path / "a.spool", raw.view(RECORD_DTYPE).reshape(4), tail=2)
+        (found,) = read_committed(path, read_header(path))
+        assert found.tobytes() == np.roll(raw, -2, axis=0).tobytes()
+
+    def test_a_file_that_was_cut_meanwhile_ends_there(self, tmp_path: Path) -> None:
+        path = spool(tmp_path / "a.spool", ring(*[1] * 8))
+        found = read_header(path)
+        os.truncate(path, HEADER_SIZE + 5 * 256)
+        assert [len(piece) for piece in read_committed(path, found)] == [5]
+
+    def test_a_file_that_gives_little_at_a_time_is_read_all_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        preadv = os.preadv
+        monkeypatch.setattr(os, "preadv", lambda file, out, offset: preadv(file, [out[0][:100]], offset))
+        assert committed(spool(tmp_path / "a.spool", ring(*[1] * 8, first=3), tail=3)) == list(range(3, 11))
