@@ -346,17 +346,14 @@ class Logdir(Statements, Answers):
                 if attempt < _MAX_ATTEMPTS - 1 and self._missing_parts():
                     self.refresh()
                     continue
-                if self._broken is not None and refuse_unreadable(self._broken, error, self._parts):
+                if self._broken is not None and refuse_unreadable(self._broken, error, self._views.parts()):
                     self.refresh()
                     continue
-                raise broken_part_error(error, self._all_parts(), cure=self._cure("that file")) from error
+                raise broken_part_error(error, self._views.parts(), cure=self._cure("that file")) from error
         raise AssertionError("unreachable")
 
-    def _all_parts(self) -> list[str]:
-        return [part for parts in self._parts.values() for part in parts]
-
     def _missing_parts(self) -> list[str]:
-        return [part for part in self._all_parts() if not Path(part).exists()]
+        return [part for part in self._views.parts() if not Path(part).exists()]
 
     def _cure(self, what: str) -> str:
         """Returns what to do about parts that cannot be read."""

@@ -50,6 +50,7 @@ class LiveViews:
         self._unfetched: frozenset[str] = frozenset()
         self._made: set[str] = set()
         self._united: set[str] = set()
+        self._asked: dict[str, None] = {}
         self._cure = ""
 
     def reset(
@@ -81,6 +82,8 @@ class LiveViews:
         """
         tables, views = mentioned(query)
         for name in tables:
+            self._asked.pop(name, None)
+            self._asked[name] = None
             if name not in self._made:
                 self._make_table(_TABLES[name])
                 self._made.add(name)
@@ -89,6 +92,11 @@ class LiveViews:
             if view.name not in self._made:
                 self._connection.execute(f'CREATE OR REPLACE VIEW "{view.name}" AS {view.text}')
                 self._made.add(view.name)
+
+    def parts(self) -> list[str]:
+        """Returns the paths of all parts that hold, those first that statements asked for last."""
+        tables = dict.fromkeys([*reversed(self._asked), *self._parts])
+        return [part for table in tables for part in self._parts.get(table, ())]
 
     def need_all(self) -> None:
         """Makes every view; raises what `need` does."""

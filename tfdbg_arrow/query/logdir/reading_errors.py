@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import duckdb
@@ -55,15 +55,12 @@ def find_broken_part(error: Exception, parts: Iterable[str]) -> tuple[str, str] 
 
     Args:
         error: What DuckDB said: the parts that it names are looked at first, and alone.
-        parts: The parts that hold.
+        parts: The parts that hold, the likely ones first: each is read as a whole.
     """
     every = list(parts)
     text = error_text(error)
-    for part in [part for part in every if part in text] or every:
-        reason = why_unreadable(part)
-        if reason is not None:
-            return part, reason
-    return None
+    named = [part for part in every if part in text] or every
+    return next(unreadable_parts(named), None)
 
 
 def broken_part_error(error: Exception, parts: Iterable[str], *, cure: str) -> BrokenPartError | QueryError:
@@ -80,38 +77,55 @@ def broken_part_error(error: Exception, parts: Iterable[str], *, cure: str) -> B
     return BrokenPartError(f"{found[0]} cannot be read as Parquet ({found[1]}); {cure}.")
 
 
-def refuse_unreadable(broken: BrokenParts, error: Exception, parts: Mapping[str, tuple[str, ...]]) -> bool:
+def refuse_unreadable(broken: BrokenParts, error: Exception, parts: Sequence[str]) -> bool:
     """Has the parts left out that cannot be read, of the table of the one that an error comes from.
 
     Args:
         broken: Leaves them out.
         error: What DuckDB said.
-        parts: The parts that hold, by table.
+        parts: The parts that hold, the likely ones first.
 
     Returns:
         Whether there are any.
     """
-    found = find_broken_part(error, (path for paths in parts.values() for path in paths))
+    found = find_broken_part(error, parts)
     if found is None:
         return False
-    (same_table,) = (paths for paths in parts.values() if found[0] in paths)
-    for path in same_table:
-        reason = why_unreadable(path)
-        if reason is not None:
-            broken.refuse(path, f"cannot be read as Parquet ({reason})")
+    table = _table_directory(found[0])
+    for path, reason in unreadable_parts([part for part in parts if _table_directory(part) == table]):
+        broken.refuse(path, f"cannot be read as Parquet ({reason})")
     return True
 
 
-def why_unreadable(part: str) -> str | None:
-    """Returns why a part cannot be read to its end, or None if it can."""
+def _table_directory(part: str) -> str:
+    return part.rsplit("/", 2)[0]
+
+
+def unreadable_parts(parts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields (path, why) of each part that cannot be read to its end."""
+    # One database for many of them: it takes longer to open than a small part takes to read. Another one after an
+    # error: a database that failed within refuses all that follows.
+    rest = iter(parts)
+    is_done = False
+    while not is_done:
+        with duckdb.connect(":memory:") as connection:
+            for part in rest:
+                reason = _why_unreadable(part, connection)
+                if reason is not None:
+                    yield part, reason
+                    break
+            else:
+                is_done = True
+
+
+def _why_unreadable(part: str, connection: duckdb.DuckDBPyConnection) -> str | None:
     if not Path(part).exists():
         return "it does not exist"
-    with duckdb.connect(":memory:") as connection:
-        try:
-            columns = connection.sql(f"SELECT * FROM read_parquet([{literal(part)}])").columns
-            checks = ", ".join(f'count("{column}")' for column in columns)
-            # A hash makes DuckDB decode every value; a count alone may be answered by statistics.
-            connection.sql(f"SELECT {checks}, bit_xor(hash(p)) FROM read_parquet([{literal(part)}]) AS p").fetchall()
-        except (duckdb.Error, UnicodeDecodeError, RuntimeError) as error:
-            return error_text(error).splitlines()[0].removeprefix("Invalid Input Error: ").rstrip(".")
+    try:
+        columns = connection.sql(f"SELECT * FROM read_parquet([{literal(part)}])").columns
+        checks = ", ".join(f'count("{column}")' for column in columns)
+        # A hash makes DuckDB decode every value; a count alone may be answered by statistics.
+        connection.sql(f"SELECT {checks}, bit_xor(hash(p)) FROM read_parquet([{literal(part)}]) AS p").fetchall()
+    except (duckdb.Error, UnicodeDecodeError, RuntimeError) as error:
+        return error_text(error).splitlines()[0].removeprefix("Invalid Input Error: ").rstrip(".")
     return None
