@@ -138,6 +138,12 @@ def frame_of_file(index: int) -> bytes:
     return building.stack_frame("f9", file_index=index, line=2, func="f")
 
 
+def frame_without_text() -> bytes:
+    made = DebugEvent.FromString(building.stack_frame("f9", file_index=0, line=2, func="f#"))
+    made.stack_frame_with_id.file_line_col.code = "c#"
+    return bytes(made.SerializeToString()).replace(b"#", b"\xff")
+
+
 def endless() -> Any:
     made = execution(150, "Mul")
     made.wall_time = float("inf")
@@ -159,6 +165,7 @@ ODD: dict[str, tuple[str, Callable[[], bytes]]] = {
     "an unknown op": (TRACES, lambda: trace(90, "g-model", "lost").SerializeToString()),
     "an op of an unknown graph": ("graphs", lambda: building.graph_op("g-lost", "op", "Mul", "a:0", "^b", "c")),
     "an unknown frame": ("graphs", lambda: building.graph_op("g-loss", "Exp", "Exp", stack=("f0", "f-lost"))),
+    "a name and code that are no UTF-8": ("stack_frames", frame_without_text),
     "an unknown file": ("stack_frames", lambda: frame_of_file(5)),
     "a line break in a line": ("source_files", lambda: building.source_file("/a.py", "x\ny", "z")),
     "an empty line": ("source_files", lambda: building.source_file("/a.py", "")),

@@ -212,8 +212,8 @@ class Definitions:
             "source_file_id": place.file_index,
             "file_path": path,
             "lineno": place.line,
-            "func": place.func,
-            "code": place.code.strip() or code or None,
+            "func": _text(place.func),
+            "code": _text(place.code).strip() or code or None,
             "owner": self._owner(path),
         }
         self._rows.add_row("stack_frame", row)
@@ -320,6 +320,11 @@ _MAX_UNLISTED_OUTPUTS = 256
 
 class _NotExactError(Exception):
     """A record cannot be given back by its row."""
+
+
+def _text(value: str | bytes) -> str:
+    """Returns a string of a proto2 message, which is bytes where they are no UTF-8."""
+    return value if isinstance(value, str) else value.decode("utf-8", errors="replace")
 
 
 def _inputs(names: Sequence[str]) -> list[dict[str, object]]:
