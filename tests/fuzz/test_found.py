@@ -1,12 +1,24 @@
-"""What fuzzing found, kept as bytes: files that harmed a reader once."""
+"""What fuzzing found: files that harmed a reader once, as bytes, and what is no file at all."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
-from tfdbg_arrow.query.logdir.reading_errors import unreadable_parts
+import pytest
 
+from tfdbg_arrow import open_logdir, recover, verify
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.query.logdir.opening import no_check
+from tfdbg_arrow.query.logdir.reading_errors import unreadable_parts
+from tfdbg_arrow.schema.logdir_layout import manifest_path, part_path, spool_paths
+from tfdbg_arrow.writer.debugger_v2.importer import import_dump
+
+from ..recovery.checking import left_by_a_kill
+from ..recovery.driver import RUN_ID
 from ..viewer import logdirs
+from ..writer.debugger_v2.building import small_dump, write_dump
 
 FOUND = Path(__file__).parent / "found"
 
@@ -14,4 +26,65 @@ FOUND = Path(__file__).parent / "found"
 def test_a_part_at_which_duckdb_fails_within_does_not_make_others_unreadable(tmp_path: Path) -> None:
     whole = [str(path) for path in sorted(logdirs.log_of_zero(tmp_path).glob("*/run_id=*/*.parquet"))]
     broken = str(FOUND / "duckdb_internal_error.parquet")
-    assert [path for path, _ in unreadable_parts([whole[0], broken, *whole[1:], broken])] == [broken, broken]
+    parts = [whole[0], broken, *whole[1:], broken]
+    assert [path for path, _ in unreadable_parts(parts, check=no_check)] == [broken, broken]
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def pipe_by_a_link(path: Path) -> None:
+    os.mkfifo(path.parent / "pipe")
+    path.symlink_to("pipe")
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def circle(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def file_outside(path: Path) -> None:
+    path.symlink_to(next(parent for parent in path.parents if (parent / "outside").exists()) / "outside")
+
+
+PART = part_path("tensor_health", run_id=RUN_ID, number=0)
+SPOOL = [str(path) for path in spool_paths(Path(), run_id=RUN_ID).all()]
+
+
+STRANGE = [
+    *((put, name) for put in (pipe, file_outside) for name in (PART, *SPOOL)),
+    *((put, manifest_path(RUN_ID)) for put in (pipe, pipe_by_a_link, device, circle, file_outside)),
+]
+
+
+@pytest.mark.parametrize(("put", "name"), STRANGE)
+def test_what_is_no_file_of_the_logdir_is_not_opened(tmp_path: Path, put: Callable[[Path], None], name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"of somebody else")
+    logdir = left_by_a_kill(tmp_path / "left", num_calls=3, flushed_after=1, capacity=64)
+    (logdir / name).unlink()
+    put(logdir / name)
+    with pytest.raises(LogdirError, match=Path(name).name), open_logdir(logdir) as opened:
+        opened.rows("SELECT * FROM tensor_health")
+    with open_logdir(logdir, skip_broken=True) as opened:
+        assert len(opened.rows("SELECT * FROM run")) <= 1
+        opened.rows("SELECT * FROM tensor_health")
+        assert opened.broken_parts
+    assert not verify(logdir).is_intact
+    if name != PART:
+        (run,) = recover(logdir)
+        assert run.state == "failed"
+    assert outside.read_bytes() == b"of somebody else"
+
+
+def test_a_pipe_in_a_dump_is_not_waited_for(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump", small_dump())
+    path = next(dump.glob("*.execution"))
+    path.unlink()
+    os.mkfifo(path)
+    (run,) = import_dump(dump, tmp_path / "logdir").runs
+    assert [stat["subject"] for stat in run.dropped if stat["reason"] == "is missing in the dump"] == ["file execution"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.recovery.driver import COUNTERS, RUN_ROW, Recorder
+from tests.recovery.driver import CAPACITY, COUNTERS, RUN_ROW, Recorder
 from tfdbg_arrow import Logdir, first_nonfinite, open_logdir, recover, schema
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_layout import SPOOL_DIRECTORY
@@ -103,9 +103,10 @@ def check_first_bad(opened: Logdir, *, first_bad: int, tensors: int) -> None:
     assert found.event_index == tensor_rows[first_bad - 1][0]
 
 
-def left_by_a_kill(directory: Path, *, num_calls: int, flushed_after: int) -> Path:
+def left_by_a_kill(directory: Path, *, num_calls: int, flushed_after: int, capacity: int = CAPACITY) -> Path:
     """Returns the logdir of a process that was killed after some calls, part of it in parts, the rest in its spool."""
-    recorder = Recorder(directory / "logdir", np.zeros(len(COUNTERS), np.int64), seed=1, backend="python")
+    counters = np.zeros(len(COUNTERS), np.int64)
+    recorder = Recorder(directory / "logdir", counters, seed=1, backend="python", capacity=capacity)
     recorder.sink._stop.set()
     recorder.sink._thread.join()
     for number in range(num_calls):

@@ -6,13 +6,15 @@ from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
+from tfdbg_arrow.schema.own_files import OwnFiles
 
 
 def check_logdir(path: Path) -> None:
     """Refuses a path that is not a logdir of a format that can be read.
 
     Raises:
-        LogdirError: The path does not exist, is a file, is empty, or is another kind of directory.
+        LogdirError: The path does not exist, is a file, is empty, or is another kind of directory, or its marker leads
+            out of it.
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
     """
     try:
@@ -22,6 +24,7 @@ def check_logdir(path: Path) -> None:
             raise LogdirError(f"{path} is a file; give the directory that a recording wrote.")
         marker = path / MARKER_NAME
         if marker.is_file():
+            OwnFiles(path).check([marker])
             parse_marker(marker.read_text(encoding="utf-8", errors="replace"), path=marker)
             return
         names = sorted(entry.name for entry in path.iterdir())

@@ -8,6 +8,7 @@ Source: spec/README.md, "Manifest".
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,6 +27,7 @@ from tfdbg_arrow.schema.logdir_layout import (
     shown,
     stems_in,
 )
+from tfdbg_arrow.schema.own_files import OwnFiles
 
 _INT64_LIMIT = 2**63
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -282,9 +284,11 @@ def read_live_parts(logdir: Path, *, run_id: str) -> tuple[ManifestEntry, ...]:
         run_id: The run.
 
     Raises:
-        LogdirError: The run id or the manifest is not valid, or the manifest cannot be read.
+        LogdirError: The run id or the manifest is not valid, or the manifest cannot be read, or is no file of the
+            logdir.
     """
     path = logdir / manifest_path(check_run_id(run_id, where=str(logdir)))
+    OwnFiles(logdir).check([path])
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -309,16 +313,11 @@ def resolve_part(logdir: Path, entry: ManifestEntry) -> Path:
     """Returns where a part lies, symbolic links followed.
 
     Raises:
-        LogdirError: A symbolic link leads out of the logdir.
+        LogdirError: It is no file of the logdir: a symbolic link leads out, or it is a pipe, a device or a directory.
     """
-    root = logdir.resolve()
-    resolved = (root / entry.path).resolve()
-    if not resolved.is_relative_to(root):
-        raise LogdirError(
-            f"{logdir / entry.path} leads by a symbolic link to {resolved}, expected a file inside {root}; "
-            "copy the file there if you trust it."
-        )
-    return resolved
+    path = logdir / entry.path
+    OwnFiles(logdir).check([path])
+    return Path(os.path.realpath(path))
 
 
 def _change(value: object, *, run_id: str, where: str, has_checksum: bool) -> ManifestChange:

@@ -113,7 +113,7 @@ def held_if_dead(journal: Path, *, to_change: bool, other_machines: bool = False
         OSError: The journal cannot be opened.
     """
     try:
-        descriptor = os.open(journal, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(journal, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe nobody may be waited for
     except FileNotFoundError:
         yield False
         return

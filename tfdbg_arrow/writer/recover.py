@@ -11,6 +11,7 @@ from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_check import check_logdir
 from tfdbg_arrow.schema.logdir_layout import SpoolPaths, manifest_path, spool_paths, spooled_run_ids
 from tfdbg_arrow.schema.manifest import spool_progress
+from tfdbg_arrow.schema.own_files import OwnFiles
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
 from tfdbg_arrow.spool.run_files import held_if_dead
 from tfdbg_arrow.writer.sink.parts import PartWriter
@@ -60,6 +61,7 @@ def recover(logdir: str | Path, *, other_machines: bool = False) -> tuple[Recove
 def _recover_run(logdir: Path, *, run_id: str, other_machines: bool) -> RecoveredRun:
     paths = spool_paths(logdir, run_id=run_id)
     try:
+        OwnFiles(logdir).check([*paths.all(), logdir / manifest_path(run_id)])
         with held_if_dead(paths.journal, to_change=True, other_machines=other_machines) as is_dead:
             if not is_dead:
                 return RecoveredRun(run_id=run_id, state="recording")

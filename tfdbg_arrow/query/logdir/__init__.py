@@ -25,7 +25,7 @@ from tfdbg_arrow.query.logdir.kept_rows import KeptRows
 from tfdbg_arrow.query.logdir.live_views import mentioned_tables
 from tfdbg_arrow.query.logdir.local import LocalSource
 from tfdbg_arrow.query.logdir.notebook import Shown, glance, show
-from tfdbg_arrow.query.logdir.opening import LinkCheck, no_check, parts_by_run
+from tfdbg_arrow.query.logdir.opening import no_check, parts_by_run
 from tfdbg_arrow.query.logdir.questions import Questions
 from tfdbg_arrow.query.logdir.reading_errors import broken_part_error, refuse_unreadable, refused
 from tfdbg_arrow.query.logdir.remote import RemoteSource
@@ -34,6 +34,7 @@ from tfdbg_arrow.query.strange_rows import strange_rows_told
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.schema.logdir_check import check_logdir
+from tfdbg_arrow.schema.own_files import OwnFiles
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.diff import Diff
@@ -82,7 +83,7 @@ class Logdir(Statements, Answers):
         else:
             check_logdir(path)
             self._local = LocalSource(path, broken=self._broken)
-            self._check = LinkCheck(path).check
+            self._check = OwnFiles(path).check
         self.path: Path | RemoteLocation = path
         self.storage_options = storage_options
         # What a large query spills goes there: DuckDB would write into the working directory.
@@ -346,10 +347,11 @@ class Logdir(Statements, Answers):
                 if attempt < _MAX_ATTEMPTS - 1 and self._missing_parts():
                     self.refresh()
                     continue
-                if self._broken is not None and refuse_unreadable(self._broken, error, self._views.parts()):
+                parts = self._views.parts()
+                if self._broken is not None and refuse_unreadable(self._broken, error, parts, check=self._check):
                     self.refresh()
                     continue
-                raise broken_part_error(error, self._views.parts(), cure=self._cure("that file")) from error
+                raise broken_part_error(error, parts, check=self._check, cure=self._cure("that file")) from error
         raise AssertionError("unreachable")
 
     def _missing_parts(self) -> list[str]:

@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query.logdir.broken_parts import BrokenParts
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_check import check_logdir
 from tfdbg_arrow.schema.logdir_layout import MANIFEST_DIRECTORY, check_run_id
 from tfdbg_arrow.schema.manifest import read_live_parts, run_ids
+from tfdbg_arrow.schema.own_files import OwnFiles
 
 
-class LinkCheck:
-    """Refuses parts that lead out of a logdir by a symbolic link; looks at each directory once.
-
-    Args:
-        path: The logdir.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._root = path.resolve()
-        self._has_link: dict[str, bool] = {}
-
-    def check(self, parts: Iterable[str]) -> None:
-        """Makes sure that parts, as `list_parts` gives them, are inside.
-
-        Raises:
-            LogdirError: One is not.
-        """
-        for part in parts:
-            if (os.path.islink(part) or self._leads_on(part)) and not Path(part).resolve().is_relative_to(self._root):
-                raise LogdirError(
-                    f"{part} leads by a symbolic link to {Path(part).resolve()}, expected a file inside {self._root}; "
-                    "copy the file there if you trust it."
-                )
-
-    def _leads_on(self, part: str) -> bool:
-        of_run = part.rpartition("/")[0]
-        of_table = of_run.rpartition("/")[0]
-        for directory in (of_run, of_table):
-            if directory not in self._has_link:
-                self._has_link[directory] = os.path.islink(directory)
-        return self._has_link[of_run] or self._has_link[of_table]
-
-
-def no_check(parts: Iterable[str]) -> None:
+def no_check(paths: Iterable[str | Path]) -> None:
     """Does nothing: of a URL, the parts are copies in a directory of our own."""
 
 
@@ -58,11 +24,11 @@ def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | Non
 
     Args:
         path: The logdir.
-        is_checked: Whether to look at every part; if not, whoever opens one asks a LinkCheck first.
+        is_checked: Whether to look at every part; if not, whoever opens one asks OwnFiles first.
         broken: Leaves out what is broken, and tells it; None: all is listed.
 
     Raises:
-        LogdirError: A manifest is damaged, or a part leads out of the logdir.
+        LogdirError: A manifest is damaged, or a part is no file of the logdir.
     """
     check_logdir(path)
     parts: dict[str, list[str]] = {}
@@ -74,9 +40,9 @@ def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | Non
     if not parts and not (broken is not None and broken.found):
         parts = _found_parts(path)
     if is_checked:
-        check = LinkCheck(path)
+        own = OwnFiles(path)
         for paths in parts.values():
-            check.check(paths)
+            own.check(paths)
     return {table: tuple(paths) for table, paths in parts.items()}
 
 

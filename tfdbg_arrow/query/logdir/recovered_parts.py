@@ -18,6 +18,7 @@ from tfdbg_arrow.query.logdir.broken_parts import BrokenParts
 from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
 from tfdbg_arrow.schema.logdir_layout import SpoolPaths, manifest_path, part_path, spool_paths, spooled_run_ids
 from tfdbg_arrow.schema.manifest import ManifestEntry, live_parts, spool_progress
+from tfdbg_arrow.schema.own_files import OwnFiles
 from tfdbg_arrow.spool.metadata_table import metadata_table
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
 from tfdbg_arrow.spool.run_files import held_if_dead
@@ -86,6 +87,7 @@ class RecoveredParts:
 
     def _look(self, run_id: str) -> _Shown | None:
         paths = spool_paths(self._logdir, run_id=run_id)
+        OwnFiles(self._logdir).check([*paths.all(), self._logdir / manifest_path(run_id)])
         try:
             with held_if_dead(paths.journal, to_change=False) as is_dead:
                 if not is_dead or not paths.spool.exists():

@@ -11,8 +11,9 @@ from tfdbg_arrow.query.verification.findings import Deviations
 from tfdbg_arrow.query.verification.parts import what_is_wrong, written_version
 from tfdbg_arrow.query.verification.spools import check_spool
 from tfdbg_arrow.schema.checksum import CHECKSUMS_SINCE
-from tfdbg_arrow.schema.logdir_layout import manifest_path, spool_paths
+from tfdbg_arrow.schema.logdir_layout import SpoolPaths, manifest_path, spool_paths
 from tfdbg_arrow.schema.manifest import ManifestEntry, is_cut_off, live_parts, manifest_changes, read_live_parts
+from tfdbg_arrow.schema.own_files import OwnFiles
 from tfdbg_arrow.spool.recovery import SealedRows
 from tfdbg_arrow.spool.run_files import held_if_dead
 
@@ -42,7 +43,12 @@ class RunCheck:
         self._is_recovered = False
         self.live: tuple[ManifestEntry, ...] = ()
         with contextlib.suppress(FileNotFoundError):
-            self._read((logdir / self._manifest).read_bytes().decode("utf-8", errors="replace"))
+            try:
+                OwnFiles(logdir).check([logdir / self._manifest])
+            except LogdirError as error:
+                self._text, self._damage = "", f"is refused: {error}"
+            else:
+                self._read((logdir / self._manifest).read_bytes().decode("utf-8", errors="replace"))
 
     @property
     def num_bytes(self) -> int:
@@ -60,7 +66,7 @@ class RunCheck:
             OSError: A file of the spool cannot be read.
         """
         paths = spool_paths(self._logdir, run_id=self._run_id)
-        is_waiting = paths.journal.exists()
+        is_waiting = self._is_waiting(paths, deviations)
         with contextlib.ExitStack() as stack:
             is_recording = is_waiting and not stack.enter_context(
                 # A journal whose head was changed does not tell its machine; what is said of leftovers fits either way.
@@ -79,6 +85,15 @@ class RunCheck:
             self._check_extra(deviations, is_over=has_ended and not is_waiting)
             if is_waiting:
                 check_spool(paths, deviations, run_id=self._run_id, is_needed=not has_ended)
+
+    def _is_waiting(self, paths: SpoolPaths, deviations: Deviations) -> bool:
+        """Returns whether something waits for recovery that may be opened; tells of what may not."""
+        try:
+            OwnFiles(self._logdir).check(paths.all())
+        except LogdirError as error:
+            deviations.add("changed", f"spool/{paths.journal.name}", f"is refused: {error}", run_id=self._run_id)
+            return False
+        return paths.journal.exists()
 
     def _read(self, text: str) -> None:
         self._text = text
