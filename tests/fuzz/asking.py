@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from typer.testing import CliRunner
 
-from tfdbg_arrow import Logdir, open_logdir, recover
+from tfdbg_arrow import Logdir, open_logdir, recover, verify
 from tfdbg_arrow.cli.app import app
 from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.query import doctor
 from tfdbg_arrow.query.logdir.opening import list_parts
+from tfdbg_arrow.query.verification.parts import what_is_wrong
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_layout import manifest_path, spool_paths
 from tfdbg_arrow.schema.manifest import ManifestEntry, SpoolProgress, read_live_parts, run_ids, spool_progress
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
 from tfdbg_arrow.writer.debugger_v2.importer import import_dump
 
+from ..recovery.checking import tree
 from ..recovery.driver import RUN_ID
+from .cheaper import SharedDatabase, no_parts_written
 from .inputs import Input
 
-_SHARE_ASKED_ALL = 0.05
+_SHARE_ASKED_ALL = 0.01
+_SHARE_IMPORTED_TO_PARTS = 0.06
+_SHARE_QUESTIONED = {"parts": 0.15, "rows": 0.2, "manifest": 0.05, "spool": 0.05, "dump": 0.05}
+"""Of the inputs of a kind, to how many a question is put beside what reads the spoiled file itself."""
 _QUESTIONS_AN_INPUT = 4
 _RUNNER = CliRunner()
 
@@ -50,6 +57,7 @@ QUESTIONS: dict[str, Question] = {
     "alerts": lambda logdir: logdir.alerts(limit=5),
     "doctor": lambda logdir: doctor(str(logdir.path)),
     "diff": lambda logdir: logdir.diff(),
+    "verify": lambda logdir: verify(str(logdir.path)),
 }
 _COSTLY = frozenset(("alerts", "diff", "doctor"))
 COMMANDS: tuple[tuple[str, ...], ...] = (
@@ -65,46 +73,101 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def failures(given: Input, directory: Path) -> Iterator[str]:
+def is_asked_all(number: int) -> bool:
+    """Returns whether everything is asked of an input, by which its files may change."""
+    return Random(f"all {number}").random() < _SHARE_ASKED_ALL
+
+
+def failures(given: Input, directory: Path, database: SharedDatabase) -> Iterator[str]:
     """Asks all that is asked of an input; yields what came out other than an answer or an error of ours.
 
-    Of most inputs only what reads the spoiled file itself is asked, and one question; of one in twenty all.
+    Of most inputs only what reads the spoiled file itself is asked, and of some of them one question; of one in a
+    hundred everything, in a database of its own.
     """
     random = Random(-1 - given.number)
-    is_asked_all = random.random() < _SHARE_ASKED_ALL
+    if is_asked_all(given.number):
+        yield from _asked_all(given, directory, random)
+        return
+    logdir = given.path
+    is_questioned = random.random() < _SHARE_QUESTIONED[given.kind]
+    if given.kind == "dump":
+        is_written = is_questioned or random.random() < _SHARE_IMPORTED_TO_PARTS
+        logdir = directory / "imported"
+        with contextlib.nullcontext() if is_written else no_parts_written():
+            yield from _asked("import", lambda: import_dump(given.path, logdir))
+    else:
+        yield from _read_spoiled(given)
+    if is_questioned or given.kind in ("parts", "rows"):
+        tables = [path.parent.parent.name for path in given.spoiled[:1] if path.suffix == ".parquet"]
+        questions = [random.choice(sorted(QUESTIONS.keys() - _COSTLY))] if is_questioned else []
+        with database.serving():
+            yield from _questioned(logdir, tables, questions)
+
+
+def _asked_all(given: Input, directory: Path, random: Random) -> Iterator[str]:
     logdir = given.path
     if given.kind == "dump":
         logdir = directory / "imported"
         yield from _asked("import", lambda: import_dump(given.path, logdir))
-    elif given.kind == "manifest":
-        yield from _asked("list_parts", lambda: list_parts(logdir))
-        for run_id in run_ids(logdir):
-            yield from _asked("spool_progress", lambda run_id=run_id: _spool_progress(logdir, run_id))
+    else:
+        yield from _read_spoiled(given)
+    before = tree(logdir)
+    questions = random.sample(sorted(QUESTIONS), _QUESTIONS_AN_INPUT)
+    yield from _questioned(logdir, [table.name for table in TABLES], questions)
+    if tree(logdir) != before:
+        yield "reading: the logdir was changed by its readers"
+    yield from _commanded([word.format(logdir) for word in random.choice(COMMANDS)])
+    if given.kind == "spool":
+        yield from _asked("recover", lambda: recover(logdir))
+
+
+def _read_spoiled(given: Input) -> Iterator[str]:
+    """Reads what is spoiled itself."""
+    if given.kind == "manifest":
+        yield from _asked("list_parts", lambda: _listed(given))
+        for run_id in run_ids(given.path):
+            yield from _asked("spool_progress", lambda run_id=run_id: _spool_progress(given.path, run_id))
     elif given.kind == "spool":
-        yield from _asked("recovered", lambda: _recovered(logdir))
-    if is_asked_all or given.kind in ("parts", "rows"):
-        yield from _questioned(given, logdir, random, is_asked_all=is_asked_all)
-    if is_asked_all:
-        yield from _commanded([word.format(logdir) for word in random.choice(COMMANDS)])
-        if given.kind == "spool":
-            yield from _asked("recover", lambda: recover(logdir))
+        yield from _asked("recovered", lambda: _recovered(given.path))
+    elif given.kind == "parts":
+        yield from _asked("what_is_wrong", lambda: _changes_found(given))
 
 
-def _questioned(given: Input, logdir: Path, random: Random, *, is_asked_all: bool) -> Iterator[str]:
-    tables = [table.name for table in TABLES if is_asked_all or table.name in given.what]
-    number = _QUESTIONS_AN_INPUT if is_asked_all else 1
+def _questioned(logdir: Path, tables: Iterable[str], questions: Iterable[str]) -> Iterator[str]:
     try:
         with open_logdir(logdir) as opened:
             opened.sql("SET threads = 1")
             for table in tables:
                 yield from _asked(table, lambda table=table: opened.rows(f"SELECT * FROM {table}"))
-            names = sorted(QUESTIONS) if is_asked_all else sorted(QUESTIONS.keys() - _COSTLY)
-            for name in random.sample(names, number):
+            for name in questions:
                 yield from _asked(name, lambda name=name: QUESTIONS[name](opened))
     except TfdbgArrowError:
         pass
     except BaseException:
         yield f"open: {traceback.format_exc()}"
+
+
+def _listed(given: Input) -> None:
+    """Lists the parts; makes sure that verify tells of those that are lost or new, unless the checksums hold."""
+    parts = list_parts(given.path)
+    assert given.whole is not None
+    expected = {
+        table: tuple(path.replace(str(given.whole), str(given.path)) for path in paths)
+        for table, paths in list_parts(given.whole).items()
+    }
+    if parts != expected and given.is_by_fault:
+        assert verify(given.path).deviations, "other parts are listed, and verify tells of nothing"
+
+
+def _changes_found(given: Input) -> None:
+    entries = {
+        entry.path: entry for run_id in run_ids(given.path) for entry in read_live_parts(given.path, run_id=run_id)
+    }
+    assert given.whole is not None
+    for path in given.spoiled:
+        name = path.relative_to(given.path)
+        if path.read_bytes() != (given.whole / name).read_bytes():
+            assert what_is_wrong(given.path, entries[str(name)]), f"verify calls the spoiled {name} whole"
 
 
 def _spool_progress(logdir: Path, run_id: str) -> object:

@@ -16,8 +16,10 @@ from ..viewer import logdirs
 from ..writer.debugger_v2.building import Dump, small_dump, write_dump
 from . import mutators
 
-KINDS = ("parts", "rows", "manifest", "spool", "dump")
+KINDS = ("parts", "manifest", "spool", "dump", "rows", "manifest", "spool", "dump")
+"""Of each eight inputs, the kind: a quarter each for Parquet, manifests, spools and dumps."""
 _NUM_CALLS = 20
+_CAPACITY = 256
 _NUM_RECORDS = 90
 """Records in the spool that are in no part."""
 
@@ -29,14 +31,23 @@ class Input:
     Attributes:
         number: Its number, from which all of it follows.
         kind: What was spoiled.
-        what: Which files of it.
+        spoiled: Which files of it.
         path: The logdir, or the dump.
+        whole: What it is a spoiled copy of; None for a dump.
+        is_by_fault: Whether it is spoiled as by a fault, and not on purpose with checksums made anew.
     """
 
     number: int
     kind: str
-    what: str
+    spoiled: tuple[Path, ...]
     path: Path
+    whole: Path | None
+    is_by_fault: bool
+
+    @property
+    def what(self) -> str:
+        """Which files were spoiled, for a reader."""
+        return ", ".join(f"{path.parent.parent.name}/{path.parent.name}/{path.name}" for path in self.spoiled)
 
 
 class Inputs:
@@ -49,50 +60,92 @@ class Inputs:
 
     def __init__(self, directory: Path, *, kinds: tuple[str, ...] = KINDS) -> None:
         self._kinds = kinds
-        self._made = directory / "input"
+        self._directory = directory
         whole = directory / "whole"
         makers = (logdirs.log_of_zero, logdirs.nested, logdirs.two_runs)
         self._logdirs = [make(whole / make.__name__) for make in makers]
-        self._left = left_by_a_kill(whole / "left", num_calls=_NUM_CALLS, flushed_after=4)
+        self._left = left_by_a_kill(whole / "left", num_calls=_NUM_CALLS, flushed_after=4, capacity=_CAPACITY)
         self._dump = small_dump()
+        self._parts = {
+            path: [part.relative_to(path) for part in sorted(path.glob("*/run_id=*/*.parquet"))]
+            for path in self._logdirs
+        }
+        self._copies: dict[Path, Path] = {}
+        self._last: Input | None = None
 
     def make(self, number: int) -> Input:
-        """Makes the input of a number in the place of the one before."""
+        """Makes the input of a number; the one before is there no longer."""
         random = Random(number)
         kind = self._kinds[number % len(self._kinds)]
-        shutil.rmtree(self._made, ignore_errors=True)
+        self._mend()
+        self._is_by_fault = True
+        self._made = self._directory / f"input-{number}"  # not a path of before: DuckDB remembers what it read
         if kind == "dump":
-            what = self._make_dump(random)
+            spoiled = self._make_dump(random)
         else:
-            whole = self._left if kind == "spool" else random.choice(self._logdirs)
-            copied(whole, self._made)
-            what = getattr(self, f"_spoil_{kind}")(random)
-        return Input(number=number, kind=kind, what=what, path=self._made)
+            self._whole = self._left if kind == "spool" else random.choice(self._logdirs)
+            self._make_copy(self._whole)
+            spoiled = getattr(self, f"_spoil_{kind}")(random)
+        whole = None if kind == "dump" else self._whole
+        self._last = Input(
+            number=number,
+            kind=kind,
+            spoiled=tuple(spoiled),
+            path=self._made,
+            whole=whole,
+            is_by_fault=self._is_by_fault,
+        )
+        return self._last
 
-    def _spoil_parts(self, random: Random) -> str:
+    def discard(self) -> None:
+        """Says that the last input was changed by what was asked: its copy does not serve for others."""
+        if self._last is not None:
+            shutil.rmtree(self._last.path, ignore_errors=True)
+            if self._last.whole is not None:
+                del self._copies[self._last.whole]
+        self._last = None
+
+    def _mend(self) -> None:
+        """Puts what the last input has spoiled in its copy back: most of a logdir is as it was."""
+        last = self._last
+        if last is None or last.whole is None:
+            self.discard()
+            return
+        for path in last.spoiled:
+            shutil.copy2(last.whole / path.relative_to(last.path), path)
+
+    def _make_copy(self, whole: Path) -> None:
+        if whole in self._copies:
+            self._copies[whole].rename(self._made)
+        else:
+            copied(whole, self._made)
+        self._copies[whole] = self._made
+
+    def _spoil_parts(self, random: Random) -> list[Path]:
         paths = self._some_parts(random)
         for path in paths:
             mutators.spoil_part(path, random)
-        return _names(paths)
+        return paths
 
-    def _spoil_rows(self, random: Random) -> str:
+    def _spoil_rows(self, random: Random) -> list[Path]:
         paths = self._some_parts(random)
         for path in paths:
             mutators.spoil_rows(path, random)
-        return _names(paths)
+        return paths
 
     def _some_parts(self, random: Random) -> list[Path]:
-        parts = sorted(self._made.glob("*/run_id=*/*.parquet"))
-        return random.sample(parts, random.choice((1, 1, 2, 4)))
+        parts = random.sample(self._parts[self._whole], random.choice((1, 1, 2, 4)))
+        return [self._made / part for part in parts]
 
-    def _spoil_manifest(self, random: Random) -> str:
+    def _spoil_manifest(self, random: Random) -> list[Path]:
         path = random.choice([self._made / MARKER_NAME, *sorted((self._made / "manifest").iterdir()) * 3])
         data = path.read_bytes()
-        spoil = random.choice((mutators.spoiled, mutators.spoiled_lines, mutators.spoiled_lines))
+        spoil = random.choice((mutators.spoiled, mutators.spoiled_lines, mutators.spoiled_lines_with_checksums))
+        self._is_by_fault = spoil is not mutators.spoiled_lines_with_checksums
         path.write_bytes(spoil(data, random))
-        return _names([path])
+        return [path]
 
-    def _spoil_spool(self, random: Random) -> str:
+    def _spoil_spool(self, random: Random) -> list[Path]:
         paths = spool_paths(self._made, run_id=RUN_ID)
         chosen = random.sample(paths.all(), random.choice((1, 1, 2)))
         for path in chosen:
@@ -108,9 +161,9 @@ class Inputs:
                 made = mutators.spoiled_journal(data, random)
             path.write_bytes(made)
         os.utime(paths.journal, (0, 0))  # its head, if spoiled, does not say where it was written
-        return _names(chosen)
+        return chosen
 
-    def _make_dump(self, random: Random) -> str:
+    def _make_dump(self, random: Random) -> list[Path]:
         dump: Dump = {file: list(records) for file, records in self._dump.items()}
         write_dump(self._made, dump)
         chosen = random.sample(sorted(self._made.iterdir()), random.choice((1, 1, 2)))
@@ -119,8 +172,4 @@ class Inputs:
             data = path.read_bytes()
             is_framed = random.random() < 0.75
             path.write_bytes(mutators.spoiled_records(records, random) if is_framed else mutators.spoiled(data, random))
-        return _names(chosen)
-
-
-def _names(paths: list[Path]) -> str:
-    return ", ".join(f"{path.parent.parent.name}/{path.parent.name}/{path.name}" for path in paths)
+        return chosen

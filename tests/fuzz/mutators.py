@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tfdbg_arrow.schema.checksum import CHECKSUM_KEY, with_checksum
 from tfdbg_arrow.spool.journal import MAGIC
 from tfdbg_arrow.spool.records import RECORD_DTYPE
 from tfdbg_arrow.spool.spool_file import HEADER_SIZE
@@ -110,7 +111,9 @@ def spoiled_json(text: str, random: Random) -> str:
     """Returns a JSON text with one value in it replaced, removed, given twice or wrapped."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
+        return text
+    if text.startswith("[["):  # it was wrapped before, deeper than it can be walked through
         return text
     holders = list(_holders(value))
     if not holders:
@@ -157,6 +160,16 @@ def spoiled_lines(data: bytes, random: Random) -> bytes:
             case _:
                 lines[at] = spoiled_json(lines[at], random)
     return "\n".join(lines).encode("utf-8", "surrogatepass")
+
+
+def spoiled_lines_with_checksums(data: bytes, random: Random) -> bytes:
+    """Returns what `spoiled_lines` does, with checksums that hold: as somebody makes it on purpose."""
+    made = b""
+    for line in spoiled_lines(data, random).decode("utf-8", "surrogatepass").split("\n"):
+        begin, has_checksum, _ = line.rpartition(f', "{CHECKSUM_KEY}": ')
+        text = with_checksum(begin + "}\n", before=zlib.crc32(made)) if has_checksum else line + "\n"
+        made += text.encode("utf-8", "surrogatepass")
+    return made
 
 
 def spoiled_records(records: list[bytes], random: Random) -> bytes:
@@ -225,7 +238,7 @@ def spoil_part(path: Path, random: Random) -> None:
 
 def spoil_rows(path: Path, random: Random) -> None:
     """Writes a Parquet file anew, whole, with rows that no recording writes."""
-    table = pq.read_table(path, partitioning=None)
+    table = pq.ParquetFile(path).read()
     table = pa.table(
         [pa.array(column.to_pylist(), _nullable(column.type)) for column in table.columns], table.schema.names
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import json
 import os
 import select
@@ -112,7 +111,7 @@ def findings(
     *,
     workers: int = 1,
     kinds: tuple[str, ...] = KINDS,
-    on_answer: Callable[[], object] = lambda: None,
+    on_answer: Callable[[dict[str, Any] | str], object] = lambda answer: None,
 ) -> Iterator[Finding]:
     """Yields what inputs did that they must not.
 
@@ -121,7 +120,7 @@ def findings(
         directory: For the workers' files.
         workers: How many processes ask at once.
         kinds: The kinds of input to make.
-        on_answer: Called after each input.
+        on_answer: Takes each answer of a worker, or how it died.
     """
     waiting, found, lock = iter(numbers), list[Finding](), threading.Lock()
 
@@ -135,7 +134,7 @@ def findings(
                     if number is None:
                         return
                     answer = worker.ask(number)
-                    on_answer()
+                    on_answer(answer)
                     found.extend(_judged(number, answer, kinds))
                     if isinstance(answer, str):
                         break
@@ -165,6 +164,44 @@ def _judged(number: int, answer: dict[str, Any] | str, kinds: tuple[str, ...]) -
         yield Finding(number=number, kind=answer["kind"], what=answer["what"], text=text)
 
 
+class _Tally:
+    """Counts of the inputs that were asked about so far; of each kind: how many, their processor time, the slowest."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._numbers, self._seconds = Counter[str](), Counter[str]()
+        self._slowest: dict[str, tuple[float, int]] = {}
+        self._max_rss_bytes = 0
+
+    def add(self, answer: dict[str, Any] | str) -> None:
+        """Counts an answer, and tells how far it is."""
+        if isinstance(answer, str):
+            self._numbers["no answer"] += 1
+        else:
+            kind, seconds = answer["kind"], answer["seconds"]
+            self._numbers[kind] += 1
+            self._seconds[kind] += seconds
+            self._slowest[kind] = max(self._slowest.get(kind, (0.0, 0)), (seconds, answer["number"]))
+            self._max_rss_bytes = max(self._max_rss_bytes, answer["max_rss_bytes"])
+        if self._numbers.total() % 500 == 0:
+            print(f"{self.line()}", file=sys.stderr, flush=True)
+
+    def line(self) -> str:
+        """Returns all of it."""
+        total = self._numbers.total()
+        passed = time.monotonic() - self._begin
+        used = 1e3 * sum(self._seconds.values()) / max(1, total)
+        kinds = ", ".join(
+            f"{number:,} {kind} (slowest {seconds:.2f} s: {slowest})"
+            for kind, number in sorted(self._numbers.items())
+            for seconds, slowest in [self._slowest.get(kind, (0.0, -1))]
+        )
+        return (
+            f"{total:,} inputs in {passed:.0f} s, {used:.1f} ms of processor time each, at most "
+            f"{self._max_rss_bytes / 1e6:.0f} MB: {kinds}"
+        )
+
+
 def main() -> None:
     """Asks about inputs and prints what they did that they must not; findings that end alike in full once."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -173,22 +210,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kinds", default=",".join(KINDS))
     arguments = parser.parse_args()
-    begin, seen = time.monotonic(), Counter[str]()
+    seen, tally = Counter[str](), _Tally()
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="tfdbg_arrow-fuzz-", dir=memory) as directory:
         numbers = range(arguments.first, arguments.first + arguments.number)
         kinds = tuple(arguments.kinds.split(","))
-        asked = itertools.count(1)
-
-        def progress() -> None:
-            if (number := next(asked)) % 500 == 0:
-                print(f"{number:,} inputs in {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-
-        for found in findings(numbers, Path(directory), workers=arguments.workers, kinds=kinds, on_answer=progress):
+        for found in findings(numbers, Path(directory), workers=arguments.workers, kinds=kinds, on_answer=tally.add):
             last = found.text.strip().rpartition("\n")[2]
             seen[last] += 1
             print(f"{found.number} {found.kind} {found.what}: {found.text if seen[last] == 1 else last}", flush=True)
-    print(f"{arguments.number:,} inputs in {time.monotonic() - begin:.0f} s; {seen.total()} findings:")
+    print(f"{tally.line()}; {seen.total()} findings:")
     for last, count in seen.most_common():
         print(f"  {count:6} {last}")
 

@@ -12,7 +12,7 @@ import pytest
 
 from .pool import findings
 
-NUM_ALWAYS = 200
+NUM_ALWAYS = 500
 NUM_EXHAUSTIVE = 100_000
 
 

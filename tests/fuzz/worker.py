@@ -13,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from .asking import failures
+from .asking import failures, is_asked_all
+from .cheaper import SharedDatabase
 from .inputs import Inputs
 
 MAX_ADDRESS_SPACE = 6 << 30
@@ -35,13 +36,16 @@ def main(directory: Path, kinds: tuple[str, ...]) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers.write("ready\n")
+    database = SharedDatabase()
     for line in sys.stdin:
-        given = inputs.make(int(line))
         begin = time.process_time()
-        found = list(failures(given, directory))
+        given = inputs.make(int(line))
+        found = list(failures(given, directory, database))
         seconds = time.process_time() - begin
         with contextlib.suppress(OSError):
             shutil.rmtree(directory / "imported")
+        if is_asked_all(given.number):
+            inputs.discard()
         answer = {
             "number": given.number,
             "kind": given.kind,
