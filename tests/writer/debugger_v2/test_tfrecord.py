@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfdbg_arrow.writer.debugger_v2.native_scan import NativeScanner
 from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader, frame, masked_crc, write_record
 
 
@@ -78,3 +80,26 @@ def test_offsets_are_those_of_the_file(offset: int) -> None:
     reader = RecordReader(file, offset=offset)
     assert list(reader) == [b"abc"]
     assert reader.offset == offset + 19
+
+
+def test_the_claim_of_a_long_record_is_not_scanned_with_each_piece_of_it() -> None:
+    core = pytest.importorskip("tfdbg_arrow.writer.native._core")
+    content = frame(b"x" * 100_000)[:-1]
+    scanned = []
+
+    class Counting:
+        num_slots = 0
+
+        def __init__(self) -> None:
+            self._scanner = core.DebugEventScanner()
+
+        def scan(self, data: bytes, max_records: int) -> object:
+            scanned.append(len(data))
+            return self._scanner.scan(data, max_records)
+
+    scanner = NativeScanner(
+        SimpleNamespace(DebugEventScanner=Counting), io.BytesIO(content), intern=lambda event: 0, max_bytes=100
+    )
+    assert list(scanner) == []
+    assert scanner.damage is not None
+    assert sum(scanned) < 4 * len(content)

@@ -89,7 +89,8 @@ class NativeScanner:
         is_end = False
         while True:
             if not is_end:
-                piece = self._file.read(self._max_bytes)
+                # As much again as is held: a record of gigabytes, or the claim of one, is not scanned piece by piece.
+                piece = self._file.read(max(self._max_bytes, len(held)))
                 is_end = not piece
                 held = held + piece if held else piece
             consumed = 0
