@@ -19,6 +19,9 @@ from ..recovery.checking import left_by_a_kill
 from ..recovery.driver import RUN_ID
 from ..viewer import logdirs
 from ..writer.debugger_v2.building import small_dump, write_dump
+from .asking import failures
+from .cheaper import SharedDatabase
+from .inputs import Inputs
 
 FOUND = Path(__file__).parent / "found"
 
@@ -88,3 +91,9 @@ def test_a_pipe_in_a_dump_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(path)
     (run,) = import_dump(dump, tmp_path / "logdir").runs
     assert [stat["subject"] for stat in run.dropped if stat["reason"] == "is missing in the dump"] == ["file execution"]
+
+
+@pytest.mark.parametrize("number", [8019118], ids=["a device whose number is a list"])
+def test_inputs_that_were_answered_by_a_traceback(tmp_path: Path, number: int) -> None:
+    given = Inputs(tmp_path / "inputs").make(number)
+    assert list(failures(given, tmp_path, SharedDatabase())) == []

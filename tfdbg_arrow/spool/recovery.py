@@ -147,7 +147,7 @@ class _Recovery:
                     pieces.setdefault(table, []).append(data)
                 kept += self._with_values(batch, header)
         num_events = sum(data.num_rows for table in ("execution", "tensor_health") for data in pieces.get(table, ()))
-        given = {row.get("device_id") for row in rows.get("device", ())}
+        given = {number for row in rows.get("device", ()) if isinstance(number := row.get("device_id"), int)}
         new = devices.keys() - given
         if new:
             new -= sealed.device_ids()
