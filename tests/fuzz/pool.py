@@ -136,7 +136,7 @@ def findings(
                     answer = worker.ask(number)
                     on_answer(answer)
                     found.extend(_judged(number, answer, kinds))
-                    if isinstance(answer, str):
+                    if isinstance(answer, str) or answer["max_rss_bytes"] > MAX_RSS_BYTES:  # the most that it ever took
                         break
             finally:
                 worker.close()
