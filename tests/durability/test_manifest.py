@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import zlib
 from dataclasses import replace
@@ -366,7 +367,24 @@ class TestFiles:
         path.mkdir(parents=True)
         with pytest.raises(LogdirError) as error:
             read_live_parts(tmp_path, run_id=RUN)
-        assert str(error.value) == f"{path} cannot be read (Is a directory); check its permissions."
+        assert str(error.value) == (
+            f"{path} cannot be read (a pipe, a device or a directory, expected a file); restore it."
+        )
+
+    def test_a_manifest_that_the_disk_does_not_give_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "manifest/run1.jsonl"
+        path.parent.mkdir()
+        path.touch()
+
+        def fails(_: Path) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(Path, "read_bytes", fails)
+        with pytest.raises(LogdirError) as error:
+            read_live_parts(tmp_path, run_id=RUN)
+        assert str(error.value) == f"{path} cannot be read (Input/output error); check its permissions."
 
     def test_a_run_id_that_leaves_the_logdir_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(LogdirError, match=r"gives the run id '\.\./run1'") as error:
