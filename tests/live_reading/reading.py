@@ -1,0 +1,197 @@
+"""Readers of a logdir that is being written to, and what must hold of all that they see.
+
+What there is to see is a history: the rows of a table in the order of their runs, which came one after another, and
+events. A reader sees a prefix of it where its rows are, each once, those up to the last event that it sees, and no
+others. That two rows are the same is told by a hash of all their columns, that two sets of rows are by the sum of
+these: the order of rows in a logdir has no meaning.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.dataset
+
+from tfdbg_arrow import Logdir, open_logdir, schema
+
+EVENT_TABLES = {
+    "execution": "event_index",
+    "execution_input": "execution_index",
+    "tensor_health": "event_index",
+    "tensor_value": "event_index",
+    "mark": "event_index",
+}
+"""Those with rows here whose rows belong to events, and by what they are in order."""
+Seen = tuple[str, int, int, str]
+"""The last run and event, how many rows, and the sum of their hashes (as text: it is beyond 64 bits)."""
+NOTHING: Seen = ("", -1, 0, "0")
+
+MAX_LISTINGS = 100
+GONE = "No such file"
+"""What DuckDB says of a file that was removed after it was listed."""
+QUESTIONS = {
+    "a tensor without its graph": "SELECT count(*) FROM tensor_health ANTI JOIN graph USING (run_id, graph_id)",
+    "a tensor without its device": "SELECT count(*) FROM tensor_health ANTI JOIN device USING (run_id, device_id)",
+    "a run with two rows": "SELECT count(*) - count(DISTINCT run_id) FROM run",
+    "a graph with two rows": "SELECT count(*) - count(DISTINCT (run_id, graph_id)) FROM graph",
+}
+"""What must not be, with how often it is. The writer seals graphs and devices before the tensors that name them."""
+
+
+def columns(table: str) -> str:
+    return ", ".join(f'"{column.name}"' for column in schema.table(table).columns)
+
+
+def summary(source: str, table: str) -> str:
+    """Returns the query for what is seen of a table in a source."""
+    event = EVENT_TABLES[table]
+    rows = f"SELECT run_id, {event}, hash(row({columns(table)})) AS row_hash FROM {source}"
+    last = f"max(row(run_id, {event}))"
+    return f"SELECT {last}[1], {last}[2], count(*), sum(row_hash)::VARCHAR FROM ({rows})"
+
+
+@dataclass
+class Report:
+    """What a reader saw.
+
+    Attributes:
+        num_reads: How often it read all tables.
+        num_retries: How often a part that was listed was gone, and it listed them again.
+        num_doubled: How often it found rows of a table twice, where the specification allows it.
+        seen: For each table what it saw, in order, without what it saw the time before.
+        faults: What must not be.
+    """
+
+    num_reads: int = 0
+    num_retries: int = 0
+    num_doubled: int = 0
+    seen: dict[str, list[Seen]] = field(default_factory=lambda: {table: [] for table in EVENT_TABLES})
+    faults: list[str] = field(default_factory=list)
+
+    def note(self, table: str, found: tuple[Any, ...]) -> None:
+        run_id, event, num_rows, total = found
+        one: Seen = (run_id, event, num_rows, total) if num_rows else NOTHING
+        if self.seen[table][-1:] != [one]:
+            self.seen[table].append(one)
+
+
+class Reader(ABC):
+    """Reads all tables once, as often as it is asked to."""
+
+    def __init__(self, logdir: Path) -> None:
+        self.logdir = logdir
+        self.report = Report()
+
+    def read(self) -> None:
+        for table in EVENT_TABLES:
+            self.read_table(table)
+        self.report.num_reads += 1
+
+    @abstractmethod
+    def read_table(self, table: str) -> None:
+        """Reads a table."""
+
+    def ask(self, opened: Logdir, table: str) -> None:
+        """Reads a table of an open logdir."""
+        self.report.note(table, opened.rows(summary(table, table))[0])
+        for what, query in QUESTIONS.items():
+            if table == "mark" and opened.rows(query) != [(0,)]:
+                self.report.faults.append(what)
+
+
+class Opening(Reader):
+    """Opens the logdir each time."""
+
+    def read(self) -> None:
+        self.opened = open_logdir(self.logdir)
+        with self.opened:
+            super().read()
+
+    def read_table(self, table: str) -> None:
+        self.ask(self.opened, table)
+
+
+class Holding(Reader):
+    """Holds the logdir open; every other time without a look at what came since."""
+
+    def __init__(self, logdir: Path) -> None:
+        super().__init__(logdir)
+        self._opened = open_logdir(logdir)
+
+    def read_table(self, table: str) -> None:
+        self.ask(self._opened, table)
+
+    def read(self) -> None:
+        super().read()
+        if self.report.num_reads % 2:
+            self._opened.refresh()
+
+
+class ByPath(Reader):
+    """Knows no manifest: lists the files of each table, keeps one of rows that are the same, and lists again where one
+    is gone.
+    """
+
+    def __init__(self, logdir: Path) -> None:
+        super().__init__(logdir)
+        self._connection = duckdb.connect()
+        self._connection.execute("SET threads = 1")
+
+    def read_table(self, table: str) -> None:
+        for _ in range(MAX_LISTINGS):
+            try:
+                self._connection.execute(f"CREATE OR REPLACE TEMP TABLE found AS {self.rows(table)}")
+                break
+            except (duckdb.IOException, FileNotFoundError) as error:
+                if not isinstance(error, FileNotFoundError) and GONE not in str(error):
+                    raise
+                self.report.num_retries += 1
+        else:
+            self.report.faults.append(f"{table} could not be read {MAX_LISTINGS} times on end")
+            return
+        self._connection.execute("CREATE OR REPLACE TEMP TABLE kept AS SELECT DISTINCT * FROM found")
+        ((num_found, num_kept),) = self._connection.execute(
+            "SELECT (SELECT count(*) FROM found), (SELECT count(*) FROM kept)"
+        ).fetchall()
+        self.report.num_doubled += num_found != num_kept
+        self.report.note(table, self._connection.execute(summary("kept", table)).fetchall()[0])
+
+    @abstractmethod
+    def rows(self, table: str) -> str:
+        """Returns a query for the rows of a table, as they are in the files."""
+
+
+class ByDuckDB(ByPath):
+    def rows(self, table: str) -> str:
+        return f"SELECT {columns(table)} FROM read_parquet('{self.logdir}/{table}/*/*.parquet')"
+
+
+class ByArrow(ByPath):
+    def rows(self, table: str) -> str:
+        self._connection.register("arrow_rows", pyarrow.dataset.dataset(self.logdir / table).to_table())
+        return f"SELECT {columns(table)} FROM arrow_rows"
+
+
+KINDS: dict[str, type[Reader]] = {"opening": Opening, "holding": Holding, "duckdb": ByDuckDB, "pyarrow": ByArrow}
+
+
+def read_until(stop: int, *, kind: str, logdir: Path) -> Report:
+    """Reads again and again until there is something to read from a descriptor, or its other end is closed, and once
+    more.
+    """
+    os.nice(5)  # the program goes first
+    while not all(any(logdir.glob(f"{table}/*/*.parquet")) for table in EVENT_TABLES):
+        time.sleep(0.01)
+    reader = KINDS[kind](logdir)
+    has_ended = False
+    while not has_ended:
+        has_ended = bool(select.select([stop], [], [], 0)[0])
+        reader.read()
+    return reader.report
