@@ -66,6 +66,7 @@ def seal_part(
                 events.add(piece)
                 if on_piece is not None:
                     on_piece(piece)
+                del piece  # else it is held while the next one is read
                 if max_bytes is not None and file.size >= max_bytes:
                     break
         file.sync()

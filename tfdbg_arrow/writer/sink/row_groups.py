@@ -29,25 +29,29 @@ class RowGroups:
         self._held: list[pa.Table] = []
         self._rows = self._bytes = 0
         self._done = False
-        self._fill()
 
     @property
     def has_more(self) -> bool:
         """Whether rows are left."""
+        self._fill()
         return self._rows > 0
 
     def part(self, max_rows: int) -> Iterator[pa.Table]:
-        """Yields row groups until they have `max_rows`."""
+        """Yields row groups until they have `max_rows`; the next is read when one is asked for, and not before."""
         dealt = 0
-        while self.has_more and dealt < max_rows:
-            whole = pa.concat_tables(self._held)
-            group = whole.slice(0, min(ROW_GROUP_ROWS, max_rows - dealt)).combine_chunks()
-            rest = whole.slice(group.num_rows)
-            self._held = [rest] if rest.num_rows else []
-            self._rows, self._bytes = rest.num_rows, rest.nbytes
-            self._fill()
+        while dealt < max_rows and self.has_more:
+            group = self._take(min(ROW_GROUP_ROWS, max_rows - dealt))
             dealt += group.num_rows
             yield group
+            del group  # else it is held while the next one is read
+
+    def _take(self, max_rows: int) -> pa.Table:
+        whole = pa.concat_tables(self._held)
+        group = whole.slice(0, max_rows)
+        rest = whole.slice(group.num_rows)
+        self._held = [rest] if rest.num_rows else []
+        self._rows, self._bytes = rest.num_rows, rest.nbytes
+        return group.combine_chunks()
 
     def _fill(self) -> None:
         while not self._done and self._rows < ROW_GROUP_ROWS and self._bytes < _ROW_GROUP_BYTES:
