@@ -34,6 +34,8 @@ Seen = tuple[str, int, int, str]
 NOTHING: Seen = ("", -1, 0, "0")
 
 MAX_LISTINGS = 100
+PAUSE_S = 0.05
+"""Between two readings, so that the program gets on."""
 GONE = "No such file"
 """What DuckDB says of a file that was removed after it was listed."""
 QUESTIONS = {
@@ -136,7 +138,7 @@ class Holding(Reader):
 
 class ByPath(Reader):
     """Knows no manifest: lists the files of each table, keeps one of rows that are the same, and lists again where one
-    is gone.
+    cannot be opened.
     """
 
     def __init__(self, logdir: Path) -> None:
@@ -180,6 +182,7 @@ class ByArrow(ByPath):
 
 
 KINDS: dict[str, type[Reader]] = {"opening": Opening, "holding": Holding, "duckdb": ByDuckDB, "pyarrow": ByArrow}
+BY_MANIFEST = ("opening", "holding")
 
 
 def read_until(stop: int, *, kind: str, logdir: Path) -> Report:
@@ -192,6 +195,6 @@ def read_until(stop: int, *, kind: str, logdir: Path) -> Report:
     reader = KINDS[kind](logdir)
     has_ended = False
     while not has_ended:
-        has_ended = bool(select.select([stop], [], [], 0)[0])
+        has_ended = bool(select.select([stop], [], [], PAUSE_S)[0])
         reader.read()
     return reader.report
