@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.dataset  # which else each fork imports
 
 from tests.faults.server import serve
 from tests.faults.shim import Shim
@@ -93,6 +95,7 @@ def arm(shim: Shim, job: Mapping[str, Any]) -> None:
 
 def main() -> None:
     os.environ.setdefault("TMPDIR", "/tmp")
+    pa.array([])  # has pyarrow look for pandas, and import it, here and not in each fork
     jobs = {"record": record, "read": read, "recover": recover_it}
     serve(lambda job: jobs[job["what"]](job))
 

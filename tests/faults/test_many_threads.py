@@ -25,6 +25,7 @@ MAX_PEAK_BYTES = 512 * 2**20
         pytest.param(8, 4, 2.0, id="seconds"),
         pytest.param(8, 4, 300.0, id="minutes", marks=pytest.mark.exhaustive),
         pytest.param(1, 32, 60.0, id="one-process", marks=pytest.mark.exhaustive),
+        pytest.param(8, 32, 60.0, id="many-of-many", marks=pytest.mark.exhaustive),
     ],
 )
 def test_every_event_of_every_thread_is_a_row(

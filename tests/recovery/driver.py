@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tfdbg_arrow.schema.logdir_layout import SpoolPaths, spool_paths
 from tfdbg_arrow.spool.graph_links import GraphLinks
@@ -209,6 +210,7 @@ def record(logdir: str, counter: str, seed: str, backend: str) -> NoReturn:
 
 
 def main() -> None:
+    pa.array([])  # has pyarrow look for pandas, and import it, here and not in each child
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

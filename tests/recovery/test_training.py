@@ -2,68 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
-import textwrap
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.recovery.checking import all_rows
+from tests.recovery.trainer import BAD_STEP, LAST_STEP_OF_SUICIDES, Trainer
 from tfdbg_arrow import first_nonfinite, open_logdir, recover
 
-BAD_STEP = 5
 NUM_KILLS = 50
 
-PROGRAM = """
-    import ctypes, mmap, os, signal, sys, time
-    import numpy as np, tensorflow as tf, tfdbg_arrow
 
-    logdir, counter, how = sys.argv[1:]
-    with open(counter, "r+b") as file:
-        done = np.frombuffer(mmap.mmap(file.fileno(), 16), np.int64)
-    tfdbg_arrow.enable(logdir, "FULL_TENSOR")
-    weight = tf.Variable(tf.ones([2, 2]))
-
-    @tf.function
-    def train(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.math.log(x @ weight))
-        weight.assign_sub(0.01 * tape.gradient(loss, weight))
-        return loss
-
-    for step in range(1_000_000):
-        tfdbg_arrow.mark(step=step)
-        train(tf.ones([1, 2]) * (4.5 - step))
-        done[0] = step + 1
-        if step == 8:
-            if how == "segv":
-                ctypes.string_at(0)
-            elif how == "exit":
-                os._exit(7)
-            elif how == "abort":
-                os.abort()
-        if step == 0:
-            print("trained", flush=True)
-    """
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[Trainer]:
+    made = Trainer()
+    yield made
+    made.close()
 
 
-def start(directory: Path, how: str) -> subprocess.Popen[str]:
-    (directory / "counter").write_bytes(bytes(16))
-    program = directory / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM))
-    command = [sys.executable, str(program), str(directory / "logdir"), str(directory / "counter"), how]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-
-def check(directory: Path) -> None:
+def check(logdir: Path, *, done: int) -> None:
     """Checks what is there against what the program counted."""
-    logdir = directory / "logdir"
-    done = int(np.frombuffer((directory / "counter").read_bytes(), np.int64)[0])
     with open_logdir(logdir) as opened:
         steps = [step for (step,) in opened.rows("SELECT step FROM mark ORDER BY step")]
         assert steps in (list(range(done)), list(range(done + 1)))
@@ -96,23 +60,21 @@ def check(directory: Path) -> None:
     assert all_rows(logdir) == before
 
 
-@pytest.mark.parametrize(("how", "returncode"), [("segv", -signal.SIGSEGV), ("exit", 7), ("abort", -signal.SIGABRT)])
-def test_a_training_that_dies_by_itself_is_whole(tmp_path: Path, how: str, returncode: int) -> None:
-    process = start(tmp_path, how)
-    process.communicate(timeout=240)
-    assert process.returncode == returncode
-    check(tmp_path)
+@pytest.mark.parametrize(("how", "status"), [("segv", -signal.SIGSEGV), ("exit", 7), ("abort", -signal.SIGABRT)])
+def test_a_training_that_dies_by_itself_is_whole(trainer: Trainer, tmp_path: Path, how: str, status: int) -> None:
+    trainer.start(tmp_path, how=how)
+    found, done = trainer.end()
+    assert (found, done) == (status, LAST_STEP_OF_SUICIDES + 1)
+    check(tmp_path / "logdir", done=done)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", range(NUM_KILLS))
-def test_a_training_that_is_killed_is_whole(tmp_path: Path, number: int) -> None:
-    process = start(tmp_path, "kill")
-    assert process.stdout is not None
-    process.stdout.readline()
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(random.Random(number).random() ** 2 * 3)
-    process.kill()
-    process.communicate()
-    check(tmp_path)
+def test_a_training_that_is_killed_is_whole(trainer: Trainer, tmp_path: Path, number: int) -> None:
+    pid = trainer.start(tmp_path)
+    time.sleep(random.Random(number).random() ** 2 * 3)
+    os.kill(pid, signal.SIGKILL)
+    status, done = trainer.end()
+    assert status == -signal.SIGKILL
+    check(tmp_path / "logdir", done=done)
     shutil.rmtree(tmp_path / "logdir")
