@@ -17,6 +17,7 @@ from tfdbg_arrow import first_nonfinite, open_logdir, recover
 
 NEVER = -1
 NUM_EXHAUSTIVE = 20
+NUM_CHUNKS = 16
 EVENTS = ("execution", "execution_input", "execution_output", "tensor_health")
 
 
@@ -95,3 +96,13 @@ def test_a_training_goes_on_wherever_it_happens(trainer: Server, whole: Whole, t
     at = whole.num_operations * number // NUM_EXHAUSTIVE
     check_one(trainer, whole, tmp_path / "one", number=at, error=(errno.ENOSPC, errno.EIO)[number % 2])
     check_full(trainer, whole, tmp_path / "full", first=at)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("chunk", range(NUM_CHUNKS))
+def test_a_training_goes_on_whichever_operation_fails(
+    trainer: Server, whole: Whole, tmp_path: Path, chunk: int
+) -> None:
+    for number in range(chunk, whole.num_operations, NUM_CHUNKS):
+        error = (errno.ENOSPC, errno.EIO)[number // NUM_CHUNKS % 2]
+        check_one(trainer, whole, tmp_path / "logdir", number=number, error=error)
