@@ -46,9 +46,13 @@ def test_a_recording_that_cannot_begin_is_refused_and_harms_no_other(
     server: Server, tmp_path: Path, is_whole: bool
 ) -> None:
     job = {"what": "record", "phase": "start", "backend": "native"}
-    whole = server.do(**job, logdir=tmp_path / "whole", first=NEVER, end=NEVER, error=0)
+    nothing = {"first": NEVER, "end": NEVER, "error": 0}
+    whole = server.do(**job, logdir=tmp_path / "whole", **nothing)
+    begun = server.do(**job | {"phase": "run"}, logdir=tmp_path / "begun", **nothing)
+    # Those after it has begun are those of test_recording.
+    names = whole.answer["operations"][: -len(begun.answer["operations"])]
     refused = 0
-    for number in numbers(whole.answer["operations"], is_whole=is_whole, step=4):
+    for number in numbers(names, is_whole=is_whole, step=4):
         logdir = tmp_path / f"logdir{number}"
         done = server.do(**job, logdir=logdir, first=number, end=number + 1, error=ERRORS[number % 3])
         assert done.status == 0, done.stderr
