@@ -32,14 +32,20 @@ class LocalSource:
             Paths by table.
 
         Raises:
-            LogdirError: It is no longer a logdir, or a manifest is damaged.
+            LogdirError: It is no longer a logdir, cannot be read, or a manifest is damaged.
         """
         for _ in range(_MAX_ATTEMPTS):
             if self._broken is not None:
                 self._broken.begin()
             self._recovered.refresh()
-            parts = list_parts(self._path, is_checked=False, broken=self._broken)
-            recovered = self._recovered.parts()
+            try:
+                parts = list_parts(self._path, is_checked=False, broken=self._broken)
+                recovered = self._recovered.parts()
+            except OSError as error:
+                raise LogdirError(
+                    f"{error.filename or self._path} cannot be looked at ({error.strerror or error}); check the "
+                    "permissions, and the disk."
+                ) from error
             if recovered is not None:
                 return {table: (*parts.get(table, ()), *recovered.get(table, ())) for table in {*parts, *recovered}}
         raise LogdirError(f"{self._path} is being recovered over and over; open it again when that has ended.")
