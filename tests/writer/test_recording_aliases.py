@@ -71,6 +71,7 @@ def same_twice(x: tf.Tensor, y: tf.Tensor) -> Any:
     return tf.identity(x), tf.reshape(y, [4, -1]) + 1.0
 
 
+HEALTH_MODES = ("CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH")
 VARIABLE = tf.Variable(tf.zeros([SIZE]))
 PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "names_and_shapes": names_and_shapes,
@@ -117,7 +118,10 @@ def test_each_row_tells_of_its_own_elements(name: str, mode: str, tmp_path: Path
             assert row["mean_finite"] == (pytest.approx(numerics.mean, rel=1e-12) if numerics.ordered else None)
 
 
-@pytest.mark.parametrize("mode", ["SHAPE", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS"])
+@pytest.mark.parametrize(
+    "mode",
+    ["FULL_NUMERICS", *(pytest.param(mode, marks=pytest.mark.exhaustive) for mode in ("SHAPE", *HEALTH_MODES))],
+)
 @pytest.mark.usefixtures("not_recording")
 def test_the_rows_are_those_of_tensors_that_are_kept(mode: str, tmp_path: Path) -> None:
     def facts(found: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
