@@ -1,17 +1,16 @@
 #include "record_op.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "session.h"
+#include "shared_buffers.h"
 #include "tensorflow_api.h"
 
 namespace tfdbg_arrow {
@@ -50,10 +49,6 @@ constexpr int kInt64 = 9;  // TF_INT64
 
 // Smaller arguments are measured again sooner than looked up.
 constexpr int64_t kMinHeldSize = 1 << 14;
-// Likewise tensors that may equal another one of the same kernel: elements.
-constexpr int64_t kMinSharedSize = 1 << 9;
-// And at how many others it is looked.
-constexpr ptrdiff_t kMaxLooks = 32;
 
 class Status {
  public:
@@ -153,37 +148,6 @@ void delete_kernel(void* opaque) {
   }
   delete kernel;
 }
-
-// The tensors that one run of a kernel has measured, so that those that share a buffer are measured once.
-// TensorFlow holds all inputs of a kernel until it returns, and writes to no buffer that anybody else holds: what is at
-// the same place, of the same dtype and size, has the same elements.
-class SharedBuffers {
- public:
-  // One a thread, and empty: a kernel must not allocate for each run.
-  static SharedBuffers& of_thread() {
-    thread_local SharedBuffers buffers;
-    buffers.measured_.clear();
-    return buffers;
-  }
-
-  // The record of a tensor with the same elements; null where none is known.
-  const Record* find(const void* data, int dtype, int64_t size) const {
-    if (size < kMinSharedSize) return nullptr;
-    auto last = measured_.rbegin();
-    for (const auto end = last + std::min<ptrdiff_t>(measured_.rend() - last, kMaxLooks); last != end; ++last) {
-      const auto& [place, record] = *last;
-      if (place == data && record.dtype == dtype && record.size == size) return &record;
-    }
-    return nullptr;
-  }
-
-  void add(const void* data, const Record& record) {
-    if (record.size >= kMinSharedSize && (record.flags & kChecked) != 0) measured_.emplace_back(data, record);
-  }
-
- private:
-  std::vector<std::pair<const void*, Record>> measured_;
-};
 
 // As describe_tensor, but takes the facts of an argument that is known to be what it was.
 // Returns whether it keeps the tensor.
