@@ -99,8 +99,10 @@ def measure(program: str, mode: str) -> Result:
     )
 
 
-_SMALL_OPS = frozenset({"Const", "Pack", "ConcatV2", "StridedSlice", "Shape", "Size", "Rank", "Reshape"})
-"""Ops of ours whose outputs are no larger than a row of summaries, or that only give a tensor another shape."""
+_SMALL_OPS = frozenset(
+    {"Const", "Pack", "ConcatV2", "StridedSlice", "Shape", "Size", "Rank", "Reshape", "Bitcast", "AddN", "Sub", "Sum"}
+)
+"""Ops of ours whose outputs are no larger than a row of summaries, or that only say what a buffer holds."""
 
 
 def _nodes(config: str, program: str) -> list[dict[str, Any]]:

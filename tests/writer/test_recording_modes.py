@@ -291,6 +291,7 @@ class TestRefused:
             ({"tensor_dtypes": 5}, "5", "expected None, a list"),
             ({"health_backend": "gpu"}, "'gpu'", "expected one of auto, native, tensorflow"),
             ({"spool_size_bytes": 10}, "10", "at least 1048576"),
+            ({"when_full": "block"}, "'block'", "expected one of wait, drop"),
         ],
     )
     def test_a_wrong_setting(self, settings: dict[str, Any], value: str, expected: str, tmp_path: Path) -> None:

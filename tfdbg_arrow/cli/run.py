@@ -136,6 +136,12 @@ def run(
         int | None,
         typer.Option(metavar="BYTES", help="Keep events within so many bytes on disk: the middle is dropped."),
     ] = None,
+    when_full: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT", help="What events do that come faster than they can be written: wait for room, or drop."
+        ),
+    ] = "wait",
     dump_on: Annotated[
         str | None,
         typer.Option(metavar="nonfinite", help="Write the circular buffer only when an infinity or a NaN comes up."),
@@ -186,6 +192,7 @@ def run(
         values=values,
         steps=steps,
         max_bytes=max_bytes,
+        when_full=when_full,
         dump_on=dump_on,
         dump_after=dump_after,
         on_nonfinite=on_nonfinite,

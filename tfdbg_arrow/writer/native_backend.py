@@ -57,6 +57,7 @@ class NativeSpool:
             int(settings.mode),
             settings.dtype_mask,
             generation,
+            settings.when_full == "wait",
         )
         self.recording.set_journal(journal.descriptor)
         self._append_lock = threading.Lock()

@@ -59,6 +59,7 @@ class PythonSpool:
         paths: Where the spool is made; the directory is made if missing.
         journal: Takes the strings that records refer to.
         capacity: How many records fit; rounded up to a power of two.
+        waits: Whether records that find no room wait for it; else they are dropped.
 
     Raises:
         OSError: A file cannot be made or its space not be allocated.
@@ -66,10 +67,11 @@ class PythonSpool:
 
     stack_table: StackTable
 
-    def __init__(self, paths: SpoolPaths, *, journal: Journal, capacity: int) -> None:
+    def __init__(self, paths: SpoolPaths, *, journal: Journal, capacity: int, waits: bool = True) -> None:
         self._capacity = max(_MIN_CAPACITY, 1 << (capacity - 1).bit_length())
         paths.spool.parent.mkdir(parents=True, exist_ok=True)
         self._paths = (paths.spool, paths.values)
+        self._waits = waits
         memory = _allocate(paths.spool, HEADER_SIZE + self._capacity * RECORD_SIZE)
         header = HEADER.pack(MAGIC, VERSION, RECORD_SIZE, self._capacity, os.getpid())
         memory[: len(header)] = np.frombuffer(header, np.uint8)
@@ -136,7 +138,7 @@ class PythonSpool:
                 if self._tail != seen:
                     seen, deadline = self._tail, now + _STALL_TIMEOUT_S
                 self._is_stalled = self._is_stalled or now > deadline
-                if self._is_stalled or count > self._capacity:
+                if self._is_stalled or not self._waits or count > self._capacity:
                     self._num_dropped += count
                     self._last.event_index = NO_VALUE
                     return False

@@ -63,6 +63,7 @@ def enable(
     *,
     health_backend: str = "auto",
     spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES,
+    when_full: str = "wait",
     xla: str = "observe",
     storage_options: Mapping[str, Any] | None = None,
     local_dir: str | os.PathLike[str] | None = None,
@@ -93,7 +94,10 @@ def enable(
             None: the mode's own, which for health modes are the floating and complex ones.
         health_backend: `native` (the compiled core), `tensorflow` (TensorFlow's own summary op, also
             on accelerators), or `auto`.
-        spool_size_bytes: Size of the file through which events pass.
+        spool_size_bytes: Size of the file through which events pass, most of the memory that recording takes.
+        when_full: What a program does that records faster than events can be written, once that file is full: `wait`,
+            it goes on as there is room, or after five seconds in which nothing could be written, from when on events
+            are dropped; `drop`, events that find no room are dropped. capture_stat counts what was dropped.
         xla: `observe`: functions with jit_compile=True run without XLA, and are recorded; `keep`: they stay compiled,
             and what runs inside them is not recorded: `Logdir.coverage()` lists it.
         storage_options: fsspec's arguments for the URL, as `{"endpoint_url": …}`; None: what its configuration and
@@ -145,6 +149,7 @@ def enable(
             tensor_dtypes=tensor_dtypes,
             health_backend=health_backend,
             spool_size_bytes=spool_size_bytes,
+            when_full=when_full,
             xla=xla,
             storage_options=storage_options,
             local_dir=local_dir,

@@ -32,6 +32,8 @@ HEALTH_BACKENDS = ("auto", "native", "tensorflow")
 XLA_CHOICES = ("observe", "keep")
 DEFAULT_SPOOL_SIZE_BYTES = 64 << 20
 
+FULL_SPOOL_CHOICES = ("wait", "drop")
+
 MAX_SPOOL_SIZE_BYTES = MAX_CAPACITY * RECORD_SIZE
 MIN_BUDGET_BYTES = 1 << 20
 DUMP_TRIGGERS = ("nonfinite",)
@@ -90,6 +92,7 @@ class Settings:
         tensor_dtypes_text: The user's own choice of dtypes, as the `run` table gives it; None: the mode's.
         health_backend: `auto`, `native` or `tensorflow`.
         spool_size_bytes: Size of the event spool on disk.
+        when_full: What an event does that finds no room there: `wait` or `drop`.
         xla: `observe`: functions that ask for XLA run without it; `keep`: they are compiled, and not recorded.
         remote: Where the parts are copied to from `logdir`, which is then a directory of the run's own; None: nowhere.
         values: Ops whose tensors are kept whole; None: none but those that the mode keeps.
@@ -109,6 +112,7 @@ class Settings:
     tensor_dtypes_text: str | None
     health_backend: str
     spool_size_bytes: int
+    when_full: str = "wait"
     values: ChosenValues | None = None
     steps: Schedule | None = None
     max_bytes: int | None = None
@@ -168,6 +172,7 @@ class Request:
     tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None
     health_backend: str = "auto"
     spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES
+    when_full: str = "wait"
     xla: str = "observe"
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     local_dir: str | os.PathLike[str] | None = None
@@ -211,6 +216,8 @@ class Request:
             raise SettingError(
                 f"spool_size_bytes is {self.spool_size_bytes!r}; expected at most {MAX_SPOOL_SIZE_BYTES} (4 GiB)"
             )
+        if self.when_full not in FULL_SPOOL_CHOICES:
+            raise SettingError(f"when_full is {self.when_full!r}; expected one of {', '.join(FULL_SPOOL_CHOICES)}")
         try:
             pattern = re.compile(self.op_regex) if self.op_regex else None
         except (re.error, TypeError) as error:
@@ -252,6 +259,7 @@ class Request:
             tensor_dtypes_text=text,
             health_backend=self.health_backend,
             spool_size_bytes=self.spool_size_bytes,
+            when_full=self.when_full,
             xla=self.xla,
             values=values,
             steps=steps,

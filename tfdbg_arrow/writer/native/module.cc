@@ -29,9 +29,9 @@ using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::
 class Recording {
  public:
   Recording(const std::string& spool_path, const std::string& value_path, uint64_t capacity, int mode,
-            uint64_t covered_dtypes, int64_t generation)
+            uint64_t covered_dtypes, int64_t generation, bool waits)
       : session_(std::make_unique<Session>(spool_path, value_path, capacity, static_cast<Mode>(mode),
-                                           covered_dtypes, generation)) {
+                                           covered_dtypes, generation, waits)) {
     if (!has_session()) forget_stacks();
   }
 
@@ -257,9 +257,10 @@ NB_MODULE(_core, m) {
       .def_prop_ro("num_slots", &DebugEventScanner::num_slots);
 
   nb::class_<Recording>(m, "Recording")
-      .def(nb::init<const std::string&, const std::string&, uint64_t, int, uint64_t, int64_t>(), nb::arg("spool_path"),
+      .def(nb::init<const std::string&, const std::string&, uint64_t, int, uint64_t, int64_t, bool>(),
+           nb::arg("spool_path"),
            nb::arg("value_path"), nb::arg("capacity"), nb::arg("mode"), nb::arg("covered_dtypes"),
-           nb::arg("generation"))
+           nb::arg("generation"), nb::arg("waits") = true)
       .def("start", &Recording::start)
       .def("stop", &Recording::stop)
       .def("abandon", &Recording::abandon)

@@ -77,8 +77,8 @@ class NonFiniteNotes {
 
 struct Session {
   Session(const std::string& spool_path, const std::string& value_path, uint64_t capacity, Mode mode,
-          uint64_t covered_dtypes, int64_t generation)
-      : spool(spool_path, capacity),
+          uint64_t covered_dtypes, int64_t generation, bool waits)
+      : spool(spool_path, capacity, waits),
         values(value_path),
         mode(mode),
         covered_dtypes(covered_dtypes),

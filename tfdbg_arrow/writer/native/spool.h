@@ -37,9 +37,10 @@ static_assert(sizeof(SpoolHeader) <= kSpoolHeaderSize, "the header fits its page
 
 class Spool {
  public:
-  // Creates `path` with room for `capacity` records (rounded up to a power of two).
+  // Creates `path` with room for `capacity` records (rounded up to a power of two). Whoever finds no room then waits for
+  // it, or does not.
   // Throws std::system_error if the file cannot be made or the disk is full.
-  Spool(const std::string& path, uint64_t capacity);
+  Spool(const std::string& path, uint64_t capacity, bool waits);
   ~Spool();
   Spool(const Spool&) = delete;
   Spool& operator=(const Spool&) = delete;
@@ -47,7 +48,7 @@ class Spool {
   // Reserves `count` consecutive slots without waiting. Returns false if there is no room.
   bool try_reserve(uint64_t count, uint64_t* sequence);
   // Waits until `count` slots are free, but not for ever: returns false when nothing was drained for
-  // `kStallTimeout`, and at once from then on until something is.
+  // `kStallTimeout`, and at once from then on until something is; always at once in a spool that does not wait.
   bool wait_for_room(uint64_t count);
   // The slot of a reserved sequence number; its `commit` is 0.
   Record* slot(uint64_t sequence) { return &records_[sequence & mask_]; }
@@ -82,6 +83,7 @@ class Spool {
   uint64_t capacity_ = 0;
   uint64_t mask_ = 0;
   uint64_t mapped_size_ = 0;
+  bool waits_;
   std::atomic<uint64_t> read_{0};  // sequence number of the next record to drain
   std::atomic<uint64_t> dropped_{0};
   std::atomic<bool> urgent_{false};

@@ -77,6 +77,7 @@ def run_row(run: RunIdentity, settings: Settings, *, health_backend: str, local_
             {
                 "requested_health_backend": settings.health_backend,
                 "spool_size_bytes": settings.spool_size_bytes,
+                "when_full": settings.when_full,
                 "dtypes": sorted(settings.dtypes),
                 "xla": settings.xla,
                 "values": settings.values.text if settings.values is not None else None,

@@ -90,7 +90,7 @@ class TensorFlowBackend:
             self.session_record_ops = session_ops.NativeSessionRecordOps(generation=generation)
         else:
             capacity = settings.spool_size_bytes // RECORD_SIZE
-            self._spool = PythonSpool(paths, journal=journal, capacity=capacity)
+            self._spool = PythonSpool(paths, journal=journal, capacity=capacity, waits=settings.when_full == "wait")
             self.record_ops = PythonSummaryOps(settings.mode, gate=self._gate, devices=devices)
             self.session_record_ops = PythonSessionRecordOps(settings.mode, gate=self._gate, devices=devices)
         self.events: EventWriter = self._spool

@@ -89,3 +89,15 @@ def without_subnormals(tensor: Any) -> Any:
     one = bits.format.constant(1)
     least = tf.bitwise.left_shift(tf.minimum(bits.magnitude, one), bits.format.constant(bits.format.num_mantissa_bits))
     return tf.bitcast(tf.bitwise.bitwise_or(tf.maximum(bits.magnitude, least), bits.sign), tensor.dtype)
+
+
+def rounded_away(tensor: Any) -> Any:
+    """The elements rounded away from zero to powers of two, each in its sign: none is subnormal, and 0 stays 0.
+
+    The greatest become infinite. Infinity stays, and NaN becomes 0 of some sign. Two operations on elements: a mantissa
+    of ones is added, which carries into the exponent unless all below it was 0, and what is left of it is cut off.
+    """
+    form = FORMATS[tensor.dtype]
+    mantissa = form.smallest_normal - 1
+    carried = tf.bitcast(tensor, form.bits) + form.constant(mantissa)
+    return tf.bitcast(tf.bitwise.bitwise_and(carried, form.constant(form.sign | form.infinity)), tensor.dtype)

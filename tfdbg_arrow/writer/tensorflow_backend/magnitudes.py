@@ -1,4 +1,4 @@
-"""What the counts and the magnitudes are taken of: exact numbers of the same kinds, none of them subnormal."""
+"""Magnitudes of the finite elements of a tensor, from exact numbers of which none is subnormal."""
 
 from __future__ import annotations
 
@@ -8,30 +8,17 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend.bits import FORMATS, Bits, without_subnormals
 
 
-def measurable(tensor: Any, mode: TensorDebugMode) -> Any:
-    """A tensor of float16, float32 or float64 whose elements are of the same kinds, none of them subnormal.
-
-    A float16 may be: TensorFlow compares it as float32.
-    """
-    dtype = tensor.dtype
-    if dtype.is_complex:
-        return _representatives(tensor)
-    if mode is TensorDebugMode.FULL_NUMERICS and dtype != tf.float64:
-        return _exact_float64(tensor)  # which the magnitudes are taken of, too
-    if dtype == tf.float16:
-        return tensor
-    if dtype in (tf.float32, tf.float64):
-        return without_subnormals(tensor)
-    if dtype == tf.bfloat16:
-        return tf.cast(without_subnormals(tensor), tf.float32)
-    return tf.cast(tensor, tf.float32 if dtype.is_floating else tf.float64)
+def without_loss(tensor: Any) -> Any:
+    """The elements as float64 of the same kinds, none of them subnormal; of a complex tensor its representatives."""
+    if tensor.dtype.is_complex:
+        return representatives(tensor)
+    return without_subnormals(tensor) if tensor.dtype == tf.float64 else _exact_float64(tensor)
 
 
-def _representatives(tensor: Any) -> Any:
+def representatives(tensor: Any) -> Any:
     """For each complex element a real number of its kind."""
     real, imag = (without_subnormals(part) for part in (tf.math.real(tensor), tf.math.imag(tensor)))
 

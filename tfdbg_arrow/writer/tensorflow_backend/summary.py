@@ -6,14 +6,8 @@ tensor, `fill_records` turns rows into spool records as the native op does. The 
 `native/reference.py` says; mean and stddev within its tolerance, the modulus of a complex element within one
 unit in the last place.
 
-The counts come from `DebugNumericSummaryV2` in FULL_HEALTH. Three things keep its answer right:
-
-* TensorFlow's threads flush subnormal numbers to zero, on a CPU at least. So a subnormal is first replaced, by
-  operations on the bits, with the smallest normal number of its sign; and magnitudes are taken of exact float64
-  values, those of float64 itself of its bits.
-* Its kernel on GPUs takes float16, float32 and float64 of those dtypes that matter: the others are converted,
-  exactly (64-bit integers keep their sign). float8 is never fed to it: that ends the process.
-* A complex element is represented by the real number that is of its kind.
+Counts are those of TensorFlow's own op (`counts`); magnitudes are taken of exact float64 values, those of float64
+itself of its bits (`magnitudes`).
 
 TensorFlow cannot compute with three of the float8 dtypes at all (`can_measure`): `measure_array` measures their
 elements on the host, with the NumPy twin.
@@ -35,8 +29,8 @@ import tensorflow as tf
 from tfdbg_arrow.spool.records import NUM_INLINE_DIMS, Flag
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
-from tfdbg_arrow.writer.tensorflow_backend.bits import FORMATS
-from tfdbg_arrow.writer.tensorflow_backend.magnitudes import magnitudes, measurable
+from tfdbg_arrow.writer.tensorflow_backend.counts import count_eagerly, pack_counts, pack_counts_of_normal
+from tfdbg_arrow.writer.tensorflow_backend.magnitudes import magnitudes, without_loss
 
 # Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite.
 SHAPE_COLUMNS = slice(0, 8)
@@ -46,7 +40,7 @@ NUM_FINITE_COLUMN = 20
 NUM_COLUMNS = 21
 
 # Source: tensorflow/core/protobuf/debug_event.proto, TensorDebugMode.
-_FULL_HEALTH, _SHAPE = 4, 5
+_SHAPE = 5
 _COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
 _MAGNITUDES = ("min", "max", "mean", "stddev", "max_abs")
 _COMPLEX_NUMBERS = (8, 18)
@@ -91,10 +85,11 @@ def pack(tensors: Sequence[Any], *, mode: TensorDebugMode) -> Any:
     if not measures_elements(mode):
         return tf.concat([shapes, tf.zeros([count, NUM_COLUMNS - 8], tf.float64)], axis=1)
     flat = [_flat(tensor) for tensor in tensors]
-    measured = [measurable(tensor, mode) for tensor in flat]
-    counts = tf.stack([_summarize(tensor, _FULL_HEALTH) for tensor in measured])[:, 5:11]
     if mode is not TensorDebugMode.FULL_NUMERICS:
+        counts = pack_counts(flat, mode=mode)
         return tf.concat([shapes, counts, tf.zeros([count, NUM_COLUMNS - 14], tf.float64)], axis=1)
+    measured = [without_loss(tensor) for tensor in flat]
+    counts = pack_counts_of_normal(measured)
     measures = tf.stack([magnitudes(*pair) for pair in zip(flat, measured, strict=True)])
     num_finite = tf.reduce_sum(counts[:, 3:], axis=1, keepdims=True)
     return tf.concat([shapes, counts, measures, num_finite], axis=1)
@@ -117,19 +112,8 @@ def measure_row(tensor: Any, *, mode: TensorDebugMode, device: str = "") -> npt.
         if mode is TensorDebugMode.FULL_NUMERICS:
             row[COUNT_COLUMNS.start :] = _numerics_function(tensor.dtype, device)(tensor).numpy()
         else:
-            row[COUNT_COLUMNS] = _count_eagerly(tensor, mode).numpy()[5:11]
+            row[COUNT_COLUMNS] = count_eagerly(_flat(tensor), mode=mode).numpy()
     return row
-
-
-def _count_eagerly(tensor: Any, mode: TensorDebugMode) -> Any:
-    """The FULL_HEALTH summary; subnormals are looked for only where there are zeros, as which they may be counted."""
-    dtype = tensor.dtype
-    tensor = _flat(tensor)
-    if dtype in FORMATS:
-        counts = _summarize(tf.cast(tensor, tf.float32) if dtype == tf.bfloat16 else tensor, _FULL_HEALTH)
-        if counts.numpy()[9] == 0:
-            return counts
-    return _summarize(measurable(tensor, mode), _FULL_HEALTH)
 
 
 _functions: dict[tuple[Any, str], Any] = {}
@@ -204,10 +188,6 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
     records["flags"] = flags
 
 
-def _summarize(tensor: Any, mode: int) -> Any:
-    return tf.raw_ops.DebugNumericSummaryV2(input=tensor, output_dtype=tf.float64, tensor_debug_mode=mode, tensor_id=-1)
-
-
 def _flat(tensor: Any) -> Any:
     """The elements in a row: TensorFlow's ops on two tensors take ranks up to 8 only."""
     return tf.reshape(tensor, [-1])
@@ -231,7 +211,10 @@ def _pack_shapes(tensors: Sequence[Any]) -> Any:
 
 def _shape_columns(tensor: Any) -> Any:
     if tensor.dtype in (tf.float16, tf.float32, tf.float64):
-        return _summarize(tensor, _SHAPE)[2:]
+        summary = tf.raw_ops.DebugNumericSummaryV2(
+            input=tensor, output_dtype=tf.float64, tensor_debug_mode=_SHAPE, tensor_id=-1
+        )
+        return summary[2:]
     shape = tf.shape(tensor, out_type=tf.int64)
     dims = tf.concat([shape[-NUM_INLINE_DIMS:], tf.zeros([NUM_INLINE_DIMS], tf.int64)], axis=0)[:NUM_INLINE_DIMS]
     rank_and_size = tf.stack([tf.size(shape, out_type=tf.int64), tf.size(tensor, out_type=tf.int64)])
