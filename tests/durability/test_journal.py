@@ -235,6 +235,12 @@ class TestReading:
         assert num_torn >= 2
         assert read(path, start=len(torn + self.GOOD))[0] == entries[1:]
 
+    def test_entries_that_are_none_are_each_counted(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.journal"
+        path.write_bytes((entry(b"?") + self.GOOD + entry(b"j{") + entry(b"j[1]")) * 2)
+        entries, num_torn = read(path)
+        assert (len(entries), num_torn) == (2, 6)
+
     def test_one_torn_place_is_counted_once(self, tmp_path: Path) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(b"x" * 200_000 + self.GOOD + b"y" * 200_000)

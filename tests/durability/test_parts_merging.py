@@ -15,6 +15,7 @@ from tests.durability.parts_on_disk import events_on_disk, files, marks
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.logdir_layout import manifest_path, part_path
+from tfdbg_arrow.schema.manifest import SpoolProgress, spool_progress
 from tfdbg_arrow.writer.sink import parts as parts_module
 from tfdbg_arrow.writer.sink.parts import MERGE_PARTS, TARGET_BYTES, TARGET_ROWS, PartWriter
 from tfdbg_arrow.writer.sink.row_groups import RowGroups
@@ -131,6 +132,17 @@ class TestChosenParts:
 
 
 class TestAll:
+    def test_are_no_recovery(self, tmp_path: Path) -> None:
+        """Else what a process leaves that is killed afterwards would be taken to be in parts already."""
+        writer = made(tmp_path)
+        for event in range(3):
+            writer.write("mark", marks(event), spool_upto=event)
+        writer.compact("mark")
+        assert num_lines(tmp_path) == 4
+        manifest = tmp_path / manifest_path("r")
+        progress = spool_progress(manifest.read_text(), run_id="r", path=manifest)
+        assert progress == SpoolProgress(by_table={"mark": 2}, events=0, is_recovered=False)
+
     def test_become_one_and_none_without_rows_stays(self, tmp_path: Path) -> None:
         writer = made(tmp_path)
         for events in ((), (0, 1), (2,), (), (3,)):

@@ -206,6 +206,27 @@ class TestErrors:
         path.rename(logdir / manifest_path(RUN_ID))
         assert recover(logdir)[0].state == "recovered"
 
+    def test_a_manifest_elsewhere_is_not_written_to(self, logdir: Path) -> None:
+        dead(logdir)
+        manifest = logdir / manifest_path(RUN_ID)
+        elsewhere = manifest.rename(logdir.with_name("elsewhere"))
+        manifest.symlink_to(elsewhere)
+        content = elsewhere.read_bytes()
+        (run,) = recover(logdir)
+        assert (run.state, run.num_events) == ("failed", 0)
+        assert str(run.reason).startswith(f"{manifest} leads by a symbolic link to {elsewhere}")
+        assert elsewhere.read_bytes() == content
+
+    def test_what_somebody_reads_is_not_taken_away(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        process = dead(logdir)
+        before = tree(logdir)
+        monkeypatch.setattr(run_files, "_LOCK_PATIENCE_S", 0.1)
+        with run_files.held_if_dead(process.paths.journal, to_change=False) as is_dead:
+            assert is_dead
+            assert recover(logdir) == (RecoveredRun(run_id=RUN_ID, state="recording"),)
+            assert tree(logdir) == before
+        assert recover(logdir)[0].state == "recovered"
+
     def test_a_damaged_manifest_is_not_written_to(self, logdir: Path) -> None:
         dead(logdir)
         (logdir / manifest_path(RUN_ID)).write_bytes(b'{"op": "\xff"}\n')

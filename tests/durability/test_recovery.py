@@ -207,6 +207,12 @@ class TestWhatIsInParts:
             (three, "/device:CPU:2"),
         ]
 
+    def test_is_looked_for_in_each_part(self, process: DeadProcess) -> None:
+        for names in ({}, {1: "a", 2: "b"}, {}, {3: "c"}):
+            process.parts.write("device", device_rows(names))
+        sealed = recovery.SealedRows(process.logdir, {"device": process.parts.parts("device")})
+        assert sealed.device_ids() == {1, 2, 3}
+
     def test_is_the_end_of_the_run(self, process: DeadProcess) -> None:
         sealed = recovery.SealedRows(process.logdir, {})
         assert sealed.has_ended() is False

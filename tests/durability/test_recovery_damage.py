@@ -79,6 +79,24 @@ class TestDamage:
             (*EVENTS_RECOVERED, 0),
         ]
 
+    def test_so_are_more_rows_in_columns(self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(recovery, "_MAX_ROWS", 3)
+        for first in (0, 2, 4):
+            times = {"wall_time_ns": [5, 5], "label": ["step", "step"], "value": ["a", "b"]}
+            process.files.rows.append("columns", "mark", {"event_index": [first, first + 1], **times})
+        process.die()
+        _, tables = process.recovered()
+        assert rows(tables["mark"], "event_index") == [(0,), (1,), (2,), (3,)]
+        assert [stat for stat, *_ in stats(tables)] == ["failed", "recovered"]
+
+    def test_what_the_process_told_of_itself_comes_before_that_it_was_recovered(self, process: DeadProcess) -> None:
+        told = {"stat": "dropped", "subject": "event", "reason": "no room", "num_events": 7}
+        process.row("capture_stat", event_index=3, wall_time_ns=5, **told)
+        process.call(0)
+        process.die()
+        _, tables = process.recovered()
+        assert stats(tables) == [tuple(told.values()), (*EVENTS_RECOVERED, 1)]
+
     def test_a_spool_without_rows_has_none(self, process: DeadProcess) -> None:
         process.tensor(0)
         process.die()
