@@ -45,6 +45,8 @@ DEFAULT_CONFIGS = (
 QUICK_CONFIGS = (NONE, f"{OURS}/FULL_HEALTH", f"{DEBUGGER_V2}/FULL_HEALTH", CHECK_NUMERICS)
 ALL_CONFIGS = (*DEFAULT_CONFIGS, f"{OURS_BY_TENSORFLOW}/FULL_HEALTH")
 
+NUM_STEPS = {"eager_loop": 300, "mlp": 100, "cnn": 400, "transformer": 100}
+"""Steps of a process, warm-up included: some seconds of them, so that what tracing leaves to the sink is done early on."""
 NUM_WARM_UP = 5
 """First steps that the median leaves out: tracing, caches, allocation."""
 MAX_FULL_TENSOR_STEPS = 10
@@ -405,13 +407,15 @@ def main() -> int:
     parser.add_argument("--programs", nargs="+", choices=PROGRAM_NAMES, default=PROGRAM_NAMES, metavar="PROGRAM")
     parser.add_argument("--configs", nargs="+", choices=ALL_CONFIGS, metavar="CONFIG", help=", ".join(ALL_CONFIGS))
     parser.add_argument("--repeats", type=_positive, help="processes for each program and configuration (default: 5)")
-    parser.add_argument("--steps", type=_positive, help="steps in each process, warm-up included (default: 60)")
+    parser.add_argument(
+        "--steps", type=_positive, help="steps in each process, with the warm-up (default: some seconds)"
+    )
     parser.add_argument("--quick", action="store_true", help="FULL_HEALTH only, 2 repeats of 25 steps")
     parser.add_argument("--output", type=Path, help="write all measurements and the summary there, as JSON")
     arguments = parser.parse_args()
     configs = arguments.configs or (QUICK_CONFIGS if arguments.quick else DEFAULT_CONFIGS)
     num_repeats = arguments.repeats or (2 if arguments.quick else 5)
-    num_steps = arguments.steps or (25 if arguments.quick else 60)
+    num_steps = {name: arguments.steps or (25 if arguments.quick else NUM_STEPS[name]) for name in arguments.programs}
 
     runs: list[Run] = []
     total = num_repeats * len(arguments.programs) * len(configs)
@@ -420,7 +424,7 @@ def main() -> int:
             # Another order in each repetition, so that no configuration always follows the same one.
             turn = repeat % len(configs)
             for config in (*configs[turn:], *configs[:turn]):
-                run = run_in_process(program, config=config, repeat=repeat, num_steps=num_steps)
+                run = run_in_process(program, config=config, repeat=repeat, num_steps=num_steps[program])
                 runs.append(run)
                 outcome = f"failed: {run.error}" if run.error else f"{1e3 * _typical_step(run):8.2f} ms a step"
                 print(f"[{len(runs)}/{total}] {program} {config}: {outcome}", file=sys.stderr, flush=True)

@@ -19,6 +19,12 @@ class TestManifests:
         (tmp_path / "manifest/run1.jsonl").write_text(add_line(part(1)))
         assert read_live_parts(tmp_path, run_id=RUN) == (part(1),)
 
+    def test_a_manifest_may_lie_elsewhere_within_the_logdir(self, tmp_path: Path) -> None:
+        (tmp_path / "manifest").mkdir()
+        (tmp_path / "kept").write_text(add_line(part(1)))
+        (tmp_path / "manifest/run1.jsonl").symlink_to(tmp_path / "kept")
+        assert read_live_parts(tmp_path, run_id=RUN) == (part(1),)
+
     def test_bytes_that_are_no_text_are_damage_with_a_name(self, tmp_path: Path) -> None:
         path = tmp_path / "manifest/run1.jsonl"
         path.parent.mkdir()
