@@ -45,8 +45,8 @@ DEFAULT_CONFIGS = (
 QUICK_CONFIGS = (NONE, f"{OURS}/FULL_HEALTH", f"{DEBUGGER_V2}/FULL_HEALTH", CHECK_NUMERICS)
 ALL_CONFIGS = (*DEFAULT_CONFIGS, f"{OURS_BY_TENSORFLOW}/FULL_HEALTH")
 
-NUM_STEPS = {"eager_loop": 300, "mlp": 100, "cnn": 400, "transformer": 100}
-"""Steps of a process, warm-up included: some seconds of them, so that what tracing leaves to the sink is done early on."""
+NUM_STEPS = {"eager_loop": 150, "mlp": 100, "cnn": 250, "transformer": 100}
+"""Steps of a process, warm-up included: seconds of them, as the sink is busy with the graphs during the first."""
 NUM_WARM_UP = 5
 """First steps that the median leaves out: tracing, caches, allocation."""
 MAX_FULL_TENSOR_STEPS = 10
@@ -408,7 +408,7 @@ def main() -> int:
     parser.add_argument("--configs", nargs="+", choices=ALL_CONFIGS, metavar="CONFIG", help=", ".join(ALL_CONFIGS))
     parser.add_argument("--repeats", type=_positive, help="processes for each program and configuration (default: 5)")
     parser.add_argument(
-        "--steps", type=_positive, help="steps in each process, with the warm-up (default: some seconds)"
+        "--steps", type=_positive, help="steps in each process, with the warm-up (default: for seconds)"
     )
     parser.add_argument("--quick", action="store_true", help="FULL_HEALTH only, 2 repeats of 25 steps")
     parser.add_argument("--output", type=Path, help="write all measurements and the summary there, as JSON")
