@@ -163,10 +163,6 @@ def recorded(on_duckdb: Logdir) -> str:
     return next(run.run_id for run in on_duckdb.runs() if not run.run_id.startswith("run-"))
 
 
-IN_EVERY_RUN = ("dead_relu", "gradient_norm_spike", "nonfinite_origin")
-"""Rules that are asked for one by one in every run; the rows of all of them are compared there in the view `alert`."""
-
-
 def comparable(row: tuple[Any, ...]) -> tuple[str, ...]:
     """A row that sorts; floats to twelve digits, which sums may differ behind."""
     return tuple(f"{cell:.12g}" if isinstance(cell, float) else repr(cell) for cell in row)
@@ -190,13 +186,8 @@ def test_views(on_spark: SparkLogdir, on_duckdb: Logdir, name: str) -> None:
     assert assert_same_rows(on_spark, on_duckdb, f"SELECT * FROM {name}") > 0
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        pytest.param(rule, id=rule.kind, marks=() if rule.kind in IN_EVERY_RUN else pytest.mark.exhaustive)
-        for rule in builtin_rules()
-    ],
-)
+@pytest.mark.exhaustive  # each run compares the rows of all of them, in the view `alert`
+@pytest.mark.parametrize("rule", builtin_rules(), ids=lambda rule: rule.kind)
 def test_rules(on_spark: SparkLogdir, on_duckdb: Logdir, rule: Any) -> None:
     ours, theirs = (alerts(engine, kinds=[rule.kind], limit=1000) for engine in (on_duckdb, on_spark))
     assert ours.num_found[rule.kind] > 0
