@@ -24,7 +24,7 @@ from .interpreter import Interpreter, Row
 from .program_strategies import programs
 from .programs import Program
 
-QUICK = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 
 
