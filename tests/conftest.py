@@ -26,3 +26,8 @@ def _little_to_collect() -> Iterator[None]:
     yield
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Has all of it collected as it always is in the end; else libraries report what is left as leaks."""
+    gc.unfreeze()
