@@ -13,8 +13,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-# A file of tests at a time: what a file records it records alone. Three processes keep two cores busy while one waits.
-PYTEST_ARGS ?= -n 3 --dist loadfile
+# Two processes, a file of tests at a time: what a file records it records alone.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
