@@ -99,9 +99,7 @@ def measure(program: str, mode: str) -> Result:
     )
 
 
-_SMALL_OPS = frozenset(
-    {"Const", "Pack", "ConcatV2", "StridedSlice", "Shape", "Size", "Rank", "Reshape", "Bitcast", "AddN", "Sub", "Sum"}
-)
+_SMALL_OPS = frozenset({"Const", "Pack", "ConcatV2", "StridedSlice", "Shape", "Size", "Rank", "Reshape", "Bitcast"})
 """Ops of ours whose outputs are no larger than a row of summaries, or that only say what a buffer holds."""
 
 

@@ -64,7 +64,7 @@ class Replay:
 
     def __init__(self, recorder: Any, step: np.ndarray) -> None:
         self._recorder, self._step = recorder, step
-        self._left, self._made, self._pending = 0, 0, step[:0]
+        self._left = self._made = 0
         self.made_s = 0.0
         """Processor time that making the records took."""
         self._lengths = {

@@ -283,7 +283,7 @@ class PartWriter:
 
     def _is_large(self, *entries: ManifestEntry) -> bool:
         rows, size = sum(entry.rows for entry in entries), sum(entry.bytes for entry in entries)
-        return rows >= self._target_rows // 2 or size >= self._target_bytes // 8  # elements are parts of some 32 MiB
+        return rows >= self._target_rows // 2 or size >= self._target_bytes // 8  # as parts of elements are
 
     def _merge(self, table: str, parts: Sequence[_Part], level: int) -> list[_Part]:
         rows = RowGroups(read_row_groups(self._logdir, [part.entry for part in parts]))
