@@ -3,7 +3,8 @@
 # want Java 17 or newer too, and say so where it is missing.
 #
 #   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first, also as a page
-#   make test      linters, types, layers, the specification's freshness, and the tests
+#   make test      linters, types, layers, the specification's freshness, and the tests, in less than ten minutes
+#   make slow      the tests that need more than Python: Spark, a browser, an S3 server, Debugger V2's dumps, kills
 #   make exhaustive  the tests that take long: every mode beside Debugger V2's, 1,000 kills of a recording
 #   make coverage  the branches of recovery, manifest and compaction: fails where one is not taken by their tests
 #   make mutation  change these modules in some thousand places, one at a time, and list what no test notices
@@ -35,7 +36,7 @@ CHROMIUM := /usr/bin/chromium
 
 MODULES := $(STAMPS)/modules
 
-.PHONY: FORCE demo test exhaustive coverage mutation lint format protos clean distclean
+.PHONY: FORCE demo test slow exhaustive coverage mutation lint format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -44,7 +45,10 @@ demo: $(STAMPS)/demo $(STAMPS)/package
 	$(BIN)/python examples/demo.py --logdir $(DEMO_LOGDIR)
 
 test: lint $(CHROMIUM)
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not exhaustive" --durations 30
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow and not exhaustive" --durations 30
+
+slow: $(STAMPS)/test $(STAMPS)/package $(CHROMIUM)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "slow and not exhaustive" --durations 30
 
 exhaustive: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m exhaustive

@@ -14,6 +14,8 @@ import pytest
 
 from .programs.running import run_to_end
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 
 PROGRAM = """

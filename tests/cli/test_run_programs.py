@@ -14,6 +14,8 @@ from tfdbg_arrow.cli import app
 
 from .running import OURS, python, run, write
 
+pytestmark = pytest.mark.slow
+
 FACTS = """
 import json, os, sys
 print(json.dumps({

@@ -15,8 +15,9 @@ import tfdbg_arrow
 
 from .running import BAD_PROGRAM, HEALTHY_PROGRAM, LOG_LINE, rows, run, write
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 class TestRecording:
     def test_a_bad_program_is_exit_code_1_and_named(self, here: Path) -> None:
         program = write(here, "program.py", BAD_PROGRAM)

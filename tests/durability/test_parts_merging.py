@@ -177,7 +177,7 @@ class TestAll:
 
     def test_whose_bytes_are_large_are_left_alone(self, tmp_path: Path) -> None:
         size = made(tmp_path / "first").write("mark", marks(0)).bytes
-        for target, expected in ((8 * size, [1, 1]), (8 * size + 8, [2])):
+        for target, expected in ((16 * size, [1, 1]), (16 * size + 16, [2])):
             writer = made(tmp_path / str(target), target_bytes=target)
             for event in range(2):
                 writer.write("mark", marks(event))

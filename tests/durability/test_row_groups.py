@@ -12,7 +12,9 @@ from tests.durability.parts_on_disk import marks
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.writer.sink import part_file, row_groups
 from tfdbg_arrow.writer.sink.part_file import seal_part
-from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_row_groups
+from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_rows
+
+MAX_BYTES = 2**30
 
 
 def tables(*sizes: int) -> list[pa.Table]:
@@ -22,9 +24,7 @@ def tables(*sizes: int) -> list[pa.Table]:
 
 
 def dealt(groups: Iterator[pa.Table]) -> list[int]:
-    found = list(groups)
-    assert all(group["event_index"].num_chunks == 1 for group in found)
-    return [group.num_rows for group in found]
+    return [group.num_rows for group in groups]
 
 
 class TestDealing:
@@ -33,7 +33,7 @@ class TestDealing:
         monkeypatch.setattr(row_groups, "ROW_GROUP_ROWS", 4)
 
     def test_rows_are_dealt_in_full_groups_and_in_order(self) -> None:
-        rows = RowGroups(iter(tables(3, 0, 2, 6, 1)))
+        rows = RowGroups(iter(tables(3, 0, 2, 6, 1)), max_bytes=MAX_BYTES)
         assert rows.has_more is True
         found = list(rows.part(100))
         assert [group.num_rows for group in found] == [4, 4, 4]
@@ -42,22 +42,21 @@ class TestDealing:
         assert dealt(rows.part(100)) == []
 
     def test_a_part_ends_at_its_rows_and_the_next_goes_on(self) -> None:
-        rows = RowGroups(iter(tables(3, 3, 3, 3)))
+        rows = RowGroups(iter(tables(3, 3, 3, 3)), max_bytes=MAX_BYTES)
         assert (dealt(rows.part(6)), dealt(rows.part(5)), rows.has_more) == ([4, 2], [4, 1], True)
         assert (dealt(rows.part(5)), rows.has_more) == ([1], False)
 
     def test_without_rows_there_is_nothing_more(self) -> None:
-        assert RowGroups(iter([])).has_more is False
-        assert RowGroups(iter(tables(0, 0))).has_more is False
+        assert RowGroups(iter([]), max_bytes=MAX_BYTES).has_more is False
+        assert RowGroups(iter(tables(0, 0)), max_bytes=MAX_BYTES).has_more is False
 
     @pytest.mark.parametrize(
         ("num_bytes", "read", "expected"),
         [(1, 1, [1, 1, 1, 1, 1]), (2 * marks(0).nbytes, 2, [2, 2, 1]), (10**6, 4, [4, 1])],
     )
     def test_large_rows_are_dealt_sooner_and_no_more_are_held(
-        self, monkeypatch: pytest.MonkeyPatch, num_bytes: int, read: int, expected: list[int]
+        self, num_bytes: int, read: int, expected: list[int]
     ) -> None:
-        monkeypatch.setattr(row_groups, "_ROW_GROUP_BYTES", num_bytes)
         waiting = tables(1, 1, 1, 1, 1)
         taken: list[pa.Table] = []
 
@@ -66,7 +65,7 @@ class TestDealing:
                 taken.append(table)
                 yield table
 
-        groups = RowGroups(reading()).part(100)
+        groups = RowGroups(reading(), max_bytes=num_bytes).part(100)
         assert taken == []
         first = next(groups)
         assert len(taken) == read
@@ -74,7 +73,7 @@ class TestDealing:
 
     def test_no_more_is_read_than_a_group_takes(self) -> None:
         waiting = iter(tables(4, 4, 4))
-        rows = RowGroups(waiting)
+        rows = RowGroups(waiting, max_bytes=MAX_BYTES)
         assert next(rows.part(100))["event_index"].to_pylist() == [0, 1, 2, 3]
         assert next(waiting)["event_index"].to_pylist() == [4, 5, 6, 7]
 
@@ -88,26 +87,34 @@ class TestDealing:
                     return marks(1)
                 raise StopIteration
 
-        rows = RowGroups(Once())
+        rows = RowGroups(Once(), max_bytes=MAX_BYTES)
         assert dealt(rows.part(100)) == [1]
         assert len(asked) == 2
 
 
 class TestReading:
-    def test_each_row_group_of_each_part_in_order(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("read", "expected"),
+        [(1, [[0], [1], [2], [3], [4]]), (3, [[0, 1], [2], [3, 4]])],
+        ids=["some", "no-two-groups"],
+    )
+    def test_rows_of_each_row_group_of_each_part_in_order(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int, expected: list[list[int]]
+    ) -> None:
         monkeypatch.setattr(part_file, "ROW_GROUP_ROWS", 2)
+        monkeypatch.setattr(row_groups, "_READ_ROWS", read)
         entries = [
             seal_part(tmp_path, "mark", [table], run_id="r", number=number)
             for number, table in enumerate(tables(3, 0, 2))
         ]
-        found = [group["event_index"].to_pylist() for group in read_row_groups(tmp_path, entries)]
-        assert found == [[0, 1], [2], [], [3, 4]]
+        found = [group["event_index"].to_pylist() for group in read_rows(tmp_path, entries)]
+        assert found == expected
 
     def test_a_part_that_changed_is_not_read(self, tmp_path: Path) -> None:
         entry = seal_part(tmp_path, "mark", [marks(1)], run_id="r", number=0)
         other = seal_part(tmp_path, "mark", [marks(2)], run_id="r", number=0)
         with pytest.raises(BrokenPartError) as error:
-            list(read_row_groups(tmp_path, [entry]))
+            list(read_rows(tmp_path, [entry]))
         assert str(error.value) == (
             f"{tmp_path / entry.path} has the SHA-256 {other.sha256}, expected {entry.sha256} as in the manifest: it "
             "was changed since it was written; restore it."

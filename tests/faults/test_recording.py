@@ -16,6 +16,8 @@ from tests.recovery.driver import RUN_ID
 from tfdbg_arrow import first_nonfinite, open_logdir, recover, verify
 from tfdbg_arrow.schema.manifest import read_live_parts
 
+pytestmark = pytest.mark.slow
+
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES, SHORT)
 NUM_CHUNKS = 8
 NEVER = -1

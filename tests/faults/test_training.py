@@ -15,6 +15,8 @@ from tests.faults.shim import FOR_EVER
 from tests.recovery.checking import Rows, all_rows, column_of
 from tfdbg_arrow import first_nonfinite, open_logdir, recover
 
+pytestmark = pytest.mark.slow
+
 NEVER = -1
 NUM_EXHAUSTIVE = 20
 NUM_CHUNKS = 16

@@ -13,6 +13,8 @@ from .differences import EXPLANATIONS, MODES
 from .report import text
 from .run import run
 
+pytestmark = pytest.mark.slow
+
 IN_EVERY_RUN = ("FULL_TENSOR",)
 """It compares most: every element."""
 COMPARED = ("graph", "outer_graph", "op", "op_type", "op_name", "op_num_outputs", "op_inputs", "op_stack")

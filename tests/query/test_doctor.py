@@ -239,7 +239,7 @@ class TestCaptureStats:
             ("dropped", "info", "execution was dropped: The circular buffer kept only the last ones."),
             ("masked", "info", "Log:0 was bad and did not stop the program: nothing in its graph computes with it"),
         ]
-        assert "spool_size_bytes" in findings[1].advice
+        assert "max_memory_bytes" in findings[1].advice
         assert findings[1].evidence == "The table capture_stat says so (stat dropped, 7 events)."
 
     def test_every_cue_is_something_that_the_recorder_writes(self) -> None:

@@ -24,6 +24,8 @@ from .interpreter import Interpreter, Row
 from .program_strategies import programs
 from .programs import Program
 
+pytestmark = pytest.mark.slow
+
 QUICK = settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 LONG = settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 

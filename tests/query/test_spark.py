@@ -37,6 +37,8 @@ from .test_alerts import CASES
 from .test_expected import Step
 from .test_first_nonfinite import chain, loop
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
     import sys
     import tensorflow as tf

@@ -18,6 +18,8 @@ import pytest
 from tests.recovery.checking import check_recovery
 from tests.recovery.driver import COUNTERS
 
+pytestmark = pytest.mark.slow
+
 NUM_KILLS = 30
 NUM_EXHAUSTIVE = 950
 MAX_LIFE_S = 0.6

@@ -16,6 +16,8 @@ from tests.recovery.checking import all_rows
 from tests.recovery.trainer import BAD_STEP, LAST_STEP_OF_SUICIDES, Trainer
 from tfdbg_arrow import first_nonfinite, open_logdir, recover
 
+pytestmark = pytest.mark.slow
+
 NUM_KILLS = 50
 
 

@@ -20,6 +20,8 @@ from tfdbg_arrow.query import NonFinite, first_nonfinite, open_logdir
 from ..programs.running import run_to_end, start_python
 from .stores import S3Server, live_in, s3_server
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
     import os, signal, sys, time
     import tensorflow as tf

@@ -16,6 +16,8 @@ from tfdbg_arrow.schema import TABLES
 
 from .logdirs import damage, write_all
 
+pytestmark = pytest.mark.slow
+
 Rows = dict[str, Counter[str]]
 _WITHOUT_CHECKSUMS = (".spool", ".values")
 """Of a killed run: verify says that these are not checked."""

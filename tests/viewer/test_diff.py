@@ -16,6 +16,8 @@ from tfdbg_arrow.viewer.pages.diff import DiffPage, read_diff
 from . import logdirs
 from .serving import serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:

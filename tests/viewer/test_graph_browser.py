@@ -12,6 +12,8 @@ from . import logdirs
 from .browser import chromium, watched_page
 from .serving import TOKEN, Served, serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:

@@ -20,6 +20,8 @@ from ..query.builder import CLEAN, NAN, RunBuilder, counts
 from .browser import chromium, watched_page
 from .serving import TOKEN, serving
 
+pytestmark = pytest.mark.slow
+
 
 def history(path: Path, **arguments: Any) -> HistoryPage:
     with open_logdir(path) as logdir:

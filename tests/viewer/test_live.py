@@ -13,6 +13,8 @@ from . import logdirs
 from .browser import chromium, watched_page
 from .serving import TOKEN, Served, serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -15,6 +15,8 @@ from tfdbg_arrow.query import open_logdir
 from . import logdirs
 from .browser import chromium, watched_page
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_cell_that_ends_in_a_logdir_shows_the_first_screen(tmp_path: Path) -> None:
     with open_logdir(logdirs.log_of_zero(tmp_path / "logdir")) as logdir:

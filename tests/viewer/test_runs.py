@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import expect
 
 from tfdbg_arrow.query import open_logdir
@@ -15,6 +16,8 @@ from ..query.builder import CLEAN, NAN, START_NS, RunBuilder
 from . import logdirs
 from .browser import chromium, watched_page
 from .serving import TOKEN, serving
+
+pytestmark = pytest.mark.slow
 
 SECOND = 10**9
 

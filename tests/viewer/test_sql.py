@@ -17,6 +17,8 @@ from . import logdirs
 from .browser import chromium, watched_page
 from .serving import TOKEN, Served, serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:

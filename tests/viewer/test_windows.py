@@ -12,6 +12,8 @@ from ..query.builder import CLEAN, NAN, RunBuilder
 from .browser import chromium, watched_page
 from .serving import TOKEN, Served, serving
 
+pytestmark = pytest.mark.slow
+
 NUM_EXECUTIONS = 3000
 BAD = (700, 2500)
 

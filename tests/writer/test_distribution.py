@@ -18,6 +18,8 @@ from tfdbg_arrow.query import Logdir, open_logdir
 
 from .distributed import REMOTE, free_ports
 
+pytestmark = pytest.mark.slow
+
 EACH_BACKEND = ("native", pytest.param("tensorflow", marks=pytest.mark.exhaustive))
 
 LOCALHOST = "/job:localhost/replica:0/task:0/device:CPU:"
@@ -139,7 +141,6 @@ def test_keras_fit_is_recorded_whole_in_both_replicas(backend: str, mirrored: Pa
         assert opened.coverage().is_complete
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", EACH_BACKEND)
 def test_two_workers_share_a_logdir_and_the_one_with_the_bad_value_is_named(backend: str, workers: Path) -> None:
     with open_logdir(workers / f"loop-{backend}") as opened:
@@ -161,7 +162,6 @@ def test_two_workers_share_a_logdir_and_the_one_with_the_bad_value_is_named(back
         assert opened.rows("SELECT * FROM capture_stat") == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", EACH_BACKEND)
 def test_nothing_of_ours_runs_in_other_processes_and_what_ran_there_is_listed(backend: str, coordinator: Path) -> None:
     with open_logdir(coordinator / f"loop-{backend}") as opened:

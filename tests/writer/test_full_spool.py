@@ -14,6 +14,7 @@ import tfdbg_arrow
 from tfdbg_arrow.schema.logdir_layout import spool_paths
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import RECORD_DTYPE
+from tfdbg_arrow.writer.memory import MemoryShares
 from tfdbg_arrow.writer.native import _core as core
 from tfdbg_arrow.writer.python_spool import PythonSpool
 from tfdbg_arrow.writer.sink.sink import Sink
@@ -39,8 +40,9 @@ def test_events_without_room_are_dropped_and_counted(
         take_all(sink, **options)
 
     monkeypatch.setattr(Sink, "_take_all", take_when_allowed)
+    monkeypatch.setattr(MemoryShares, "spool_records", SPOOL_RECORDS)
     x = tf.constant(1.0)
-    tfdbg_arrow.enable(tmp_path, spool_size_bytes=SPOOL_RECORDS * 256, when_full="drop", health_backend=health_backend)
+    tfdbg_arrow.enable(tmp_path, when_full="drop", health_backend=health_backend)
     for _ in range(NUM_OPS):
         tf.sqrt(x)
     may_take.set()

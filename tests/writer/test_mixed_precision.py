@@ -16,6 +16,8 @@ from tfdbg_arrow.query import NonFinite
 
 from .test_recording_numbers import IN_ORDER, UNFUSED
 
+pytestmark = pytest.mark.slow
+
 BACKENDS = ("native", "tensorflow")
 X = np.linspace(0.0, 1.0, 64, dtype=np.float32).reshape(16, 4)
 UNUSED = "an overflow that no op took: nothing was computed, assigned or returned from it"

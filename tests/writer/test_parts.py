@@ -179,8 +179,7 @@ def test_a_manifest_line_cut_off_by_a_failure_is_removed_before_the_next(writer:
 def test_large_row_groups_are_split_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_file, "ROW_GROUP_ROWS", 8)
     monkeypatch.setattr(row_groups_module, "ROW_GROUP_ROWS", 8)
-    monkeypatch.setattr(row_groups_module, "_ROW_GROUP_BYTES", 200)
-    writer = PartWriter(tmp_path, "r")
+    writer = PartWriter(tmp_path, "r", row_group_bytes=200)
     writer.start()
     for start in range(0, 20, 2):
         writer.write("mark", marks(start, start + 1))

@@ -290,7 +290,7 @@ class TestRefused:
             ({"tensor_dtypes": [tf.string]}, "string", "in mode FULL_HEALTH can be recorded: bfloat16"),
             ({"tensor_dtypes": 5}, "5", "expected None, a list"),
             ({"health_backend": "gpu"}, "'gpu'", "expected one of auto, native, tensorflow"),
-            ({"spool_size_bytes": 10}, "10", "at least 1048576"),
+            ({"max_memory_bytes": 10}, "10", "from 201326592"),
             ({"when_full": "block"}, "'block'", "expected one of wait, drop"),
         ],
     )

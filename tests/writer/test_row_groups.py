@@ -15,6 +15,7 @@ from tfdbg_arrow.writer.sink.part_file import seal_part
 from tfdbg_arrow.writer.sink.row_groups import RowGroups
 
 NUM_ROWS = 20_000
+MAX_BYTES = 2**30
 
 
 def marks(number: int) -> pa.Table:
@@ -34,7 +35,7 @@ def some(num_tables: int, taken: list[int]) -> Iterator[pa.Table]:
 
 @pytest.mark.parametrize("max_rows", [2 * ROW_GROUP_ROWS, 150_000, 10**9])
 def test_all_rows_are_dealt_in_order(max_rows: int) -> None:
-    groups = RowGroups(some(20, []))
+    groups = RowGroups(some(20, []), max_bytes=MAX_BYTES)
     parts = []
     while groups.has_more:
         parts.append(pa.concat_tables(groups.part(max_rows)))
@@ -43,7 +44,7 @@ def test_all_rows_are_dealt_in_order(max_rows: int) -> None:
 
 
 def test_none_is_lost_where_a_part_ends_before_its_rows_do() -> None:
-    groups = RowGroups(some(20, []))
+    groups = RowGroups(some(20, []), max_bytes=MAX_BYTES)
     found = []
     while groups.has_more:
         found.append(next(groups.part(10**9)))
@@ -52,7 +53,7 @@ def test_none_is_lost_where_a_part_ends_before_its_rows_do() -> None:
 
 def test_tables_are_read_when_they_are_needed() -> None:
     taken: list[int] = []
-    groups = RowGroups(some(20, taken))
+    groups = RowGroups(some(20, taken), max_bytes=MAX_BYTES)
     assert taken == []
     counts = [len(taken) for _ in groups.part(10**9)]
     needed = -(-ROW_GROUP_ROWS // NUM_ROWS)

@@ -19,12 +19,10 @@ from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.dtypes import dtype_itemsize
 from tfdbg_arrow.schema.logdir_layout import part_number, spool_paths
 from tfdbg_arrow.schema.manifest import read_live_parts
-from tfdbg_arrow.spool import values as values_module
 from tfdbg_arrow.spool.batch import join_records
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind
 from tfdbg_arrow.spool.run_files import RunFiles
-from tfdbg_arrow.writer.sink import backlog as backlog_module
-from tfdbg_arrow.writer.sink import sink as sink_module
+from tfdbg_arrow.writer.memory import MemoryShares
 from tfdbg_arrow.writer.sink.sink import Sink
 
 RUN_ID = "run1"
@@ -314,8 +312,7 @@ def test_values_are_kept_and_their_space_given_back_in_order(recording: Recordin
 
 
 def test_large_values_are_read_in_batches_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values_module, "MAX_BATCH_VALUE_BYTES", 16)
-    monkeypatch.setattr(sink_module, "MAX_BATCH_VALUE_BYTES", 16)
+    monkeypatch.setattr(MemoryShares, "batch_value_bytes", 16)
     recording = Recording(tmp_path).start()
     recording.recorder.values = bytes(range(100))
     flags = MEASURED | Flag.VALUE
@@ -421,9 +418,10 @@ class TestFailures:
         assert recording.rows("run", "is_clean_end") == [(True,)]
 
     def test_beyond_the_bound_the_oldest_events_are_dropped_and_counted(
-        self, recording: Recording, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(backlog_module, "MAX_BACKLOG_BYTES", 300_000)
+        monkeypatch.setattr(MemoryShares, "waiting_bytes", 300_000)
+        recording = Recording(tmp_path).start()
         with monkeypatch.context() as patch:
             patch.setattr("tfdbg_arrow.writer.sink.parts.os.rename", _full_disk)
             recording.sink.append("graph_function", [{"function_name": "f", "graph_id": 7}])

@@ -16,6 +16,8 @@ from . import tf1_programs
 from .tables import rows
 from .tf1_programs import PROGRAMS
 
+pytestmark = pytest.mark.slow
+
 BACKENDS = ("native", "tensorflow")
 _LOWERED = frozenset({"If", "While"})
 """The runtime puts other nodes in their place, named `<op>/<node>`."""

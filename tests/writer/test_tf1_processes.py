@@ -16,6 +16,8 @@ from tfdbg_arrow.query import first_nonfinite
 from .subprocesses import run_python
 from .tables import rows
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
     import contextlib, hashlib, json, sys
     import numpy as np

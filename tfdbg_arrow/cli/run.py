@@ -142,6 +142,12 @@ def run(
             metavar="WHAT", help="What events do that come faster than they can be written: wait for room, or drop."
         ),
     ] = "wait",
+    max_memory_bytes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES", help="What recording may take of memory, however fast events come; 256 MiB if not given."
+        ),
+    ] = None,
     dump_on: Annotated[
         str | None,
         typer.Option(metavar="nonfinite", help="Write the circular buffer only when an infinity or a NaN comes up."),
@@ -178,6 +184,7 @@ def run(
     import tfdbg_arrow.stop  # noqa: F401  (a recording that stops the program has its answer from there)
     from tfdbg_arrow.schema.location import parse_location
     from tfdbg_arrow.writer.launch import record_program
+    from tfdbg_arrow.writer.memory import DEFAULT_MAX_MEMORY_BYTES
     from tfdbg_arrow.writer.settings import Request
 
     location = parse_location(logdir)
@@ -193,6 +200,7 @@ def run(
         steps=steps,
         max_bytes=max_bytes,
         when_full=when_full,
+        max_memory_bytes=DEFAULT_MAX_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes,
         dump_on=dump_on,
         dump_after=dump_after,
         on_nonfinite=on_nonfinite,

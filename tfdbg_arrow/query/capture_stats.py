@@ -113,7 +113,7 @@ class Cue:
 
 
 CUES: tuple[Cue, ...] = (
-    Cue("The spool had no room", "Raise spool_size_bytes, or record less by op_regex, tensor_dtypes or steps."),
+    Cue("The spool had no room", "Raise max_memory_bytes, or record less by op_regex, tensor_dtypes or steps."),
     Cue(
         "The circular buffer kept only the last ones",
         "Record with a larger circular_buffer_size, or with 0 for all.",

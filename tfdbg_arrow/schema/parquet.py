@@ -20,6 +20,9 @@ from tfdbg_arrow.schema.tables import table
 ROW_GROUP_ROWS = 122_880
 """Rows of a row group, DuckDB's own vector-aligned size; pass it as `row_group_size` when writing."""
 
+_ELEMENT_BATCH = 16
+"""Values after which a page of elements may end, where Arrow looks after 1,024: of 64 KiB each, a page had 64 MiB."""
+
 _INTEGERS = frozenset({Type.BIGINT, Type.INTEGER, Type.TIMESTAMP, Type.BIGINT_LIST})
 _WITHOUT_STATISTICS = frozenset({Type.DOUBLE, Type.BLOB})
 
@@ -48,6 +51,7 @@ def parquet_options(name: str) -> dict[str, Any]:
         KeyError: The format has no such table.
     """
     columns = table(name).columns
+    holds_elements = any(column.type is Type.BLOB for column in columns)
     return {
         "compression": "zstd",
         "use_dictionary": [column.name for column in columns if column.type is Type.VARCHAR],
@@ -56,5 +60,6 @@ def parquet_options(name: str) -> dict[str, Any]:
         },
         "write_statistics": [leaf_path(column) for column in columns if column.type not in _WITHOUT_STATISTICS],
         "write_page_checksum": True,
+        **({"write_batch_size": _ELEMENT_BATCH} if holds_elements else {}),
         "store_schema": True,
     }

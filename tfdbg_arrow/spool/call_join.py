@@ -22,7 +22,7 @@ from tfdbg_arrow.spool.names import CallGraph
 from tfdbg_arrow.spool.records import Flag, Kind
 
 NO_CALL = -1
-_MAX_STEPS = 65_536
+_MAX_STEPS = 8_192
 """Steps that are remembered; the oldest are forgotten first."""
 _MAX_CALLS = 4_096
 """Calls in flight that are remembered: an end that never comes must not fill the memory."""

@@ -40,6 +40,8 @@ from tfdbg_arrow.spool.spool_file import SpoolHeader, read_committed, read_heade
 from tfdbg_arrow.spool.values import ValueReader, split_by_value_bytes
 
 _MAX_CIRCULAR_BUFFER = 2**24
+_MAX_BATCH_VALUE_BYTES = 32 << 20
+"""Bytes of elements that are read at once."""
 _MAX_LOOKS = 20_000_000
 _MAX_ROWS = 5_000_000
 """Rows of the journal that are taken: what waits for a part is some thousands as a rule."""
@@ -289,7 +291,7 @@ class _Recovery:
         with open(self._paths.values, "rb", buffering=0) as file:
             reader = ValueReader(_ValueFile(file.fileno(), start=header.values_tail))
             for records in kept:
-                for batch in split_by_value_bytes(Batch(records)):
+                for batch in split_by_value_bytes(Batch(records), max_bytes=_MAX_BATCH_VALUE_BYTES):
                     found = reader.read(batch, failures=self._failures)
                     made = converter.tables(batch, values=found).get("tensor_value")
                     if made is not None:

@@ -14,8 +14,6 @@ from tfdbg_arrow.spool.batch import Batch, Ints
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.records import Flag, Kind
 
-MAX_BATCH_VALUE_BYTES = 64 * 2**20
-"""Bytes of elements read for one batch, so that FULL_TENSOR takes bounded memory."""
 _MAX_VALUE_BYTES = 2**31 - 1
 """What one value of a Parquet BLOB written by Arrow can hold."""
 _HOLE_PATIENCE_S = 10.0
@@ -110,13 +108,13 @@ def _value_bytes(batch: Batch) -> Ints:
     return sizes
 
 
-def split_by_value_bytes(batch: Batch) -> Iterator[Batch]:
-    """Yields the records in batches whose kept elements take bounded memory; whole groups stay together."""
+def split_by_value_bytes(batch: Batch, *, max_bytes: int) -> Iterator[Batch]:
+    """Yields the records in batches whose kept elements have at most so many bytes; whole groups stay together."""
     sizes = np.maximum(_value_bytes(batch), 0)
-    if int(sizes.sum()) <= MAX_BATCH_VALUE_BYTES:
+    if int(sizes.sum()) <= max_bytes:
         yield batch
         return
-    number = np.cumsum(sizes) // MAX_BATCH_VALUE_BYTES
+    number = np.cumsum(sizes) // max_bytes
     number = np.where(batch.heads >= 0, number[batch.heads], number)
     cuts = np.flatnonzero(np.diff(number)) + 1
     for records in np.split(batch.records, cuts):

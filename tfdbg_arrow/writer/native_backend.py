@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.schema.logdir_layout import SpoolPaths
 from tfdbg_arrow.spool.journal import Journal
-from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE
+from tfdbg_arrow.spool.records import RECORD_DTYPE
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.graphs.own_ops import RecordOps
@@ -53,7 +53,7 @@ class NativeSpool:
         self.recording = core.Recording(
             str(paths.spool),
             str(paths.values),
-            settings.spool_size_bytes // RECORD_SIZE,
+            settings.memory.spool_records,
             int(settings.mode),
             settings.dtype_mask,
             generation,

@@ -23,12 +23,13 @@ from tfdbg_arrow.errors import (
 )
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.writer.chosen_values import Choice
+from tfdbg_arrow.writer.memory import DEFAULT_MAX_MEMORY_BYTES
 from tfdbg_arrow.writer.recording.marks import as_step
 from tfdbg_arrow.writer.remote.settings import (
     DEFAULT_MAX_LOCAL_BYTES,
     DEFAULT_UPLOAD_TIMEOUT_S,
 )
-from tfdbg_arrow.writer.settings import DEFAULT_SPOOL_SIZE_BYTES, Request, Settings
+from tfdbg_arrow.writer.settings import Request, Settings
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.recording.recording import Recording
@@ -62,7 +63,7 @@ def enable(
     tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None,
     *,
     health_backend: str = "auto",
-    spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES,
+    max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES,
     when_full: str = "wait",
     xla: str = "observe",
     storage_options: Mapping[str, Any] | None = None,
@@ -94,8 +95,10 @@ def enable(
             None: the mode's own, which for health modes are the floating and complex ones.
         health_backend: `native` (the compiled core), `tensorflow` (TensorFlow's own summary op, also
             on accelerators), or `auto`.
-        spool_size_bytes: Size of the file through which events pass, most of the memory that recording takes.
-        when_full: What a program does that records faster than events can be written, once that file is full: `wait`,
+        max_memory_bytes: What the recording may take of memory, however fast events come, from 192 MiB to 16 GiB. A
+            quarter of it is the spool, the file through which events pass. What describes the program, the N events
+            of a circular buffer, and tensors of many MiB that are kept whole come on top.
+        when_full: What a program does that records faster than events can be written, once the spool is full: `wait`,
             it goes on as there is room, or after five seconds in which nothing could be written, from when on events
             are dropped; `drop`, events that find no room are dropped. capture_stat counts what was dropped.
         xla: `observe`: functions with jit_compile=True run without XLA, and are recorded; `keep`: they stay compiled,
@@ -148,7 +151,7 @@ def enable(
             op_regex=op_regex,
             tensor_dtypes=tensor_dtypes,
             health_backend=health_backend,
-            spool_size_bytes=spool_size_bytes,
+            max_memory_bytes=max_memory_bytes,
             when_full=when_full,
             xla=xla,
             storage_options=storage_options,

@@ -15,9 +15,13 @@ from tfdbg_arrow.errors import LogdirError, SettingError
 from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
-from tfdbg_arrow.spool.records import RECORD_SIZE
-from tfdbg_arrow.spool.spool_file import MAX_CAPACITY
 from tfdbg_arrow.writer.chosen_values import Choice, ChosenValues, parse_values
+from tfdbg_arrow.writer.memory import (
+    DEFAULT_MAX_MEMORY_BYTES,
+    MAX_MEMORY_BYTES,
+    MIN_MEMORY_BYTES,
+    MemoryShares,
+)
 from tfdbg_arrow.writer.redaction import NOTHING, parse_redact
 from tfdbg_arrow.writer.remote.settings import (
     DEFAULT_MAX_LOCAL_BYTES,
@@ -30,11 +34,8 @@ from tfdbg_arrow.writer.schedule import Schedule, parse_schedule
 
 HEALTH_BACKENDS = ("auto", "native", "tensorflow")
 XLA_CHOICES = ("observe", "keep")
-DEFAULT_SPOOL_SIZE_BYTES = 64 << 20
-
 FULL_SPOOL_CHOICES = ("wait", "drop")
 
-MAX_SPOOL_SIZE_BYTES = MAX_CAPACITY * RECORD_SIZE
 MIN_BUDGET_BYTES = 1 << 20
 DUMP_TRIGGERS = ("nonfinite",)
 
@@ -91,8 +92,8 @@ class Settings:
         dtypes: Names of the dtypes that are recorded.
         tensor_dtypes_text: The user's own choice of dtypes, as the `run` table gives it; None: the mode's.
         health_backend: `auto`, `native` or `tensorflow`.
-        spool_size_bytes: Size of the event spool on disk.
-        when_full: What an event does that finds no room there: `wait` or `drop`.
+        memory: How much memory the recording may take.
+        when_full: What an event does that finds no room in the spool: `wait` or `drop`.
         xla: `observe`: functions that ask for XLA run without it; `keep`: they are compiled, and not recorded.
         remote: Where the parts are copied to from `logdir`, which is then a directory of the run's own; None: nowhere.
         values: Ops whose tensors are kept whole; None: none but those that the mode keeps.
@@ -111,7 +112,7 @@ class Settings:
     dtypes: frozenset[str]
     tensor_dtypes_text: str | None
     health_backend: str
-    spool_size_bytes: int
+    memory: MemoryShares
     when_full: str = "wait"
     values: ChosenValues | None = None
     steps: Schedule | None = None
@@ -171,7 +172,7 @@ class Request:
     op_regex: str | None = None
     tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None
     health_backend: str = "auto"
-    spool_size_bytes: int = DEFAULT_SPOOL_SIZE_BYTES
+    max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES
     when_full: str = "wait"
     xla: str = "observe"
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -210,11 +211,10 @@ class Request:
             )
         if self.xla not in XLA_CHOICES:
             raise SettingError(f"xla is {self.xla!r}; expected one of {', '.join(XLA_CHOICES)}")
-        if not _is_int(self.spool_size_bytes) or self.spool_size_bytes < 1 << 20:
-            raise SettingError(f"spool_size_bytes is {self.spool_size_bytes!r}; expected at least 1048576 (1 MiB)")
-        if self.spool_size_bytes > MAX_SPOOL_SIZE_BYTES:
+        if not _is_int(self.max_memory_bytes) or not MIN_MEMORY_BYTES <= self.max_memory_bytes <= MAX_MEMORY_BYTES:
             raise SettingError(
-                f"spool_size_bytes is {self.spool_size_bytes!r}; expected at most {MAX_SPOOL_SIZE_BYTES} (4 GiB)"
+                f"max_memory_bytes is {self.max_memory_bytes!r}; expected a number from {MIN_MEMORY_BYTES} (192 MiB) "
+                f"to {MAX_MEMORY_BYTES} (16 GiB)"
             )
         if self.when_full not in FULL_SPOOL_CHOICES:
             raise SettingError(f"when_full is {self.when_full!r}; expected one of {', '.join(FULL_SPOOL_CHOICES)}")
@@ -258,7 +258,7 @@ class Request:
             dtypes=dtypes,
             tensor_dtypes_text=text,
             health_backend=self.health_backend,
-            spool_size_bytes=self.spool_size_bytes,
+            memory=MemoryShares(self.max_memory_bytes),
             when_full=self.when_full,
             xla=self.xla,
             values=values,

@@ -90,6 +90,7 @@ class Recording:
             flush_interval_s=LOCAL_FLUSH_INTERVAL_S if self._uploader is None else REMOTE_FLUSH_INTERVAL_S,
             dump_after=dump_after,
             max_bytes=settings.max_bytes,
+            memory=settings.memory,
             on_failure=self._stats.warn_once,
             uploader=self._uploader,
             on_records=None if self.stop is None else self.stop.see_records,

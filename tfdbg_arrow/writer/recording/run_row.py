@@ -76,7 +76,7 @@ def run_row(run: RunIdentity, settings: Settings, *, health_backend: str, local_
         "settings": to_json(
             {
                 "requested_health_backend": settings.health_backend,
-                "spool_size_bytes": settings.spool_size_bytes,
+                "max_memory_bytes": settings.memory.max_memory_bytes,
                 "when_full": settings.when_full,
                 "dtypes": sorted(settings.dtypes),
                 "xla": settings.xla,

@@ -16,8 +16,6 @@ from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.writer.sink.budget import Budget
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
-MAX_BACKLOG_BYTES = 64 * 2**20
-"""Bytes of events that wait while parts cannot be written, and of other rows; beyond it the oldest are dropped."""
 _COLUMN_BYTES = 2048
 """What a column takes beside its values: what waits long is many small tables."""
 
@@ -61,12 +59,15 @@ class Backlog:
         parts: The run's parts.
         budget: Looks after the parts of events; None: no bound is set for them.
         failures: What went wrong.
+        max_bytes: Bytes of events that wait while parts cannot be written, and of other rows; beyond it the oldest are
+            dropped.
     """
 
-    def __init__(self, parts: PartWriter, *, budget: Budget | None, failures: Failures) -> None:
+    def __init__(self, parts: PartWriter, *, budget: Budget | None, failures: Failures, max_bytes: int) -> None:
         self._parts = parts
         self._budget = budget
         self._failures = failures
+        self._max_bytes = max_bytes
         self._waiting: deque[_Waiting] = deque()
         self._unfinished: list[WaitingBatch] = []
         self._evicted: dict[str, int] = {}
@@ -140,7 +141,7 @@ class Backlog:
             waiting = [item for item in self._waiting if item.is_event is is_event]
             size = sum(item.size_bytes for item in waiting)
             for item in waiting:
-                if size <= MAX_BACKLOG_BYTES:
+                if size <= self._max_bytes:
                     break
                 self._waiting.remove(item)
                 size -= item.size_bytes

@@ -19,6 +19,8 @@ from tfdbg_arrow.writer.sink.norm_jumps import NormJumps
 DIGESTED_TABLE = "tensor_health"
 DIGEST_TABLE = "op_digest"
 _KEY = ("graph_id", "op_name", "op_type", "output_slot", "dtype")
+_MAX_PIECES = 16
+"""Digests of so many pieces of a part are summed up."""
 _LARGEST = float(np.finfo(np.float64).max)
 _COLUMNS = {
     "num_tensors": ("one", "sum"),
@@ -70,6 +72,8 @@ class PartDigest:
         digested = grouped.aggregate(list(_COLUMNS.values()))
         columns = {name: digested[f"{measure}_{function}"] for name, (measure, function) in _COLUMNS.items()}
         self._digested.append(pa.table({"output": digested["output"], **columns}))
+        if len(self._digested) == _MAX_PIECES:
+            self._digested = [self._summed()]
         chosen = np.flatnonzero(measures["is_norm"].to_numpy())
         norms = measures["norm"].fill_null(np.nan).to_numpy()  # NULL: no size
         self._jumps.add(outputs[chosen], events=_ints(data["event_index"])[chosen], norms=norms[chosen])
@@ -83,10 +87,8 @@ class PartDigest:
         schema = arrow_schema(DIGEST_TABLE)
         if not self._digested:
             return schema.empty_table()
-        functions = {name: "sum" if function == "count" else function for name, (_, function) in _COLUMNS.items()}
-        grouped = pa.concat_tables(self._digested).group_by("output", use_threads=False)
-        digested = grouped.aggregate(list(functions.items())).sort_by("output")
-        columns: dict[str, Any] = {name: digested[f"{name}_{function}"] for name, function in functions.items()}
+        digested = self._summed().sort_by("output")
+        columns: dict[str, Any] = {name: digested[name] for name in _COLUMNS}
         columns.update(zip(_KEY, zip(*self._numbers, strict=True), strict=True))
         num_outputs = len(self._numbers)
         jumps = self._jumps.greatest(num_outputs)
@@ -95,6 +97,14 @@ class PartDigest:
         columns["digest_index"] = np.arange(num_outputs)
         columns["max_norm_jump"] = pa.array(jumps, mask=np.isnan(jumps))
         return pa.table([_as(columns[field.name], field.type) for field in schema], schema=schema)
+
+    def _summed(self) -> pa.Table:
+        """Returns what was digested so far, a row an output."""
+        functions = {name: "sum" if function == "count" else function for name, (_, function) in _COLUMNS.items()}
+        grouped = pa.concat_tables(self._digested).group_by("output", use_threads=False)
+        summed = grouped.aggregate(list(functions.items()))
+        columns = {name: summed[f"{name}_{function}"] for name, function in functions.items()}
+        return pa.table({"output": summed["output"], **columns})
 
     def _outputs(self, data: pa.Table) -> Ints:
         """Returns for each row the number of its op output and dtype, counted over all rows taken so far."""

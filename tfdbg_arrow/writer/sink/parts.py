@@ -31,10 +31,11 @@ from tfdbg_arrow.schema.manifest import (
     manifest_changes,
     replace_line,
 )
+from tfdbg_arrow.writer.memory import DEFAULT_SHARES
 from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE, DIGESTED_TABLE, PartDigest
 from tfdbg_arrow.writer.sink.manifest_file import ManifestFile
 from tfdbg_arrow.writer.sink.part_file import seal_part
-from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_row_groups
+from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_rows
 
 TARGET_ROWS = 5_000_000
 
@@ -64,6 +65,7 @@ class PartWriter:
         target_rows: Rows at which a merged part is closed.
         target_bytes: Bytes at which a merged part is closed.
         merge_parts: More small parts than this of one table are merged by `merge_small`.
+        row_group_bytes: Arrow bytes at which a row group of a merged part is closed early.
         on_change: Told of each line of the manifest, once it is on disk: (paths removed, parts added).
     """
 
@@ -75,10 +77,12 @@ class PartWriter:
         target_rows: int = TARGET_ROWS,
         target_bytes: int = TARGET_BYTES,
         merge_parts: int = MERGE_PARTS,
+        row_group_bytes: int = DEFAULT_SHARES.row_group_bytes,
         on_change: Callable[[Sequence[str], Sequence[ManifestEntry]], None] | None = None,
     ) -> None:
         self._logdir, self._run_id = logdir, run_id
         self._target_rows, self._target_bytes, self._merge_parts = target_rows, target_bytes, merge_parts
+        self._row_group_bytes = row_group_bytes
         self._on_change = on_change
         self._manifest = ManifestFile(logdir / manifest_path(run_id))
         self._parts: dict[str, list[_Part]] = {}
@@ -275,18 +279,19 @@ class PartWriter:
             if part.entry.rows == 0 or number in digested or not (self._logdir / part.entry.path).exists():
                 continue
             digest = PartDigest(self._run_id)
-            for rows in read_row_groups(self._logdir, [part.entry]):
-                digest.add(rows)
+            rows = RowGroups(read_rows(self._logdir, [part.entry]), max_bytes=self._row_group_bytes)
+            for group in rows.part(part.entry.rows):
+                digest.add(group)
             made = self._seal_digest(digest, number)
             self._publish([], [made.entry], add_line(made.entry))
             self._parts.setdefault(DIGEST_TABLE, []).append(made)
 
     def _is_large(self, *entries: ManifestEntry) -> bool:
         rows, size = sum(entry.rows for entry in entries), sum(entry.bytes for entry in entries)
-        return rows >= self._target_rows // 2 or size >= self._target_bytes // 8  # as parts of elements are
+        return rows >= self._target_rows // 2 or size >= self._target_bytes // 16  # as parts of elements are
 
     def _merge(self, table: str, parts: Sequence[_Part], level: int) -> list[_Part]:
-        rows = RowGroups(read_row_groups(self._logdir, [part.entry for part in parts]))
+        rows = RowGroups(read_rows(self._logdir, [part.entry for part in parts]), max_bytes=self._row_group_bytes)
         made: list[_Part] = []
         digests: list[_Part] = []
         is_digested = table == DIGESTED_TABLE and (level == _LARGE or self._is_large(*(part.entry for part in parts)))
@@ -306,6 +311,7 @@ class PartWriter:
             self._discard(part.entry for part in (*made, *digests))
             raise
         self._swap([part.entry.path for part in parts], [*made, *digests])
+        pa.default_memory_pool().release_unused()  # else it keeps what merging took, for hours perhaps
         return made
 
     def _seal_digest(self, digest: PartDigest, number: int) -> _Part:

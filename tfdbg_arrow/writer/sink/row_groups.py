@@ -13,8 +13,9 @@ from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import ROW_GROUP_ROWS
 from tfdbg_arrow.schema.manifest import ManifestEntry
 
-_ROW_GROUP_BYTES = 64 * 2**20
-"""Arrow bytes at which a row group is closed early, so that merging large values takes bounded memory."""
+_READ_ROWS = 8_192
+_READ_BYTES = 2**20
+"""What is read of a part at a time: what is read beyond a row group takes memory too."""
 
 
 class RowGroups:
@@ -22,10 +23,12 @@ class RowGroups:
 
     Args:
         tables: The rows, in order.
+        max_bytes: Arrow bytes at which a row group is closed early, so that merging takes bounded memory.
     """
 
-    def __init__(self, tables: Iterator[pa.Table]) -> None:
+    def __init__(self, tables: Iterator[pa.Table], *, max_bytes: int) -> None:
         self._tables = tables
+        self._max_bytes = max_bytes
         self._held: list[pa.Table] = []
         self._rows = self._bytes = 0
         self._done = False
@@ -51,10 +54,10 @@ class RowGroups:
         rest = whole.slice(group.num_rows)
         self._held = [rest] if rest.num_rows else []
         self._rows, self._bytes = rest.num_rows, rest.nbytes
-        return group.combine_chunks()
+        return group
 
     def _fill(self) -> None:
-        while not self._done and self._rows < ROW_GROUP_ROWS and self._bytes < _ROW_GROUP_BYTES:
+        while not self._done and self._rows < ROW_GROUP_ROWS and self._bytes < self._max_bytes:
             table = next(self._tables, None)
             if table is None:
                 self._done = True
@@ -64,8 +67,8 @@ class RowGroups:
                 self._bytes += table.nbytes
 
 
-def read_row_groups(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Table]:
-    """Yields the row groups of parts; a part that changed since it was sealed must not get a new hash."""
+def read_rows(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Table]:
+    """Yields the rows of parts, some of a row group at a time; one that changed since it was sealed is not read."""
     for entry in entries:
         path = logdir / entry.path
         with open(path, "rb") as content:
@@ -76,5 +79,9 @@ def read_row_groups(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[
                 "was written; restore it."
             )
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for group in range(file.num_row_groups):
-                yield file.read_row_group(group)
+            for group in range(file.num_row_groups):  # a batch of several would hold more than one of them
+                found = file.metadata.row_group(group)
+                row_bytes = max(1, found.total_byte_size // max(1, found.num_rows))
+                rows = max(1, min(_READ_ROWS, _READ_BYTES // row_bytes))
+                for batch in file.iter_batches(rows, row_groups=[group], use_threads=False):
+                    yield pa.Table.from_batches([batch])

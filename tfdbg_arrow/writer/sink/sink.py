@@ -23,7 +23,8 @@ from tfdbg_arrow.spool.metadata_table import metadata_table
 from tfdbg_arrow.spool.names import CallGraph, Names, TensorNodes
 from tfdbg_arrow.spool.records import Kind, Records
 from tfdbg_arrow.spool.run_files import RunFiles
-from tfdbg_arrow.spool.values import MAX_BATCH_VALUE_BYTES, ValueReader, split_by_value_bytes
+from tfdbg_arrow.spool.values import ValueReader, split_by_value_bytes
+from tfdbg_arrow.writer.memory import DEFAULT_SHARES, MemoryShares
 from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.rows import Columns
@@ -58,7 +59,8 @@ class Sink:
         dump_after: Write them only when a bad value comes up, and so many events after it; None: all along.
         max_bytes: What the parts of events may take on disk; None: no bound.
         flush_interval_s: Seconds after which waiting events are written.
-        flush_rows: Records after which they are written sooner.
+        flush_rows: Records after which they are written sooner; None: as many as `memory` has room for.
+        memory: How much memory it may take.
         on_failure: Told of each kind of failure once, with a sentence.
         uploader: Copies the parts to a URL; None: the logdir is the one that is asked for.
         on_records: Sees the records that are about to be written.
@@ -78,7 +80,8 @@ class Sink:
         dump_after: int | None = None,
         max_bytes: int | None = None,
         flush_interval_s: float = 1.0,
-        flush_rows: int = 65536,
+        flush_rows: int | None = None,
+        memory: MemoryShares = DEFAULT_SHARES,
         on_failure: Callable[[str], None],
         uploader: Uploader | None = None,
         on_records: Callable[[Records], None] | None = None,
@@ -87,13 +90,19 @@ class Sink:
         self._uploader = uploader
         self._on_records = on_records
         self._logdir, self._run_id, self._recorder = Path(logdir), run_id, recorder
-        self._flush_interval_s, self._flush_rows = flush_interval_s, max(1, flush_rows)
+        self._flush_interval_s, self._flush_rows = flush_interval_s, flush_rows or memory.batch_records
+        self._max_value_bytes = memory.batch_value_bytes
         self._failures = Failures(on_failure)
         self._names = Names(recorder, nodes=nodes, call_graph=call_graph)
         self._converter = Converter(run_id, names=self._names)
         self._call_join = CallJoin(call_graph)
         self._values = ValueReader(recorder)
-        self._parts = PartWriter(self._logdir, run_id, on_change=uploader.note_change if uploader is not None else None)
+        self._parts = PartWriter(
+            self._logdir,
+            run_id,
+            row_group_bytes=memory.row_group_bytes,
+            on_change=uploader.note_change if uploader is not None else None,
+        )
         self._snapshot = (
             Snapshot(circular_buffer_size, parts=self._parts, converter=self._converter)
             if circular_buffer_size > 0 and dump_after is None
@@ -105,7 +114,9 @@ class Sink:
         self._redact = redact
         self._metadata = MetadataQueue(run_id, failures=self._failures, journal=files.rows, redact=redact)
         self._spool_use = SpoolUse(recorder, files.rows, values=self._values, is_lazy=circular_buffer_size > 0)
-        self._backlog = Backlog(self._parts, budget=self._budget, failures=self._failures)
+        self._backlog = Backlog(
+            self._parts, budget=self._budget, failures=self._failures, max_bytes=memory.waiting_bytes
+        )
         self._lock = threading.RLock()
         self._carry: Records = join_records([])
         self._devices: set[int] = set()
@@ -252,7 +263,7 @@ class Sink:
             )
             graph = np.flatnonzero(batch.kind == Kind.GRAPH_TENSOR)
             batch.set_execution_index(graph, self._join(batch)[graph])
-            for part in split_by_value_bytes(batch):
+            for part in split_by_value_bytes(batch, max_bytes=self._max_value_bytes):
                 self._take_batch(part)
         except Exception as error:
             self._failures.add("convert", error, num_events=whole)
@@ -286,7 +297,7 @@ class Sink:
             upto = int(batch.event_index[-1]) + 1
         self._queue_devices(batch)
         self._queue_events(batch, values, spool_upto=upto)
-        if sum(len(value) for value in values.values()) >= MAX_BATCH_VALUE_BYTES // 2:
+        if sum(len(value) for value in values.values()) >= self._max_value_bytes // 2:
             self._write()
 
     def _queue_events(self, batch: Batch, values: Mapping[int, bytes], *, spool_upto: int) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.schema.logdir_layout import SpoolPaths
 from tfdbg_arrow.spool.journal import Journal
-from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_SIZE, Flag, Kind, Records
+from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, Flag, Kind, Records
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.graphs.own_ops import RecordOps
@@ -89,7 +89,7 @@ class TensorFlowBackend:
             self.record_ops = NativeSummaryOps(settings.mode, generation=generation, devices=devices)
             self.session_record_ops = session_ops.NativeSessionRecordOps(generation=generation)
         else:
-            capacity = settings.spool_size_bytes // RECORD_SIZE
+            capacity = settings.memory.spool_records
             self._spool = PythonSpool(paths, journal=journal, capacity=capacity, waits=settings.when_full == "wait")
             self.record_ops = PythonSummaryOps(settings.mode, gate=self._gate, devices=devices)
             self.session_record_ops = PythonSessionRecordOps(settings.mode, gate=self._gate, devices=devices)
