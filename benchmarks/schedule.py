@@ -1,7 +1,8 @@
-"""What a training step costs that the schedule `steps=` leaves out, as a ratio to an unrecorded one.
+"""What a step costs that the schedule `steps=` leaves out, as a ratio to an unrecorded one.
 
-Both are the CNN of programs.py, traced once before recording begins and once while it runs; blocks of steps of the one
-and the other alternate in one process, so that the machine's other load falls on both.
+Blocks of steps of the one and the other alternate in one process, so that the machine's other load falls on both: of a
+CNN, traced once before recording begins and once while it runs; and of 200 eager ops, for which recording begins anew
+for each block.
 
     python benchmarks/schedule.py [number of blocks]
 """
@@ -23,6 +24,8 @@ import tfdbg_arrow
 
 _BLOCK = 25
 _BATCH = 64
+_EAGER_START = tf.ones([32, 32])
+_EAGER_KERNEL = tf.constant(np.random.default_rng(1).normal(size=(32, 32)).astype(np.float32) / 6)
 
 
 def _trained_step() -> Callable[[], Any]:
@@ -46,7 +49,15 @@ def _trained_step() -> Callable[[], Any]:
     step = tf.function(lambda batches: model.train_step(next(batches)))
     step(iterator)  # makes the optimizer's variables
     concrete = step.get_concrete_function(iterator)
-    return lambda: concrete(iterator)
+    return lambda: concrete(iterator)["loss"]
+
+
+def _eager_step() -> Any:
+    """Runs 200 eager ops on 32x32 tensors."""
+    x = _EAGER_START
+    for _ in range(100):
+        x = tf.tanh(tf.matmul(x, _EAGER_KERNEL))
+    return tf.reduce_sum(x)
 
 
 def _seconds(step: Callable[[], Any]) -> float:
@@ -54,26 +65,45 @@ def _seconds(step: Callable[[], Any]) -> float:
     times = []
     for _ in range(_BLOCK):
         begin = time.perf_counter()
-        float(step()["loss"])
+        float(step())
         times.append(time.perf_counter() - begin)
     return statistics.median(times)
 
 
-def main() -> None:
-    """Prints the ratio's median and quartiles over the blocks."""
-    num_blocks = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+def _report(name: str, ratios: list[float]) -> None:
+    low, median, high = statistics.quantiles(ratios, n=4)
+    print(f"{name}: left out / unrecorded: {median:.3f} (quartiles {low:.3f} to {high:.3f})", flush=True)
+
+
+def _cnn(num_blocks: int) -> list[float]:
     unrecorded = _trained_step()
     with tempfile.TemporaryDirectory() as logdir, tfdbg_arrow.capture(logdir, steps="0:1"):
         left_out = _trained_step()
         tfdbg_arrow.mark(step=1)
         ratios = []
-        for number in range(num_blocks + 2):
+        for number in range(num_blocks):
             order = (unrecorded, left_out) if number % 2 else (left_out, unrecorded)
             seconds = {step: _seconds(step) for step in order}
-            if number >= 2:  # warm
-                ratios.append(seconds[left_out] / seconds[unrecorded])
-    low, median, high = statistics.quantiles(ratios, n=4)
-    print(f"left out / unrecorded: {median:.3f} (quartiles {low:.3f} to {high:.3f})")
+            ratios.append(seconds[left_out] / seconds[unrecorded])
+    return ratios
+
+
+def _eager(num_blocks: int) -> list[float]:
+    ratios = []
+    for _ in range(num_blocks):
+        before = _seconds(_eager_step)
+        with tempfile.TemporaryDirectory() as logdir, tfdbg_arrow.capture(logdir, steps="0:1"):
+            tfdbg_arrow.mark(step=1)
+            left_out = _seconds(_eager_step)
+        ratios.append(left_out / statistics.mean([before, _seconds(_eager_step)]))
+    return ratios
+
+
+def main() -> None:
+    """Prints the ratio's median and quartiles over the blocks, of which the first two warm up."""
+    num_blocks = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+    for name, ratios in (("cnn", _cnn(num_blocks + 2)), ("eager ops", _eager(num_blocks + 2))):
+        _report(name, ratios[2:])
 
 
 if __name__ == "__main__":

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tfdbg_arrow import open_logdir, recover, verify
-from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.errors import BrokenPartError, LogdirError
+from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.logdir.opening import no_check
 from tfdbg_arrow.query.logdir.reading_errors import unreadable_parts
 from tfdbg_arrow.schema.logdir_layout import manifest_path, part_path, spool_paths
@@ -31,6 +34,44 @@ def test_a_part_at_which_duckdb_fails_within_does_not_make_others_unreadable(tmp
     broken = str(FOUND / "duckdb_internal_error.parquet")
     parts = [whole[0], broken, *whole[1:], broken]
     assert [path for path, _ in unreadable_parts(parts, check=no_check)] == [broken, broken]
+
+
+@pytest.mark.parametrize("skip_broken", [False, True])
+def test_a_logdir_answers_on_after_duckdb_failed_within(tmp_path: Path, skip_broken: bool) -> None:
+    path = logdirs.log_of_zero(tmp_path)
+    with open_logdir(path) as whole:
+        expected = whole.rows("SELECT * FROM tensor_health ORDER BY event_index")
+        (run_id,) = whole.run_ids()
+    part = next(path.glob("graph_function/run_id=*/*.parquet"))
+    with open_logdir(path, skip_broken=skip_broken) as whole:
+        one = whole.of_run(run_id)
+        shutil.copy(FOUND / "duckdb_internal_error.parquet", part)  # once a skipping one has looked at all parts
+        for _ in range(2):
+            for asked in (one, whole, one):
+                ask_for_functions(asked, part, skip_broken=skip_broken)
+                assert asked.rows("SELECT * FROM tensor_health ORDER BY event_index") == expected
+        ask_for_functions(whole, part, skip_broken=skip_broken)
+        assert one.rows("SELECT * FROM tensor_health ORDER BY event_index") == expected
+        assert whole.connection.sql("SELECT count(*) FROM tensor_health").fetchall() == [(len(expected),)]
+
+
+def test_rows_that_took_the_place_of_a_table_do_not_come_back_as_others(tmp_path: Path) -> None:
+    path = logdirs.log_of_zero(tmp_path)
+    with open_logdir(path) as whole, contextlib.closing(whole.of_runs(whole.run_ids())) as some:
+        some.replace("tensor_health", "SELECT * FROM tensor_health WHERE num_nan > 0")
+        shutil.copy(FOUND / "duckdb_internal_error.parquet", next(path.glob("graph_function/run_id=*/*.parquet")))
+        ask_for_functions(some, next(path.glob("graph_function/run_id=*/*.parquet")), skip_broken=False)
+        with pytest.raises(BrokenPartError, match="part-"):
+            some.rows("SELECT count(*) FROM tensor_health")
+
+
+def ask_for_functions(asked: Logdir, part: Path, *, skip_broken: bool) -> None:
+    if skip_broken:
+        asked.rows("SELECT * FROM graph_function")
+        assert str(part) in [broken.path for broken in asked.broken_parts]
+    else:
+        with pytest.raises(BrokenPartError, match=part.name):
+            asked.rows("SELECT * FROM graph_function")
 
 
 def pipe(path: Path) -> None:

@@ -16,7 +16,7 @@ from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.schema.logdir_layout import SpoolPaths
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.writer.events import EventWriter
-from tfdbg_arrow.writer.graphs.own_ops import RecordOps
+from tfdbg_arrow.writer.graphs.own_ops import RecordOps, SingleRecordOps
 from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.stacks import StackTable
@@ -55,16 +55,6 @@ class Handlers:
     on_bad_graph_tensors: Callable[[Sequence[tuple[int, int]]], None] = lambda pairs: None
 
 
-class SessionRecordOps(Protocol):
-    """Adds ops that record a single tensor of a session's graph, in the way of the health backend."""
-
-    def add_record(self, graph: Any, tensor: Any, node: int, *, keep: bool, decides: bool) -> Any:
-        """Adds the op that records a tensor, and keeps its elements or stops the program at it or not; returns it."""
-
-    def add_token(self, graph: Any, node: int) -> tuple[Any, Any] | None:
-        """Adds a Placeholder for the index of an execution and the op that takes it; None where none can."""
-
-
 class Backend(Recorder, Protocol):
     """Records; the sink drains it."""
 
@@ -74,7 +64,7 @@ class Backend(Recorder, Protocol):
     """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`."""
     record_ops: RecordOps
     """Makes graphs record."""
-    session_record_ops: SessionRecordOps
+    session_record_ops: SingleRecordOps
     """Makes the graphs of sessions record."""
     events: EventWriter
     """Takes records that Python made."""

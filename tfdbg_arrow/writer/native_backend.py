@@ -13,9 +13,9 @@ from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.schema.logdir_layout import SpoolPaths
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import RECORD_DTYPE
-from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
+from tfdbg_arrow.writer.backend import Handlers, OnNonFinite
 from tfdbg_arrow.writer.events import EventWriter
-from tfdbg_arrow.writer.graphs.own_ops import RecordOps
+from tfdbg_arrow.writer.graphs.own_ops import RecordOps, SingleRecordOps
 from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.hooks.record_ops import NativeRecordOps
 from tfdbg_arrow.writer.hooks.session_ops import NativeSessionRecordOps
@@ -200,7 +200,7 @@ class NativeBackend(NativeSpool):
         super().__init__(settings, core=core, paths=paths, journal=journal, generation=generation)
         self.op_callback: Callable[..., None] = core.op_callback
         self.record_ops: RecordOps = NativeRecordOps(generation=generation, is_gate=settings.on_nonfinite == "raise")
-        self.session_record_ops: SessionRecordOps = NativeSessionRecordOps(generation=generation)
+        self.session_record_ops: SingleRecordOps = NativeSessionRecordOps(generation=generation)
         self.events: EventWriter = self
 
     def start(self, handlers: Handlers) -> None:

@@ -69,7 +69,7 @@ def parse_schedule(steps: object) -> Schedule:
     Raises:
         SettingError: It is nothing of these, or covers no step.
     """
-    if _is_int(steps):
+    if is_integer(steps):
         ranges: Iterable[StepRange] = [_checked(None, None, steps, given=steps)]
     elif isinstance(steps, list | tuple | set | frozenset):
         ranges = [each for item in steps for each in _ranges_of(item, given=steps)]
@@ -90,7 +90,7 @@ def _ranges_of(item: object, *, given: object) -> list[StepRange]:
         return [_checked(item.start, item.stop, item.step, given=given)]
     if isinstance(item, slice):
         return [_checked(item.start, item.stop, 1 if item.step is None else item.step, given=given)]
-    if _is_int(item):
+    if is_integer(item):
         return [StepRange(item, item + 1, 1)]
     raise SettingError(f"steps is {given!r}, with {item!r} in it; {_EXPECTED}")
 
@@ -106,14 +106,15 @@ def _parse_text(text: str, *, given: object) -> StepRange:
 
 
 def _checked(start: Any, stop: Any, stride: Any, *, given: object) -> StepRange:
-    if not all(bound is None or _is_int(bound) for bound in (start, stop)) or not _is_int(stride) or stride < 1:
+    if not all(bound is None or is_integer(bound) for bound in (start, stop)) or not is_integer(stride) or stride < 1:
         raise SettingError(f"steps is {given!r}; every bound must be an integer and every stride one from 1 on")
     if start is not None and stop is not None and start >= stop:
         raise SettingError(f"steps is {given!r}, with no step from {start} to before {stop}; {_EXPECTED}")
     return StepRange(start, stop, stride)
 
 
-def _is_int(value: object) -> TypeGuard[int]:
+def is_integer(value: object) -> TypeGuard[int]:
+    """Returns whether a setting is an integer, which a truth value is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -30,7 +30,7 @@ from tfdbg_arrow.writer.remote.settings import (
     check_remote,
     local_logdir,
 )
-from tfdbg_arrow.writer.schedule import Schedule, parse_schedule
+from tfdbg_arrow.writer.schedule import Schedule, is_integer, parse_schedule
 
 HEALTH_BACKENDS = ("auto", "native", "tensorflow")
 XLA_CHOICES = ("observe", "keep")
@@ -201,7 +201,7 @@ class Request:
         if self.tensor_debug_mode not in TensorDebugMode.__members__:
             modes = ", ".join(sorted(TensorDebugMode.__members__))
             raise SettingError(f"tensor_debug_mode is {self.tensor_debug_mode!r}; expected one of {modes}")
-        if not _is_int(self.circular_buffer_size):
+        if not is_integer(self.circular_buffer_size):
             raise SettingError(
                 f"circular_buffer_size is {self.circular_buffer_size!r}; expected an integer, -1 for all events"
             )
@@ -211,7 +211,7 @@ class Request:
             )
         if self.xla not in XLA_CHOICES:
             raise SettingError(f"xla is {self.xla!r}; expected one of {', '.join(XLA_CHOICES)}")
-        if not _is_int(self.max_memory_bytes) or not MIN_MEMORY_BYTES <= self.max_memory_bytes <= MAX_MEMORY_BYTES:
+        if not is_integer(self.max_memory_bytes) or not MIN_MEMORY_BYTES <= self.max_memory_bytes <= MAX_MEMORY_BYTES:
             raise SettingError(
                 f"max_memory_bytes is {self.max_memory_bytes!r}; expected a number from {MIN_MEMORY_BYTES} (192 MiB) "
                 f"to {MAX_MEMORY_BYTES} (16 GiB)"
@@ -239,7 +239,7 @@ class Request:
             raise SettingError(
                 f"values is {values.text!r}, but the mode {mode.name} keeps {kept}; leave it out or choose another mode"
             )
-        if self.max_bytes is not None and (not _is_int(self.max_bytes) or self.max_bytes < MIN_BUDGET_BYTES):
+        if self.max_bytes is not None and (not is_integer(self.max_bytes) or self.max_bytes < MIN_BUDGET_BYTES):
             raise SettingError(
                 f"max_bytes is {self.max_bytes!r}; expected at least {MIN_BUDGET_BYTES} (1 MiB), or None for no bound"
             )
@@ -290,7 +290,7 @@ class Request:
             )
         if self.dump_after is None:
             return self.circular_buffer_size
-        if not _is_int(self.dump_after) or self.dump_after < 0:
+        if not is_integer(self.dump_after) or self.dump_after < 0:
             raise SettingError(f"dump_after is {self.dump_after!r}; expected a number of events from 0 on")
         return self.dump_after
 
@@ -305,10 +305,6 @@ def _check_on_nonfinite(value: Any, mode: TensorDebugMode) -> str | Callable[[An
         )
     chosen: str | Callable[[Any], object] = value
     return chosen
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _named_dtype(name: object) -> Any:

@@ -383,6 +383,20 @@ def test_two_imports_of_one_dump_at_once_are_refused(tmp_path: Path) -> None:
     assert_exact(dump, logdir)
 
 
+def test_a_file_that_leads_out_of_the_dump_is_refused_and_one_within_is_read(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "dump", small_dump())
+    graphs = next(dump.glob("*.graphs"))
+    moved = graphs.rename(tmp_path / "elsewhere")
+    graphs.symlink_to(moved)
+    with pytest.raises(DumpError, match=rf"{graphs.name} leads by a symbolic link to {moved}"):
+        import_dump(dump, tmp_path / "logdir")
+    assert not (tmp_path / "logdir").exists()
+    graphs.unlink()
+    graphs.symlink_to(moved.rename(dump / "within").name)
+    import_dump(dump, tmp_path / "logdir")
+    assert_exact(dump, tmp_path / "logdir")
+
+
 def test_a_path_that_is_no_dump_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match="does not exist"):
         import_dump(tmp_path / "nothing", tmp_path / "logdir")

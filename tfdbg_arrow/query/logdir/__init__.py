@@ -87,9 +87,9 @@ class Logdir(Statements, Answers):
         self.path: Path | RemoteLocation = path
         self.storage_options = storage_options
         # What a large query spills goes there: DuckDB would write into the working directory.
-        spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
-        self._remove_spill = weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
-        self._connection = connect(spill)
+        self._spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
+        self._remove_spill = weakref.finalize(self, shutil.rmtree, self._spill, ignore_errors=True)
+        self._connection = connect(self._spill)
         self._lock = threading.RLock()
         self._views = prepared(self._connection, check=self._check)
         self._parts: Mapping[str, tuple[str, ...]] = {}
@@ -319,10 +319,13 @@ class Logdir(Statements, Answers):
             self._kept.clear()
         self._parts = parts
         self._by_run = {}
-        unfetched = [] if self._remote is None else [t.name for t in TABLES if t.name not in self._remote.wanted]
-        self._views.reset(parts, unfetched=unfetched, cure=self._cure("them"))
+        self._show()
         for scope in self._scopes.values():
             scope._take_from_whole()
+
+    def _show(self) -> None:
+        unfetched = [] if self._remote is None else [t.name for t in TABLES if t.name not in self._remote.wanted]
+        self._views.reset(self._parts, unfetched=unfetched, cure=self._cure("them"))
 
     def _runs_parts(self) -> dict[str, dict[str, tuple[str, ...]]]:
         if not self._by_run:
@@ -340,6 +343,8 @@ class Logdir(Statements, Answers):
             except (duckdb.Error, UnicodeDecodeError, RuntimeError) as error:
                 if self._views.unite(error):
                     continue
+                if isinstance(error, duckdb.FatalException) and attempt < _MAX_ATTEMPTS - 1 and self._reopen():
+                    continue
                 refusal = refused(error)
                 if refusal is not None:
                     raise refusal from error
@@ -353,6 +358,16 @@ class Logdir(Statements, Answers):
                     continue
                 raise broken_part_error(error, parts, check=self._check, cure=self._cure("that file")) from error
         raise AssertionError("unreachable")
+
+    def _reopen(self) -> bool:
+        """Opens another database where this one failed within, as at a broken part: it refuses all that follows.
+
+        Returns whether it could.
+        """
+        self._connection = connect(self._spill)  # the other one is closed when no cursor of it is left
+        self._views = prepared(self._connection, check=self._check)
+        self._show()
+        return True
 
     def _missing_parts(self) -> list[str]:
         return [part for part in self._views.parts() if not Path(part).exists()]

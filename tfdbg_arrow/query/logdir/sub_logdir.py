@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import TypeVar
+
+import duckdb
 
 from tfdbg_arrow.query.alert_rules.digests import OpDigests
 from tfdbg_arrow.query.logdir import Logdir
@@ -42,12 +45,9 @@ class SubLogdir(Logdir):
         self._remote, self._check, self._broken = whole._remote, whole._check, whole._broken
         self._only = {table: frozenset(parts) for table, parts in (only or {}).items()}
         self._lock = whole._lock
-        self._connection = whole._connection.cursor()
+        self._loads, self._has_replaced = loads, False
         self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case
-        self._connection.execute(f"CREATE SCHEMA {self._schema}")
-        self._connection.execute(f"SET schema = '{self._schema}'")
-        run_id = self._run_ids[0] if loads else None
-        self._views = prepared(self._connection, check=whole._check, run_id=run_id)
+        self._connect()
         self._scopes = OrderedDict()
         self._derived = []
         whole._derived[:] = [*(other for other in whole._derived if other() is not None), weakref.ref(self)]
@@ -57,10 +57,19 @@ class SubLogdir(Logdir):
         self._parts = {}
         self._take_from_whole()
 
+    def _connect(self) -> None:
+        self._database = self._whole._connection
+        self._connection = self._database.cursor()
+        self._connection.execute(f"CREATE SCHEMA {self._schema}")
+        self._connection.execute(f"SET schema = '{self._schema}'")
+        run_id = self._run_ids[0] if self._loads else None
+        self._views = prepared(self._connection, check=self._whole._check, run_id=run_id)
+
     def close(self) -> None:
         """Drops the views."""
-        self._connection.execute("SET schema = 'main'")
-        self._connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
+        with contextlib.suppress(duckdb.FatalException):  # a database that failed within refuses this too
+            self._connection.execute("SET schema = 'main'")
+            self._connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
         self._connection.close()
 
     def refresh(self) -> None:
@@ -93,6 +102,16 @@ class SubLogdir(Logdir):
     def _replace(self, table_name: str, query: str, parameters: Sequence[object]) -> None:
         self._need(query)
         self._views.replace(table_name, query, parameters)
+        self._has_replaced = True
+
+    def _reopen(self) -> bool:
+        if self._has_replaced:  # which the other database would not have
+            return False
+        if self._database is self._whole._connection and not self._whole._reopen():
+            return False
+        self._connect()
+        self._show()
+        return True
 
     def _take_from_whole(self) -> None:
         by_run = self._whole._runs_parts()

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdbg_arrow.errors import DumpError
+from tfdbg_arrow.errors import DumpError, LogdirError
 from tfdbg_arrow.schema.logdir_layout import MARKER_NAME
+from tfdbg_arrow.schema.own_files import OwnFiles
 from tfdbg_arrow.writer.debugger_v2.records import FILES
 
 _NAME = re.compile(rf"(?P<prefix>.+)\.(?P<suffix>{'|'.join(FILES)})", re.DOTALL)
@@ -52,7 +53,7 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
     """Returns the file sets in a directory, by prefix.
 
     Raises:
-        DumpError: The path is no directory that can be read, or holds no file of a dump.
+        DumpError: The path is no directory that can be read, or holds no file of a dump, or one that leads out of it.
     """
     directory = Path(dump)
     if not directory.exists():
@@ -65,12 +66,16 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
         )
     found: dict[str, dict[str, Path]] = {}
     sizes: dict[str, dict[str, int]] = {}
+    own_files = OwnFiles(directory)
     try:
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
             match = _NAME.fullmatch(entry.name)
             if match is not None and entry.is_file():
+                own_files.check([entry.path])
                 found.setdefault(match["prefix"], {})[match["suffix"]] = Path(entry.path)
                 sizes.setdefault(match["prefix"], {})[match["suffix"]] = entry.stat().st_size
+    except LogdirError as error:
+        raise DumpError(str(error)) from error
     except OSError as error:
         raise DumpError(
             f"the dump {directory} cannot be read ({error.strerror or error}); check its permissions"

@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.spool.records import Records
-from tfdbg_arrow.writer.backend import Handlers, SessionRecordOps
+from tfdbg_arrow.writer.backend import Handlers
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
+from tfdbg_arrow.writer.graphs.own_ops import SingleRecordOps
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.hooks import session_ops
 from tfdbg_arrow.writer.hooks.sessions import RunPlan, RunRequest, TensorName
@@ -148,7 +149,7 @@ class SessionRuns:
         registry: GraphRegistry,
         instrumenter: GraphInstrumenter,
         append: Append,
-        record_ops: SessionRecordOps,
+        record_ops: SingleRecordOps,
         events: EventWriter,
         step: Callable[[], int],
         note: Callable[[str, str, str], None],

@@ -13,9 +13,9 @@ from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.schema.logdir_layout import SpoolPaths
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, Flag, Kind, Records
-from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, SessionRecordOps
+from tfdbg_arrow.writer.backend import Handlers, OnNonFinite
 from tfdbg_arrow.writer.events import EventWriter
-from tfdbg_arrow.writer.graphs.own_ops import RecordOps
+from tfdbg_arrow.writer.graphs.own_ops import RecordOps, SingleRecordOps
 from tfdbg_arrow.writer.hooks import cluster, runtime, session_ops
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.native_backend import NativeSpool
@@ -82,7 +82,7 @@ class TensorFlowBackend:
         devices = Devices()
         self._spool: _Spool
         self.record_ops: RecordOps
-        self.session_record_ops: SessionRecordOps
+        self.session_record_ops: SingleRecordOps
         native = _make_native_events(settings, core, paths, journal, generation)
         if native is not None:
             self._spool = native
