@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tfdbg_arrow.schema.logdir_layout import spool_paths
 from tfdbg_arrow.writer.stacks import FrameOwners, StackTable, lineno_of
 
 from .tables import rows
@@ -352,3 +353,17 @@ def test_generated_helpers_of_one_statement_are_one_frame() -> None:
     table.add(5, [[(code, 0), (code, 0), (compile("y = 1\n", "other.py", "exec"), 0)]])
     assert traces == [("stack_trace", {"stack_trace_id": [5, 5], "depth": [0, 1], "stack_frame_id": [0, 1]})]
     assert [row["file_path"] for name, row in found if name == "stack_frame"] == ["user.py", "other.py"]
+
+
+@pytest.mark.parametrize("redact", [None, "paths"])
+def test_stacks_pass_as_columns_unless_rows_are_redacted(tmp_path: Path, redact: str | None) -> None:
+    run_id = tfdbg_arrow.enable(tmp_path, redact=redact)
+    assert run_id is not None
+    tf.sinh(X)
+    journaled = spool_paths(tmp_path, run_id=run_id).rows.read_bytes()
+    tfdbg_arrow.disable()
+    assert (b'["columns","stack_trace",' in journaled) is (redact is None), (
+        "a dict for each frame of each stack is slow"
+    )
+    assert (b'["rows","stack_trace",' in journaled) is (redact is not None)
+    assert Stacks(tmp_path).place("Sinh")[2] == "test_stacks_pass_as_columns_unless_rows_are_redacted"

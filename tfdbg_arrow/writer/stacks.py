@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType
 
@@ -82,6 +83,30 @@ def lineno_of(code: CodeType, instruction: int) -> int:
     return max(code.co_firstlineno, 1)
 
 
+@dataclass(slots=True)
+class _Instruction:
+    """Where an instruction of a code object stands; the code is held, so that its id stays.
+
+    Attributes:
+        location: None: our own code.
+        is_mapped: Whether it was mapped from generated code.
+        frame_id: Its frame; None: no stack had it yet.
+    """
+
+    code: CodeType
+    location: Location | None
+    is_mapped: bool
+    frame_id: int | None = None
+
+
+@dataclass
+class _NewRows:
+    """Rows that stacks refer to, and that are written before them."""
+
+    files: list[Row] = field(default_factory=list)
+    frames: list[Row] = field(default_factory=list)
+
+
 class StackTable:
     """The stacks, frames and source files of one run.
 
@@ -102,7 +127,7 @@ class StackTable:
         self._append, self._append_columns = append, append_columns
         self._original_location = original_location
         self._owners = FrameOwners()
-        self._known: dict[tuple[int, int], tuple[CodeType, Location | None, bool]] = {}
+        self._known: dict[tuple[int, int], _Instruction] = {}
         """By (id of code, instruction), as hash() of a code object is slow; the code is held, so its id stays."""
         self._frame_ids: dict[Location, int] = {}
         self._file_ids: dict[str, int] = {}
@@ -113,9 +138,11 @@ class StackTable:
 
     def add(self, first_stack_id: int, stacks: Sequence[RawStack]) -> None:
         """Writes the rows of new stacks; their ids count up from `first_stack_id`."""
+        new = _NewRows()
         with self._lock:
             self._write(
-                (stack_id, self._locations(stack)) for stack_id, stack in enumerate(stacks, start=first_stack_id)
+                [(stack_id, self._frames(stack, new)) for stack_id, stack in enumerate(stacks, start=first_stack_id)],
+                new,
             )
 
     def add_traceback(self, traceback: Iterable[Location]) -> int:
@@ -130,42 +157,43 @@ class StackTable:
             stack_id = self._traceback_ids.get(kept)
             if stack_id is None:
                 stack_id = self._traceback_ids[kept] = _FIRST_TRACEBACK_ID + len(self._traceback_ids)
-                self._write([(stack_id, kept)])
+                new = _NewRows()
+                self._write([(stack_id, [self._frame_id(location, new) for location in kept])], new)
             return stack_id
 
-    def _write(self, stacks: Iterable[tuple[int, Sequence[Location]]]) -> None:
-        files: list[Row] = []
-        frames: list[Row] = []
-        stack_ids: list[int] = []
-        depths: list[int] = []
-        frame_ids: list[int] = []
-        for stack_id, locations in stacks:
-            stack_ids += [stack_id] * len(locations)
-            depths += range(len(locations))
-            frame_ids += [self._frame_id(location, files, frames) for location in locations]
-        for table, rows in (("source_file", files), ("stack_frame", frames)):
+    def _write(self, stacks: Sequence[tuple[int, Sequence[int]]], new: _NewRows) -> None:
+        """Writes stacks, given as the ids of their frames, after the rows that they need."""
+        for table, rows in (("source_file", new.files), ("stack_frame", new.frames)):
             if rows:
                 self._append(table, rows)
-        if stack_ids:
-            columns = {"stack_trace_id": stack_ids, "depth": depths, "stack_frame_id": frame_ids}
+        columns: dict[str, list[int]] = {"stack_trace_id": [], "depth": [], "stack_frame_id": []}
+        for stack_id, frame_ids in stacks:
+            columns["stack_trace_id"] += [stack_id] * len(frame_ids)
+            columns["depth"] += range(len(frame_ids))
+            columns["stack_frame_id"] += frame_ids
+        if columns["stack_frame_id"]:
             self._append_columns("stack_trace", columns)
 
-    def _locations(self, stack: RawStack) -> list[Location]:
-        """The frames, innermost first, generated code mapped back, without our own."""
-        locations: list[Location] = []
+    def _frames(self, stack: RawStack, new: _NewRows) -> list[int]:
+        """The ids of the frames, innermost first, generated code mapped back, without our own."""
+        frame_ids: list[int] = []
+        last: Location | None = None
         for code, instruction in stack:
             if code is EXECUTE_MAIN_CODE:
                 break  # further out is the command line that runs the program
             known = self._known.get((id(code), instruction))
             if known is None:
-                known = self._known[id(code), instruction] = (code, *self._location(code, instruction))
-            _, location, is_mapped = known
+                known = self._known[id(code), instruction] = _Instruction(code, *self._location(code, instruction))
+            location = known.location
             if location is None:
                 continue
-            if is_mapped and locations and locations[-1][:2] == location[:2]:
+            if known.is_mapped and last is not None and last[:2] == location[:2]:
                 continue  # helper functions that autograph made of one statement of the user's
-            locations.append(location)
-        return locations
+            last = location
+            if known.frame_id is None:
+                known.frame_id = self._frame_id(location, new)
+            frame_ids.append(known.frame_id)
+        return frame_ids
 
     def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, bool]:
         """Where an instruction stands, None for our own code; and whether it was mapped from generated code."""
@@ -176,7 +204,7 @@ class StackTable:
         original = self._original_location(path, lineno)
         return original or (path, lineno, code.co_qualname), original is not None
 
-    def _frame_id(self, location: Location, files: list[Row], frames: list[Row]) -> int:
+    def _frame_id(self, location: Location, new: _NewRows) -> int:
         frame_id = self._frame_ids.get(location)
         if frame_id is not None:
             return frame_id
@@ -187,10 +215,10 @@ class StackTable:
             file_id = self._file_ids[path] = len(self._file_ids)
             lines = self._lines[path] = _source_lines(path)
             text = as_utf8("".join(lines)) if lines else None
-            files.append({"source_file_id": file_id, "file_path": as_utf8(path), "source_text": text})
+            new.files.append({"source_file_id": file_id, "file_path": as_utf8(path), "source_text": text})
         lines = self._lines[path]
         code = lines[lineno - 1].strip() if 1 <= lineno <= len(lines) else ""
-        frames.append(
+        new.frames.append(
             {
                 "stack_frame_id": frame_id,
                 "source_file_id": file_id,

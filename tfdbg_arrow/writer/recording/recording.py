@@ -94,7 +94,7 @@ class Recording:
             on_failure=self._stats.warn_once,
             uploader=self._uploader,
             on_records=None if self.stop is None else self.stop.see_records,
-            redact=redaction.rows,
+            redact=redaction.rows if settings.redact else None,
         )
         self._backend.stack_table = StackTable(
             self._sink.append, self._sink.append_columns, original_location=autograph.original_location
