@@ -177,11 +177,20 @@ class TestAll:
 
     def test_whose_bytes_are_large_are_left_alone(self, tmp_path: Path) -> None:
         size = made(tmp_path / "first").write("mark", marks(0)).bytes
-        for target, expected in ((16 * size, [1, 1]), (16 * size + 16, [2])):
+        for target, expected in ((32 * size, [1, 1]), (32 * size + 32, [2])):
             writer = made(tmp_path / str(target), target_bytes=target)
             for event in range(2):
                 writer.write("mark", marks(event))
             writer.compact("mark")
+            assert rows(writer) == expected
+
+    def test_that_were_written_large_are_not_merged_while_the_run_goes_on(self, tmp_path: Path) -> None:
+        size = made(tmp_path / "first").write("mark", marks(0)).bytes
+        for target, expected in ((32 * size, [1, 1, 1]), (32 * size + 32, [3])):
+            writer = made(tmp_path / str(target), target_bytes=target, merge_parts=2)
+            for event in range(3):
+                writer.write("mark", marks(event))
+            assert writer.merge_small("mark") is (expected == [3])
             assert rows(writer) == expected
 
     def test_are_closed_at_their_bytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,8 @@ MERGE_PARTS = 64
 """More small parts than this of one table are merged while the run goes on."""
 
 _LARGE = -1
+_LARGE_AS_WRITTEN = 32
+"""A part of this fraction of the bytes at which one is closed is left alone if no merge made it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +152,9 @@ class PartWriter:
         """
         entry = self._seal(table, [data])
         self._publish([], [entry], add_line(entry, spool_upto=spool_upto))
-        self._parts.setdefault(table, []).append(_Part(entry=entry, level=0))
+        # To merge parts of elements would have the disk take each of them twice.
+        level = _LARGE if entry.bytes >= self._target_bytes // _LARGE_AS_WRITTEN else 0
+        self._parts.setdefault(table, []).append(_Part(entry=entry, level=level))
         return entry
 
     def replace(
