@@ -110,6 +110,12 @@ class TestReading:
         found = [group["event_index"].to_pylist() for group in read_rows(tmp_path, entries)]
         assert found == expected
 
+    def test_large_rows_are_read_one_by_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(row_groups, "_READ_BYTES", 1)
+        entry = seal_part(tmp_path, "mark", [marks(0, 1)], run_id="r", number=0)
+        found = [group["event_index"].to_pylist() for group in read_rows(tmp_path, [entry])]
+        assert found == [[0], [1]]
+
     def test_a_part_that_changed_is_not_read(self, tmp_path: Path) -> None:
         entry = seal_part(tmp_path, "mark", [marks(1)], run_id="r", number=0)
         other = seal_part(tmp_path, "mark", [marks(2)], run_id="r", number=0)
