@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import stat
 import threading
 import time
@@ -153,11 +154,13 @@ def test_an_outage_is_told_once_and_costs_nothing(tmp_path: Path, place: Store) 
     recording = RemoteRecording(tmp_path / "work").start()
     recording.events(0, 10)
     eventually(lambda: len(executions(place.files)) == 10)
+    before = random.getstate()
     with outage(place):
         recording.events(10, 10)
         eventually(lambda: bool(recording.troubles))
         time.sleep(0.2)  # it goes on trying
         assert len(executions(place.files)) == 10
+    assert random.getstate() == before, "a seeded training would draw other numbers"
     recording.events(20, 10)
     eventually(lambda: len(executions(place.files)) == 30)
     recording.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +16,14 @@ from tfdbg_arrow.writer.remote.run import RemoteRun
 
 _PUBLISH_S = 5.0
 """While there are always more parts to send, a manifest is written after so long."""
+
+_RANDOM = random.SystemRandom()
+"""Not the generator that a program seeds: a draw from that one would change the numbers of a training."""
+
+
+def jittered(delay_s: float) -> float:
+    """Returns half of a delay to all of it, so that many clients do not try again at one time."""
+    return delay_s * _RANDOM.uniform(0.5, 1.0)
 
 
 def mark_remote(remote: RemoteDirectory) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import random
 import shutil
 import time
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from tfdbg_arrow.schema.manifest import ManifestEntry, live_parts, manifest_chan
 from tfdbg_arrow.writer.recover import recover
 from tfdbg_arrow.writer.remote.locking import locked_directory
 from tfdbg_arrow.writer.remote.run import RemoteRun
-from tfdbg_arrow.writer.remote.transfer import Transfer, mark_remote
+from tfdbg_arrow.writer.remote.transfer import Transfer, jittered, mark_remote
 
 _T = TypeVar("_T")
 _ATTEMPTS = 6
@@ -194,7 +193,7 @@ def _repeated(remote: RemoteDirectory, action: Callable[[], _T]) -> _T:
             if attempt == _ATTEMPTS or is_final(error):
                 with described(f"{remote} cannot be written"):
                     raise
-            time.sleep(_BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
+            time.sleep(jittered(_BACKOFF_S * 2 ** (attempt - 1)))
     raise AssertionError("unreachable")
 
 

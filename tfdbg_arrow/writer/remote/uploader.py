@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import random
 import shutil
 import threading
 import time
@@ -25,7 +24,7 @@ from tfdbg_arrow.schema.manifest import ManifestEntry
 from tfdbg_arrow.writer.remote.locking import lock_directory
 from tfdbg_arrow.writer.remote.run import RemoteRun
 from tfdbg_arrow.writer.remote.settings import RemoteSettings
-from tfdbg_arrow.writer.remote.transfer import Transfer, mark_remote
+from tfdbg_arrow.writer.remote.transfer import Transfer, jittered, mark_remote
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 START_TIMEOUT_S = 10.0
@@ -263,7 +262,7 @@ class Uploader:
 
     def _back_off(self, num_failures: int) -> None:
         first, most = _BACKOFF_S
-        delay = min(most, first * 2 ** min(num_failures - 1, 16)) * random.uniform(0.5, 1.0)
+        delay = jittered(min(most, first * 2 ** min(num_failures - 1, 16)))
         begin = time.monotonic()
         with self._condition:
             while not self._is_stopped:
