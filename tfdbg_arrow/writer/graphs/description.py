@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tfdbg_arrow.spool.graph_links import TensorNode
 from tfdbg_arrow.writer.graphs.node_defs import attribute_value, functions_of, input_rows, runs_inline
-from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch
+from tfdbg_arrow.writer.graphs.own_ops import OWN_OP_PREFIX, TensorBatch, is_own
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.rows import Append, Row, now_columns, to_json, wall_time_columns
 from tfdbg_arrow.writer.stacks import Location
@@ -136,7 +136,7 @@ class GraphDescriber:
         node_defs = {node.name: node for node in graph.as_graph_def().node}
         for op_index, op in enumerate(all_ops):
             name = op.name
-            if op.type.startswith(OWN_OP_PREFIX) or name.startswith(OWN_NAME_PREFIX):
+            if is_own(op.type, name):
                 continue
             node_def = node_defs[name]
             # A gradient may give a loop or call that was described another callee, and more inputs and outputs.

@@ -8,11 +8,13 @@ outermost backward graphs included, and the user's own tracing code never sees t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tfdbg_arrow.writer.graphs.description import GraphDescriber, Reasons
-from tfdbg_arrow.writer.graphs.own_ops import RecordOps, SingleRecordOps, TensorBatch
+from tfdbg_arrow.writer.graphs.own_ops import HoldForRecordOps, RecordOps, SingleRecordOps, TensorBatch
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
+from tfdbg_arrow.writer.graphs.sums import SumFinder
 
 
 class GraphInstrumenter:
@@ -25,6 +27,8 @@ class GraphInstrumenter:
         single_record_ops: How a tensor is recorded by an op of its own.
         is_pruned: Whether only those ops of a function's graph run that its results need.
         make_run: `(graph, ops)`: makes TensorFlow run ops of a graph whose outputs nobody uses.
+        hold_loop_variables: The ops that give what an iteration of a loop, by its body's graph, computes for the next.
+        hold: Makes an op wait for the record ops of tensors.
         is_remote: Whether a device, by name, is another process's, where our ops have no kernels.
         judge: `(graph, batches)`: says of the tensors of a graph which stop the program if they are bad; None: none.
     """
@@ -38,6 +42,8 @@ class GraphInstrumenter:
         single_record_ops: SingleRecordOps,
         is_pruned: Callable[[Any], bool],
         make_run: Callable[[Any, Sequence[Any]], None],
+        hold_loop_variables: Callable[[Any], Sequence[Any]],
+        hold: HoldForRecordOps,
         is_remote: Callable[[str], bool],
         judge: Callable[[Any, list[TensorBatch]], list[TensorBatch]] | None,
     ) -> None:
@@ -47,6 +53,9 @@ class GraphInstrumenter:
         self._single_record_ops = single_record_ops
         self._is_pruned = is_pruned
         self._make_run = make_run
+        self._hold_loop_variables = hold_loop_variables
+        self._hold = hold
+        self._sums = SumFinder()
         self._is_remote = is_remote
         self._judge = judge
 
@@ -69,12 +78,18 @@ class GraphInstrumenter:
                 return
             if self._judge is not None:
                 batches = self._judge(graph, batches)
+            # What a loop computes may be summed by its next iteration, or behind it.
+            sums = self._sums.find(graph, state, also=self._hold_loop_variables(graph))
+            summed = {tensor.op.name for each in sums for tensor in each.tensors}
+            batches = [replace(batch, is_alone=True) if batch.op.name in summed else batch for batch in batches]
             if self._is_pruned(graph):
                 must_run = self._add_where_reached(graph, batches, state)
             else:
                 must_run = self._record_ops.add(graph, batches) if batches else []
             # TensorFlow keeps what a call holds only if the call itself must run.
             must_run += [graph.get_operation_by_name(name) for name in sorted({key[0] for key in state.callees})]
+            for each in sums:
+                self._hold(each.op, each.tensors, calls=each.calls)
             self._make_run(graph, must_run)
             state.num_described = len(graph.get_operations())
 

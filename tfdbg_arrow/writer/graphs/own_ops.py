@@ -13,11 +13,23 @@ OWN_NAME_PREFIX = "tfdbg_arrow_"
 """Begins the name of every op that we add to a graph."""
 
 
+def is_own(op_type: str, name: str) -> bool:
+    """Returns whether an op, by its type and its name, is one of ours."""
+    return op_type.startswith(OWN_OP_PREFIX) or name.startswith(OWN_NAME_PREFIX)
+
+
 class RecordOps(Protocol):
     """Adds the ops that record, in the way of the health backend."""
 
     def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
         """Adds record ops for the tensors to the graph; returns those that must run."""
+
+
+class HoldForRecordOps(Protocol):
+    """Makes ops wait for ours."""
+
+    def __call__(self, op: Any, tensors: Sequence[Any], *, calls: Sequence[Any]) -> None:
+        """Makes an op wait for all that ours do with tensors of its graph, and in the functions of ops that call."""
 
 
 class SingleRecordOps(Protocol):
@@ -39,6 +51,7 @@ class TensorBatch:
         tensors: Its covered outputs, symbolic.
         nodes: Their keys in the registry, in the same order.
         is_chosen: Whether their elements are kept by the user's choice.
+        is_alone: Whether the op that records them takes none of other ops, as a sum waits for it.
         decides: For each whether it stops the program if it is bad, under `on_nonfinite`; empty: none does.
     """
 
@@ -46,6 +59,7 @@ class TensorBatch:
     tensors: tuple[Any, ...]
     nodes: tuple[int, ...]
     is_chosen: bool = False
+    is_alone: bool = False
     decides: tuple[bool, ...] = ()
 
     @property

@@ -32,18 +32,8 @@ def make_run(graph: Any, ops: Sequence[Any]) -> None:
     known = {op.name for op in graph.control_outputs}
     new = [op for op in ops if op.name not in known]
     graph.control_outputs.extend(new)
-    if not new or not isinstance(graph, WhileCondFuncGraph):
-        return
-    result = graph.outputs[0]
-    if not _is_held(result):
-        attrs = {"T": _AttrValue(type=result.dtype.as_datatype_enum)}
-        with graph.as_default():
-            held = graph._create_op_internal(
-                "Identity", [result], [result.dtype], None, _HELD_CONDITION, attrs, None, False
-            )
-        held.outputs[0].set_shape(result.shape)
-        graph.outputs[0] = held.outputs[0]
-    graph.outputs[0].op._add_control_inputs(new)
+    if new and isinstance(graph, WhileCondFuncGraph):
+        _held(graph, 0, _HELD_CONDITION)._add_control_inputs(new)
 
 
 def make_run_before_next(graph: Any, ops: Sequence[Any]) -> None:
@@ -51,23 +41,43 @@ def make_run_before_next(graph: Any, ops: Sequence[Any]) -> None:
     known = {op.name for op in graph.control_outputs}
     new = [op for op in ops if op.name not in known]
     make_run(graph, ops)
+    for index in _loop_variables(graph) if new else ():
+        _held(graph, index, _HELD_VARIABLE)._add_control_inputs(new)
+
+
+def hold_loop_variables(graph: Any) -> list[Any]:
+    """Returns, for a graph that is a loop's body, the ops that give its floating results, which may be made to wait."""
+    return [
+        _held(graph, index, _HELD_VARIABLE)
+        for index in _loop_variables(graph)
+        if graph.outputs[index].dtype.is_floating or graph.outputs[index].dtype.is_complex
+    ]
+
+
+def _loop_variables(graph: Any) -> list[int]:
+    """The results of a loop's body that an iteration computes for the next, by index; none of another graph."""
     # What runs within a loop of graph mode cannot be waited for from outside.
-    if not new or not isinstance(graph, WhileBodyFuncGraph) or has_low_level_control_flow(graph):
-        return
+    if not isinstance(graph, WhileBodyFuncGraph) or has_low_level_control_flow(graph):
+        return []
     arguments = {id(tensor) for tensor in graph.inputs}
-    with graph.as_default():
-        for index, result in enumerate(graph.outputs):
-            # A gradient tells loop invariants and lists from loop variables by the tensors themselves.
-            if id(result) in arguments or result.dtype in (tf.resource, tf.variant):
-                continue
-            if not _is_held(result):
-                attrs = {"T": _AttrValue(type=result.dtype.as_datatype_enum)}
-                held = graph._create_op_internal(
-                    "Identity", [result], [result.dtype], None, _HELD_VARIABLE, attrs, None, False
-                )
-                held.outputs[0].set_shape(result.shape)
-                graph.outputs[index] = held.outputs[0]
-            graph.outputs[index].op._add_control_inputs(new)
+    # A gradient tells loop invariants and lists from loop variables by the tensors themselves.
+    return [
+        index
+        for index, result in enumerate(graph.outputs)
+        if id(result) not in arguments and result.dtype not in (tf.resource, tf.variant)
+    ]
+
+
+def _held(graph: Any, index: int, name: str) -> Any:
+    """Returns the op that gives a result of a graph: one of ours, which may be made to wait."""
+    result = graph.outputs[index]
+    if not _is_held(result):
+        attrs = {"T": _AttrValue(type=result.dtype.as_datatype_enum)}
+        with graph.as_default():
+            held = graph._create_op_internal("Identity", [result], [result.dtype], None, name, attrs, None, False)
+        held.outputs[0].set_shape(result.shape)
+        graph.outputs[index] = held.outputs[0]
+    return graph.outputs[index].op
 
 
 def own_result(tensor: Any) -> Any:

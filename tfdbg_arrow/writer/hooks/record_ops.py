@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch
+from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, OWN_OP_PREFIX, TensorBatch, is_own
 from tfdbg_arrow.writer.hooks.runtime import allows_soft_placement
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 
@@ -80,14 +80,14 @@ def create_summary_op(
 
 
 @contextmanager
-def own_scope(graph: Any) -> Iterator[None]:
+def own_scope(graph: Any, what: str = "summary") -> Iterator[None]:
     """Within it, ops that TensorFlow's API makes are added at the top of a graph, under a name of ours, unobserved."""
     with (
         graph.as_default(),
         unobserved(),
         tf.control_dependencies(None),
         tf.device(None),
-        graph.name_scope(own_name("summary") + "/"),
+        graph.name_scope(own_name(what) + "/"),
     ):
         yield
 
@@ -145,6 +145,60 @@ def _hold_users(record_op: Any, tensors: Sequence[Any]) -> None:
         user._add_control_inputs([record_op])
 
 
+def hold_for_record_ops(op: Any, tensors: Sequence[Any], *, calls: Sequence[Any]) -> None:
+    """Makes an op wait until none of our ops holds tensors, which are made before it.
+
+    Args:
+        op: The op.
+        tensors: Symbolic tensors of its graph.
+        calls: Ops whose functions gave some of them: it waits for our ops in there too.
+    """
+    waits = {each.name: each for tensor in tensors for each in _last_readers(tensor)}
+    known = {each.name for each in op.control_inputs}
+    new = [each for name, each in waits.items() if name not in known]
+    if calls and not any(name.startswith(OWN_NAME_PREFIX + _CALLS_RETURNED) for name in known):
+        with own_scope(op.graph, _CALLS_RETURNED), tf.control_dependencies(calls):
+            new.append(tf.no_op())
+    if new:
+        op._add_control_inputs(new)
+
+
+_CALLS_RETURNED = "calls_returned"
+
+
+def _last_readers(tensor: Any) -> list[Any]:
+    """Our ops that read a tensor or what ours make of it alone: those that none of these takes anything from."""
+    reached: dict[str, Any] = {}
+    alone: set[str] = set()
+    waiting = list(tensor.consumers())
+    while waiting:
+        reader = waiting.pop()
+        if reader.name not in reached and is_own(reader.type, reader.name) and _is_of(reader, tensor.op, alone):
+            reached[reader.name] = reader
+            waiting += [user for output in reader.outputs for user in output.consumers()]
+    return [
+        reader
+        for reader in reached.values()
+        if not any(user.name in reached for output in reader.outputs for user in output.consumers())
+    ]
+
+
+def _is_of(own_op: Any, op: Any, known: set[str]) -> bool:
+    """Whether one of our ops depends on no op of the program but one; `known` keeps the names of ours that do not."""
+    waiting, seen = [own_op], {own_op.name}
+    while waiting:
+        for tensor in waiting.pop().inputs:
+            source = tensor.op
+            if source is op or source.name in known or source.name in seen:
+                continue
+            if not is_own(source.type, source.name):
+                return False
+            seen.add(source.name)
+            waiting.append(source)
+    known |= seen
+    return True
+
+
 # Each record op costs a turn of TensorFlow's scheduler, as much as counting a small tensor; but an op that takes
 # many tensors keeps the first alive until the last is there, and an error in between loses them all.
 _MAX_OPS_IN_GROUP = 4
@@ -153,11 +207,17 @@ _MAX_OPS_IN_GROUP = 4
 def _groups(
     batches: Sequence[TensorBatch], places: Mapping[int, int], *, max_ops: int
 ) -> list[tuple[str, list[TensorBatch]]]:
-    """Batches that one record op takes: neighbours in order of creation, on the same device, all arguments or none."""
+    """Batches that one record op takes: neighbours in order of creation, on the same device, all arguments or none.
+
+    What a sum waits for is alone: with others beside it, these might wait for the sum.
+    """
     groups: list[tuple[str, list[TensorBatch]]] = []
     filling: dict[tuple[str, bool], list[TensorBatch]] = {}
     for batch in batches:
         device = batch.op.device
+        if batch.is_alone:
+            groups.append((device, [batch]))
+            continue
         key = (device, id(batch.tensors[0]) in places)
         if key not in filling or len(filling[key]) >= max_ops:
             filling[key] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, OWN_OP_PREFIX
+from tfdbg_arrow.writer.graphs.own_ops import is_own
 
 
 def strip_function(function_def: Any) -> bool:
@@ -19,17 +19,12 @@ def strip_function(function_def: Any) -> bool:
 
 def strip_own_nodes(nodes: Any) -> set[str]:
     """Removes every op of ours, and every mention of one, from a list of NodeDefs; returns their names."""
-    names = {node.name for node in nodes if is_own(node)}
+    names = {node.name for node in nodes if is_own(node.op, node.name)}
     if names:
         delete_from(nodes, lambda node: node.name in names)
         for node in nodes:
             delete_from(node.input, lambda text: text.removeprefix("^") in names)
     return names
-
-
-def is_own(node: Any) -> bool:
-    """Returns whether a NodeDef is an op of ours."""
-    return bool(node.op.startswith(OWN_OP_PREFIX) or node.name.startswith(OWN_NAME_PREFIX))
 
 
 def delete_from(repeated: Any, is_unwanted: Callable[[Any], bool]) -> None:

@@ -18,9 +18,9 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 
 from tfdbg_arrow.writer.graphs.node_defs import functions_of
+from tfdbg_arrow.writer.graphs.own_ops import is_own
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.hooks.stripping import is_own
 from tfdbg_arrow.writer.hooks.unobserved import traced_for, unobserved_graphs
 from tfdbg_arrow.writer.warning import warn
 
@@ -45,7 +45,7 @@ def reaches_own_op(graph: Any) -> bool:
     waiting, seen = [graph_def.node], set()
     while waiting:
         for node in waiting.pop():
-            if is_own(node):
+            if is_own(node.op, node.name):
                 return True
             for _, _, name in functions_of(node):
                 if name not in seen and name in library:

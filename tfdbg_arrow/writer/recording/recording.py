@@ -15,7 +15,7 @@ from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
-from tfdbg_arrow.writer.hooks import autograph, cluster, must_run, runtime, sessions, stop_errors
+from tfdbg_arrow.writer.hooks import autograph, cluster, must_run, record_ops, runtime, sessions, stop_errors
 from tfdbg_arrow.writer.hooks.installation import Hooks
 from tfdbg_arrow.writer.live_stop.eager_watch import EagerWatch
 from tfdbg_arrow.writer.live_stop.graph_judge import GraphJudge
@@ -117,6 +117,8 @@ class Recording:
             single_record_ops=self._backend.session_record_ops,
             is_pruned=sessions.is_pruned,
             make_run=must_run.make_run if settings.on_nonfinite != "raise" else must_run.make_run_before_next,
+            hold_loop_variables=must_run.hold_loop_variables,
+            hold=record_ops.hold_for_record_ops,
             is_remote=cluster.is_remote,
             judge=None if self.stop is None else judge.judge,
         )

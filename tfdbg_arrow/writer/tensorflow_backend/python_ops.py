@@ -80,13 +80,23 @@ class PythonSummaryOps:
 
     def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
         """Adds the ops; returns those that must run."""
-        return [self._add_function(graph, device, group) for device, group in by_device(batches).items()]
+        # What is handed over whole and is summed goes alone: the sum waits for it, and others might wait for the sum.
+        alone = [batch for batch in batches if batch.is_alone and self._is_kept(batch.is_chosen)]
+        rest = [batch for batch in batches if not (batch.is_alone and self._is_kept(batch.is_chosen))]
+        return [
+            self._add_function(graph, device, group)
+            for together in (*([batch] for batch in alone), rest)
+            for device, group in by_device(together).items()
+        ]
+
+    def _is_kept(self, is_chosen: bool) -> bool:
+        return self._mode is TensorDebugMode.FULL_TENSOR or is_chosen
 
     def _add_function(self, graph: Any, device: str, group: Sequence[Grouped]) -> Any:
         tensors = [each.tensor for each in group]
         positions = range(len(tensors))
         in_matrix = [i for i in positions if summary.can_measure(tensors[i].dtype)]
-        is_kept = [self._mode is TensorDebugMode.FULL_TENSOR or each.is_chosen for each in group]
+        is_kept = [self._is_kept(each.is_chosen) for each in group]
         is_whole = [is_kept[i] or i not in in_matrix for i in positions]
         whole = [i for i in positions if is_whole[i]]
         ranks = [tensor.shape.rank for tensor in tensors]
