@@ -116,3 +116,35 @@ def test_a_sum_is_the_same_bit_for_bit(
             np.testing.assert_array_equal(recorded(x).numpy(), bare)
     sums = [row for row in rows(tmp_path) if row["op_type"] == "AddN"]
     assert len(sums) >= NUM_SUMS * NUM_CALLS
+
+
+def terms_of_loop_gradient() -> list[list[str]]:
+    """Which ops give the terms of each sum in the gradient of a loop, by type."""
+
+    @tf.function(autograph=False)
+    def gradient(x: tf.Tensor) -> Any:
+        def body(i: tf.Tensor, states: tf.TensorArray, h: tf.Tensor) -> Any:
+            h = tf.tanh(h * x)
+            return i + 1, states.write(i, h), h
+
+        states = tf.TensorArray(tf.float32, size=3, element_shape=x.shape)
+        _, states, h = tf.while_loop(lambda i, *_: i < 3, body, (0, states, x))
+        return tf.gradients(tf.reduce_sum(h) + tf.reduce_sum(states.stack()), x)
+
+    found = []
+    for function in gradient.get_concrete_function(tf.ones([4])).graph.as_graph_def().library.function:
+        types = {node.name: node.op for node in function.node_def}
+        found += [
+            [types.get(text.partition(":")[0], "argument") for text in node.input if not text.startswith("^")]
+            for node in function.node_def
+            if node.op == "AddN"
+        ]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("on_nonfinite", ["record", "raise"])
+def test_gradients_of_loops_are_made_of_the_same_sums(on_nonfinite: Any, tmp_path: Path, not_recording: None) -> None:
+    bare = terms_of_loop_gradient()
+    assert len(bare) >= 2
+    with tfdbg_arrow.capture(tmp_path, "FULL_HEALTH", on_nonfinite=on_nonfinite):
+        assert terms_of_loop_gradient() == bare

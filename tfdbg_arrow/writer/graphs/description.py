@@ -56,7 +56,6 @@ class GraphDescriber:
         registry: Gives out ids and keys.
         append: Takes rows for a table.
         coverage: What is to be recorded.
-        own_result: Returns the user's tensor for a graph's result that we put in its place.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
         intern_traceback: Returns the id of a stack that TensorFlow kept, given innermost first.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
@@ -71,7 +70,6 @@ class GraphDescriber:
         append: Append,
         *,
         coverage: Coverage,
-        own_result: Callable[[Any], Any],
         intern_stack: Callable[[], int],
         intern_traceback: Callable[[Sequence[Location]], int],
         on_unknown_callee: Callable[[str], None],
@@ -80,7 +78,6 @@ class GraphDescriber:
         self._registry = registry
         self._append = append
         self._coverage = coverage
-        self._own_result = own_result
         self._intern_stack = intern_stack
         self._intern_traceback = intern_traceback
         self._on_unknown_callee = on_unknown_callee
@@ -206,7 +203,7 @@ class GraphDescriber:
         ]
         outputs: list[Row] = [
             {**common, "output_index": index, "op_name": tensor.op.name, "output_slot": tensor.value_index}
-            for index, tensor in enumerate(map(self._own_result, graph.outputs))
+            for index, tensor in enumerate(graph.outputs)
         ]
         if inputs:
             self._append("graph_function_input", inputs)

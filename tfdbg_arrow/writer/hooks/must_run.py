@@ -18,9 +18,7 @@ def has_low_level_control_flow(graph: Any) -> bool:
     return any(op.type in _LOW_LEVEL_CONTROL_FLOW for op in graph.get_operations())
 
 
-_HELD_CONDITION = "condition_once_recorded"
-
-_HELD_VARIABLE = "loop_variable_once_recorded"
+_HELD = "held_until_recorded"
 
 
 def make_run(graph: Any, ops: Sequence[Any]) -> None:
@@ -29,29 +27,32 @@ def make_run(graph: Any, ops: Sequence[Any]) -> None:
     Control outputs do that, but for a loop's condition, of which the runtime keeps only the result: there
     the result is made to wait for the ops.
     """
-    known = {op.name for op in graph.control_outputs}
-    new = [op for op in ops if op.name not in known]
-    graph.control_outputs.extend(new)
-    if new and isinstance(graph, WhileCondFuncGraph):
-        _held(graph, 0, _HELD_CONDITION)._add_control_inputs(new)
+    new = _add_control_outputs(graph, ops)
+    if isinstance(graph, WhileCondFuncGraph):
+        _hold(graph, [0], new)
 
 
 def make_run_before_next(graph: Any, ops: Sequence[Any]) -> None:
     """As make_run(), and no iteration of a loop begins before the ops of the last one have run."""
-    known = {op.name for op in graph.control_outputs}
-    new = [op for op in ops if op.name not in known]
-    make_run(graph, ops)
-    for index in _loop_variables(graph) if new else ():
-        _held(graph, index, _HELD_VARIABLE)._add_control_inputs(new)
+    new = _add_control_outputs(graph, ops)
+    _hold(graph, [0] if isinstance(graph, WhileCondFuncGraph) else _loop_variables(graph), new)
 
 
 def hold_loop_variables(graph: Any) -> list[Any]:
     """Returns, for a graph that is a loop's body, the ops that give its floating results, which may be made to wait."""
     return [
-        _held(graph, index, _HELD_VARIABLE)
+        _held(graph, index)
         for index in _loop_variables(graph)
         if graph.outputs[index].dtype.is_floating or graph.outputs[index].dtype.is_complex
     ]
+
+
+def _add_control_outputs(graph: Any, ops: Sequence[Any]) -> list[Any]:
+    """Returns those that are new."""
+    known = {op.name for op in graph.control_outputs}
+    new = [op for op in ops if op.name not in known]
+    graph.control_outputs.extend(new)
+    return new
 
 
 def _loop_variables(graph: Any) -> list[int]:
@@ -60,7 +61,6 @@ def _loop_variables(graph: Any) -> list[int]:
     if not isinstance(graph, WhileBodyFuncGraph) or has_low_level_control_flow(graph):
         return []
     arguments = {id(tensor) for tensor in graph.inputs}
-    # A gradient tells loop invariants and lists from loop variables by the tensors themselves.
     return [
         index
         for index, result in enumerate(graph.outputs)
@@ -68,26 +68,37 @@ def _loop_variables(graph: Any) -> list[int]:
     ]
 
 
-def _held(graph: Any, index: int, name: str) -> Any:
-    """Returns the op that gives a result of a graph: one of ours, which may be made to wait."""
+def _hold(graph: Any, indices: Sequence[int], ops: Sequence[Any]) -> None:
+    """Makes results of a graph wait for ops."""
+    for index in indices:
+        if ops or _find_held(graph.outputs[index]) is not None:
+            held = _held(graph, index)
+            if ops:
+                held._add_control_inputs(ops)
+
+
+def _held(graph: Any, index: int) -> Any:
+    """Returns the op of ours that gives a result of a graph, and may be made to wait; puts it there."""
     result = graph.outputs[index]
-    if not _is_held(result):
+    if _is_held(result.op):
+        return result.op
+    held = _find_held(result)
+    if held is None:
         attrs = {"T": _AttrValue(type=result.dtype.as_datatype_enum)}
         with graph.as_default():
-            held = graph._create_op_internal("Identity", [result], [result.dtype], None, name, attrs, None, False)
+            held = graph._create_op_internal("Identity", [result], [result.dtype], None, _HELD, attrs, None, False)
         held.outputs[0].set_shape(result.shape)
-        graph.outputs[index] = held.outputs[0]
-    return graph.outputs[index].op
+    graph.outputs[index] = held.outputs[0]
+    return held
 
 
-def own_result(tensor: Any) -> Any:
-    """Returns the user's tensor for a graph's result that make_run() has put in its place."""
-    return tensor.op.inputs[0] if _is_held(tensor) else tensor
+def _find_held(result: Any) -> Any | None:
+    return next((user for user in result.consumers() if _is_held(user)), None)
 
 
-def _is_held(tensor: Any) -> bool:
+def _is_held(op: Any) -> bool:
     # The name may have a scope before it and a number behind it.
-    return str(tensor.op.name).rpartition("/")[2].startswith((_HELD_CONDITION, _HELD_VARIABLE))
+    return bool(op.type == "Identity" and op.name.rpartition("/")[2].startswith(_HELD))
 
 
 def is_used_by_graph(graph: Any) -> bool:

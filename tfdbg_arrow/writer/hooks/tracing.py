@@ -62,8 +62,13 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
             # A record op in a loop of graph mode cannot be waited for from outside: not by the caller either.
             attrs = {**(attrs or {}), _NO_INLINE: _AttrValue(b=True)}
             observer.note_not_inlined(text)
+        results = list(graph.outputs)
         observer.before_function(text, graph, reason)
-        function = original(name, graph, attrs, *args, **kwargs)
+        try:
+            function = original(name, graph, attrs, *args, **kwargs)
+        finally:
+            # What we put in the place of results is for the runtime alone: gradients are made of the program's own.
+            graph.outputs[:] = results
         observer.after_function(text, graph, lambda: function.cached_definition)
         return function
 

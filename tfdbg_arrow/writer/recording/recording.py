@@ -105,7 +105,6 @@ class Recording:
             registry,
             self._sink.append,
             coverage=self._coverage,
-            own_result=must_run.own_result,
             intern_stack=self._backend.intern_stack,
             intern_traceback=self._backend.stack_table.add_traceback,
             on_unknown_callee=notes.unobserved,
