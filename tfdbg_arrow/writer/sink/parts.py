@@ -33,6 +33,7 @@ from tfdbg_arrow.schema.manifest import (
 )
 from tfdbg_arrow.writer.memory import DEFAULT_SHARES
 from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE, DIGESTED_TABLE, PartDigest
+from tfdbg_arrow.writer.sink.leftovers import Leftovers
 from tfdbg_arrow.writer.sink.manifest_file import ManifestFile
 from tfdbg_arrow.writer.sink.part_file import seal_part
 from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_rows
@@ -89,7 +90,7 @@ class PartWriter:
         self._manifest = ManifestFile(logdir / manifest_path(run_id))
         self._parts: dict[str, list[_Part]] = {}
         self._next_number: dict[str, int] = {}
-        self._leftovers: set[str] = set()
+        self._leftovers = Leftovers(logdir)
         """Files that no line tells of, or none will soon, and that are to be removed."""
 
     def start(self) -> None:
@@ -194,14 +195,13 @@ class PartWriter:
         """Removes the files of parts that are kept elsewhere; the parts still hold, and are never merged again."""
         for table, parts in self._parts.items():
             self._parts[table] = [replace(part, level=_LARGE) if part.entry.path in paths else part for part in parts]
-        self._unlink(paths)
+        self._leftovers.remove(paths)
 
     def sweep(self) -> None:
         """Removes files that could not be removed when they should have been."""
         if self._manifest.has_leftover:
             return
-        leftovers, self._leftovers = self._leftovers, set()
-        self._unlink(leftovers)
+        self._leftovers.sweep()
 
     def drop(self, removed: Sequence[str], restored: Sequence[ManifestEntry] = ()) -> None:
         """Gives up parts and their rows.
@@ -342,7 +342,7 @@ class PartWriter:
             place = next((i for i, part in enumerate(parts) if part.entry.path in gone), len(parts))
             rest = [part for part in parts[place:] if part.entry.path not in gone]
             self._parts[table] = [*parts[:place], *new, *rest]
-        self._unlink(removed)
+        self._leftovers.remove(removed)
 
     def _with_digests(self, paths: Sequence[str]) -> list[str]:
         """Returns paths of parts, and those of the digests of these that hold."""
@@ -370,7 +370,9 @@ class PartWriter:
                 self._logdir, table, data, run_id=self._run_id, number=number, max_bytes=max_bytes, on_piece=on_piece
             )
         except BaseException:
-            self._unlink(path(table, run_id=self._run_id, number=number) for path in (temporary_path, part_path))
+            self._leftovers.remove(
+                path(table, run_id=self._run_id, number=number) for path in (temporary_path, part_path)
+            )
             raise
 
     def _publish(self, removed: Sequence[str], entries: Sequence[ManifestEntry], line: str) -> None:
@@ -378,7 +380,7 @@ class PartWriter:
             self._manifest.append(line)
         except BaseException:
             if self._manifest.has_leftover:
-                self._leftovers.update(entry.path for entry in entries)  # readers may see a line that names them
+                self._leftovers.keep(entry.path for entry in entries)  # readers may see a line that names them
             else:
                 self._discard(entries)
             raise
@@ -388,17 +390,7 @@ class PartWriter:
 
     def _discard(self, entries: Iterable[ManifestEntry]) -> None:
         """Removes parts of which the manifest never told: a reader by path alone would count their rows twice."""
-        self._unlink(entry.path for entry in entries)
-
-    def _unlink(self, paths: Iterable[str]) -> None:
-        """Removes files that no manifest tells of, so that no reader counts on them; what stays is swept later."""
-        for path in paths:
-            try:
-                os.unlink(self._logdir / path)
-            except FileNotFoundError:
-                continue
-            except OSError:
-                self._leftovers.add(path)
+        self._leftovers.remove(entry.path for entry in entries)
 
 
 def _names_in(directory: Path) -> list[str]:
