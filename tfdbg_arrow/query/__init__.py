@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from tfdbg_arrow.query.alert_rules.answer import Alert, Alerts, alerts
 from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
+from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
 from tfdbg_arrow.query.capture_stats import CaptureStat
 from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
 from tfdbg_arrow.query.diagnosis import Diagnosis, doctor
@@ -38,14 +39,7 @@ from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.query.logdir.broken_parts import BrokenPart
 from tfdbg_arrow.query.logdir.public_views import View, public_views, views_sql
-from tfdbg_arrow.query.nonfinite import (
-    InputTensor,
-    NonFinite,
-    Producer,
-    first_nan,
-    first_nonfinite,
-    nonfinite,
-)
+from tfdbg_arrow.query.nonfinite import first_nan, first_nonfinite, nonfinite
 from tfdbg_arrow.query.provenance import Hop, Provenance, provenance
 from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
 from tfdbg_arrow.query.spread import Spread, SpreadHop, spread
@@ -57,6 +51,7 @@ __all__ = [
     "Alert",
     "Alerts",
     "BrokenPart",
+    "CallSite",
     "CaptureStat",
     "Coverage",
     "Deviation",
@@ -70,6 +65,7 @@ __all__ = [
     "Exported",
     "ExportedTable",
     "Finding",
+    "Forward",
     "Frame",
     "HistoryRow",
     "Hop",

@@ -22,10 +22,10 @@ from tfdbg_arrow.schema.location import RemoteLocation
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alerts
+    from tfdbg_arrow.query.bad_tensor import NonFinite
     from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.history import HistoryRow
     from tfdbg_arrow.query.info import LogdirInfo, Run
-    from tfdbg_arrow.query.nonfinite import NonFinite
     from tfdbg_arrow.query.provenance import Provenance
     from tfdbg_arrow.query.spread import Spread
 

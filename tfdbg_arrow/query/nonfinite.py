@@ -2,111 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
+from tfdbg_arrow.query.bad_tensor import BadTensorReader, InputTensor, NonFinite
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.flow.data_flow import COLLECTIVES, DataFlow, Input
-from tfdbg_arrow.query.flow.expected import Expectation
-from tfdbg_arrow.query.flow.origins import Origins
-from tfdbg_arrow.query.flow.places import EagerValue
-from tfdbg_arrow.query.health import TensorHealth, health_facts
+from tfdbg_arrow.query.flow.culprits import Culprit, Culprits
+from tfdbg_arrow.query.flow.data_flow import COLLECTIVES
+from tfdbg_arrow.query.flow.effects import Effect
+from tfdbg_arrow.query.flow.sinks import EFFECTS
 from tfdbg_arrow.query.logdir import Logdir, opened
-from tfdbg_arrow.query.recorded import KINDS, TensorEvent, bad_condition
-from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
+from tfdbg_arrow.query.recorded import KINDS, bad_condition
+from tfdbg_arrow.query.stacks import Frame
 
-
-@dataclass(frozen=True)
-class Producer:
-    """Where an input came from.
-
-    Attributes:
-        op_type: Type of the op that computed it, or the name of an unrecorded function; None for a tensor from outside.
-        op_name: That op's name in its graph; None outside graphs.
-        graph_name: That graph's name; None outside graphs.
-        output_slot: Which of its outputs; None for a variable's writer and where unknown.
-        event_index: Its row in tensor_health; None where it was not recorded.
-        execution_index: The execution that made it, or in whose call it was made; None where unknown.
-        how: The first border between it and its user: `graph` (none, in one graph), `argument` and `capture`
-            (of a function), `loop` (a loop variable), `call` (a function's result), `variable` (read from one; the
-            op is the one that wrote it last), `eager` (none, between eager ops), `external` (from outside).
-    """
-
-    op_type: str | None
-    op_name: str | None
-    graph_name: str | None
-    output_slot: int | None
-    event_index: int | None
-    execution_index: int | None
-    how: str
-
-
-@dataclass(frozen=True)
-class InputTensor:
-    """One input of the op that made a bad tensor.
-
-    Attributes:
-        index: Which input, from 0.
-        health: Its health; of a variable that of the value last assigned; None where not recorded.
-        producer: Where it came from; None where that was not recorded.
-    """
-
-    index: int
-    health: TensorHealth | None
-    producer: Producer | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class NonFinite(TensorHealth):
-    """A tensor with an infinity or a NaN in it; None is "not measured in this mode" or does not apply.
-
-    It also has the attributes of TensorHealth.
-
-    Attributes:
-        run_id: The run.
-        wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
-        op_type: Type of the op that made it; None for a tensor from outside.
-        op_name: That op's name in its graph; None outside graphs.
-        graph_name: That graph's name; None outside graphs.
-        iteration: Iteration of the loop, from 0; None outside graphs.
-        output_slot: Which output of the op, from 0; None for a tensor from outside.
-        device_name: Where it was computed.
-        is_origin: Whether it is proven that one of the kinds asked for came up in this op: the tensor holds it, and no
-            input of the op does. False where an input does, and where an input that could was not recorded.
-        inputs: The inputs of the op, in order.
-        stack: The Python stack that created the op (in a graph), executed it (eagerly) or first used the tensor
-            (from outside), innermost frame first.
-        source: The user's innermost frame, or None.
-        is_expected: Whether it is proven that the program, which looks for such values, threw it away, as an optimizer
-            with dynamic loss scaling does with a step whose gradients overflow: nothing was assigned or returned from
-            it, and it came up as an overflow, not as a NaN of its own nor out of a zero.
-        expected_reason: How that is known; None where it is not expected.
-        worker: The task of a cluster that the run was, as `worker:1`; None outside one.
-        left_out: What the run was told not to record, or lost: an earlier bad tensor may be in it.
-    """
-
-    run_id: str
-    wall_time_ns: int
-    op_type: str | None
-    op_name: str | None
-    graph_name: str | None
-    iteration: int | None
-    output_slot: int | None
-    device_name: str | None
-    is_origin: bool
-    inputs: tuple[InputTensor, ...]
-    stack: tuple[Frame, ...]
-    source: Frame | None
-    is_expected: bool = False
-    expected_reason: str | None = None
-    worker: str | None = None
-    left_out: tuple[str, ...] = ()
+IsAllowed = Callable[[str | None, str | None], bool]
+"""Told the type and the name of an op (None where it has none), says whether it may make bad values."""
 
 
 def first_nonfinite(
@@ -114,23 +29,28 @@ def first_nonfinite(
     *,
     kinds: Iterable[str] = KINDS,
     run_id: str | None = None,
-    is_allowed: Callable[[str | None, str | None], bool] = lambda op_type, op_name: False,
+    is_allowed: IsAllowed = lambda op_type, op_name: False,
 ) -> NonFinite | None:
-    """Returns the earliest origin of a bad value, by data flow.
+    """Returns the op that is to blame for what went bad: the earliest origin of a bad value that did harm.
+
+    Origins are ranked by what came of them: a bad variable counts more than a bad result, that more than a bad
+    metric. An origin that did no harm (see `NonFinite.is_expected`) is returned only where there is no other. Among
+    the origins of a rank the order of the program decides, not that of arrival: the answer is the same each time.
+
+    Where the value of a forward op was bad and left out, and came back in the gradient, the answer is the forward op.
 
     Args:
         logdir: A logdir, opened or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
-        run_id: Only this run; None: the run in which a bad value was recorded first.
+        run_id: Only this run; None: of the runs with the most harmful origin the one in which a bad value was recorded
+            first.
         is_allowed: Told the type and the name of an op (None where it has none), whether it may make bad values:
             origins for which it is true are passed over.
 
     Returns:
-        Among the origins that no origin is an ancestor of, the one with the least event_index; one that `is_expected`
-        only where no run asked for has another. Of several workers that reduce together, the one where it came up,
-        not one that received it. Where filters left no
-        proven origin, the bad tensor whose recorded inputs are not bad, with `is_origin` False. None where no recorded
-        tensor holds one of the kinds. Where only has_inf_or_nan was measured (CURT_HEALTH), a bad
+        The origin. Of several workers that reduce together, the one where it came up, not one that received it. Where
+        filters left no proven origin, the bad tensor whose recorded inputs are not bad, with `is_origin` False. None
+        where no recorded tensor holds one of the kinds. Where only has_inf_or_nan was measured (CURT_HEALTH), a bad
         tensor counts as holding every kind asked for.
 
     Raises:
@@ -140,33 +60,90 @@ def first_nonfinite(
     """
     wanted = _check_kinds(kinds)
     with opened(logdir) as open_:
-        readers = []
-        received: NonFinite | None = None
-        for run in _bad_runs(open_, wanted, run_id=run_id):
-            reader = _RunReader(open_, run_id=run, kinds=wanted)
-            event = reader.first(is_expected=False, is_allowed=is_allowed)
-            if event is not None:
-                found = reader.describe(event)
-                if found.is_origin or not (found.op_type or "").startswith(COLLECTIVES):
-                    return found
-                received = received or found
-            readers.append(reader)
-        if received is not None:
-            return received
-        for reader in readers:
-            event = reader.first(is_expected=True, is_allowed=is_allowed)
-            if event is not None:
-                return reader.describe(event)
-    return None
+        runs = _bad_runs(open_, wanted, run_id=run_id)
+        search_of = lru_cache(maxsize=None)(lambda run: _RunSearch(open_, run_id=run, kinds=wanted))
+        found = _most_harmful(map(search_of, runs), is_allowed) or _harmless(map(search_of, runs), is_allowed)
+        return None if found is None else found.describe()
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A culprit and the run that it is of."""
+
+    culprit: Culprit
+    reader: BadTensorReader
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        """Its place among the culprits of several runs; one that came from another worker is after all others."""
+        event = self.culprit.event
+        is_received = (event.op_type or "").startswith(COLLECTIVES)
+        is_received = is_received and not self.reader.origins.verdict(event).is_origin
+        return EFFECTS.index(self.culprit.effect.name or EFFECTS[-1]), is_received
+
+    def describe(self) -> NonFinite:
+        return self.reader.describe(self.culprit.event, effect=self.culprit.effect)
+
+
+class _RunSearch:
+    """The search for the culprit in one run."""
+
+    def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...]) -> None:
+        self._reader = BadTensorReader(logdir, run_id=run_id, kinds=kinds)
+        self._culprits = Culprits(
+            logdir.of_run(run_id),
+            self._reader.flow,
+            self._reader.labels,
+            self._reader.origins,
+            self._reader.sinks,
+            self._reader.effects,
+            run_id=run_id,
+            kinds=kinds,
+        )
+
+    def harmful(self, is_allowed: IsAllowed) -> _Found | None:
+        with self._reader.flow.lock:
+            return self._found(self._culprits.harmful(lambda event: is_allowed(event.op_type, event.op_name)))
+
+    def harmless(self, is_allowed: IsAllowed) -> _Found | None:
+        with self._reader.flow.lock:
+            return self._found(self._culprits.harmless(lambda event: is_allowed(event.op_type, event.op_name)))
+
+    def _found(self, culprit: Culprit | None) -> _Found | None:
+        return None if culprit is None else _Found(culprit, self._reader)
+
+
+def _most_harmful(searches: Iterable[_RunSearch], is_allowed: IsAllowed) -> _Found | None:
+    best: _Found | None = None
+    for search in searches:
+        found = search.harmful(is_allowed)
+        if found is not None and (best is None or found.rank < best.rank):
+            best = found
+        if best is not None and best.rank == (0, False):
+            break
+    return best
+
+
+def _harmless(searches: Iterable[_RunSearch], is_allowed: IsAllowed) -> _Found | None:
+    """Returns the first origin of which it is not proven that it did no harm, else the first of all."""
+    first: _Found | None = None
+    for search in searches:
+        found = search.harmless(is_allowed)
+        if found is not None and found.culprit.effect.expected_reason is None:
+            return found
+        first = first or found
+    return first
 
 
 def first_nan(logdir: Engine | str | Path, *, run_id: str | None = None) -> NonFinite | None:
-    """Returns the earliest origin of a NaN: `first_nonfinite` with kinds=("nan",)."""
+    """Returns the op that is to blame for the first NaN: `first_nonfinite` with kinds=("nan",)."""
     return first_nonfinite(logdir, kinds=("nan",), run_id=run_id)
 
 
 def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run_id: str) -> list[NonFinite]:
     """Returns the origins that bad tensors of a run go back to, each once, in the order of the tensors.
+
+    What came of them is not looked for: `effect` is None.
 
     Args:
         logdir: A logdir, opened or its path.
@@ -179,13 +156,13 @@ def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run
     """
     found: dict[int, NonFinite] = {}
     with opened(logdir) as open_:
-        reader = _RunReader(open_, run_id=run_id, kinds=KINDS)
+        reader = BadTensorReader(open_, run_id=run_id, kinds=KINDS)
         for event_index in event_indexes:
             bad = reader.flow.events.bad_events(KINDS, limit=1, after=event_index - 1, before=event_index + 1)
             for event in bad:
                 origin = reader.origin_of(event)
                 if origin.event_index not in found:
-                    found[origin.event_index] = reader.describe(origin)
+                    found[origin.event_index] = reader.describe(origin, effect=None)
     return list(found.values())
 
 
@@ -215,149 +192,23 @@ def nonfinite(
     found: list[NonFinite] = []
     with opened(logdir) as open_:
         for run in _bad_runs(open_, wanted, run_id=run_id):
-            reader = _RunReader(open_, run_id=run, kinds=wanted)
+            reader = BadTensorReader(open_, run_id=run, kinds=wanted)
             left = None if limit is None else limit - len(found)
-            found.extend(reader.describe(event) for event in reader.flow.events.bad_events(wanted, limit=left))
+            found.extend(_described(reader, wanted, limit=left))
             if limit is not None and len(found) >= limit:
                 break
     return found
 
 
-class _RunReader:
-    """Describes the bad tensors of one run."""
-
-    def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...]) -> None:
-        logdir = logdir.of_run(run_id)
-        self._logdir = logdir
-        self._run_id = run_id
-        self._stacks = StackReader(logdir, run_id=run_id)
-        self.flow = DataFlow.of(logdir, run_id=run_id)
-        self.origins = Origins(self.flow, kinds=kinds)
-
-    @cached_property
-    def expectation(self) -> Expectation:
-        """Tells expected bad values from others."""
-        return Expectation(self._logdir, self.flow, run_id=self._run_id)
-
-    @cached_property
-    def _devices(self) -> dict[int, str]:
-        return dict(self._logdir.rows("SELECT device_id, device_name FROM device WHERE run_id = ?", [self._run_id]))
-
-    @cached_property
-    def _worker(self) -> str | None:
-        ((worker,),) = self._logdir.rows("SELECT max(worker) FROM run WHERE run_id = ?", [self._run_id])
-        return None if worker is None else str(worker)
-
-    @cached_property
-    def _left_out(self) -> tuple[str, ...]:
-        stats = read_capture_stats(self._logdir, run_id=self._run_id)
-        return gap_sentences(stats).get(self._run_id, ())
-
-    def first(self, *, is_expected: bool, is_allowed: Callable[[str | None, str | None], bool]) -> TensorEvent | None:
-        """Returns the earliest origin that is expected or not, and not allowed; None where there is none."""
-        with self.flow.lock:
-            return self.origins.first(
-                lambda root: (
-                    not is_allowed(root.op_type, root.op_name)
-                    and (self.expectation.reason(root) is not None) == is_expected
-                )
-            )
-
-    def origin_of(self, event: TensorEvent) -> TensorEvent:
-        """Returns the origin that a bad tensor goes back to."""
-        with self.flow.lock:
-            return self.origins.of(event)
-
-    def describe(self, event: TensorEvent) -> NonFinite:
-        """Returns all that is known of a bad tensor."""
-        with self.flow.lock:
-            return self._describe(event)
-
-    def _describe(self, event: TensorEvent) -> NonFinite:
-        inputs, stack = self.inputs_and_stack(event)
-        expected_reason = self.expectation.reason(event)
-        return NonFinite(
-            run_id=self._run_id,
-            **health_facts(event),
-            wall_time_ns=event.wall_time_ns,
-            op_type=event.op_type,
-            op_name=event.op_name,
-            graph_name=self._graph_name(event.graph_id),
-            iteration=event.iteration,
-            output_slot=event.output_slot,
-            device_name=None if event.device_id is None else self._devices.get(event.device_id),
-            is_origin=self.origins.verdict(event).is_origin,
-            inputs=inputs,
-            stack=stack,
-            source=user_source(stack),
-            is_expected=expected_reason is not None,
-            expected_reason=expected_reason,
-            worker=self._worker,
-            left_out=self._left_out,
-        )
-
-    def inputs_and_stack(self, event: TensorEvent) -> tuple[tuple[InputTensor, ...], tuple[Frame, ...]]:
-        """Returns what the op of a tensor took, and the stack that made or ran it."""
-        inputs = tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
-        return inputs, self._stacks.stack(self.flow.stack_trace_id(event))
-
-    def _input(self, input_: Input) -> InputTensor:
-        trace = input_.trace
-        if trace.dtype == "resource":
-            return self._resource_input(input_)
-        health = trace.health
-        return InputTensor(input_.index, None if health is None else _health(health), self._producer(input_))
-
-    def _resource_input(self, input_: Input) -> InputTensor:
-        write = input_.write
-        if write is None:
-            producer = None if input_.trace.is_lost else Producer(None, None, None, None, None, None, "external")
-            return InputTensor(input_.index, None, producer)
-        health = None
-        if write.is_replacing and len(write.values) == 1:
-            health = self.flow.trace(write.values[0], how="graph", near=2**63 - 1).health
-        producer = Producer(
-            op_type=write.op_type,
-            op_name=write.op_name,
-            graph_name=self._graph_name(write.graph_id),
-            output_slot=None,
-            event_index=None,
-            execution_index=write.execution_index,
-            how="variable",
-        )
-        return InputTensor(input_.index, None if health is None else _health(health), producer)
-
-    def _producer(self, input_: Input) -> Producer | None:
-        trace = input_.trace
-        event_index = None if trace.event is None else trace.event.event_index
-        if isinstance(trace.place, EagerValue):
-            tensor = self.flow.events.eager(trace.place.tensor_id)
-            return Producer(
-                op_type=tensor.op_type,
-                op_name=None,
-                graph_name=None,
-                output_slot=tensor.output_slot,
-                event_index=event_index,
-                execution_index=tensor.execution_index,
-                how=trace.how,
-            )
-        op = self.flow.graphs.op(trace.place.graph_id, trace.place.op_name)
-        return Producer(
-            op_type=None if op is None else op.op_type,
-            op_name=trace.place.op_name,
-            graph_name=self._graph_name(trace.place.graph_id),
-            output_slot=trace.place.output_slot,
-            event_index=event_index,
-            execution_index=trace.place.context.execution_index,
-            how=trace.how,
-        )
-
-    def _graph_name(self, graph_id: int | None) -> str | None:
-        return None if graph_id is None else self.flow.graphs.names.get(graph_id)
-
-
-def _health(event: TensorEvent) -> TensorHealth:
-    return TensorHealth(**health_facts(event))
+def _described(reader: BadTensorReader, kinds: tuple[str, ...], *, limit: int | None) -> Iterator[NonFinite]:
+    for event in reader.flow.events.bad_events(kinds, limit=limit):
+        with reader.flow.lock:
+            roots = reader.origins.roots([event], set())
+            effects = [reader.effects.of(root) for root in roots]
+        reasons = [effect.expected_reason for effect in effects]
+        # What only passed a bad value on is expected where all that it came from is; it has no effect of its own.
+        own = effects[0] if roots == [event] else Effect(None, None if None in reasons else reasons[0])
+        yield reader.describe(event, effect=own)
 
 
 def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
@@ -400,7 +251,7 @@ def inputs_and_stack(
         QueryError: The run has no such row.
         BrokenPartError: A part cannot be read.
     """
-    reader = _RunReader(logdir, run_id=run_id, kinds=KINDS)
+    reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
     with reader.flow.lock:
         event = reader.flow.events.event(event_index)
         if event is None:

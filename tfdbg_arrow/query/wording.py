@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tfdbg_arrow.query.bad_tensor import InputTensor, NonFinite, Producer
 from tfdbg_arrow.query.health import TensorHealth
-from tfdbg_arrow.query.nonfinite import InputTensor, NonFinite, Producer
 
 _COUNTS = (
     ("num_nan", "NaN"),

@@ -216,6 +216,12 @@ class DataFlow:
             how = "external"
         return Trace(tuple(path), event, health, dtype, how, is_lost)
 
+    def is_bad(self, place: Place) -> bool:
+        """Returns whether a tensor is bad, or may be because it was not recorded."""
+        trace = self.trace(place, how="graph", near=2**63 - 1)
+        row = trace.event or trace.health
+        return row is None or bool(row.has_inf_or_nan)
+
     def _located(self, place: Place) -> Place:
         """A place in a loop's frame, or out of one, whose iteration is not known: as its row has it."""
         if isinstance(place, GraphTensor) and place.context.step_id is not None and place.context.frame_id is None:

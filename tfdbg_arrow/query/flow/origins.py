@@ -4,19 +4,25 @@ A row is an *origin* of a kind (NaN; infinity) if it holds the kind and no tenso
 computed from does. It is a *propagator* if one does. Where an input that could be bad was not recorded and
 none of the recorded ones is bad, neither is proven: such a row is a candidate for the first
 origin, and `is_origin` is False.
+
+An infinity that the program wrote itself (a mask of -Inf, the start of a running minimum) is a *literal*. An op that
+makes a NaN from literals alone is to blame for it; an op that makes a NaN from an infinity that another op computed is
+not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.recorded import TensorEvent
 
-_BATCH = 256
-_MAX_ANCESTORS = 2000
-"""Clean tensors of a call through which one looks for an origin that arrived late."""
+_LITERAL_TYPES = frozenset({"Const", "ReadVariableOp", "Placeholder", "PlaceholderWithDefault"})
+"""Types of ops that give a value which the program wrote, where they are origins."""
+
+OrderKey = tuple[int, bool, tuple[tuple[int, int], ...], int, int]
 
 
 @dataclass(frozen=True)
@@ -33,17 +39,19 @@ class Verdict:
 
 
 class Origins:
-    """Tells origins from propagators within one run.
+    """Tells origins from propagators within one run, and orders them.
 
     Args:
         flow: The run's data flow.
+        labels: The run's labels.
         kinds: The kinds that count: `nan`, `inf` or both.
     """
 
-    def __init__(self, flow: DataFlow, *, kinds: tuple[str, ...]) -> None:
+    def __init__(self, flow: DataFlow, labels: Labels, *, kinds: tuple[str, ...]) -> None:
         self._flow = flow
+        self._labels = labels
         self._kinds = kinds
-        self._roots: dict[int, TensorEvent] = {}
+        self._is_literal: dict[int, bool] = {}
 
     def verdict(self, event: TensorEvent) -> Verdict:
         """Returns whether a bad tensor is an origin, and what made it bad if not."""
@@ -55,86 +63,96 @@ class Origins:
         return Verdict(tuple(causes), is_origin=False)
 
     def of(self, event: TensorEvent) -> TensorEvent:
-        """Returns the origin that a bad tensor's badness goes back to: of several the one that was recorded first."""
-        return min((self._uppermost(root) for root in self._roots_of(event)), key=lambda root: root.event_index)
+        """Returns the origin that a bad tensor's badness goes back to; of several the first by `order`."""
+        return min(self.roots([event], set()), key=self.order)
 
-    def first(self, is_wanted: Callable[[TensorEvent], bool] = lambda _: True) -> TensorEvent | None:
-        """Returns the earliest origin, or None where nothing is bad.
+    def roots(self, events: Iterable[TensorEvent], seen: set[int]) -> list[TensorEvent]:
+        """Returns the candidates that the badness of tensors goes back to, in no particular order.
 
         Args:
-            is_wanted: Origins for which it is false are passed over.
-
-        Among the candidates that no other candidate is an ancestor of, it is the one with the least
-        event_index. Arrival is not the order of data flow within a call: a tensor's health may be
-        recorded before that of the tensors it was computed from, so the first rows to arrive are followed
-        back to their candidates first.
+            events: Bad tensors.
+            seen: The event indexes of tensors that were followed before. They are not followed again, and those that
+                are followed now are added.
         """
-        best: TensorEvent | None = None
-        after = -1
-        while True:
-            before = None if best is None else best.event_index
-            batch = self._flow.events.bad_events(self._kinds, limit=_BATCH, after=after, before=before)
-            for event in batch:
-                if best is not None and event.event_index >= best.event_index:
-                    return best
-                for root in self._roots_of(event):
-                    root = self._uppermost(root)
-                    if (best is None or root.event_index < best.event_index) and is_wanted(root):
-                        best = root
-            if len(batch) < _BATCH:
-                return best
-            after = batch[-1].event_index
-
-    def _roots_of(self, event: TensorEvent) -> list[TensorEvent]:
-        """Returns the candidates that a bad tensor's badness goes back to."""
-        roots = []
-        seen = {event.event_index}
-        waiting = [event]
+        roots: list[TensorEvent] = []
+        start = [event for event in events if event.event_index not in seen]
+        waiting = list(start)
         while waiting:
             row = waiting.pop()
-            causes = self.verdict(row).causes
+            if row.event_index in seen:
+                continue
+            seen.add(row.event_index)
+            causes = self._followed(row)
+            waiting += causes
             if not causes:
                 roots.append(row)
-            for cause in causes:
-                if cause.event_index not in seen:
-                    seen.add(cause.event_index)
-                    waiting.append(cause)
         # Without a root the rows cause each other in a circle, which only rows without context can seem to.
-        return roots or [event]
+        return roots or start
 
-    def _uppermost(self, candidate: TensorEvent) -> TensorEvent:
-        """Returns the candidate, or the first one among its ancestors of the same call that arrived after it."""
-        known = self._roots.get(candidate.event_index)
-        if known is not None:
-            return known
-        best = candidate
-        seen = {candidate.event_index}
-        while True:
-            above = self._late_ancestor(best, seen)
-            if above is None:
-                break
-            best = above
-        self._roots[candidate.event_index] = best
-        return best
+    def _followed(self, event: TensorEvent) -> list[TensorEvent]:
+        """Returns the tensors to which the badness of a tensor is followed: none where its own op is to blame."""
+        verdict = self.verdict(event)
+        if verdict.causes:
+            return list(verdict.causes)
+        bad = [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(self._kinds)]
+        return [source for source in bad if not self.is_literal(source)]
 
-    def _late_ancestor(self, candidate: TensorEvent, seen: set[int]) -> TensorEvent | None:
-        """Returns a candidate among the ancestors, behind clean tensors, that arrived later; or None."""
-        if candidate.scope != "graph" or candidate.step_id is None:
-            return None
-        late = self._flow.events.later_bad_iteration(candidate.context, after=candidate.event_index, kinds=self._kinds)
-        visited = {candidate.event_index}
-        waiting = list(self._flow.recent_sources_of(candidate))
-        while waiting and len(visited) < _MAX_ANCESTORS:
-            row = waiting.pop()
-            if row.event_index in visited or row.step_id != candidate.step_id:
-                continue
-            if not any(frame != row.frame_id or iteration <= (row.iteration or 0) for frame, iteration in late):
-                continue
-            visited.add(row.event_index)
-            if row.bad_kinds(self._kinds) and row.event_index > candidate.event_index:
-                root = min(self._roots_of(row), key=lambda event: event.event_index)
-                if root.event_index not in seen:
-                    seen.add(root.event_index)
-                    return root
-            waiting.extend(self._flow.recent_sources_of(row))
-        return None
+    def is_literal(self, event: TensorEvent) -> bool:
+        """Returns whether a tensor holds only infinities that the program wrote itself."""
+        known = self._is_literal.get(event.event_index)
+        if known is None:
+            self._is_literal[event.event_index] = True  # of a circle the others decide
+            known = self._is_literal[event.event_index] = self._find_literal(event)
+        return known
+
+    def _find_literal(self, event: TensorEvent) -> bool:
+        if event.num_nan is None or event.num_nan:
+            return False
+        causes = self.verdict(event).causes
+        if causes:
+            return all(self.is_literal(cause) for cause in causes)
+        return _is_written(event)
+
+    def order(self, event: TensorEvent) -> OrderKey:
+        """Returns the place of a tensor among those of a run: the order of the program, whatever arrived first.
+
+        Executions come in the order of their start. Within a call forward ops come before those of gradients, then the
+        order of creation decides: of the calling ops from the outermost graph on, with the iterations of loops, and of
+        the op itself. The event_index decides only what is left.
+        """
+        index = event.execution_index
+        execution = None if index is None else self._flow.events.execution(index)
+        start = event.event_index if execution is None else execution.event_index
+        is_gradient = self._labels.of(event).role == "gradient"
+        return start, is_gradient, self._creation(event), event.output_slot or 0, event.event_index
+
+    def _creation(self, event: TensorEvent) -> tuple[tuple[int, int], ...]:
+        """Returns (order of creation, iteration) of each calling op, from the outermost, and of the op itself."""
+        if event.scope != "graph" or event.graph_id is None or event.op_name is None:
+            return ()
+        flow = self._flow
+        path: list[tuple[int, int]] = []
+        context, levels = event.context, flow.borders.levels(event.context, event.graph_id) or ()
+        while levels:
+            call = levels[-1].call
+            iteration = (context.iteration or 0) if levels[-1].is_loop else 0
+            path.append((self._op_index(call.graph_id, call.op_name), iteration))
+            context, levels = flow.borders.outer_context(context, levels), levels[:-1]
+        return (*reversed(path), (self._op_index(event.graph_id, event.op_name), 0))
+
+    def _op_index(self, graph_id: int, op_name: str) -> int:
+        op = self._flow.graphs.op(graph_id, op_name)
+        return -1 if op is None else op.op_index
+
+
+def _is_written(origin: TensorEvent) -> bool:
+    """Whether an origin looks as if its author wrote infinities: they stand alone, among zeros or as log-probabilities.
+
+    A batch of data in which some elements are infinite holds other numbers of both signs.
+    """
+    if origin.op_type is not None and origin.op_type not in _LITERAL_TYPES:
+        return False
+    if origin.num_pos_finite is None or origin.num_neg_finite is None:
+        return False
+    is_log_probability = not origin.num_pos_inf and not origin.num_pos_finite
+    return is_log_probability or not (origin.num_pos_finite or origin.num_neg_finite)

@@ -17,9 +17,10 @@ from tfdbg_arrow.query.untrusted_json import parse_json
 
 REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})
 """Op types that give a reference to a variable's memory."""
-_REFERENCE_WRITER = re.compile(
+REFERENCE_WRITER = re.compile(
     r"Assign(Add|Sub)?|(Sparse)?Apply\w+|Scatter(Update|Add|Sub|Mul|Div|Min|Max|Nd(Update|Add|Sub))"
 )
+"""Types of ops that write to a reference variable."""
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
 
 
@@ -40,6 +41,14 @@ class Sessions:
     def is_session_graph(self, graph_id: int) -> bool:
         """Returns whether a graph is one that sessions run."""
         return graph_id in self._graphs.session_graphs
+
+    def is_run(self, context: Context, graph_id: int, op_name: str) -> bool:
+        """Returns whether an op ran in a context in which others of its graph did.
+
+        A function runs all of its ops; a run of a session only those that its fetches and targets need.
+        """
+        execution = self._execution(context) if self.is_session_graph(graph_id) else None
+        return execution is None or op_name in self._ops_of(execution.op_type, None)
 
     def feed_index(self, context: Context, op_name: str, output_slot: int) -> int | None:
         """Returns as which input of its execution a tensor was fed in a run; None where it was not."""
@@ -87,7 +96,7 @@ class Sessions:
         while waiting:  # a writer hands the reference on
             for name in graph.users.get(waiting.pop(), ()):
                 op = graph.ops[name]
-                if name not in found and _REFERENCE_WRITER.fullmatch(op.op_type) and op.inputs:
+                if name not in found and REFERENCE_WRITER.fullmatch(op.op_type) and op.inputs:
                     found[name] = op
                     waiting.append(name)
         return self.last_writer(graph_id, found.values(), context, reader=variable)

@@ -1,0 +1,158 @@
+"""Culprits: the op that is to blame for the bad values of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.effects import Effect, Effects
+from tfdbg_arrow.query.flow.labels import Labels
+from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.flow.sinks import EFFECTS, Sinks
+from tfdbg_arrow.query.recorded import TensorEvent, bad_condition, read_events
+
+_PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "DatasetToSingleElement")
+"""How the types of ops begin that give the elements of a tf.data pipeline."""
+_MAX_PIPELINE_ROWS = 256
+_MAX_SITES = 1000
+"""Kinds of harmless origin that are looked at."""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The op to blame, by the bad tensor that it made, and where the badness ended."""
+
+    event: TensorEvent
+    effect: Effect
+
+
+class Culprits:
+    """Finds the culprit of one run.
+
+    Args:
+        logdir: The logdir.
+        flow: The run's data flow.
+        labels: The run's labels.
+        origins: The run's origins.
+        sinks: The run's sinks.
+        effects: The run's effects.
+        run_id: The run.
+        kinds: The kinds that count: `nan`, `inf` or both.
+    """
+
+    def __init__(
+        self,
+        logdir: Engine,
+        flow: DataFlow,
+        labels: Labels,
+        origins: Origins,
+        sinks: Sinks,
+        effects: Effects,
+        *,
+        run_id: str,
+        kinds: tuple[str, ...],
+    ) -> None:
+        self._logdir = logdir
+        self._flow = flow
+        self._labels = labels
+        self._origins = origins
+        self._sinks = sinks
+        self._effects = effects
+        self._run_id = run_id
+        self._bad = bad_condition(kinds)
+
+    def harmful(self, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
+        """Returns the earliest origin of those that did the greatest harm; None where none did any.
+
+        Args:
+            is_passed_over: Origins for which it is true do not count.
+        """
+        for effect in EFFECTS[:-1]:
+            seen: set[int] = set()
+            for batch in self._sinks.batches(effect):
+                roots = [self._cause(root) for root in self._origins.roots(batch, seen)]
+                found = [root for root in roots if not self._origins.is_literal(root) and not is_passed_over(root)]
+                if found:
+                    return Culprit(min(found, key=self._origins.order), Effect(effect, None))
+        return None
+
+    def harmless(self, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
+        """Returns the earliest origin of which it is not proven that it did no harm, else the earliest of all.
+
+        Args:
+            is_passed_over: Origins for which it is true do not count.
+        """
+        roots = [root for root in self._origins.roots(self._bad_sites(), set()) if not is_passed_over(root)]
+        culprits = [Culprit(root, self._effects.of(root)) for root in sorted(roots, key=self._origins.order)]
+        unproven = (culprit for culprit in culprits if culprit.effect.expected_reason is None)
+        return next(unproven, culprits[0] if culprits else None)
+
+    def _bad_sites(self) -> list[TensorEvent]:
+        """Returns one bad tensor of each op output, call site and kind: the first that was recorded."""
+        rows = self._logdir.rows(
+            f"SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND {self._bad} "
+            "GROUP BY graph_id, op_name, op_type, output_slot, call_site, num_nan > 0 "
+            f"ORDER BY min(event_index) LIMIT {_MAX_SITES}",
+            [self._run_id],
+        )
+        indexes = [index for (index,) in rows]
+        if not indexes:
+            return []
+        return read_events(self._logdir, f"event_index IN ({', '.join('?' * len(indexes))})", [self._run_id, *indexes])
+
+    def _cause(self, root: TensorEvent) -> TensorEvent:
+        """Returns the origin behind one: the bad forward op of a gradient, or the bad op of a pipeline."""
+        behind = self._bad_forward(root) or self._in_pipeline(root)
+        if not behind:
+            return root
+        return min(self._origins.roots(behind, {root.event_index}), key=self._origins.order)
+
+    def _bad_forward(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors that the forward op of a gradient gave before it."""
+        label = self._labels.of(root)
+        if label.forward_graph_id is not None and label.forward_op_name is not None:
+            return self._bad_outputs(
+                "graph_id = ? AND op_name = ?", [label.forward_graph_id, label.forward_op_name], root
+            )
+        if label.forward_execution_index is not None:
+            return self._bad_outputs(
+                "scope = 'execution' AND execution_index = ?", [label.forward_execution_index], root
+            )
+        return []
+
+    def _bad_outputs(self, condition: str, parameters: list[object], root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors of an op in the last call before a tensor in which it ran."""
+        rows = self._logdir.rows(
+            f"SELECT execution_index FROM tensor_health WHERE run_id = ? AND {condition} AND "
+            "(execution_index <= ? OR execution_index IS NULL) ORDER BY execution_index DESC NULLS LAST LIMIT 1",
+            [self._run_id, *parameters, 2**62 if root.execution_index is None else root.execution_index],
+        )
+        if not rows:
+            return []
+        return read_events(
+            self._logdir,
+            f"{self._bad} AND {condition} AND execution_index IS NOT DISTINCT FROM ? ORDER BY event_index "
+            f"LIMIT {_MAX_PIPELINE_ROWS}",
+            [self._run_id, *parameters, rows[0][0]],
+        )
+
+    def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors of tf.data functions before an element that a pipeline gave bad."""
+        if not (root.op_type or "").startswith(_PIPELINE_ENDS):
+            return []
+        graphs = sorted(self._called_graphs())
+        apart = f"AND graph_id NOT IN ({', '.join('?' * len(graphs))})" if graphs else ""
+        return read_events(
+            self._logdir,
+            f"{self._bad} AND scope = 'graph' {apart} AND event_index < ? ORDER BY event_index "
+            f"LIMIT {_MAX_PIPELINE_ROWS}",
+            [self._run_id, *graphs, root.event_index],
+        )
+
+    def _called_graphs(self) -> set[int]:
+        """Returns the graphs that run within calls from eager code or runs of sessions, at any depth."""
+        graphs = self._flow.graphs
+        roots = {graphs.function_graphs.get(name, graph_id) for name, graph_id in self._flow.events.op_types()}
+        return {part for root in roots if root is not None for part in graphs.parts(root)}

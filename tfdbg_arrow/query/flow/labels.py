@@ -1,0 +1,80 @@
+"""Labels: which layer of the model an op belongs to, what it is for, and whose gradient it computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.recorded import TensorEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a recording says about the purpose of an op; None where it does not say.
+
+    Attributes:
+        role: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
+        layer: The Keras layer or module, as the user named it.
+        forward_graph_id: For a graph op of a gradient, the graph of the op whose gradient it computes.
+        forward_op_name: That op's name.
+        forward_execution_index: For an eager op of a gradient, the execution whose gradient it computes.
+    """
+
+    role: str | None = None
+    layer: str | None = None
+    forward_graph_id: int | None = None
+    forward_op_name: str | None = None
+    forward_execution_index: int | None = None
+
+
+_NO_LABEL = Label()
+
+
+class Labels:
+    """Reads the labels of the ops and executions of one run.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+    """
+
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._run_id = run_id
+        self._of_graph = lru_cache(maxsize=256)(self._read_graph)
+        self._of_execution = lru_cache(maxsize=4096)(self._read_execution)
+
+    def of(self, event: TensorEvent) -> Label:
+        """Returns the label of the op that made a tensor."""
+        if event.scope == "graph" and event.graph_id is not None and event.op_name is not None:
+            return self.op(event.graph_id, event.op_name)
+        if event.scope == "execution" and event.execution_index is not None:
+            return self.execution(event.execution_index)
+        return _NO_LABEL
+
+    def op(self, graph_id: int, op_name: str) -> Label:
+        """Returns the label of an op of a graph."""
+        return self._of_graph(graph_id).get(op_name, _NO_LABEL)
+
+    def execution(self, execution_index: int) -> Label:
+        """Returns the label of an execution."""
+        return self._of_execution(execution_index)
+
+    def _read_graph(self, graph_id: int) -> dict[str, Label]:
+        rows = self._logdir.rows(
+            "SELECT op_name, role, layer, forward_graph_id, forward_op_name FROM graph_op "
+            "WHERE run_id = ? AND graph_id = ? AND (role IS NOT NULL OR layer IS NOT NULL)",
+            [self._run_id, graph_id],
+        )
+        return {op_name: Label(*label) for op_name, *label in rows}
+
+    def _read_execution(self, execution_index: int) -> Label:
+        rows = self._logdir.rows(
+            "SELECT role, layer, forward_execution_index FROM execution WHERE run_id = ? AND execution_index = ?",
+            [self._run_id, execution_index],
+        )
+        if not rows:
+            return _NO_LABEL
+        ((role, layer, forward),) = rows
+        return Label(role, layer, forward_execution_index=forward)

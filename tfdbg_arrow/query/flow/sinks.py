@@ -1,0 +1,251 @@
+"""Sinks: bad tensors that did harm: written to a variable, returned to the program, or counted by a metric.
+
+A search that starts where the harm is finds a bug at once, however many harmless infinities came before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.borders import PASSING_OPS
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Graph, Op
+from tfdbg_arrow.query.flow.labels import Labels
+from tfdbg_arrow.query.flow.resource_ops import WRITER
+from tfdbg_arrow.query.flow.sessions import REFERENCE_WRITER
+from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
+
+CHECKS = frozenset({"IsFinite", "IsInf", "IsNan"})
+"""Types of ops that only ask whether a tensor is bad."""
+EFFECTS = ("variable", "result", "metric", "absorbed")
+"""Where the badness of a tensor can end, the most harmful first."""
+_BATCH = 256
+_EAGER_BATCH = 2048
+
+Site = tuple[int, str, int]
+"""Graph, op and output slot."""
+
+
+class Sinks:
+    """Finds the harmful ends of bad values within one run.
+
+    Args:
+        logdir: The logdir.
+        flow: The run's data flow.
+        labels: The run's labels.
+        run_id: The run.
+        kinds: The kinds that count: `nan`, `inf` or both.
+    """
+
+    def __init__(self, logdir: Engine, flow: DataFlow, labels: Labels, *, run_id: str, kinds: tuple[str, ...]) -> None:
+        self._logdir = logdir
+        self._flow = flow
+        self._labels = labels
+        self._run_id = run_id
+        self._bad = bad_condition(kinds)
+        self._sites: dict[str, dict[Site, list[Op]]] | None = None
+        self._num_outputs = lru_cache(maxsize=4096)(self._read_num_outputs)
+
+    def batches(self, effect: str) -> Iterator[list[TensorEvent]]:
+        """Yields the sinks of an effect, by arrival; the sinks of one execution are in one batch.
+
+        Args:
+            effect: `variable`, `result` or `metric`.
+        """
+        if effect != "result":
+            yield from self._in_graphs(effect)
+            yield from self._batched(row for row in self._written_eagerly() if self._variable_effect(row) == effect)
+        if effect != "variable":
+            yield from self._batched(row for row in self._results() if self._result_effect(row) == effect)
+
+    # Variables.
+
+    def _in_graphs(self, effect: str) -> Iterator[list[TensorEvent]]:
+        sites = self._written_sites().get(effect, {})
+        by_graph: dict[int, set[str]] = {}
+        for graph_id, op_name, _ in sites:
+            by_graph.setdefault(graph_id, set()).add(op_name)
+        if not by_graph:
+            return
+        condition = " OR ".join(
+            f"(graph_id = ? AND op_name IN ({', '.join('?' * len(by_graph[g]))}))" for g in by_graph
+        )
+        parameters = [part for graph_id, names in by_graph.items() for part in (graph_id, *sorted(names))]
+        after = -1
+        while True:
+            rows = read_events(
+                self._logdir,
+                f"{self._bad} AND event_index > ? AND ({condition}) ORDER BY event_index LIMIT {_BATCH}",
+                [self._run_id, after, *parameters],
+            )
+            if not rows:
+                return
+            after = rows[-1].event_index
+            last = rows[-1].execution_index
+            if last is not None and len(rows) == _BATCH:
+                more = read_events(
+                    self._logdir,
+                    f"{self._bad} AND event_index > ? AND execution_index = ? AND ({condition})",
+                    [self._run_id, after, last, *parameters],
+                )
+                rows += more
+            yield [row for row in rows if self._is_written(row, sites)]
+
+    def _is_written(self, row: TensorEvent, sites: dict[Site, list[Op]]) -> bool:
+        writers = sites.get((row.graph_id or 0, row.op_name or "", row.output_slot or 0), ())
+        return any(self._flow.borders.sessions.is_run(row.context, row.graph_id or 0, op.op_name) for op in writers)
+
+    def _written_sites(self) -> dict[str, dict[Site, list[Op]]]:
+        """Returns, by effect, the bad tensors of graphs that are written to variables, and the ops that write them."""
+        if self._sites is None:
+            bad: dict[int, set[tuple[str, int]]] = {}
+            for graph_id, op_name, slot in self._logdir.rows(
+                "SELECT DISTINCT graph_id, op_name, output_slot FROM tensor_health "
+                f"WHERE run_id = ? AND {self._bad} AND scope = 'graph' AND graph_id IS NOT NULL",
+                [self._run_id],
+            ):
+                bad.setdefault(graph_id, set()).add((op_name, slot))
+            self._sites = {}
+            for graph_id, tensors in bad.items():
+                graph = self._flow.graphs.graph(graph_id)
+                for op in filter(is_writer, graph.ops.values()):
+                    effect = "metric" if self._labels.op(graph_id, op.op_name).role == "metric" else "variable"
+                    for source in _written_by(graph, op):
+                        if source in tensors:
+                            self._sites.setdefault(effect, {}).setdefault((graph_id, *source), []).append(op)
+        return self._sites
+
+    def _written_eagerly(self) -> list[TensorEvent]:
+        """Returns the bad eager tensors that eager ops wrote to variables, each once."""
+        writers = [
+            name for name, graph_id in self._flow.events.op_types() if graph_id is None and WRITER.fullmatch(name)
+        ]
+        if not writers:
+            return []
+        return read_events(
+            self._logdir,
+            f"{self._bad} AND scope <> 'graph' AND tensor_id IN (SELECT i.tensor_id FROM execution AS e "
+            "JOIN execution_input AS i ON i.run_id = e.run_id AND i.execution_index = e.execution_index "
+            f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(writers))})) ORDER BY event_index",
+            [self._run_id, self._run_id, *writers],
+        )
+
+    def _variable_effect(self, row: TensorEvent) -> str:
+        assert row.tensor_id is not None
+        writers = [
+            use.execution for use in self._flow.events.uses(row.tensor_id) if WRITER.fullmatch(use.execution.op_type)
+        ]
+        roles = {self._labels.execution(writer.execution_index).role for writer in writers}
+        return "metric" if roles == {"metric"} else "variable"
+
+    # Results.
+
+    def _results(self) -> Iterator[TensorEvent]:
+        """Yields the bad tensors that came out of eager ops and calls and that nothing computes with any more."""
+        after = -1
+        while True:
+            rows = read_events(
+                self._logdir,
+                f"{self._bad} AND scope = 'execution' AND event_index > ? ORDER BY event_index LIMIT {_EAGER_BATCH}",
+                [self._run_id, after],
+            )
+            if not rows:
+                return
+            after = rows[-1].event_index
+            uses = self._uses_of(rows)
+            for row in rows:
+                if not any(_computes(row, *use) for use in uses.get(row.tensor_id, ())) and self.is_given(row):
+                    yield row
+
+    def _uses_of(self, rows: list[TensorEvent]) -> dict[int | None, list[tuple[str, bool]]]:
+        """Returns, by eager tensor, (op type, whether it gives what can be bad) of the executions that take it."""
+        ids = sorted({row.tensor_id for row in rows if row.tensor_id is not None})
+        never_bad = ", ".join(f"'{dtype}'" for dtype in sorted(NEVER_BAD))
+        found: dict[int | None, list[tuple[str, bool]]] = {}
+        for tensor_id, op_type, can_be_bad in self._logdir.rows(
+            "SELECT i.tensor_id, e.op_type, max(CASE WHEN e.graph_id IS NOT NULL "
+            f"OR (o.output_slot IS NOT NULL AND coalesce(o.dtype, '') NOT IN ({never_bad})) THEN 1 ELSE 0 END) "
+            "FROM execution_input AS i "
+            "JOIN execution AS e ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
+            "LEFT JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
+            f"WHERE i.run_id = ? AND i.tensor_id IN ({', '.join('?' * len(ids))}) GROUP BY i.tensor_id, e.op_type",
+            [self._run_id, *ids],
+        ):
+            found.setdefault(tensor_id, []).append((op_type, bool(can_be_bad)))
+        return found
+
+    def is_given(self, row: TensorEvent) -> bool:
+        """Returns whether the program was given a tensor: what a call gives only for its gradient is behind these."""
+        if row.scope != "execution" or row.execution_index is None:
+            return False
+        execution = self._flow.events.execution(row.execution_index)
+        return execution is None or execution.graph_id is None or (row.output_slot or 0) < self._num_outputs(execution)
+
+    def _read_num_outputs(self, execution: Execution) -> int:
+        rows = self._logdir.rows(
+            "SELECT num_outputs FROM execution WHERE run_id = ? AND execution_index = ?",
+            [self._run_id, execution.execution_index],
+        )
+        return int(rows[0][0])
+
+    @cached_property
+    def has_none(self) -> bool:
+        """Whether nothing bad was written to a variable, returned or counted by a metric in the run."""
+        return not any(batch for effect in EFFECTS[:-1] for batch in self.batches(effect))
+
+    def _result_effect(self, row: TensorEvent) -> str | None:
+        if self._labels.of(self._flow.computed(row)).role == "metric":
+            return "metric"
+        return None if self.is_skipped_gradient(row) else "result"
+
+    def is_skipped_gradient(self, row: TensorEvent) -> bool:
+        """Returns whether an eager gradient was looked at and not applied, by a program that applies others."""
+        if row.tensor_id is None or self._labels.of(self._flow.computed(row)).role != "gradient":
+            return False
+        uses = self._flow.events.uses(row.tensor_id)
+        return bool(uses) and {use.execution.op_type for use in uses} <= CHECKS and self._applies_gradients()
+
+    def _applies_gradients(self) -> bool:
+        rows = self._logdir.rows(
+            "SELECT 1 FROM execution WHERE run_id = ? AND role = 'optimizer' LIMIT 1", [self._run_id]
+        )
+        return bool(rows)
+
+    @staticmethod
+    def _batched(rows: Iterable[TensorEvent]) -> Iterator[list[TensorEvent]]:
+        batch: list[TensorEvent] = []
+        for row in rows:
+            if len(batch) >= _BATCH and row.execution_index != batch[-1].execution_index:
+                yield batch
+                batch = []
+            batch.append(row)
+        if batch:
+            yield batch
+
+
+def _computes(row: TensorEvent, op_type: str, can_be_bad: bool) -> bool:
+    """Whether an execution computes something with a bad tensor, and does not only look at it.
+
+    A comparison or a choice among infinities is well-defined; with a NaN it is not.
+    """
+    if can_be_bad or WRITER.fullmatch(op_type):
+        return True
+    return row.num_nan == 0 and op_type not in CHECKS
+
+
+def is_writer(op: Op) -> bool:
+    """Returns whether an op writes to a variable."""
+    return bool(WRITER.fullmatch(op.op_type) or REFERENCE_WRITER.fullmatch(op.op_type))
+
+
+def _written_by(graph: Graph, op: Op) -> Iterator[tuple[str, int]]:
+    """Yields the tensors that an op writes: each as it is taken, and as it was before it only passed through ops."""
+    for source in op.inputs:
+        at: tuple[str, int] | None = source
+        while at is not None:
+            yield at
+            maker = graph.ops.get(at[0])
+            is_passing = maker is not None and maker.op_type in PASSING_OPS and maker.inputs
+            at = maker.inputs[at[1] if maker.op_type == "IdentityN" else 0] if is_passing and maker else None
