@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tfdbg_arrow.query.flow.expected import ONLY_CHECKED, SKIPPED_STEP, UNUSED
+from tfdbg_arrow.query.flow.effects import SKIPPED_STEP, UNUSED
 from typer.testing import CliRunner
 
 from tfdbg_arrow.cli import app

@@ -120,11 +120,19 @@ class Origins:
         order of creation decides: of the calling ops from the outermost graph on, with the iterations of loops, and of
         the op itself. The event_index decides only what is left.
         """
+        is_gradient = self._labels.of(event).role == "gradient"
+        return self._start(event), is_gradient, self._creation(event), event.output_slot or 0, event.event_index
+
+    def _start(self, event: TensorEvent) -> int:
+        """Returns the event_index at which the call began that a tensor was made in."""
         index = event.execution_index
         execution = None if index is None else self._flow.events.execution(index)
-        start = event.event_index if execution is None else execution.event_index
-        is_gradient = self._labels.of(event).role == "gradient"
-        return start, is_gradient, self._creation(event), event.output_slot or 0, event.event_index
+        if execution is not None:
+            return execution.event_index
+        if event.step_id is None:
+            return event.event_index
+        visits = self._flow.events.site_visits(event.step_id, index)
+        return min((visit.first_event_index for visit in visits), default=event.event_index)
 
     def _creation(self, event: TensorEvent) -> tuple[tuple[int, int], ...]:
         """Returns (order of creation, iteration) of each calling op, from the outermost, and of the op itself."""
