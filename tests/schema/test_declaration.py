@@ -12,6 +12,7 @@ from tfdbg_arrow.schema.document import declaration_digest
 DIGESTS = {
     "1.0": "78b54ba09f76530c5c19718a1c8749ca911f9d0609e1cd80052974dbcc1e7eaa",
     "1.1": "da304f9d315624b8e160e05d70f37a0ff9d1505065cbda3b6b13c46776c475cd",
+    "1.2": "d21aaf5b29b9d6313e13a591ee3258a190581b961f34403706acba4610b3b6c9",
 }
 """Of every format version that was released, and of the next one."""
 
@@ -100,7 +101,7 @@ def test_references_resolve_to_a_column_of_the_same_type_that_identifies(table_:
 
 @EVERY_COLUMN
 def test_ids_name_the_table_that_they_point_to(table_: Table, column: Column) -> None:
-    named = column.name.removesuffix("_id").removeprefix("callee_").removeprefix("outer_")
+    named = column.name.removesuffix("_id").removeprefix("callee_").removeprefix("outer_").removeprefix("forward_")
     if column.name.endswith("_id") and named in {other.name for other in TABLES} and column.name not in table_.key:
         assert column.references == f"{named}.{named}_id"
 

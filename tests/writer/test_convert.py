@@ -24,7 +24,7 @@ from tfdbg_arrow.spool.records import (
     Kind,
 )
 
-STRINGS = ["", "CPU:0", "MatMul", "__inference_f_1", "while/body"]
+STRINGS = ["", "CPU:0", "MatMul", "__inference_f_1", "while/body", "encoder/dense_1", "gradient"]
 NODES = [(7, "dense/MatMul", "MatMul", 0), (7, "dense/Relu", "Relu", 1)]
 
 
@@ -53,7 +53,7 @@ class Source:
 
 def record(kind: Kind, *, payload: Sequence[int] = (), dims: Sequence[int] = (), **fields: Any) -> np.ndarray:
     made = np.zeros(1, RECORD_DTYPE)
-    defaults: dict[str, Any] = {"step": NO_STEP, "tensor_id": NO_VALUE, "execution_index": NO_VALUE}
+    defaults: dict[str, Any] = dict.fromkeys(("tensor_id", "execution_index", "frame_id"), NO_VALUE) | {"step": NO_STEP}
     for name, value in (defaults | fields).items():
         made[name] = value
     made["kind"] = kind
@@ -210,7 +210,9 @@ def test_eager_tensors_have_no_graph_columns_and_only_outputs_are_execution_outp
 def test_execution_of_a_function_names_its_graph_and_an_op_does_not() -> None:
     made = batch(
         record(Kind.EXECUTION, node=3, execution_index=0, size=1, slot=2, tensor_id=6, step_id=99, step=3, payload=[5]),
-        record(Kind.EXECUTION, node=2, execution_index=1, size=0, slot=1, step_id=98),
+        record(
+            Kind.EXECUTION, node=2, execution_index=1, size=0, slot=1, step_id=98, frame_id=0, call_site=5, device=6
+        ),
     )
     found = converted(made)
     first = {
@@ -226,6 +228,9 @@ def test_execution_of_a_function_names_its_graph_and_an_op_does_not() -> None:
         "stack_trace_id": 6,
         "thread_id": 99,
         "step": 3,
+        "forward_execution_index": None,
+        "layer": None,
+        "role": None,
     }
     second = first | {
         "execution_index": 1,
@@ -239,6 +244,9 @@ def test_execution_of_a_function_names_its_graph_and_an_op_does_not() -> None:
         "stack_trace_id": None,
         "thread_id": 98,
         "step": None,
+        "forward_execution_index": 0,
+        "layer": "encoder/dense_1",
+        "role": "gradient",
     }
     assert found["execution"] == [first, second]
     assert found["execution_input"] == [{"run_id": "run1", "execution_index": 0, "input_index": 0, "tensor_id": 5}]
@@ -300,9 +308,9 @@ def test_names_grow_with_what_is_added() -> None:
     names = Names(source, nodes=source, call_graph=source)
     source.known.append("new")
     source.keys.append((8, "new", "MatMul", 3))
-    assert names.of_strings(np.array([5])).tolist() == [-1]
+    assert names.of_strings(np.array([7])).tolist() == [-1]
     names.refresh()
-    (string,), graph, (op_name,), (op_type,), slot = names.of_strings(np.array([5])), *names.of_nodes(np.array([2]))
+    (string,), graph, (op_name,), (op_type,), slot = names.of_strings(np.array([7])), *names.of_nodes(np.array([2]))
     assert (names.texts[string], graph.tolist(), names.texts[op_name]) == ("new", [8], "new")
     assert (names.texts[op_type], slot.tolist()) == ("MatMul", [3])
 

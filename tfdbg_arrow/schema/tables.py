@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tfdbg_arrow.schema.declaration import Column, Table, Type
 
-FORMAT_VERSION = "1.1"
+FORMAT_VERSION = "1.2"
 """MAJOR.MINOR of the format, apart from the package's version."""
 
 _T = Type
@@ -50,6 +50,32 @@ def _step(id_: int) -> Column:
         type=_T.BIGINT,
         nullable=True,
         doc="The training step that the user's last mark() before the event gave; NULL before the first.",
+    )
+
+
+def _layer(id_: int, of: str) -> Column:
+    return Column(
+        id=id_,
+        name="layer",
+        type=_T.VARCHAR,
+        nullable=True,
+        doc=(
+            f"The Keras layer or tf.Module that made the {of}, by the names that the user gave, from the outermost in, "
+            "as `encoder/dense_1`; of a gradient that of its forward op; NULL outside layers and where not known."
+        ),
+    )
+
+
+def _role(id_: int, of: str) -> Column:
+    return Column(
+        id=id_,
+        name="role",
+        type=_T.VARCHAR,
+        nullable=True,
+        doc=(
+            f"What the {of} is for: `forward`, `gradient`, `optimizer`, `loss`, `metric`, or `input` (a function of a "
+            "tf.data pipeline); NULL where not known."
+        ),
     )
 
 
@@ -330,6 +356,30 @@ GRAPH_OP = Table(
             doc="The Python stack that created the op; NULL where no Python code did while recording.",
         ),
         *_wall_time(10, 11, "When the op was created, or first seen where that was not observed"),
+        Column(
+            id=12,
+            name="forward_graph_id",
+            type=_T.BIGINT,
+            nullable=True,
+            references="graph.graph_id",
+            doc=(
+                "The graph of forward_op_name: this one, or another where the gradient is a function apart; NULL as "
+                "forward_op_name."
+            ),
+        ),
+        Column(
+            id=13,
+            name="forward_op_name",
+            type=_T.VARCHAR,
+            nullable=True,
+            references="graph_op.op_name",
+            doc=(
+                "The op whose gradient the op computes: the one whose gradient function made it; NULL where none did, "
+                "or where its forward op is not known."
+            ),
+        ),
+        _layer(14, "op"),
+        _role(15, "op"),
     ),
 )
 
@@ -596,6 +646,19 @@ EXECUTION = Table(
             doc="The Python thread, as threading.get_ident() gives it; NULL in an imported run.",
         ),
         _step(12),
+        Column(
+            id=13,
+            name="forward_execution_index",
+            type=_T.BIGINT,
+            nullable=True,
+            references="execution.execution_index",
+            doc=(
+                "The execution whose gradient it computes: the one whose gradient function ran it; NULL where none "
+                "did, or where the forward execution is not known."
+            ),
+        ),
+        _layer(14, "execution"),
+        _role(15, "execution"),
     ),
 )
 

@@ -93,6 +93,7 @@ class Converter:
     def _executions(self, batch: Batch, rows: Ints) -> pa.Table:
         get = partial(batch.field, rows=rows)
         node, step, stack = get("node"), get("step"), get("tensor_id")
+        forward, layer, role = get("frame_id"), get("call_site"), get("device")
         graphs = self._names.function_graphs(node)
         columns = {
             "execution_index": pa.array(get("execution_index")),
@@ -105,6 +106,9 @@ class Converter:
             "stack_trace_id": _nullable(stack, stack >= 0),
             "thread_id": pa.array(get("step_id")),
             "step": _nullable(step, step != NO_STEP),
+            "forward_execution_index": _nullable(forward, forward >= 0),
+            "layer": _strings(self._names.of_strings(np.where(layer > 0, layer, -1)), self._names.texts),
+            "role": _strings(self._names.of_strings(np.where(role > 0, role, -1)), self._names.texts),
         }
         return self._table("execution", len(rows), columns)
 

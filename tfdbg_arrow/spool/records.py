@@ -14,8 +14,8 @@ Which fields count, by kind:
   `execution_index`, `slot`, `tensor_id`.
 * EXECUTION: `node` is the interned op type or function name, `size` the number of inputs, `slot`
   the number of outputs, `tensor_id` the stack trace id (-1: none), `step_id` the Python thread's
-  identifier; the payload holds the first
-  19 input tensor ids.
+  identifier, `frame_id` the execution whose gradient it computes (-1: none), `call_site` the interned layer and
+  `device` the interned role (0: none, in both); the payload holds the first 19 input tensor ids.
 * INPUTS: further input tensor ids of the execution just before, `slot` the index of the first.
 * EXECUTION_END: the call `execution_index` has returned.
 * DIMS: dimensions 6 and up of the tensor just before, in the payload.
