@@ -47,6 +47,10 @@ class Row:
         passed: The row of the op that computed it, where it only crossed borders since.
         variables: The variables that it was written to, by the tensor ids of their handles.
         returned_by: The functions that returned it to eager code, as `name:output`.
+        execution: The execution in which it was made; -1 for one from outside that nothing used.
+        creation: Its place in the order of creation: (index of the op, iteration), from the outermost graph in.
+        slot: Which output of its op.
+        is_used: Whether a later statement takes it, where it is an eager tensor.
     """
 
     values: Array
@@ -57,6 +61,10 @@ class Row:
     passed: Row | None = None
     variables: set[int] = field(default_factory=set)
     returned_by: dict[str, None] = field(default_factory=dict)
+    execution: int = -1
+    creation: tuple[tuple[int, int], ...] = ()
+    slot: int = 0
+    is_used: bool = False
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -103,9 +111,12 @@ class Place:
     frame: int = 0
     iteration: int = 0
     site: str = ""
+    path: tuple[tuple[int, int], ...] = ()
 
-    def enter(self, op_name: str, suffix: str = "") -> Place:
-        return replace(self, site=f"{self.site}/{op_name}{suffix}" if self.site else op_name + suffix)
+    def enter(self, op: Op, graph: Graph, suffix: str = "", *, in_loop: bool = False) -> Place:
+        site = f"{self.site}/{op.name}{suffix}" if self.site else op.name + suffix
+        step = (list(graph.ops).index(op.name), self.iteration if in_loop else 0)
+        return replace(self, site=site, path=(*self.path, step))
 
 
 class Interpreter:
@@ -128,17 +139,20 @@ class Interpreter:
         }
         self._pending: list[Row] = []
         self._unused: dict[EagerSymbol, Row] = {}
+        self._given: dict[EagerSymbol, Row] = {}
         self._random = random.Random(program.order)
         with np.errstate(all="ignore"):
             for statement in program.statements:
                 self._execute(statement)
+        for row in (*self.run.rows["graph_op"], *self.run.rows["execution"]):
+            row["role"] = "forward"
 
     # Eager code.
 
     def _execute(self, statement: Constant | EagerOp | EagerCall) -> None:
         if isinstance(statement, Constant):
             row = Row(np.array(statement.values, np.float32), [], lambda: -1, scope="external")
-            self._unused[statement.tensor] = row
+            self._unused[statement.tensor] = self._given[statement.tensor] = row
             self._eager[statement.tensor] = Ref(row, row.values)
         elif isinstance(statement, EagerOp):
             self._run_eagerly(statement)
@@ -206,8 +220,11 @@ class Interpreter:
         for source in inputs:
             assert not isinstance(source, Symbol)
             ids.append(source.tensor_id)
+            if isinstance(source, EagerSymbol):
+                self._given[source].is_used = True
             row = self._unused.pop(source, None) if isinstance(source, EagerSymbol) else None
             if row is not None:
+                row.execution = execution
                 row.record = self._recorder(self.run.external, source.tensor_id, row, execution=execution)
                 self._record(row)
         made = {symbol.tensor_id: "float32" for symbol in outputs}
@@ -216,7 +233,8 @@ class Interpreter:
     def _output_row(
         self, execution: int, symbol: EagerSymbol, slot: int, values: Array, inputs: list[tuple[str, list[Row]]]
     ) -> Row:
-        row = Row(values, inputs, lambda: -1, scope="execution")
+        row = Row(values, inputs, lambda: -1, scope="execution", execution=execution, slot=slot)
+        self._given[symbol] = row
         row.record = lambda: self.run.eager(execution, _health(values), tensor_id=symbol.tensor_id, slot=slot)
         self._record(row)
         return row
@@ -256,7 +274,8 @@ class Interpreter:
         builder = self._builder(graph)
 
         def row(values: Array, made_from: list[tuple[str, list[Row]]], slot: int = 0) -> Row:
-            found = Row(values, made_from, lambda: -1)
+            creation = (*place.path, (list(graph.ops).index(op.name), 0))
+            found = Row(values, made_from, lambda: -1, execution=place.execution, creation=creation, slot=slot)
             found.record = self._recorder_in_graph(builder, op, slot, found, place)
             self._pending.append(found)
             return found
@@ -280,7 +299,7 @@ class Interpreter:
             for store in self._written_by(op, inputs):
                 reads.pop(store, None)
             how = "loop" if op.op_type == "While" else "call"
-            results = self._run_calling_op(op, inputs, place)
+            results = self._run_calling_op(op, inputs, place, graph=graph)
             results = [value.crossed(how) if isinstance(value, Ref) else value for value in results]
             return [crossed(value, how, slot) for slot, value in enumerate(results)]
         store = inputs[0] if inputs and isinstance(inputs[0], Store) else None
@@ -302,22 +321,22 @@ class Interpreter:
             return [Ref(row(part, made_from, slot), part) for slot, part in enumerate(values)]
         return [Ref(row(values, made_from), values)]
 
-    def _run_calling_op(self, op: Op, inputs: list[Value], place: Place) -> list[Value]:
+    def _run_calling_op(self, op: Op, inputs: list[Value], place: Place, *, graph: Graph) -> list[Value]:
         if op.op_type == "While":
-            return self._loop(op, inputs, place)
+            return self._loop(op, inputs, place, graph=graph)
         if op.op_type == "StatefulPartitionedCall":
             ((_, _, callee),) = op.calls
-            return self._run(callee, _entering(callee, inputs), place.enter(op.name))
+            return self._run(callee, _entering(callee, inputs), place.enter(op, graph))
         predicate, *rest = inputs
         assert isinstance(predicate, Ref)
         first = predicate.values[0]
         chosen = int(not first > 0) if op.op_type == "If" else 0 if first > 0 else 1 if first <= 0 else 2
         attribute, index, callee = op.calls[min(chosen, len(op.calls) - 1)]
         part = {"then_branch": "then", "else_branch": "else"}.get(attribute, f"branch{index}")
-        site = place.enter(op.name, f"/{part}/_{_number(place, op.name + part)}")
+        site = place.enter(op, graph, f"/{part}/_{_number(place, op.name + part)}")
         return self._run(callee, _entering(callee, rest), site)
 
-    def _loop(self, op: Op, inputs: list[Value], place: Place) -> list[Value]:
+    def _loop(self, op: Op, inputs: list[Value], place: Place, *, graph: Graph) -> list[Value]:
         (_, _, body), (_, _, cond) = op.calls
         values = _entering(body, inputs)
         # As TensorFlow makes the frame of a loop: of the frame and iteration where it is entered, and its name.
@@ -325,10 +344,12 @@ class Interpreter:
         frame -= 2**64 if frame >= 2**63 else 0
         for iteration in range(op.num_iterations + 1):
             inner = replace(place, frame=frame, iteration=iteration)
-            self._run(cond, values, inner.enter(op.name, f"/cond/_{_number(place, op.name)}"))
+            self._run(cond, values, inner.enter(op, graph, f"/cond/_{_number(place, op.name)}", in_loop=True))
             if iteration == op.num_iterations:
                 break
-            values = self._run(body, values, inner.enter(op.name, f"/body/_{_number(place, op.name) + 1}"))
+            values = self._run(
+                body, values, inner.enter(op, graph, f"/body/_{_number(place, op.name) + 1}", in_loop=True)
+            )
             values = [value.crossed("loop") if isinstance(value, Ref) else value for value in values]
         return values
 

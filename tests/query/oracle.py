@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .interpreter import Row
@@ -65,23 +64,55 @@ def role(row: Row, kinds: tuple[str, ...] = KINDS) -> str | None:
     return "origin" if own - brought else "propagator"
 
 
-def ancestors(row: Row) -> Iterator[Row]:
-    """Yields all that a tensor depends on, over tensors of any health."""
-    seen = {id(row)}
-    waiting = sources(row)
-    while waiting:
-        source = waiting.pop()
-        if id(source) not in seen:
-            seen.add(id(source))
-            yield source
-            waiting += sources(source)
+def blamed(row: Row, kinds: tuple[str, ...], found: dict[Row, None] | None = None) -> list[Row]:
+    """Returns the rows that are to blame for a bad one: ops that made what they hold, and took nothing bad."""
+    found = {} if found is None else found
+    if row in found:
+        return []
+    found[row] = None
+    bad = [source for source in sources(row) if source.kinds & set(kinds)]
+    own = row.kinds & set(kinds)
+    causes = bad if role(row, kinds) == "origin" else [source for source in bad if source.kinds & own]
+    return [root for cause in causes for root in blamed(cause, kinds, found)] if causes else [row]
 
 
 def first_nonfinite(rows: dict[int, Row], kinds: tuple[str, ...]) -> int | None:
-    """Returns the event_index of the origin that no other origin is an ancestor of: of several the least."""
-    origins = [row for row in rows.values() if role(row, kinds) == "origin"]
-    first = [row for row in origins if not any(role(other, kinds) == "origin" for other in ancestors(row))]
-    return min((row.event_index for row in first), default=None)
+    """Returns the event_index of the culprit: the first in the order of the program that did the worst harm."""
+    bad = [row for row in rows.values() if row.kinds & set(kinds)]
+    for harmed in ([row for row in bad if row.variables], [row for row in bad if is_result(row)], bad):
+        found = {root.event_index: root for row in harmed for root in blamed(row, kinds)}
+        # A tensor can do harm by another kind than the one that is asked for.
+        harmful = [root for root in found.values() if effect(root, rows) != "absorbed"]
+        if found:
+            return min(harmful or found.values(), key=order).event_index
+    return None
+
+
+def order(row: Row) -> tuple[object, ...]:
+    """The place of a row in the order of the program."""
+    return row.execution, row.creation, row.slot, row.event_index
+
+
+def is_result(row: Row) -> bool:
+    """Whether the program was given a tensor and computes nothing with it."""
+    return row.scope == "execution" and not row.is_used
+
+
+def effect(start: Row, rows: dict[int, Row]) -> str:
+    """Returns where the badness of a tensor ends."""
+    spoilt, waiting = {start}, [start]
+    users: dict[Row, list[Row]] = {}
+    for row in rows.values():
+        for source in sources(row):
+            users.setdefault(source, []).append(row)
+    while waiting:
+        for user in users.get(waiting.pop(), ()):
+            if user.kinds and user not in spoilt:
+                spoilt.add(user)
+                waiting.append(user)
+    if any(row.variables for row in spoilt):
+        return "variable"
+    return "result" if any(is_result(row) for row in spoilt) else "absorbed"
 
 
 def provenance(start: Row) -> Answer:

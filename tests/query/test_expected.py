@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tfdbg_arrow.query.flow.effects import SKIPPED_STEP, UNUSED
 from typer.testing import CliRunner
 
 from tfdbg_arrow.cli import app
 from tfdbg_arrow.query import NonFinite, first_nonfinite, nonfinite
+from tfdbg_arrow.query.flow.effects import SKIPPED_STEP, UNUSED
 
 from .builder import CLEAN, INF, NAN, GraphBuilder, RunBuilder, counts
 

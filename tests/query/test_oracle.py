@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tfdbg_arrow.query import public_views
+from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Answers
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.labels import Labels
@@ -74,6 +75,7 @@ def check(program: Program, tables: Tables) -> None:
         assert (None if found is None else found.event_index) == oracle.first_nonfinite(interpreter.rows, kinds), kinds
         assert found is None or found.is_origin
     bad = [row for row in interpreter.rows.values() if row.kinds]
+    assert_effects(bad, interpreter.rows, tables)
     for start in (*bad[:1], *bad[-2:]):
         assert_provenance(start, tables)
         assert_spread(start, interpreter.rows, tables)
@@ -91,6 +93,16 @@ def assert_inputs(rows: dict[int, Row], tables: Tables) -> None:
         assert ([source.event_index for source in found.events], found.is_complete) == (expected, True), event
         if row.kinds:
             assert origins.verdict(event).is_origin == (oracle.role(row) == "origin")
+
+
+def assert_effects(bad: list[Row], rows: dict[int, Row], tables: Tables) -> None:
+    """Every tensor that took nothing bad has the effect that it should."""
+    reader = BadTensorReader(tables, run_id="run-a", kinds=("nan", "inf"))
+    for row in bad:
+        if not any(source.kinds for source in oracle.sources(row)):
+            event = reader.flow.events.event(row.event_index)
+            assert event is not None
+            assert reader.effects.of(event).name == oracle.effect(row, rows), event
 
 
 def assert_provenance(start: Row, tables: Tables) -> None:

@@ -294,7 +294,7 @@ class Borders:
             return Crossing(replace(place, op_name=source, output_slot=slot), "loop")
         visit = self.visit(place.context, body)
         if visit is None:
-            if not self._is_never_entered(place.context, body):
+            if not self.is_never_entered(place.context, body):
                 return Crossing(None, "loop")
             source, slot = op.inputs[place.output_slot]
             return Crossing(replace(place, op_name=source, output_slot=slot), "loop")
@@ -303,7 +303,7 @@ class Borders:
         )
         return Crossing(GraphTensor(context, body.callee_graph_id, result[0], result[1], place.near), "loop")
 
-    def _is_never_entered(self, context: Context, body: Call) -> bool:
+    def is_never_entered(self, context: Context, body: Call) -> bool:
         """Whether a loop, of whose body nothing was recorded, ended before its first iteration."""
         calls = self._graphs.calls(body.graph_id, body.op_name)
         visits = (self.visit(context, call) for call in calls if call.attribute == "cond")

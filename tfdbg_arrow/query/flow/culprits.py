@@ -10,7 +10,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.effects import Effect, Effects
 from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.origins import Origins
-from tfdbg_arrow.query.flow.sinks import EFFECTS, Sinks
+from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.recorded import TensorEvent, bad_condition, read_events
 
 _PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "DatasetToSingleElement")
@@ -18,6 +18,8 @@ _PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "Datase
 _MAX_PIPELINE_ROWS = 256
 _MAX_SITES = 1000
 """Kinds of harmless origin that are looked at."""
+_MAX_CALL_ROWS = 4000
+"""Bad tensors of the first call that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,28 @@ class Culprits:
         Args:
             is_passed_over: Origins for which it is true do not count.
         """
-        for effect in EFFECTS[:-1]:
-            seen: set[int] = set()
-            for batch in self._sinks.batches(effect):
-                roots = [self._cause(root) for root in self._origins.roots(batch, seen)]
-                found = [root for root in roots if not self._origins.is_literal(root) and not is_passed_over(root)]
-                if found:
-                    return Culprit(min(found, key=self._origins.order), Effect(effect, None))
+        for effects in self._ranks():
+            culprits = [culprit for effect in effects if (culprit := self._earliest(effect, is_passed_over))]
+            if culprits:
+                return min(culprits, key=lambda culprit: self._origins.order(culprit.event))
+        return None
+
+    def _ranks(self) -> tuple[tuple[str, ...], ...]:
+        """Returns the effects that count as equally harmful, the most harmful first.
+
+        A run that does not say what its ops are for cannot tell a forward op from its gradient: there a bad loss counts
+        as much as the bad variables that came of it, so that the forward op is found.
+        """
+        return (("variable",), ("result",), ("metric",)) if self._labels.has_roles else (("variable", "result"),)
+
+    def _earliest(self, effect: str, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
+        """Returns the earliest origin of the first sinks of an effect that have one."""
+        seen: set[int] = set()
+        for batch in self._sinks.batches(effect):
+            roots = [self._cause(root) for root in self._origins.roots(batch, seen)]
+            found = [root for root in roots if not self._origins.is_literal(root) and not is_passed_over(root)]
+            if found:
+                return Culprit(min(found, key=self._origins.order), Effect(effect, None))
         return None
 
     def harmless(self, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
@@ -84,7 +101,9 @@ class Culprits:
         Args:
             is_passed_over: Origins for which it is true do not count.
         """
-        roots = [root for root in self._origins.roots(self._bad_sites(), set()) if not is_passed_over(root)]
+        bad = self._bad_sites()
+        bad += self._of_first_call(bad)
+        roots = [root for root in self._origins.roots(bad, set()) if not is_passed_over(root)]
         culprits = [Culprit(root, self._effects.of(root)) for root in sorted(roots, key=self._origins.order)]
         unproven = (culprit for culprit in culprits if culprit.effect.expected_reason is None)
         return next(unproven, culprits[0] if culprits else None)
@@ -101,6 +120,17 @@ class Culprits:
         if not indexes:
             return []
         return read_events(self._logdir, f"event_index IN ({', '.join('?' * len(indexes))})", [self._run_id, *indexes])
+
+    def _of_first_call(self, bad: list[TensorEvent]) -> list[TensorEvent]:
+        """Returns the bad tensors of the first call that has any: there arrival does not say what was first."""
+        calls = [row.execution_index for row in bad if row.execution_index is not None]
+        if not calls:
+            return []
+        return read_events(
+            self._logdir,
+            f"{self._bad} AND execution_index = ? ORDER BY event_index LIMIT {_MAX_CALL_ROWS}",
+            [self._run_id, min(calls)],
+        )
 
     def _cause(self, root: TensorEvent) -> TensorEvent:
         """Returns the origin behind one: the bad forward op of a gradient, or the bad op of a pipeline."""

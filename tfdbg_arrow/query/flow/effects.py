@@ -32,9 +32,10 @@ from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.places import GraphTensor
 from tfdbg_arrow.query.flow.sinks import CHECKS, Sinks, is_writer
-from tfdbg_arrow.query.recorded import Context, TensorEvent
+from tfdbg_arrow.query.recorded import Context, SiteVisit, TensorEvent
 
 _CONDITIONALS = frozenset({"then_branch", "else_branch", "branches"})
+_LOOPS = frozenset({"body", "cond"})
 _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
 """Types of ops that hand what they take out of TensorFlow."""
 _POLE_INPUT = {
@@ -320,17 +321,28 @@ class _Walk:
             if call.callee_graph_id is None:
                 raise _CannotTellError
             visit = self._flow.borders.visit(frame.context, call)
+            if call.attribute == "body" and visit is None:
+                yield self._past_loop(op, index, call, tensor, frame)
+                continue
             if visit is None and is_conditional and call.callee_graph_id in self._records_graph:
                 self._is_skipped |= not tensor.is_verdict
                 continue
-            site = self._flow.borders.callee_site(frame.context, call, visit)
-            context = replace(frame.context, call_site=site)
-            if visit is not None:
-                context = replace(context, frame_id=visit.frame_id)
-                if call.attribute in ("body", "cond"):
-                    context = replace(context, iteration=0)
-            inner = _Frame(call.callee_graph_id, context, call, frame)
+            inner = _Frame(call.callee_graph_id, self._inner_context(frame.context, call, visit), call, frame)
             yield self._argument(call, index - 1 if is_conditional else index, inner, tensor)
+
+    def _past_loop(self, op: Op, index: int, body: Call, tensor: _Tensor, frame: _Frame) -> _Tensor:
+        """Returns the result of a loop that ended before its first iteration: it is what the loop was given."""
+        if not self._flow.borders.is_never_entered(frame.context, body):
+            raise _CannotTellError
+        return replace(tensor, frame=frame, name=op.op_name, slot=index)
+
+    def _inner_context(self, context: Context, call: Call, visit: SiteVisit | None) -> Context:
+        """Returns where a called graph ran, of a loop in its first iteration."""
+        context = replace(context, call_site=self._flow.borders.callee_site(context, call, visit))
+        if visit is None:
+            return context
+        iteration = 0 if call.attribute in _LOOPS else context.iteration
+        return replace(context, frame_id=visit.frame_id, iteration=iteration)
 
     def _argument(self, call: Call, index: int, frame: _Frame, tensor: _Tensor) -> _Tensor:
         placeholder = self._flow.graphs.placeholder(call.function_name, index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.recorded import TensorEvent
@@ -44,6 +44,16 @@ class Labels:
         self._run_id = run_id
         self._of_graph = lru_cache(maxsize=256)(self._read_graph)
         self._of_execution = lru_cache(maxsize=4096)(self._read_execution)
+
+    @cached_property
+    def has_roles(self) -> bool:
+        """Whether the run says what its ops are for; older recordings and imports do not."""
+        rows = self._logdir.rows(
+            "SELECT 1 FROM execution WHERE run_id = ? AND role IS NOT NULL UNION ALL "
+            "SELECT 1 FROM graph_op WHERE run_id = ? AND role IS NOT NULL LIMIT 1",
+            [self._run_id, self._run_id],
+        )
+        return bool(rows)
 
     def of(self, event: TensorEvent) -> Label:
         """Returns the label of the op that made a tensor."""

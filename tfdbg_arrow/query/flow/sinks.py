@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.borders import PASSING_OPS
@@ -54,11 +55,14 @@ class Sinks:
         Args:
             effect: `variable`, `result` or `metric`.
         """
+        streams: list[Iterator[list[TensorEvent]]] = []
         if effect != "result":
-            yield from self._in_graphs(effect)
-            yield from self._batched(row for row in self._written_eagerly() if self._variable_effect(row) == effect)
+            written = (row for row in self._written_eagerly() if self._variable_effect(row) == effect)
+            streams += [self._in_graphs(effect), self._batched(written)]
         if effect != "variable":
-            yield from self._batched(row for row in self._results() if self._result_effect(row) == effect)
+            streams.append(self._batched(row for row in self._results() if self._result_effect(row) == effect))
+        for batches in zip_longest(*streams, fillvalue=()):
+            yield [row for batch in batches for row in batch]
 
     # Variables.
 
