@@ -106,11 +106,12 @@ class GraphDescriber:
             graph = outputs[0].graph
         name = outputs[0].op.name if outputs else op_name
         if name is not None and not op_type.startswith(OWN_OP_PREFIX):
-            scope = self._current_scope()
-            state = self.state(graph)
-            state.creations[name] = (stack_id, wall_time_ns, scope)
-            if scope.layer is not None:
-                state.layers[name] = scope.layer
+            self._note_scope(graph, name, stack_id, wall_time_ns)
+
+    def note_call_op(self, op: Any) -> None:
+        """Notes what an op belongs to that calls a function, and of which no op callback is told."""
+        if op.name not in self.state(op.graph).creations:
+            self._note_scope(op.graph, op.name, -1, 0)
 
     def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
         """Notes that a gradient tape keeps an op of a graph, with attributes that are one object for each op."""
@@ -256,6 +257,13 @@ class GraphDescriber:
             for op_name, node_def in zip(names, function_def().node_def, strict=True):
                 if op_name in calling and node_def.name != op_name:
                     self._registry.add_rename(state.graph_id, op_name, node_def.name)
+
+    def _note_scope(self, graph: Any, op_name: str, stack_id: int, wall_time_ns: int) -> None:
+        scope = self._current_scope()
+        state = self.state(graph)
+        state.creations[op_name] = (stack_id, wall_time_ns, scope)
+        if scope.layer is not None:
+            state.layers[op_name] = scope.layer
 
     def _graph_row(self, graph: Any, state: GraphState) -> Row:
         outer = getattr(graph, "outer_graph", None)

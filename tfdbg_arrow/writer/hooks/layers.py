@@ -3,6 +3,7 @@
 | hook | why |
 |---|---|
 | `Module.name_scope` | entered by `with_name_scope` and by Sonnet's modules for each method |
+| `atomic_function.partitioned_call_op` | a graph calls a function: no op callback is told of that op |
 | `StructuredFunctionWrapper.__init__` | the functions of tf.data pipelines |
 | `FuncRegistry.insert`, `__call__` | a Python function that an op calls belongs to what the op belongs to |
 | `Optimizer.apply_gradients` of `tf.compat.v1.train` | the optimizer |
@@ -15,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.data.ops import structured_function
+from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
 
@@ -32,6 +34,7 @@ def hook_layers(observation: Observation, patches: Patches) -> None:
     put(observation, patches, tf.Module, "name_scope", functools.partial(_make_name_scope, observation))
     put(observation, patches, structured_function.StructuredFunctionWrapper, "__init__", pipeline)
     put(observation, patches, tf.compat.v1.train.Optimizer, "apply_gradients", optimizer)
+    put(observation, patches, atomic_function, "partitioned_call_op", functools.partial(_make_call_op, observation))
     _hook_python_functions(observation, patches)
 
 
@@ -68,6 +71,17 @@ def _make_name_scope(observation: Observation, original: Any) -> Any:
         return _ModuleScope(found.name, module=module, observation=observation)
 
     return property(name_scope, doc=original.__doc__)
+
+
+def _make_call_op(observation: Observation, original: Any) -> Any:
+    @functools.wraps(original)
+    def partitioned_call_op(*args: Any, **kwargs: Any) -> Any:
+        op = original(*args, **kwargs)
+        if observation.is_active:
+            observation.observer.note_call_op(op)
+        return op
+
+    return partitioned_call_op
 
 
 def _hook_python_functions(observation: Observation, patches: Patches) -> None:

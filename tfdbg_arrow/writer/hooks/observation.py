@@ -71,6 +71,9 @@ class Observer(Protocol):
     def note_failure(self, what: str, error: object) -> None:
         """Something of ours failed, or is not there in this version of TensorFlow."""
 
+    def note_call_op(self, op: Any) -> None:
+        """An op of a graph that calls a function was created."""
+
     def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
         """A gradient tape keeps an op of a graph, with these attributes and outputs."""
 

@@ -49,6 +49,7 @@ class FunctionObserver:
         scopes: As given.
         fit_marks: As given.
         note_failure: As given.
+        note_call_op: An op of a graph that calls a function was created.
         note_taped: A gradient tape keeps an op of a graph, with these attributes and outputs.
     """
 
@@ -81,6 +82,7 @@ class FunctionObserver:
         self.scopes = scopes
         self.fit_marks = fit_marks
         self.note_failure = note_failure
+        self.note_call_op = describer.note_call_op
         self.note_taped = describer.note_taped
         self.stop = stop
         self.generation = generation
