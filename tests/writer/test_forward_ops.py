@@ -52,13 +52,8 @@ def test_a_tape_of_eager_ops(tmp_path: Path, backend: str) -> None:
     with tfdbg_arrow.capture(tmp_path, health_backend=backend):
         # The gradient of Neg needs neither its input nor its output.
         gradient_of(lambda x: -tf.sqrt(x), x)
-    assert executions(tmp_path) == [
-        ("Sqrt", "forward", None),
-        ("Neg", "forward", None),
-        ("Fill", "gradient", None),
-        ("Neg", "gradient", "Neg"),
-        ("SqrtGrad", "gradient", "Sqrt"),
-    ] or executions(tmp_path) == [
+    # The tape may keep its ones from an earlier gradient.
+    assert [row for row in executions(tmp_path) if row[0] != "Fill"] == [
         ("Sqrt", "forward", None),
         ("Neg", "forward", None),
         ("Neg", "gradient", "Neg"),
@@ -135,9 +130,9 @@ def test_functions_in_functions(tmp_path: Path) -> None:
         outer(tf.constant(4.0))
     found = gradients(tmp_path)
     assert {row[2:] for row in found if row[1] == "SqrtGrad"} == {("inner", "Sqrt")}
-    assert {row[2:] for row in found if row[1] in ("PartitionedCall", "StatefulPartitionedCall")} == {
-        ("outer", "PartitionedCall")
-    }
+    # While recording, the functions hold ops with an effect.
+    call = "StatefulPartitionedCall"
+    assert {row[2:] for row in found if row[1] == call} == {("outer", call)}
 
 
 def test_a_custom_gradient(tmp_path: Path) -> None:
