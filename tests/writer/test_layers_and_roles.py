@@ -47,7 +47,7 @@ class Block(keras.layers.Layer):  # type: ignore[misc]
 def model() -> keras.Model:
     inputs = keras.Input((3,))
     encoder = keras.Sequential(
-        [keras.Input((3,)), Block(name="block"), keras.layers.Dense(3, name="dense_1")], "encoder"
+        [keras.Input((3,)), Block(name="block"), keras.layers.Dense(3, name="dense_1")], name="encoder"
     )
     shared = encoder(encoder(inputs))
     net = keras.Model(inputs, keras.layers.Dense(1, name="head")(shared), name="net")
@@ -218,25 +218,24 @@ def test_optimizers_of_graph_mode(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("package", ["keras", "tf_keras"])
-def test_a_keras_that_is_imported_while_recording(tmp_path: Path, package: str) -> None:
-    program = f"""
+def test_a_keras_that_is_imported_while_recording(tmp_path: Path) -> None:
+    program = """
         import sys
         import tfdbg_arrow
         tfdbg_arrow.enable(sys.argv[1])
-        assert "{package}" not in sys.modules
-        import numpy as np, {package} as keras, tensorflow as tf
+        assert "tf_keras" not in sys.modules
+        import numpy as np, tf_keras as keras, tensorflow as tf
         net = keras.Sequential([keras.layers.Dense(1, name="mine")], name="net")
         net.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
         net.fit(np.ones((4, 3)), np.ones((4, 1)), batch_size=2, verbose=0)
         tfdbg_arrow.disable()
-        assert not any("tfdbg_arrow" in type(finder).__module__ for finder in sys.meta_path)
-        assert not hasattr(keras.layers.Layer.__call__, "__closure__") or "run_in_scope" not in repr(
-            keras.layers.Layer.__call__.__code__)
+        assert not any(type(finder).__module__.startswith("tfdbg_arrow.") for finder in sys.meta_path)
+        assert keras.layers.Layer.__call__.__code__.co_filename.count("tf_keras")
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(program), tmp_path], check=True, timeout=300)
     assert {("MatMul", "net/mine", "forward"), ("MatMul", "net/mine", "gradient")} <= graph_ops(tmp_path, "MatMul")
     roles = {row["role"] for row in rows(tmp_path, "graph_op")}
     assert roles >= {"forward", "gradient", "loss", "metric", "optimizer", "input"}
-    assert {(row["step"]) for row in rows(tmp_path, "mark") if row["label"] == "step"} == {0, 1}
+    steps = [row["step"] for row in rows(tmp_path, "mark") if row["label"] == "step"]
+    assert sorted(steps) == [0, 1]
     assert [row for row in rows(tmp_path, "capture_stat") if row["stat"] == "failed"] == []

@@ -23,7 +23,7 @@ from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.scoping import Find, put, scoped
 from tfdbg_arrow.writer.recording.fit_marks import FitLabels
-from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope
+from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope, Scopes
 
 _PACKAGES = ("keras", "tf_keras")
 
@@ -115,7 +115,12 @@ def _hook_roles(observation: Observation, patches: Patches, keras: Any) -> None:
         (keras.optimizers.Optimizer, ("apply", "apply_gradients"), always(OPTIMIZER)),
     ]
     for base, names, find in roles:
-        _put_in_all(observation, patches, base, names, scoped(observation, find))
+        _put_in_all(observation, patches, base, names, scoped(observation, _only_for(base, find, scopes)))
+
+
+def _only_for(base: type, find: Find, scopes: Scopes) -> Find:
+    """Returns what leaves the scope as it is for objects of another class, which share a base with this one."""
+    return lambda self, *args, **kwargs: find(self, *args, **kwargs) if isinstance(self, base) else scopes.current()
 
 
 def _put_in_all(
