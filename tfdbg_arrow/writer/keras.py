@@ -6,11 +6,15 @@ from typing import Any
 
 import keras
 
+from tfdbg_arrow.writer.recording.fit_marks import FitLabels
 from tfdbg_arrow.writer.session import mark
 
 
 class MarkCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Calls mark() before each batch and epoch of fit, evaluate and predict.
+
+    A recording labels fit without it. Use it to have steps counted from 0 in a fit, and evaluation and prediction
+    labelled outside fit too.
 
     `step` counts the training batches of all epochs, from 0. With `steps_per_execution` above 1 Keras
     calls once for several batches: they share the mark of the first.
@@ -18,42 +22,36 @@ class MarkCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._step = 0
-        self._first_batch = 0
-        self._is_in_fit = False
+        self._labels = FitLabels(lambda step, labels: mark(step=step, **labels))
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Notes that fit has begun."""
-        self._is_in_fit = True
+        self._labels.train_begins()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Notes that fit has ended."""
-        self._is_in_fit = False
+        self._labels.train_ends()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Labels the epoch."""
-        mark(epoch=epoch, phase="train")
+        self._labels.epoch_begins(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Labels the training step."""
-        self._first_batch = batch
-        mark(step=self._step)
+        self._labels.batch_begins(batch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts the steps of the call: from the batch that began it to this one, or to the epoch's last."""
-        num_batches = (self.params or {}).get("steps")
-        last = batch if num_batches is None else min(batch, num_batches - 1)
-        self._step += max(last - self._first_batch, 0) + 1
+        """Counts the steps of the call."""
+        self._labels.batch_ends(batch, self.params)
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Labels evaluation."""
-        mark(phase="test")
+        self._labels.phase_begins("test")
 
     def on_test_end(self, logs: Any = None) -> None:
         """Labels, within fit, the return to training."""
-        if self._is_in_fit:
-            mark(phase="train")
+        self._labels.test_ends()
 
     def on_predict_begin(self, logs: Any = None) -> None:
         """Labels prediction."""
-        mark(phase="predict")
+        self._labels.phase_begins("predict")

@@ -198,6 +198,7 @@ class NativeBackend(NativeSpool):
 
     def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
         super().__init__(settings, core=core, paths=paths, journal=journal, generation=generation)
+        self._generation = generation
         self.op_callback: Callable[..., None] = core.op_callback
         self.record_ops: RecordOps = NativeRecordOps(generation=generation, is_gate=settings.on_nonfinite == "raise")
         self.session_record_ops: SingleRecordOps = NativeSessionRecordOps(generation=generation)
@@ -210,6 +211,19 @@ class NativeBackend(NativeSpool):
         )
         self.core.set_watching(False)
         self.open()
+
+    def set_scope(self, layer: int, role: int, forward_execution: int) -> None:
+        """Says what the calling thread's ops belong to from here on."""
+        self.core.set_scope(self._generation, layer, role, forward_execution)
+
+    def forward_of(self, op_type: str, attrs: object) -> tuple[int, int]:
+        """Returns the execution that gave a gradient tape its attributes, -1 for none, and its interned layer."""
+        found: tuple[int, int] = self.core.forward_of(op_type, attrs)
+        return found
+
+    def execution_of(self, tensor: Any) -> int:
+        """Returns the execution that made an eager tensor just now, -1 where that is not known."""
+        return int(self.core.execution_of(tensor))
 
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int) -> int:
         """Records that a call of a function begins; returns its execution index, -1 for none."""

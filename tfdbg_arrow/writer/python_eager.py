@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +31,12 @@ from tfdbg_arrow.spool.records import (
 )
 from tfdbg_arrow.writer.backend import Handlers
 from tfdbg_arrow.writer.events import EventWriter
+from tfdbg_arrow.writer.scopes import FORWARD
 from tfdbg_arrow.writer.settings import KEEPABLE_MASK, Settings, TensorDebugMode
 
 _RAW = np.dtype(f"V{RECORD_SIZE}")
 _MAX_YOUNG_IDS = 1 << 20
+_MAX_PRODUCERS = 4096
 
 
 class Measure(Protocol):
@@ -118,6 +120,53 @@ class _SeenTensors:
             return tensor_id in self._old
 
 
+class _Forward(NamedTuple):
+    """An execution that gave a gradient tape its attributes."""
+
+    op_type: str
+    layer: int
+    execution_index: int
+
+
+class _Forwards:
+    """Which execution passed which attributes to a gradient tape, and which made the last tensors.
+
+    TensorFlow gives the gradient function the very object that the op callback got, and the tape keeps it alive, so
+    the last execution with an id is the right one.
+    """
+
+    def __init__(self) -> None:
+        self._by_attrs: dict[int, _Forward] = {}
+        self._producers: dict[int, int] = {}
+
+    def add(self, attrs: object, forward: _Forward) -> None:
+        """Notes an execution."""
+        if not attrs:
+            return  # the empty tuple is one object for all ops
+        if len(self._by_attrs) >= _MAX_YOUNG_IDS:
+            self._by_attrs.clear()
+        self._by_attrs[id(attrs)] = forward
+
+    def forget(self, attrs: object) -> None:
+        """Notes that an execution with these attributes is not recorded."""
+        self._by_attrs.pop(id(attrs), None)
+
+    def find(self, attrs: object, op_type: str) -> tuple[int, int]:
+        """Returns the execution, NO_VALUE for none, and its interned layer."""
+        found = self._by_attrs.get(id(attrs)) if attrs else None
+        return (NO_VALUE, 0) if found is None or found.op_type != op_type else (found.execution_index, found.layer)
+
+    def add_output(self, tensor_id: int, execution_index: int) -> None:
+        """Notes which execution made a tensor."""
+        if len(self._producers) >= _MAX_PRODUCERS:
+            self._producers.clear()
+        self._producers[tensor_id] = execution_index
+
+    def producer(self, tensor_id: int) -> int:
+        """Returns the execution that made a tensor, NO_VALUE where that is not known any more."""
+        return self._producers.get(tensor_id, NO_VALUE)
+
+
 @dataclass
 class _Call:
     """A function call in flight."""
@@ -125,6 +174,15 @@ class _Call:
     op_type: str
     execution_index: int
     has_outputs: bool = False
+
+
+@dataclass
+class _Scope(threading.local):
+    """What the calling thread's ops belong to: interned layer and role, and the execution whose gradient it is."""
+
+    layer: int = 0
+    role: int = 0
+    forward_execution: int = NO_VALUE
 
 
 @dataclass
@@ -158,6 +216,8 @@ class EagerRecorder:
         self._seen = _SeenTensors()
         self._levels: dict[str, int] = {}
         self._calls = _Calls()
+        self._scope = _Scope()
+        self._forwards = _Forwards()
         self._handlers: Handlers | None = None
         self.is_remote: Callable[[str], bool] | None = None
         self.is_paused = False
@@ -192,8 +252,9 @@ class EagerRecorder:
             elif self.is_paused:
                 # The index is used up, so that a gap in the recorded ones tells that something ran.
                 self._events.next_execution_index()
+                self._forwards.forget(attrs)
             else:
-                self._record_op(text, inputs, outputs, handlers)
+                self._record_op(text, inputs, attrs, outputs, handlers)
         except Exception as error:
             handlers.on_error("recording an op", error)
         # What is not recorded stops nothing, even if it takes what was.
@@ -237,7 +298,22 @@ class EagerRecorder:
             if handlers:
                 handlers.on_error("recording the end of a call", error)
 
-    def _record_op(self, op_type: str, inputs: Sequence[Any], outputs: Sequence[Any], handlers: Handlers) -> None:
+    def set_scope(self, layer: int, role: int, forward_execution: int) -> None:
+        """Says what the calling thread's ops belong to from here on."""
+        scope = self._scope
+        scope.layer, scope.role, scope.forward_execution = layer, role, forward_execution
+
+    def forward_of(self, op_type: str, attrs: object) -> tuple[int, int]:
+        """Returns the execution that gave a gradient tape its attributes, -1 for none, and its interned layer."""
+        return self._forwards.find(attrs, op_type)
+
+    def execution_of(self, tensor: Any) -> int:
+        """Returns the execution that made an eager tensor just now, -1 where that is not known."""
+        return self._forwards.producer(self._measure.tensor_id(tensor))
+
+    def _record_op(
+        self, op_type: str, inputs: Sequence[Any], attrs: object, outputs: Sequence[Any], handlers: Handlers
+    ) -> None:
         stack = self._calls.stack
         if stack and stack[-1].op_type == op_type:
             execution_index = stack[-1].execution_index  # begin_call() has recorded the call itself
@@ -246,6 +322,7 @@ class EagerRecorder:
             execution_index = self._events.next_execution_index()
             self._record_external(inputs, execution_index, handlers)
             self._record_execution(op_type, inputs, len(outputs), execution_index)
+            self._forwards.add(attrs, _Forward(op_type, self._scope.layer, execution_index))
         self._record_outputs(op_type, outputs, execution_index, handlers)
 
     def _record_execution(self, op_type: str, inputs: Sequence[Any], num_outputs: int, execution_index: int) -> None:
@@ -259,6 +336,9 @@ class EagerRecorder:
         records["execution_index"] = execution_index
         records["tensor_id"] = self._events.intern_stack()
         records["step_id"] = threading.get_ident()
+        records["frame_id"] = self._scope.forward_execution
+        records["call_site"] = self._scope.layer
+        records["device"] = self._scope.role or self._events.intern_string(FORWARD)
         payload = records.view(PAYLOAD_DTYPE)["payload"]
         for index, start in enumerate(range(0, len(ids), PAYLOAD_LENGTH)):
             piece = ids[start : start + PAYLOAD_LENGTH]
@@ -283,7 +363,9 @@ class EagerRecorder:
             return
         tensors = [outputs[slot] for slot in slots]
         for tensor in tensors:
-            self._seen.test_and_set(self._measure.tensor_id(tensor))
+            tensor_id = self._measure.tensor_id(tensor)
+            self._seen.test_and_set(tensor_id)
+            self._forwards.add_output(tensor_id, execution_index)
         level = self._level_of_op(op_type, handlers)
         keeps = level == _ELEMENTS
         covered = [level > 0 and self._covers_dtype(tensor, is_chosen=keeps) for tensor in tensors]

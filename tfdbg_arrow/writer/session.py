@@ -115,7 +115,7 @@ def enable(
         values: Keep the elements of the tensors of these ops, and only the health of the others: a regular expression
             that the op's name or type matches (`re.match`), or a callable that takes (op_type, op_name). An eager op
             has no name: None, and it is asked once for a type. No other filter leaves chosen ops out.
-        steps: Record only these training steps, as mark(step=...) or MarkCallback tell them: a number k for every
+        steps: Record only these training steps, as mark(step=...) or Keras's fit tell them: a number k for every
             k-th, a range or slice, text such as "0:100,1000:,::10" (in which a number alone is that one step), or a
             list of these. What runs before the first mark is recorded.
         max_bytes: What the parts of executions and tensors may take on disk: beyond it the middle of the run is

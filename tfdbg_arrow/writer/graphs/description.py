@@ -17,6 +17,7 @@ from tfdbg_arrow.writer.graphs.node_defs import attribute_value, functions_of, i
 from tfdbg_arrow.writer.graphs.own_ops import OWN_OP_PREFIX, TensorBatch, is_own
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.rows import Append, Row, now_columns, to_json, wall_time_columns
+from tfdbg_arrow.writer.scopes import ForwardOp, Scope
 from tfdbg_arrow.writer.stacks import Location
 
 Reasons = Callable[[Any, str, Any], str | None]
@@ -58,6 +59,7 @@ class GraphDescriber:
         coverage: What is to be recorded.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
         intern_traceback: Returns the id of a stack that TensorFlow kept, given innermost first.
+        current_scope: Returns what the calling thread's ops belong to.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
 
     Attributes:
@@ -72,6 +74,7 @@ class GraphDescriber:
         coverage: Coverage,
         intern_stack: Callable[[], int],
         intern_traceback: Callable[[Sequence[Location]], int],
+        current_scope: Callable[[], Scope],
         on_unknown_callee: Callable[[str], None],
     ) -> None:
         self.lock = threading.RLock()
@@ -80,6 +83,7 @@ class GraphDescriber:
         self._coverage = coverage
         self._intern_stack = intern_stack
         self._intern_traceback = intern_traceback
+        self._current_scope = current_scope
         self._on_unknown_callee = on_unknown_callee
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._undescribed: dict[int, Row] = {}
@@ -102,7 +106,35 @@ class GraphDescriber:
             graph = outputs[0].graph
         name = outputs[0].op.name if outputs else op_name
         if name is not None and not op_type.startswith(OWN_OP_PREFIX):
-            self.state(graph).creations[name] = (stack_id, wall_time_ns)
+            self._note_scope(graph, name, stack_id, wall_time_ns)
+
+    def note_call_op(self, op: Any) -> None:
+        """Notes what an op belongs to that calls a function, and of which no op callback is told."""
+        if op.name not in self.state(op.graph).creations:
+            self._note_scope(op.graph, op.name, -1, 0)
+
+    def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
+        """Notes that a gradient tape keeps an op of a graph, with attributes that are one object for each op."""
+        op = getattr(outputs[0], "op", None) if outputs and attrs else None
+        if op is not None:
+            self.state(op.graph).taped[id(attrs)] = (attrs, op.name)
+
+    def op_of_attrs(self, attrs: object, graph: Any) -> Any:
+        """Returns the op of a graph, or of one around it, that gave a tape its attributes; None for none."""
+        while graph is not None:
+            state = self._states.get(graph)
+            taped = None if state is None else state.taped.get(id(attrs))
+            if taped is not None:
+                return graph.get_operation_by_name(taped[1])
+            graph = getattr(graph, "outer_graph", None)
+        return None
+
+    def forward_op(self, op: Any) -> ForwardOp | None:
+        """Returns an op whose gradient is computed; None where its graph is not recorded."""
+        state = self._states.get(op.graph)
+        if state is None or is_own(op.type, op.name):
+            return None
+        return ForwardOp(state.graph_id, op.name, state.layers.get(op.name))
 
     def describe_graph(self, graph: Any, state: GraphState) -> None:
         """Adds the row of a graph, the first time."""
@@ -131,6 +163,7 @@ class GraphDescriber:
         nodes: list[TensorNode] = []
         all_ops = graph.get_operations()  # before the node_defs: another thread may add ops meanwhile
         node_defs = {node.name: node for node in graph.as_graph_def().node}
+        state.taped.clear()  # no tape outlives the making of its function
         for op_index, op in enumerate(all_ops):
             name = op.name
             if is_own(op.type, name):
@@ -156,7 +189,7 @@ class GraphDescriber:
                 state.edges[name] = (len(op.inputs), len(op_outputs))
             if not is_new:
                 continue
-            stack_id, wall_time_ns = state.creations.pop(name, (-1, 0))
+            stack_id, wall_time_ns, scope = state.creations.pop(name, (-1, 0, None))
             if stack_id < 0:
                 stack_id = self._intern_traceback(_traceback_of(op))  # made before recording began
             times = wall_time_columns(wall_time_ns) if wall_time_ns else now_columns()
@@ -171,6 +204,7 @@ class GraphDescriber:
                     "attributes": to_json({key: attribute_value(node_def.attr[key]) for key in sorted(node_def.attr)}),
                     "stack_trace_id": stack_id if stack_id >= 0 else None,
                     **times,
+                    **_scope_columns(scope),
                 }
             )
         for table, table_rows in (
@@ -223,6 +257,13 @@ class GraphDescriber:
             for op_name, node_def in zip(names, function_def().node_def, strict=True):
                 if op_name in calling and node_def.name != op_name:
                     self._registry.add_rename(state.graph_id, op_name, node_def.name)
+
+    def _note_scope(self, graph: Any, op_name: str, stack_id: int, wall_time_ns: int) -> None:
+        scope = self._current_scope()
+        state = self.state(graph)
+        state.creations[op_name] = (stack_id, wall_time_ns, scope)
+        if scope.layer is not None:
+            state.layers[op_name] = scope.layer
 
     def _graph_row(self, graph: Any, state: GraphState) -> Row:
         outer = getattr(graph, "outer_graph", None)
@@ -300,6 +341,14 @@ class GraphDescriber:
                 }
             )
         return rows
+
+
+def _scope_columns(scope: Scope | None) -> Row:
+    """The columns that tell what an op belongs to; NULL for one that was not seen at its creation."""
+    if scope is None:
+        return {}
+    graph_id, op_name = scope.forward_op or (None, None)
+    return {"forward_graph_id": graph_id, "forward_op_name": op_name, "layer": scope.layer, "role": scope.role}
 
 
 def _traceback_of(op: Any) -> list[Location]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tfdbg_arrow.spool.graph_links import GraphLinks
 from tfdbg_arrow.spool.journal import Journal
+from tfdbg_arrow.writer.scopes import Scope
 
 
 @dataclass
@@ -16,7 +17,9 @@ class GraphState:
         graph_id: Identifies the graph within the run.
         num_described: How many of its ops, in order of creation, have rows.
         is_described: Whether the graph itself has its row.
-        creations: For each op seen at its creation: stack trace id and wall time.
+        creations: For each op seen at its creation: stack trace id, wall time and scope.
+        layers: For each op seen at its creation within a layer: the layer.
+        taped: For each op that a gradient tape keeps, by the id of its attributes: these, and the op's name.
         callees: Calls that have rows: (op name, attribute, branch index) to callee's graph.
         edges: For each op with callees: how many inputs and outputs have rows. A gradient may add some later.
         unreached: Tensors to record as soon as a function runs their op, by op name and output slot: their keys,
@@ -26,7 +29,9 @@ class GraphState:
     graph_id: int
     num_described: int = 0
     is_described: bool = False
-    creations: dict[str, tuple[int, int]] = field(default_factory=dict)
+    creations: dict[str, tuple[int, int, Scope]] = field(default_factory=dict)
+    layers: dict[str, str] = field(default_factory=dict)
+    taped: dict[int, tuple[object, str]] = field(default_factory=dict)
     callees: dict[tuple[str, str, int], int | None] = field(default_factory=dict)
     edges: dict[str, tuple[int, int]] = field(default_factory=dict)
     unreached: dict[tuple[str, int], tuple[int, bool, bool]] = field(default_factory=dict)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tfdbg_arrow.writer.hooks.calls import hook_calls
 from tfdbg_arrow.writer.hooks.cluster import tell_no_more, tell_when_connected
 from tfdbg_arrow.writer.hooks.distribution import hook_work_for_others, keep_remote_calls_clean
+from tfdbg_arrow.writer.hooks.gradients import hook_gradients
+from tfdbg_arrow.writer.hooks.keras_parts import hook_keras
+from tfdbg_arrow.writer.hooks.layers import hook_layers
 from tfdbg_arrow.writer.hooks.observation import Observation, Observer, hook_threads
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.saved_models import keep_saved_models_clean
@@ -36,6 +39,9 @@ class Hooks:
         hook_calls(observation, patches)
         hook_tracing(observation, patches)
         hook_work_for_others(observation, patches)
+        hook_gradients(observation, patches)
+        hook_layers(observation, patches)
+        hook_keras(observation, patches)
         if self._observer.keeps_xla:
             hook_compiled_calls(observation, patches)
         hook_threads(observation, patches)

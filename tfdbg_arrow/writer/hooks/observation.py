@@ -17,6 +17,8 @@ from tensorflow.python.eager import execute
 from tensorflow.python.ops import script_ops
 
 from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.recording.fit_marks import FitMarks
+from tfdbg_arrow.writer.scopes import Scopes
 
 
 class Stop(Protocol):
@@ -32,6 +34,8 @@ class Observer(Protocol):
     op_callback: Callable[..., None]
     generation: int
     keeps_xla: bool
+    scopes: Scopes
+    fit_marks: FitMarks
 
     @property
     def stop(self) -> Stop | None:
@@ -63,6 +67,15 @@ class Observer(Protocol):
 
     def note_not_inlined(self, function_name: str) -> None:
         """A function with loops or branches of graph mode is kept as a call."""
+
+    def note_failure(self, what: str, error: object) -> None:
+        """Something of ours failed, or is not there in this version of TensorFlow."""
+
+    def note_call_op(self, op: Any) -> None:
+        """An op of a graph that calls a function was created."""
+
+    def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
+        """A gradient tape keeps an op of a graph, with these attributes and outputs."""
 
     def function_to_run(self, function_name: bytes, /) -> bytes:
         """Returns which function is to run where a function is called."""

@@ -31,6 +31,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._patches: list[_Patch] = []
+        self._then: list[Callable[[], object]] = []
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replaces an attribute by what `make` makes of it."""
@@ -39,8 +40,15 @@ class Patches:
         setattr(owner, name, replacement)
         self._patches.append(_Patch(owner=owner, name=name, original=original, replacement=replacement))
 
+    def when_removed(self, then: Callable[[], object]) -> None:
+        """Asks for a call once the originals are back."""
+        self._then.append(then)
+
     def remove(self) -> None:
         """Puts all originals back, the last first."""
         for patch in reversed(self._patches):
             patch.remove()
         self._patches.clear()
+        for then in self._then:
+            then()
+        self._then.clear()

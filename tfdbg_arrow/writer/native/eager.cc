@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -78,6 +79,70 @@ SeenTensors g_seen;
 // What is wanted of the tensors of an op type; the handler's answer plus one.
 enum class Wanted : int8_t { kNotAsked = 0, kNothing = 1, kFacts = 2, kElements = 3 };
 std::vector<Wanted> g_wanted;  // by op type id
+
+// What the calling thread's ops belong to.
+struct Scope {
+  int64_t generation = kNoValue;  // of the recording that set it
+  int32_t layer = 0;
+  int32_t role = 0;
+  int64_t forward_execution = kNoValue;
+};
+thread_local Scope t_scope;
+
+// Which execution passed which attributes to the gradient tape. TensorFlow gives the gradient function the very object
+// that the op callback got, and the tape keeps it alive, so the last execution with an address is the right one.
+class Forwards {
+ public:
+  static constexpr size_t kMaxEntries = size_t{1} << 20;
+
+  void add(PyObject* attrs, int32_t op_type, int64_t execution_index, int32_t layer) {
+    if (!names_an_op(attrs)) return;
+    if (entries_.size() >= kMaxEntries) entries_.clear();
+    entries_[attrs] = {op_type, layer, execution_index};
+  }
+
+  void forget(PyObject* attrs) { entries_.erase(attrs); }
+
+  Forward find(PyObject* attrs, int32_t op_type) const {
+    auto found = names_an_op(attrs) ? entries_.find(attrs) : entries_.end();
+    if (found == entries_.end() || found->second.op_type != op_type) return {kNoValue, 0};
+    return {found->second.execution_index, found->second.layer};
+  }
+
+  void clear() { entries_.clear(); }
+
+ private:
+  struct Entry {
+    int32_t op_type;
+    int32_t layer;
+    int64_t execution_index;
+  };
+
+  // The empty tuple is one object for all ops.
+  static bool names_an_op(PyObject* attrs) { return PyTuple_Check(attrs) && PyTuple_GET_SIZE(attrs) > 0; }
+
+  std::unordered_map<PyObject*, Entry> entries_;
+};
+
+Forwards g_forwards;
+
+// Which executions made the last tensors, by tensor id.
+struct Producer {
+  int64_t tensor_id = kNoValue;
+  int64_t execution_index = kNoValue;
+};
+constexpr int64_t kNumProducers = 4096;
+Producer g_producers[kNumProducers];
+
+int32_t forward_role() {
+  static const int32_t role = strings().intern("forward");
+  return role;
+}
+
+const Scope& scope_in(const Session& session) {
+  static const Scope nothing;
+  return t_scope.generation == session.generation ? t_scope : nothing;
+}
 
 struct CallInFlight {
   int32_t name;
@@ -248,6 +313,10 @@ void record_execution(Session& session, int32_t name, PyObject* const* inputs, P
   record.execution_index = execution_index;
   record.tensor_id = intern_stack(skip_frames);
   record.step_id = static_cast<int64_t>(PyThread_get_thread_ident());
+  const Scope& scope = scope_in(session);
+  record.frame_id = scope.forward_execution;
+  record.call_site = scope.layer;
+  record.device = scope.role != 0 ? scope.role : forward_role();
   record.wall_time_ns = wall_time_ns();
   for (Py_ssize_t i = 0; i < std::min<Py_ssize_t>(count, kPayloadLength); ++i) record.payload[i] = tensor_id(inputs[i]);
   uint64_t more = count > kPayloadLength ? static_cast<uint64_t>((count - 1) / kPayloadLength) : 0;
@@ -277,7 +346,9 @@ void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject*
   const Wanted wanted = wanted_of(name, op_type);
   for (Py_ssize_t slot = 0; slot < count; ++slot) {
     if (!tf_api().EagerTensor_CheckExact(outputs[slot])) continue;
-    g_seen.test_and_set(tf_api().PyEagerTensor_ID(outputs[slot]));
+    const int64_t id = tf_api().PyEagerTensor_ID(outputs[slot]);
+    g_seen.test_and_set(id);
+    if (id >= 0) g_producers[id % kNumProducers] = {id, execution_index};
     Record record = blank_record(kExecutionTensor, session);
     record.node = name;
     record.slot = static_cast<int32_t>(slot);
@@ -316,7 +387,8 @@ bool intern_unicode(PyObject* text, int32_t* id) {
   return true;
 }
 
-void on_eager_op(Session& session, PyObject* op_type, PyObject* inputs_object, PyObject* outputs_object) {
+void on_eager_op(Session& session, PyObject* op_type, PyObject* inputs_object, PyObject* attrs,
+                 PyObject* outputs_object) {
   int32_t name;
   if (!intern_unicode(op_type, &name)) return;
   Items inputs(inputs_object);
@@ -329,6 +401,7 @@ void on_eager_op(Session& session, PyObject* op_type, PyObject* inputs_object, P
     execution_index = session.next_execution_index.fetch_add(1, std::memory_order_relaxed);
     record_external(session, inputs.data(), inputs.size(), execution_index);
     record_execution(session, name, inputs.data(), inputs.size(), outputs.size(), execution_index, kCallbackFrames);
+    g_forwards.add(attrs, name, execution_index, scope_in(session).layer);
   }
   record_outputs(session, name, op_type, outputs.data(), outputs.size(), execution_index);
 }
@@ -374,9 +447,10 @@ PyObject* record_op(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject
     if (is_paused()) {
       // The index is used up, so that a gap in the recorded ones tells that something ran.
       session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
+      g_forwards.forget(args[2]);
       Py_RETURN_NONE;
     }
-    on_eager_op(*session, args[0], args[1], args[3]);
+    on_eager_op(*session, args[0], args[1], args[2], args[3]);
   } else {
     on_graph_op(args[0], op_name, args[3], graph);
   }
@@ -450,8 +524,27 @@ void end_call(int64_t execution_index, PyObject* outputs_object) {
   if (PyErr_Occurred() != nullptr) report_error("recording the end of a call");
 }
 
+void set_scope(int64_t generation, int32_t layer, int32_t role, int64_t forward_execution) {
+  t_scope = {generation, layer, role, forward_execution};
+}
+
+Forward forward_of(PyObject* op_type, PyObject* attrs) {
+  int32_t name;
+  if (!intern_unicode(op_type, &name)) return {kNoValue, 0};
+  return g_forwards.find(attrs, name);
+}
+
+int64_t execution_of(PyObject* tensor) {
+  const int64_t id = tensor_id(tensor);
+  if (id < 0) return kNoValue;
+  const Producer& producer = g_producers[id % kNumProducers];
+  return producer.tensor_id == id ? producer.execution_index : kNoValue;
+}
+
 void reset_eager_state() {
   g_seen.clear();
+  g_forwards.clear();
+  std::fill(std::begin(g_producers), std::end(g_producers), Producer{});
   g_wanted.clear();
 }
 

@@ -34,6 +34,20 @@ int64_t begin_call(PyObject* function_name, PyObject* inputs, int64_t num_output
 // called for them, as under a cancellation manager; `on_nonfinite` hears of them at the thread's next op.
 void end_call(int64_t execution_index, PyObject* outputs);
 
+// What the calling thread runs from here on belongs to: interned layer and role (0: none, and the role `forward`), and
+// the execution whose gradient is computed (kNoValue: none). Holds for the recording of that generation.
+void set_scope(int64_t generation, int32_t layer, int32_t role, int64_t forward_execution);
+
+// The execution that passed these attributes, by identity, to TensorFlow's gradient tape, and its layer.
+struct Forward {
+  int64_t execution_index;  // kNoValue: not known
+  int32_t layer;
+};
+Forward forward_of(PyObject* op_type, PyObject* attrs);
+
+// The execution that made an eager tensor, if it is among the last; kNoValue otherwise.
+int64_t execution_of(PyObject* tensor);
+
 // Forgets which tensors were seen: a new recording starts.
 void reset_eager_state();
 

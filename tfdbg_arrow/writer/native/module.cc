@@ -298,6 +298,12 @@ NB_MODULE(_core, m) {
   });
   m.def("end_call", [](int64_t execution_index, nb::handle outputs) { end_call(execution_index, outputs.ptr()); },
         nb::arg("execution_index"), nb::arg("outputs").none());
+  m.def("set_scope", &set_scope, nb::arg("generation"), nb::arg("layer"), nb::arg("role"), nb::arg("forward_execution"));
+  m.def("forward_of", [](nb::handle op_type, nb::handle attrs) {
+    const Forward found = forward_of(op_type.ptr(), attrs.ptr());
+    return nb::make_tuple(found.execution_index, found.layer);
+  }, nb::arg("op_type"), nb::arg("attrs").none());
+  m.def("execution_of", [](nb::handle tensor) { return execution_of(tensor.ptr()); }, nb::arg("tensor").none());
   m.def("last_event_index", &last_event_index);
   m.def("intern_string", [](const std::string& text) { return strings().intern(text); }, nb::arg("text"));
   m.def("strings", [](size_t start) { return strings().since(start); }, nb::arg("start"));

@@ -12,8 +12,10 @@ from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.live_stop.stop import Stop
+from tfdbg_arrow.writer.recording.fit_marks import FitMarks
 from tfdbg_arrow.writer.recording.function_notes import FunctionNotes
 from tfdbg_arrow.writer.schedule import StepGate
+from tfdbg_arrow.writer.scopes import Scopes
 
 
 class FunctionObserver:
@@ -31,6 +33,9 @@ class FunctionObserver:
         gate: Follows the steps, of which some are left out; None: all are recorded.
         stop: Stops the program; None: nothing does.
         notes: Told of functions that are not recorded.
+        scopes: What the ops of each thread belong to.
+        fit_marks: Labels the steps of Keras's fit.
+        note_failure: Told of what failed.
         local_task: Returns the address of this process in the cluster that it is connected to.
         generation: Tells the recordings of one process apart.
         keeps_xla: Whether functions that ask for XLA stay compiled.
@@ -41,6 +46,11 @@ class FunctionObserver:
         generation: As given.
         keeps_xla: As given.
         stop: As given.
+        scopes: As given.
+        fit_marks: As given.
+        note_failure: As given.
+        note_call_op: An op of a graph that calls a function was created.
+        note_taped: A gradient tape keeps an op of a graph, with these attributes and outputs.
     """
 
     def __init__(
@@ -54,6 +64,9 @@ class FunctionObserver:
         gate: StepGate | None,
         stop: Stop | None,
         notes: FunctionNotes,
+        scopes: Scopes,
+        fit_marks: FitMarks,
+        note_failure: Callable[[str, object], None],
         local_task: Callable[[], str],
         generation: int,
         keeps_xla: bool,
@@ -66,6 +79,11 @@ class FunctionObserver:
         self._gate = gate
         self._notes = notes
         self._local_task = local_task
+        self.scopes = scopes
+        self.fit_marks = fit_marks
+        self.note_failure = note_failure
+        self.note_call_op = describer.note_call_op
+        self.note_taped = describer.note_taped
         self.stop = stop
         self.generation = generation
         self.keeps_xla = keeps_xla

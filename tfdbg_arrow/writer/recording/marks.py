@@ -42,6 +42,7 @@ class Marks:
         self._set_paused = set_paused
         self._stats = stats
         self._step: int | None = None
+        self._has_own_steps = False
 
     @property
     def step(self) -> int:
@@ -49,7 +50,16 @@ class Marks:
         return NO_STEP if self._step is None else self._step
 
     def add(self, step: int | None, labels: dict[str, object]) -> None:
-        """Labels the events from here on."""
+        """Labels the events from here on, as the program asks."""
+        self._has_own_steps = self._has_own_steps or step is not None
+        self._add(step, labels)
+
+    def add_automatic(self, step: int | None, labels: dict[str, object]) -> None:
+        """Labels the events from here on, unless the program labels its steps itself."""
+        if not self._has_own_steps:
+            self._add(step, labels)
+
+    def _add(self, step: int | None, labels: dict[str, object]) -> None:
         event_index = self._backend.num_events()
         if step is not None:
             self._step = step

@@ -23,6 +23,7 @@ from tfdbg_arrow.writer.live_stop.origins import Origin, find_origins
 from tfdbg_arrow.writer.live_stop.stop import Stop
 from tfdbg_arrow.writer.recording.capture_stats import CaptureStats
 from tfdbg_arrow.writer.recording.coverage import Coverage
+from tfdbg_arrow.writer.recording.fit_marks import FitMarks
 from tfdbg_arrow.writer.recording.function_notes import FunctionNotes
 from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
 from tfdbg_arrow.writer.recording.marks import Marks
@@ -36,6 +37,7 @@ from tfdbg_arrow.writer.remote.settings import (
 from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.rows import Row
 from tfdbg_arrow.writer.schedule import StepGate
+from tfdbg_arrow.writer.scopes import Scopes
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.sink.sink import Sink
 from tfdbg_arrow.writer.spool_files import discard_spool_files, remove_spool_files
@@ -107,8 +109,10 @@ class Recording:
             coverage=self._coverage,
             intern_stack=self._backend.intern_stack,
             intern_traceback=self._backend.stack_table.add_traceback,
+            current_scope=lambda: self._scopes.current(),
             on_unknown_callee=notes.unobserved,
         )
+        self._scopes = Scopes(self._backend, strings=self._backend.events, graphs=self._describer)
         instrumenter = GraphInstrumenter(
             registry,
             self._describer,
@@ -149,6 +153,9 @@ class Recording:
             gate=gate,
             stop=self.stop,
             notes=notes,
+            scopes=self._scopes,
+            fit_marks=FitMarks(self._marks.add_automatic),
+            note_failure=self._stats.note_failure,
             local_task=cluster.local_task,
             generation=self._generation,
             keeps_xla=settings.xla == "keep",

@@ -99,6 +99,9 @@ class TensorFlowBackend:
         )
         self._mode = settings.mode
         self.op_callback: Callable[..., None] = self._eager.op_callback
+        self.set_scope = self._eager.set_scope
+        self.forward_of = self._eager.forward_of
+        self.execution_of = self._eager.execution_of
         self.begin_call = self._eager.begin_call
         self.end_call = self._eager.end_call
 

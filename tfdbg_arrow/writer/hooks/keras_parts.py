@@ -1,0 +1,199 @@
+"""Keras, of version 3 and 2 (`keras`, `tf_keras`), from when the program imports it: layers, roles and steps.
+
+| hook | why |
+|---|---|
+| `Layer.__call__` | which layer is called |
+| `Model.compute_loss`, `_compute_loss`, `compute_metrics`, `get_metrics_result` | losses and metrics of fit |
+| `Loss.__call__`, `Metric.__call__`, `update_state`, `result`; `Optimizer.apply`, `apply_gradients` | those of loops |
+| `Model.fit`, and the methods of `CallbackList` | steps, epochs and phases of fit |
+
+Only classes of Keras itself are changed: autograph, which converts the program's own, does not look into them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tfdbg_arrow.writer.hooks.observation import Observation
+from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.hooks.scoping import Find, put, scoped
+from tfdbg_arrow.writer.recording.fit_marks import FitLabels
+from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope, Scopes
+
+_PACKAGES = ("keras", "tf_keras")
+
+
+def hook_keras(observation: Observation, patches: Patches) -> None:
+    """From here on ops know their layer and role, and fit labels its steps, in each Keras, also one imported later."""
+    finder = _AfterImport(lambda module: _hook(observation, patches, module))
+    sys.meta_path.insert(0, finder)
+    patches.when_removed(finder.remove)
+    for package in _PACKAGES:
+        module = sys.modules.get(package)
+        if module is not None and hasattr(module, "Model"):
+            _hook(observation, patches, module)
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Tells of Keras when it has been imported."""
+
+    def __init__(self, tell: Callable[[Any], None]) -> None:
+        self._tell = tell
+        self._is_asking = False
+
+    def remove(self) -> None:
+        """Is asked no more."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """Finds nothing by itself: it takes what the others find, and tells when that has been executed."""
+        if name not in _PACKAGES or self._is_asking:
+            return None
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._is_asking = False
+        if spec is None or spec.loader is None:
+            return None
+        original = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            original(module)
+            self._tell(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _hook(observation: Observation, patches: Patches, keras: Any) -> None:
+    if not observation.is_active:
+        return
+    try:
+        _hook_layers(observation, patches, keras)
+        _hook_roles(observation, patches, keras)
+        _hook_fit(observation, patches, keras)
+    except Exception as error:
+        observation.observer.note_failure(f"following the layers and steps of {keras.__name__}", error)
+
+
+def _hook_layers(observation: Observation, patches: Patches, keras: Any) -> None:
+    scopes = observation.observer.scopes
+
+    def find(layer: Any, *args: Any, **kwargs: Any) -> Scope:
+        # What a layer is made of in Keras 3, and the metrics of Keras 2, can be called too.
+        is_layer = isinstance(layer, keras.layers.Layer) and not isinstance(layer, keras.metrics.Metric)
+        return scopes.in_layer(layer, layer.name) if is_layer else scopes.current()
+
+    _put_in_all(observation, patches, keras.layers.Layer, ("__call__",), scoped(observation, find))
+
+
+def _hook_roles(observation: Observation, patches: Patches, keras: Any) -> None:
+    scopes = observation.observer.scopes
+
+    def always(role: str) -> Find:
+        return lambda *args, **kwargs: scopes.in_role(role)
+
+    def loss(*args: Any, **kwargs: Any) -> Scope:
+        return scopes.current() if scopes.current().role == METRIC else scopes.in_role(LOSS)
+
+    def metric(metric: Any, *args: Any, **kwargs: Any) -> Scope:
+        # Keras follows the loss itself by a metric of this name.
+        return scopes.in_role(LOSS if metric.name == "loss" else METRIC)
+
+    roles: list[tuple[type, tuple[str, ...], Find]] = [
+        (keras.Model, ("compute_loss", "_compute_loss"), always(LOSS)),
+        (keras.Model, ("compute_metrics", "get_metrics_result"), always(METRIC)),
+        (keras.losses.Loss, ("__call__",), loss),
+        (keras.metrics.Metric, ("__call__", "update_state", "result"), metric),
+        (keras.optimizers.Optimizer, ("apply", "apply_gradients"), always(OPTIMIZER)),
+    ]
+    for base, names, find in roles:
+        _put_in_all(observation, patches, base, names, scoped(observation, _only_for(base, find, scopes)))
+
+
+def _only_for(base: type, find: Find, scopes: Scopes) -> Find:
+    """Returns what leaves the scope as it is for objects of another class, which share a base with this one."""
+    return lambda self, *args, **kwargs: find(self, *args, **kwargs) if isinstance(self, base) else scopes.current()
+
+
+def _put_in_all(
+    observation: Observation, patches: Patches, base: type, names: Sequence[str], make: Callable[[Any], Any]
+) -> None:
+    """Replaces methods wherever Keras defines them: in a class, in its bases and in its subclasses."""
+    package = base.__module__.partition(".")[0]
+    classes = [c for c in dict.fromkeys([*base.__mro__, *_subclasses(base)]) if c.__module__.startswith(f"{package}.")]
+    found = [(class_, name) for class_ in classes for name in names if name in vars(class_)]
+    if not found:
+        missing = f"{base.__module__}.{base.__qualname__} has none of {', '.join(names)}"
+        observation.observer.note_failure("following layers and roles", missing)
+    for class_, name in found:
+        patches.put(class_, name, make)
+
+
+def _subclasses(base: type) -> Iterator[type]:
+    for subclass in base.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def _hook_fit(observation: Observation, patches: Patches, keras: Any) -> None:
+    _put_in_all(observation, patches, keras.Model, ("fit",), functools.partial(_make_fit, observation))
+    for name, tell in _EVENTS.items():
+        make = functools.partial(_make_event, observation, tell)
+        put(observation, patches, keras.callbacks.CallbackList, name, make)
+
+
+def _make_fit(observation: Observation, original: Any) -> Any:
+    fit_marks = observation.observer.fit_marks
+
+    @functools.wraps(original)
+    def fit(*args: Any, **kwargs: Any) -> Any:
+        if not observation.is_active or not fit_marks.begin():
+            return original(*args, **kwargs)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            fit_marks.end()
+
+    return fit
+
+
+_EVENTS: dict[str, Callable[[FitLabels, Any, tuple[Any, ...]], None]] = {
+    "on_train_begin": lambda labels, callbacks, args: labels.train_begins(),
+    "on_epoch_begin": lambda labels, callbacks, args: labels.epoch_begins(args[0]),
+    "on_train_batch_begin": lambda labels, callbacks, args: labels.batch_begins(args[0]),
+    "on_train_batch_end": lambda labels, callbacks, args: labels.batch_ends(args[0], callbacks.params),
+    "on_test_begin": lambda labels, callbacks, args: labels.phase_begins("test"),
+    "on_test_end": lambda labels, callbacks, args: labels.test_ends(),
+}
+"""What each method of a list of callbacks tells."""
+
+
+def _make_event(
+    observation: Observation, tell: Callable[[FitLabels, Any, tuple[Any, ...]], None], original: Any
+) -> Any:
+    @functools.wraps(original)
+    def event(callbacks: Any, *args: Any, **kwargs: Any) -> Any:
+        if observation.is_active:
+            try:
+                labels = observation.observer.fit_marks.labels_for(callbacks)
+                if labels is not None and not _marks_itself(callbacks):
+                    tell(labels, callbacks, args)
+            except Exception as error:
+                observation.observer.note_failure("labelling the steps of fit", error)
+        return original(callbacks, *args, **kwargs)
+
+    return event
+
+
+def _marks_itself(callbacks: Any) -> bool:
+    """Returns whether the program gave fit a MarkCallback."""
+    module = sys.modules.get("tfdbg_arrow.writer.keras")
+    return module is not None and any(isinstance(callback, module.MarkCallback) for callback in callbacks.callbacks)

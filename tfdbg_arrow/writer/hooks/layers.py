@@ -1,0 +1,105 @@
+"""Layers and roles that TensorFlow itself knows.
+
+| hook | why |
+|---|---|
+| `Module.name_scope` | entered by `with_name_scope` and by Sonnet's modules for each method |
+| `atomic_function.partitioned_call_op` | a graph calls a function: no op callback is told of that op |
+| `StructuredFunctionWrapper.__init__` | the functions of tf.data pipelines |
+| `FuncRegistry.insert`, `__call__` | a Python function that an op calls belongs to what the op belongs to |
+| `Optimizer.apply_gradients` of `tf.compat.v1.train` | the optimizer |
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.ops import structured_function
+from tensorflow.python.eager.polymorphic_function import atomic_function
+from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.ops import script_ops
+
+from tfdbg_arrow.writer.hooks.observation import Observation
+from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.hooks.scoping import put, scoped
+from tfdbg_arrow.writer.scopes import INPUT, OPTIMIZER, Scope
+
+
+def hook_layers(observation: Observation, patches: Patches) -> None:
+    """From here on ops know the tf.Module that they belong to, and their role in TensorFlow's own parts."""
+    scopes = observation.observer.scopes
+    pipeline = scoped(observation, lambda *args, **kwargs: Scope(role=INPUT))
+    optimizer = scoped(observation, lambda *args, **kwargs: scopes.in_role(OPTIMIZER))
+    put(observation, patches, tf.Module, "name_scope", functools.partial(_make_name_scope, observation))
+    put(observation, patches, structured_function.StructuredFunctionWrapper, "__init__", pipeline)
+    put(observation, patches, tf.compat.v1.train.Optimizer, "apply_gradients", optimizer)
+    put(observation, patches, atomic_function, "partitioned_call_op", functools.partial(_make_call_op, observation))
+    _hook_python_functions(observation, patches)
+
+
+class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
+    """A module's name scope that also says which module its ops belong to."""
+
+    __slots__ = ("_module", "_observation", "_outer")
+
+    def __init__(self, name: str, *, module: tf.Module, observation: Observation) -> None:
+        super().__init__(name)
+        self._module = module
+        self._observation = observation
+        self._outer: list[Scope] = []
+
+    def __enter__(self) -> Any:
+        scopes = self._observation.observer.scopes
+        entered = super().__enter__()
+        self._outer.append(scopes.current())
+        if self._observation.is_active:
+            scopes.enter(scopes.in_layer(self._module, self._module.name))
+        return entered
+
+    def __exit__(self, *error: object) -> Any:
+        self._observation.observer.scopes.enter(self._outer.pop())
+        return super().__exit__(*error)
+
+
+def _make_name_scope(observation: Observation, original: Any) -> Any:
+    def name_scope(module: tf.Module) -> Any:
+        found = original.fget(module)
+        # Of another type in graph mode without TensorFlow 2's behavior, and where a subclass has its own.
+        if not observation.is_active or type(found) is not framework_ops.name_scope_v2:
+            return found
+        return _ModuleScope(found.name, module=module, observation=observation)
+
+    return property(name_scope, doc=original.__doc__)
+
+
+def _make_call_op(observation: Observation, original: Any) -> Any:
+    @functools.wraps(original)
+    def partitioned_call_op(*args: Any, **kwargs: Any) -> Any:
+        op = original(*args, **kwargs)
+        if observation.is_active:
+            observation.observer.note_call_op(op)
+        return op
+
+    return partitioned_call_op
+
+
+def _hook_python_functions(observation: Observation, patches: Patches) -> None:
+    scopes = observation.observer.scopes
+    made_in: dict[str, Scope] = {}
+
+    def make_insert(original: Any) -> Any:
+        @functools.wraps(original)
+        def insert(registry: Any, function: Any) -> Any:
+            token = original(registry, function)
+            if observation.is_active:
+                made_in[token] = scopes.current()
+            return token
+
+        return insert
+
+    def find(registry: Any, token: Any, *rest: Any) -> Scope:
+        return made_in.get(token) or scopes.current()
+
+    put(observation, patches, script_ops.FuncRegistry, "insert", make_insert)
+    put(observation, patches, script_ops.FuncRegistry, "__call__", scoped(observation, find))
