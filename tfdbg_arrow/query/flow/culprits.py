@@ -88,12 +88,19 @@ class Culprits:
     def _earliest(self, effect: str, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
         """Returns the earliest origin of the first sinks of an effect that have one."""
         seen: set[int] = set()
+        handled = self._handled() if effect == "result" else set()
         for batch in self._sinks.batches(effect):
-            roots = [self._cause(root) for root in self._origins.roots(batch, seen)]
+            roots = [self._cause(root) for root in self._origins.roots(batch, seen) if root.event_index not in handled]
             found = [root for root in roots if not self._origins.is_literal(root) and not is_passed_over(root)]
             if found:
                 return Culprit(min(found, key=self._origins.order), Effect(effect, None))
         return None
+
+    def _handled(self) -> set[int]:
+        """Returns the origins of which the program knew: it left out the updates that would have used them."""
+        seen: set[int] = set()
+        batches = self._sinks.batches("skipped")
+        return {root.event_index for batch in batches for root in self._origins.roots(batch, seen)}
 
     def harmless(self, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
         """Returns the earliest origin of which it is not proven that it did no harm, else the earliest of all.

@@ -32,7 +32,7 @@ from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.places import GraphTensor
 from tfdbg_arrow.query.flow.sinks import CHECKS, Sinks, is_writer
-from tfdbg_arrow.query.recorded import Context, SiteVisit, TensorEvent
+from tfdbg_arrow.query.recorded import Context, SiteVisit, TensorEvent, Use
 
 _CONDITIONALS = frozenset({"then_branch", "else_branch", "branches"})
 _LOOPS = frozenset({"body", "cond"})
@@ -46,7 +46,8 @@ _MAX_STEPS = 20_000
 """Tensors that are followed for one bad tensor."""
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
-SKIPPED_UPDATE = "a check found it, and the update that would have used it was left out"
+SKIPPED_UPDATE = "the program left out the update that would have used it, and went on"
+SKIPPED_BRANCH = "only a branch that did not run would have used it"
 UNUSED = "nothing was computed, assigned or returned from it"
 ABSORBED = "everything that was computed from it is finite"
 LITERAL = "the program wrote this infinity itself, and no NaN was made from it"
@@ -70,6 +71,10 @@ _UNKNOWN = Effect(None, None)
 
 class _CannotTellError(Exception):
     """The recording does not say where a tensor goes."""
+
+
+class _OutOfSightError(Exception):
+    """A tensor went where it is not followed, but where its harm would be seen at other places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +149,26 @@ class Effects:
         computed = self._flow.computed(event)
         if self._origins.is_literal(computed):
             return Effect("absorbed", LITERAL)
+        walk = _Walk(self._flow, self._labels, self._sinks, self._records_graph)
         try:
-            start = self._start(computed)
-            walk = _Walk(self._flow, self._labels, self._sinks, self._records_graph)
-            walk.follow(start)
+            walk.follow(self._start(computed))
         except _CannotTellError:
-            is_in_session = computed.graph_id in self._flow.graphs.session_graphs
-            return Effect("absorbed", ABSORBED) if is_in_session and self._sinks.has_none else _UNKNOWN
+            return _UNKNOWN
+        except _OutOfSightError:
+            return Effect("absorbed", ABSORBED) if self._sinks.has_none else _UNKNOWN
         if walk.harm is not None:
             return Effect(walk.harm, None)
-        reason = walk.reason
-        if reason in (SKIPPED_STEP, SKIPPED_UPDATE) and not all(map(self._overflowed, self._beginnings(event))):
-            reason = None
-        return Effect("absorbed", reason)
+        is_lost = walk.reason == SKIPPED_STEP and self._is_lost(event, walk.skipped_graphs)
+        return Effect("absorbed", None if is_lost else walk.reason)
+
+    def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
+        """Whether a step was skipped for good: no step was applied, and no smaller scale of the loss would mend it."""
+        ids = sorted(skipped_graphs)
+        is_applied = self._logdir.rows(
+            f"SELECT 1 FROM tensor_health WHERE run_id = ? AND graph_id IN ({', '.join('?' * len(ids))}) LIMIT 1",
+            [self._run_id, *ids],
+        )
+        return not is_applied and not all(map(self._overflowed, self._beginnings(event)))
 
     def _beginnings(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that a bad tensor goes back to and that took in nothing bad of any kind."""
@@ -188,7 +200,9 @@ class Effects:
         if event.graph_id is None or event.op_name is None or event.output_slot is None:
             raise _CannotTellError
         levels = self._flow.borders.levels(event.context, event.graph_id)
-        if levels is None or self._flow.borders.sessions.is_session_graph(event.graph_id):
+        if self._flow.borders.sessions.is_session_graph(event.graph_id) or self._labels.of(event).role == "input":
+            raise _OutOfSightError
+        if levels is None:
             raise _CannotTellError
         root_id = levels[0].call.graph_id if levels else event.graph_id
         outermost = Context(event.step_id, event.execution_index, "", 0, 0)
@@ -211,6 +225,7 @@ class _Walk:
 
     Attributes:
         harm: The most harmful end that was found; None where there is none.
+        skipped_graphs: The branches that did not run and would have taken the value.
     """
 
     def __init__(self, flow: DataFlow, labels: Labels, sinks: Sinks, records_graph: set[int]) -> None:
@@ -222,20 +237,22 @@ class _Walk:
         self._is_taken = False
         self._is_checked = False
         self._decides = False
-        self._is_skipped = False
+        self.skipped_graphs: set[int] = set()
         self._is_skipped_eagerly = False
 
     @property
     def harm(self) -> str | None:
+        if self._is_skipped_eagerly and self._harms == {"result"}:
+            return None
         return next((effect for effect in ("variable", "result", "metric") if effect in self._harms), None)
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> str:
         """Why a value that did no harm is expected."""
         if self._is_skipped_eagerly:
             return SKIPPED_UPDATE
-        if self._is_skipped:
-            return SKIPPED_STEP if self._is_checked and self._decides else None
+        if self.skipped_graphs:
+            return SKIPPED_STEP if self._is_checked and self._decides else SKIPPED_BRANCH
         return ABSORBED if self._is_taken else UNUSED
 
     def follow(self, start: _Tensor) -> None:
@@ -291,7 +308,7 @@ class _Walk:
         role = self._labels.op(frame.graph_id, op.op_name).role
         is_metric = tensor.is_metric if op.op_type in PASSING_OPS else role == "metric"
         if not tensor.is_verdict:
-            self._note_end(op, is_metric=role == "metric")
+            self._note_end(op.op_type, tensor, is_metric=role == "metric")
         dtypes = self._flow.graphs.graph(frame.graph_id).dtypes
         slots = [slot for name, slot in dtypes if name == op.op_name]
         is_verdict = tensor.is_verdict or self._asks(op.op_type)
@@ -305,11 +322,21 @@ class _Walk:
         self._is_checked |= op_type in CHECKS
         return op_type in CHECKS
 
-    def _note_end(self, op: Op, *, is_metric: bool) -> None:
-        if is_writer(op):
+    def _note_end(self, op_type: str, tensor: _Tensor, *, is_metric: bool) -> None:
+        if op_type == "MakeIterator" or (is_writer(op_type) and self._is_from_outside(tensor)):
+            raise _OutOfSightError
+        if is_writer(op_type):
             self._harms.add("metric" if is_metric else "variable")
-        elif _HANDS_OUT.fullmatch(op.op_type):
+        elif _HANDS_OUT.fullmatch(op_type):
             self._harms.add("result")
+
+    def _is_from_outside(self, tensor: _Tensor) -> bool:
+        """Whether a tensor was not computed: it does no harm by being stored, only by what is computed from it."""
+        if tensor.frame is None:
+            event = self._flow.events.eager(tensor.slot).event
+            return event is not None and event.scope == "external"
+        op = self._flow.graphs.op(tensor.frame.graph_id, tensor.name)
+        return op is not None and op.op_type == "Const"
 
     def _into(self, op: Op, index: int, calls: list[Call], tensor: _Tensor, frame: _Frame) -> Iterator[_Tensor]:
         """Yields the arguments under which the functions that an op calls know a tensor."""
@@ -325,7 +352,7 @@ class _Walk:
                 yield self._past_loop(op, index, call, tensor, frame)
                 continue
             if visit is None and is_conditional and call.callee_graph_id in self._records_graph:
-                self._is_skipped |= not tensor.is_verdict
+                self.skipped_graphs |= set() if tensor.is_verdict else {call.callee_graph_id}
                 continue
             inner = _Frame(call.callee_graph_id, self._inner_context(frame.context, call, visit), call, frame)
             yield self._argument(call, index - 1 if is_conditional else index, inner, tensor)
@@ -402,7 +429,7 @@ class _Walk:
                 continue
             is_verdict = tensor.is_verdict or self._asks(execution.op_type)
             if not is_verdict:
-                is_used |= self._is_used_by(execution.op_type, execution.execution_index, event)
+                is_used |= self._is_used_by(use, tensor, event)
             role = self._labels.execution(execution.execution_index).role
             for tensor_id, dtype in self._flow.events.execution_outputs(execution.execution_index).values():
                 if is_verdict or dtype not in NEVER_BAD:
@@ -412,10 +439,10 @@ class _Walk:
         if not is_used:
             self._note_unused(tensor, event)
 
-    def _is_used_by(self, op_type: str, execution_index: int, event: TensorEvent | None) -> bool:
-        op = Op("", op_type, 0, None, ())
-        self._note_end(op, is_metric=self._labels.execution(execution_index).role == "metric")
-        if is_writer(op):
+    def _is_used_by(self, use: Use, tensor: _Tensor, event: TensorEvent | None) -> bool:
+        op_type, index = use.execution.op_type, use.execution.execution_index
+        self._note_end(op_type, tensor, is_metric=self._labels.execution(index).role == "metric")
+        if is_writer(op_type):
             return True
         # A comparison or a choice among infinities is well-defined; with a NaN it is not.
         return event is not None and event.num_nan == 0 and op_type not in CHECKS
@@ -423,7 +450,7 @@ class _Walk:
     def _note_unused(self, tensor: _Tensor, event: TensorEvent | None) -> None:
         if event is None:
             raise _CannotTellError
-        if self._sinks.is_skipped_gradient(event):
+        if self._sinks.is_skipped(event):
             self._is_skipped_eagerly = True
         elif self._sinks.is_given(event):
             self._harms.add("metric" if tensor.is_metric else "result")

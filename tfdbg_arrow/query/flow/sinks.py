@@ -48,15 +48,16 @@ class Sinks:
         self._bad = bad_condition(kinds)
         self._sites: dict[str, dict[Site, list[Op]]] | None = None
         self._num_outputs = lru_cache(maxsize=4096)(self._read_num_outputs)
+        self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
 
     def batches(self, effect: str) -> Iterator[list[TensorEvent]]:
         """Yields the sinks of an effect, by arrival; the sinks of one execution are in one batch.
 
         Args:
-            effect: `variable`, `result` or `metric`.
+            effect: `variable`, `result` or `metric`; or `skipped`: what the program got and left out this once.
         """
         streams: list[Iterator[list[TensorEvent]]] = []
-        if effect != "result":
+        if effect in ("variable", "metric"):
             written = (row for row in self._written_eagerly() if self._variable_effect(row) == effect)
             streams += [self._in_graphs(effect), self._batched(written)]
         if effect != "variable":
@@ -114,33 +115,35 @@ class Sinks:
             self._sites = {}
             for graph_id, tensors in bad.items():
                 graph = self._flow.graphs.graph(graph_id)
-                for op in filter(is_writer, graph.ops.values()):
+                for op in (op for op in graph.ops.values() if is_writer(op.op_type)):
                     effect = "metric" if self._labels.op(graph_id, op.op_name).role == "metric" else "variable"
                     for source in _written_by(graph, op):
-                        if source in tensors:
+                        if source in tensors and graph.ops[source[0]].op_type != "Const":
                             self._sites.setdefault(effect, {}).setdefault((graph_id, *source), []).append(op)
         return self._sites
 
+    @cached_property
+    def _eager_writers(self) -> list[str]:
+        return [name for name, graph_id in self._flow.events.op_types() if graph_id is None and is_writer(name)]
+
     def _written_eagerly(self) -> list[TensorEvent]:
-        """Returns the bad eager tensors that eager ops wrote to variables, each once."""
-        writers = [
-            name for name, graph_id in self._flow.events.op_types() if graph_id is None and WRITER.fullmatch(name)
-        ]
-        if not writers:
+        """Returns the bad eager tensors that eager ops wrote to variables, each once.
+
+        A tensor from outside does no harm by being stored: what is computed from it may.
+        """
+        if not self._eager_writers:
             return []
         return read_events(
             self._logdir,
-            f"{self._bad} AND scope <> 'graph' AND tensor_id IN (SELECT i.tensor_id FROM execution AS e "
+            f"{self._bad} AND scope = 'execution' AND tensor_id IN (SELECT i.tensor_id FROM execution AS e "
             "JOIN execution_input AS i ON i.run_id = e.run_id AND i.execution_index = e.execution_index "
-            f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(writers))})) ORDER BY event_index",
-            [self._run_id, self._run_id, *writers],
+            f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(self._eager_writers))})) ORDER BY event_index",
+            [self._run_id, self._run_id, *self._eager_writers],
         )
 
     def _variable_effect(self, row: TensorEvent) -> str:
         assert row.tensor_id is not None
-        writers = [
-            use.execution for use in self._flow.events.uses(row.tensor_id) if WRITER.fullmatch(use.execution.op_type)
-        ]
+        writers = [use.execution for use in self._flow.events.uses(row.tensor_id) if is_writer(use.execution.op_type)]
         roles = {self._labels.execution(writer.execution_index).role for writer in writers}
         return "metric" if roles == {"metric"} else "variable"
 
@@ -199,23 +202,42 @@ class Sinks:
         """Whether nothing bad was written to a variable, returned or counted by a metric in the run."""
         return not any(batch for effect in EFFECTS[:-1] for batch in self.batches(effect))
 
-    def _result_effect(self, row: TensorEvent) -> str | None:
+    def _result_effect(self, row: TensorEvent) -> str:
         if self._labels.of(self._flow.computed(row)).role == "metric":
             return "metric"
-        return None if self.is_skipped_gradient(row) else "result"
+        return "skipped" if self.is_skipped(row) else "result"
 
-    def is_skipped_gradient(self, row: TensorEvent) -> bool:
-        """Returns whether an eager gradient was looked at and not applied, by a program that applies others."""
-        if row.tensor_id is None or self._labels.of(self._flow.computed(row)).role != "gradient":
+    def is_skipped(self, row: TensorEvent) -> bool:
+        """Returns whether the program left out this once what it otherwise does with a tensor, and went on.
+
+        It does so where the same line of code gave such a tensor again later, and something was computed with that.
+        """
+        execution = None if row.execution_index is None else self._flow.events.execution(row.execution_index)
+        if execution is None or execution.stack_trace_id is None:
             return False
-        uses = self._flow.events.uses(row.tensor_id)
-        return bool(uses) and {use.execution.op_type for use in uses} <= CHECKS and self._applies_gradients()
+        last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0)
+        return last is not None and last > execution.execution_index
 
-    def _applies_gradients(self) -> bool:
-        rows = self._logdir.rows(
-            "SELECT 1 FROM execution WHERE run_id = ? AND role = 'optimizer' LIMIT 1", [self._run_id]
+    def _read_last_used(self, op_type: str, stack_trace_id: int, output_slot: int) -> int | None:
+        """Returns the last execution by a line of code with whose output something was computed.
+
+        The gradient of a gradient's output is no use of it: what counts is that an optimizer or the program took it.
+        """
+        writers = self._eager_writers or ["AssignVariableOp"]
+        never_bad = ", ".join(f"'{dtype}'" for dtype in sorted(NEVER_BAD))
+        ((last,),) = self._logdir.rows(
+            "SELECT max(e.execution_index) FROM execution AS e "
+            "JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
+            "JOIN execution_input AS i ON i.run_id = o.run_id AND i.tensor_id = o.tensor_id "
+            "JOIN execution AS u ON u.run_id = i.run_id AND u.execution_index = i.execution_index "
+            "LEFT JOIN execution_output AS m ON m.run_id = u.run_id AND m.execution_index = u.execution_index "
+            "WHERE e.run_id = ? AND e.op_type = ? AND e.stack_trace_id = ? AND o.output_slot = ? "
+            "AND NOT (coalesce(e.role, '') = 'gradient' AND coalesce(u.role, '') = 'gradient') "
+            f"AND (u.graph_id IS NOT NULL OR u.op_type IN ({', '.join('?' * len(writers))}) "
+            f"OR (m.output_slot IS NOT NULL AND coalesce(m.dtype, '') NOT IN ({never_bad})))",
+            [self._run_id, op_type, stack_trace_id, output_slot, *writers],
         )
-        return bool(rows)
+        return None if last is None else int(last)
 
     @staticmethod
     def _batched(rows: Iterable[TensorEvent]) -> Iterator[list[TensorEvent]]:
@@ -234,14 +256,16 @@ def _computes(row: TensorEvent, op_type: str, can_be_bad: bool) -> bool:
 
     A comparison or a choice among infinities is well-defined; with a NaN it is not.
     """
-    if can_be_bad or WRITER.fullmatch(op_type):
+    if can_be_bad or is_writer(op_type):
         return True
     return row.num_nan == 0 and op_type not in CHECKS
 
 
-def is_writer(op: Op) -> bool:
+def is_writer(op_type: str) -> bool:
     """Returns whether an op writes to a variable."""
-    return bool(WRITER.fullmatch(op.op_type) or REFERENCE_WRITER.fullmatch(op.op_type))
+    if op_type == "MakeIterator":
+        return False
+    return bool(WRITER.fullmatch(op_type) or REFERENCE_WRITER.fullmatch(op_type))
 
 
 def _written_by(graph: Graph, op: Op) -> Iterator[tuple[str, int]]:
