@@ -1,0 +1,28 @@
+"""explain: one sentence on why an op made a bad value, where the counts prove it, and what would mend it."""
+
+from __future__ import annotations
+
+from tfdbg_arrow.query.explanation.explanation import Computed, Explanation, bad_text, is_counted
+from tfdbg_arrow.query.explanation.rules import RULES
+
+
+def explain(computed: Computed) -> Explanation | None:
+    """Returns why an op made an infinity or a NaN, or None where the counts prove nothing.
+
+    A rule speaks only if nothing else could have happened: where an overflow and a division by zero would give the same
+    counts, the answer is None.
+
+    Args:
+        computed: What the op gave and took.
+    """
+    output = computed.output
+    if not output.has_inf_or_nan:
+        return None
+    if output.op_type is None:
+        where = f"{bad_text(output)} in a tensor that no recorded op made"
+        return Explanation(
+            f"It was bad before the recorded program used it: {where}.",
+            "Check the data for NaN and infinities before the training.",
+        )
+    rule = RULES.get(output.op_type)
+    return None if rule is None or not is_counted(output) else rule(computed)

@@ -1,0 +1,172 @@
+"""Growth: what became larger from step to step until an op made a bad value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.recorded import TensorEvent
+
+_MIN_RATIO = 1.2
+_MIN_RATIOS = 3
+_MIN_GROWTH = 100.0
+_MIN_LAST = 1000.0
+"""A variable that starts at 0 also grows many times over in its first steps, but stays small."""
+_MAX_ANCESTORS = 300
+_MAX_TENSORS = 40
+_READ = "ReadVariableOp"
+
+_Key = tuple[int, str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """A variable or another tensor whose largest magnitude grew in every step up to a bad value.
+
+    Attributes:
+        sentence: What grew, how much, and since when.
+        repair: The repair.
+        graph_name: The graph of its op.
+        op_name: The op.
+        output_slot: Which output of the op.
+        is_variable: Whether the op reads a variable.
+        first_step: The training step in which the growth began, as marked; None without marks.
+        last_step: The training step of the bad value.
+        num_calls: How many calls of the graph it grew in, one after the other.
+        first_max_abs: The largest magnitude before them.
+        last_max_abs: The largest magnitude at the end.
+        factor: By how much it grew in a call, as the geometric mean.
+    """
+
+    sentence: str
+    repair: str
+    graph_name: str | None
+    op_name: str
+    output_slot: int
+    is_variable: bool
+    first_step: int | None
+    last_step: int | None
+    num_calls: int
+    first_max_abs: float
+    last_max_abs: float
+    factor: float
+
+
+@dataclass(frozen=True)
+class _Point:
+    step: int | None
+    max_abs: float
+
+
+def find_growth(logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str) -> Growth | None:
+    """Returns what a bad tensor was computed from, in its call, that had grown in every call until then.
+
+    Only tensors in graphs, and only where magnitudes were recorded (FULL_NUMERICS). A variable goes before another
+    tensor, and what grew most goes first.
+
+    Args:
+        logdir: The logdir.
+        flow: The run's data flow; its lock is held.
+        event: The bad tensor.
+        run_id: The run.
+    """
+    if event.execution_index is None:
+        return None
+    keys = _candidates(flow, event)
+    histories = _read_histories(logdir, keys, event, run_id=run_id)
+    found = [growth for key, points in histories.items() if (growth := _growth(flow, keys[key], points)) is not None]
+    return max(found, key=lambda growth: (growth.is_variable, growth.last_max_abs / growth.first_max_abs), default=None)
+
+
+def _candidates(flow: DataFlow, event: TensorEvent) -> dict[_Key, TensorEvent]:
+    """Returns the inputs of the op, and the reads of variables before it in the same call."""
+    direct = [row for _, _, row in flow.taken_by(event)]
+    found = {key: row for row in direct if (key := _key(row)) is not None}
+    seen = {event.event_index}
+    waiting = list(direct)
+    while waiting and len(seen) < _MAX_ANCESTORS:
+        row = waiting.pop(0)
+        if row.event_index in seen or row.execution_index != event.execution_index:
+            continue
+        seen.add(row.event_index)
+        key = _key(row)
+        if row.op_type == _READ:
+            if key is not None and len(found) < _MAX_TENSORS:
+                found[key] = row
+        else:
+            waiting += [source for _, _, source in flow.taken_by(row)]
+    return found
+
+
+def _key(row: TensorEvent) -> _Key | None:
+    is_measured = row.max_abs_finite is not None and not row.has_inf_or_nan
+    if not is_measured or row.graph_id is None or row.op_name is None or row.output_slot is None:
+        return None
+    return row.graph_id, row.op_name, row.output_slot
+
+
+def _read_histories(
+    logdir: Engine, keys: Iterable[_Key], event: TensorEvent, *, run_id: str
+) -> dict[_Key, list[_Point]]:
+    """Returns by tensor its largest magnitude in each call up to that of a bad tensor; those without are left out."""
+    wanted = list(keys)
+    if not wanted:
+        return {}
+    condition = " OR ".join(["(graph_id = ? AND op_name = ? AND output_slot = ?)"] * len(wanted))
+    rows = logdir.rows(
+        "SELECT graph_id, op_name, output_slot, execution_index, max(step), max(max_abs_finite) FROM tensor_health "
+        f"WHERE run_id = ? AND execution_index <= ? AND max_abs_finite IS NOT NULL AND ({condition}) "
+        "GROUP BY graph_id, op_name, output_slot, execution_index "
+        "ORDER BY graph_id, op_name, output_slot, execution_index",
+        [run_id, event.execution_index, *(value for key in wanted for value in key)],
+    )
+    found: dict[_Key, list[_Point]] = {}
+    for graph_id, op_name, output_slot, _, step, max_abs in rows:
+        found.setdefault((graph_id, op_name, output_slot), []).append(_Point(step, max_abs))
+    return found
+
+
+def _growth(flow: DataFlow, row: TensorEvent, points: Sequence[_Point]) -> Growth | None:
+    """Returns the growth over the last calls; None where it is short, small or interrupted."""
+    ratios = []
+    for later, earlier in pairwise(reversed(points)):
+        if earlier.max_abs <= 0 or later.max_abs < earlier.max_abs * _MIN_RATIO:
+            break
+        ratios.append(later.max_abs / earlier.max_abs)
+    if len(ratios) < _MIN_RATIOS:
+        return None
+    first, last = points[-1 - len(ratios)], points[-1]
+    growth = last.max_abs / first.max_abs
+    if growth < _MIN_GROWTH or last.max_abs < _MIN_LAST or row.op_name is None:
+        return None
+    factor = growth ** (1 / len(ratios))
+    is_steady = all(factor / 2 <= ratio <= factor * 2 for ratio in ratios)
+    is_variable = row.op_type == _READ
+    return Growth(
+        sentence=_sentence(row, first, last, len(ratios), factor if is_steady else None),
+        repair="Lower the learning rate, or clip the gradients."
+        if is_variable
+        else "Lower the learning rate, clip the gradients, or normalize the values.",
+        graph_name=None if row.graph_id is None else flow.graphs.names.get(row.graph_id),
+        op_name=row.op_name,
+        output_slot=row.output_slot or 0,
+        is_variable=is_variable,
+        first_step=first.step,
+        last_step=last.step,
+        num_calls=len(ratios),
+        first_max_abs=first.max_abs,
+        last_max_abs=last.max_abs,
+        factor=factor,
+    )
+
+
+def _sentence(row: TensorEvent, first: _Point, last: _Point, num_calls: int, factor: float | None) -> str:
+    what = f"The variable that {row.op_name} reads" if row.op_type == _READ else f"The result of {row.op_name}"
+    has_steps = first.step is not None and last.step is not None and last.step - first.step == num_calls
+    since = f"since step {first.step}" if has_steps else f"over {num_calls} calls"
+    speed = "" if factor is None else f"about {factor:.2g} times a {'step' if has_steps else 'call'} "
+    values = f"its largest magnitude was {first.max_abs:.3g} and is {last.max_abs:.3g}"
+    return f"{what} grew {speed}{since}: {values}."
