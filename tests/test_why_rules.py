@@ -15,8 +15,8 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.explanation import Computed, explain
+from tfdbg_arrow.query.recorded import TensorEvent
 
 Array = npt.NDArray[Any]
 Claim = Callable[..., Any]
@@ -78,6 +78,58 @@ def over(result: Array) -> bool:
     return bool((np.abs(result) > MAX * 0.999).any())
 
 
+def count(of: Callable[[Array], Array]) -> Claim:
+    """The claim that so many elements are what a function of them says."""
+    return lambda x: int(of(x).sum())
+
+
+def some(of: Callable[..., Array]) -> Claim:
+    """The claim that an element is what a function of them says."""
+    return lambda *arrays: bool(np.asarray(of(*arrays)).any())
+
+
+def is_pole(x: Array) -> Array:
+    return (x <= 0) & (x == np.floor(x))
+
+
+def finite_over(limit: float) -> Claim:
+    return lambda x: bool((x[np.isfinite(x)] > limit).any()) and not (x == INF).any()
+
+
+def power_of_negative(x: Array, y: Array) -> int:
+    return bool(((x < 0) & (y != np.floor(y))).any()) and int(((x < 0) & np.isfinite(x)).sum())
+
+
+def power_overflows(x: Array, y: Array) -> bool:
+    base = np.where(x == 0, 1, x).astype("float64")
+    return no_inf(x, y) and over(np.power(base, y.astype("float64")))
+
+
+def product_overflows(x: Array) -> bool:
+    return no_inf(x) and over(np.where(np.abs(x) < 1, 1, x).astype("float64").prod(keepdims=True))
+
+
+def dot_overflows(x: Array, y: Array) -> bool:
+    return no_inf(x, y) and over(np.abs(x.astype("float64")) @ np.abs(y.astype("float64")) * np.ones(1))
+
+
+def inf_by_zero(x: Array, y: Array) -> bool:
+    return bool((np.isinf(x) & small(y)).any() or (np.isinf(y) & small(x)).any())
+
+
+def _sparse_loss(x: Any) -> Any:
+    return tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=x, labels=[0, 1])[0]
+
+
+def _dense_loss(x: Any, y: Any) -> Any:
+    return tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=tf.reshape(x, [2, 2]), labels=tf.reshape(y, [2, 2]))[0]
+
+
+def _is_singular(x: Array) -> bool:
+    values = _eigenvalues(x)
+    return bool((values <= 1e-6 * np.abs(values).max()).any())
+
+
 @dataclass(frozen=True)
 class Op:
     """An op, and what is true of its inputs where a sentence begins so: a count that it states, or a boolean.
@@ -136,12 +188,18 @@ def partial_sums(x: Array) -> Array:
     return np.array([np.where(terms > 0, terms, 0).sum(), np.where(terms < 0, terms, 0).sum()])
 
 
-OVERFLOW_SUM = {"Overflow in": lambda *arrays: no_inf(*arrays) and over(partial_sums(np.concatenate(arrays))),
-                "Inf - Inf": lambda *arrays: any(np.isinf(array).any() for array in arrays)}
+OVERFLOW_SUM = {
+    "Overflow in": lambda *arrays: no_inf(*arrays) and over(partial_sums(np.concatenate(arrays))),
+    "Inf - Inf": lambda *arrays: any(np.isinf(array).any() for array in arrays),
+}
 POW = {
     "Pow of 0": lambda x, y: zero(x) if (y < 0).all() else False,
-    "Pow of a negative number": lambda x, y: bool(((x < 0) & (y != np.floor(y))).any()) and int(((x < 0) & np.isfinite(x)).sum()),
-    "Overflow in Pow": lambda x, y: no_inf(x, y) and over(np.power(np.where(x == 0, 1, x).astype("float64"), y.astype("float64"))),
+    "Pow of a negative number": lambda x, y: (
+        bool(((x < 0) & (y != np.floor(y))).any()) and int(((x < 0) & np.isfinite(x)).sum())
+    ),
+    "Overflow in Pow": lambda x, y: (
+        no_inf(x, y) and over(np.power(np.where(x == 0, 1, x).astype("float64"), y.astype("float64")))
+    ),
 }
 DIVISION = {
     "Division by 0": lambda x, y: no_inf(x, y) and zero(y),
@@ -149,7 +207,10 @@ DIVISION = {
     "Inf / Inf": lambda x, y: bool((np.isinf(x) & np.isinf(y)).any()),
     "Overflow in": lambda x, y: no_inf(x, y) and zero(y) == 0,
 }
-REMAINDER = {" by 0": lambda x, y: bool((small(y) & np.isfinite(x)).any()), " of an infinity": lambda x, y: bool(np.isinf(x).any())}
+REMAINDER = {
+    " by 0": lambda x, y: bool((small(y) & np.isfinite(x)).any()),
+    " of an infinity": lambda x, y: bool(np.isinf(x).any()),
+}
 UNIT = (0.0, 0.5, 1.0, -1.0, -0.5, 0.99999994, 1.0000001, 2.0, -2.0, 1e-40)
 MATRIX = (0.0, 1.0, -1.0, 2.0, 0.5, 4.0, 1e20, 1e-20)
 
@@ -181,48 +242,92 @@ def _eigenvalues(x: Array) -> Array:
 
 
 OPS = (
-    Op("Log", {"Log of 0": zero, "Log of a number next": next_to_zero, "Log of a neg": lambda x: int((x < 0).sum())}),
-    Op("Log1p", {"Log1p of -1": lambda x: int((x == -1).sum()), "Log1p of a number": lambda x: int((x < -1).sum())}),
-    Op("Sqrt", {"Sqrt of a neg": lambda x: int((x < 0).sum())}),
-    Op("Rsqrt", {"Rsqrt of 0": zero, "Rsqrt of a number next": next_to_zero, "Rsqrt of a neg": lambda x: int((x < 0).sum())}),
+    Op("Log", {"Log of 0": zero, "Log of a number next": next_to_zero, "Log of a neg": count(lambda x: x < 0)}),
+    Op("Log1p", {"Log1p of -1": count(lambda x: x == -1), "Log1p of a number": count(lambda x: x < -1)}),
+    Op("Sqrt", {"Sqrt of a neg": count(lambda x: x < 0)}),
+    Op("Rsqrt", {"Rsqrt of 0": zero, "Rsqrt of a number next": next_to_zero, "Rsqrt of a neg": count(lambda x: x < 0)}),
     Op("Reciprocal", {"Reciprocal of 0": zero, "Reciprocal of a number next": next_to_zero}),
     Op("Inv", {"Inv of 0": zero, "Inv of a number next": next_to_zero}),
     Op("Acos", {"Acos of a number outside": outside(-1, 1)}, values=UNIT),
     Op("Asin", {"Asin of a number outside": outside(-1, 1)}, values=UNIT),
-    Op("Acosh", {"Acosh of a number below 1": lambda x: int((x < 1).sum())}),
-    Op("Atanh", {"Atanh of a number outside": outside(-1, 1), "Atanh of 1 or -1": lambda x: int((np.abs(x) == 1).sum())}, values=UNIT),
-    Op("Erfinv", {"Erfinv of a number outside": outside(-1, 1), "Erfinv of 1 or -1": lambda x: bool((np.abs(np.abs(x) - 1) < 1e-6).any())}, values=UNIT),
-    Op("Ndtri", {"Ndtri of a number outside": outside(0, 1), "Ndtri of 0 or 1": lambda x: bool(((np.abs(x) < 1e-6) | (np.abs(x - 1) < 1e-6)).any())}, values=UNIT),
-    Op("Sin", {"Sin of an infinity": lambda x: int(np.isinf(x).sum())}),
-    Op("Tan", {"Tan of an infinity": lambda x: int(np.isinf(x).sum())}),
-    Op("Lgamma", {"Lgamma at a pole": lambda x: int(((x <= 0) & (x == np.floor(x))).sum()), "Overflow in Lgamma": lambda x: bool((np.abs(x) > 1e36).any() or next_to_zero(x))}),
-    Op("Digamma", {"Digamma: ": lambda x: bool(((x <= 0) & (x == np.floor(x)) | small(x)).any())}),
-    Op("Betainc", {"Betainc: ": lambda a, b, x: bool(((a < TINY) | (b < TINY) | (x < 0) | (x > 1)).any())}, 3, (*UNIT, 100.0)),
-    Op("Igamma", {"Igamma: ": lambda a, x: bool(((a < TINY) | (x < 0)).any())}, 2, (*UNIT, 100.0)),
-    Op("Igammac", {"Igammac: ": lambda a, x: bool(((a < TINY) | (x < 0)).any())}, 2, (*UNIT, 100.0)),
-    Op("Zeta", {"Zeta: ": lambda x, q: bool(((x < 1) | (q < TINY)).any())}, 2, (*UNIT, -3.0, 3.0)),
-    Op("Exp", {"Overflow in Exp": lambda x: bool((x[np.isfinite(x)] > 88).any()) and not (x == INF).any()}),
-    Op("Expm1", {"Overflow in Expm1": lambda x: bool((x[np.isfinite(x)] > 88).any()) and not (x == INF).any()}),
+    Op("Acosh", {"Acosh of a number below 1": count(lambda x: x < 1)}),
+    Op(
+        "Atanh",
+        {"Atanh of a number outside": outside(-1, 1), "Atanh of 1 or -1": count(lambda x: np.abs(x) == 1)},
+        values=UNIT,
+    ),
+    Op(
+        "Erfinv",
+        {
+            "Erfinv of a number outside": some(lambda x: np.abs(x) > 1),
+            "Erfinv of 1 or -1": some(lambda x: np.abs(np.abs(x) - 1) < 1e-6),
+        },
+        values=UNIT,
+    ),
+    Op(
+        "Ndtri",
+        {
+            "Ndtri of a number outside": outside(0, 1),
+            "Ndtri of 0 or 1": some(lambda x: (np.abs(x) < 1e-6) | (np.abs(x - 1) < 1e-6)),
+        },
+        values=UNIT,
+    ),
+    Op("Sin", {"Sin of an infinity": count(np.isinf)}),
+    Op("Tan", {"Tan of an infinity": count(np.isinf)}),
+    Op(
+        "Lgamma",
+        {"Lgamma at a pole": count(is_pole), "Overflow in Lgamma": some(lambda x: (np.abs(x) > 1e36) | small(x))},
+    ),
+    Op("Digamma", {"Digamma: ": some(lambda x: is_pole(x) | small(x))}),
+    Op("Betainc", {"Betainc: ": some(lambda a, b, x: (a < TINY) | (b < TINY) | (x < 0) | (x > 1))}, 3, (*UNIT, 100.0)),
+    Op("Igamma", {"Igamma: ": some(lambda a, x: (a < TINY) | (x < 0))}, 2, (*UNIT, 100.0)),
+    Op("Igammac", {"Igammac: ": some(lambda a, x: (a < TINY) | (x < 0))}, 2, (*UNIT, 100.0)),
+    Op("Zeta", {"Zeta: ": some(lambda x, q: (x < 1) | (q < TINY))}, 2, (*UNIT, -3.0, 3.0)),
+    Op("Exp", {"Overflow in Exp": finite_over(88)}),
+    Op("Expm1", {"Overflow in Expm1": finite_over(88)}),
     Op("Sinh", {"Overflow in Sinh": lambda x: no_inf(x) and bool((np.abs(x) > 88).any())}),
     Op("Cosh", {"Overflow in Cosh": lambda x: no_inf(x) and bool((np.abs(x) > 88).any())}),
     Op("Square", {"Overflow in Square": wide(np.square)}),
     Op("L2Loss", {"Overflow in L2Loss": wide(lambda x: np.square(x).sum(keepdims=True))}),
     Op("SquaredDifference", {"Overflow in Squ": wide(lambda x, y: np.square(x - y))}, 2),
-    Op("Cast", {"Overflow in Cast": lambda x: no_inf(x) and bool((np.abs(x) > 65504).any())}, call=lambda x: tf.cast(x, tf.float16)),
+    Op(
+        "Cast",
+        {"Overflow in Cast": lambda x: no_inf(x) and bool((np.abs(x) > 65504).any())},
+        call=lambda x: tf.cast(x, tf.float16),
+    ),
     Op("RealDiv", DIVISION, 2),
     Op("Div", DIVISION, 2),
     Op("FloorDiv", DIVISION, 2),
     Op("DivNoNan", {**DIVISION, "Overflow in": no_inf}, 2),
     Op("FloorMod", {f"FloorMod{key}": claim for key, claim in REMAINDER.items()}, 2),
-    Op("Xlogy", {"Xlogy of a number below 0": lambda x, y: bool(((y < 0) & (x != 0)).any()), "Xlogy at 0": lambda x, y: zero(y), "Overflow": no_inf}, 2),
-    Op("Xlog1py", {"Xlog1py of a number below -1": lambda x, y: bool(((y < -1) & (x != 0)).any())}, 2),
+    Op(
+        "Xlogy",
+        {
+            "Xlogy of a number below 0": some(lambda x, y: (y < 0) & (x != 0)),
+            "Xlogy at 0": lambda x, y: zero(y),
+            "Overflow": no_inf,
+        },
+        2,
+    ),
+    Op("Xlog1py", {"Xlog1py of a number below -1": some(lambda x, y: (y < -1) & (x != 0))}, 2),
     Op("Xdivy", {"Xdivy at 0": lambda x, y: zero(y), "Overflow": no_inf}, 2),
     Op("Pow", POW, 2),
-    Op("Mul", {"Inf * 0": lambda x, y: bool((np.isinf(x) & small(y)).any() or (np.isinf(y) & small(x)).any()), "Overflow in Mul": wide(np.multiply)}, 2),
+    Op("Mul", {"Inf * 0": inf_by_zero, "Overflow in Mul": wide(np.multiply)}, 2),
     Op("TanhGrad", {"Inf * 0": lambda y, dy: _products(y, dy), "Overflow": no_inf}, 2),
     Op("SqrtGrad", {"The gradient of Sqrt at 0": lambda y, dy: zero(y), "The gradient of Sqrt over": no_inf}, 2),
-    Op("RsqrtGrad", {"The gradient of Rsqrt at 0": lambda y, dy: int(np.isinf(y).sum()), "The gradient of Rsqrt over": no_inf}, 2),
-    Op("ReciprocalGrad", {"The gradient of Reciprocal at 0": lambda y, dy: int(np.isinf(y).sum()), "The gradient of Reciprocal over": no_inf}, 2),
+    Op(
+        "RsqrtGrad",
+        {"The gradient of Rsqrt at 0": lambda y, dy: int(np.isinf(y).sum()), "The gradient of Rsqrt over": no_inf},
+        2,
+    ),
+    Op(
+        "ReciprocalGrad",
+        {
+            "The gradient of Reciprocal at 0": lambda y, dy: int(np.isinf(y).sum()),
+            "The gradient of Reciprocal over": no_inf,
+        },
+        2,
+    ),
     Op("AddV2", OVERFLOW_SUM, 2),
     Op("Sub", {"Overflow in": lambda x, y: no_inf(x, y) and over(x.astype("float64") - y), "Inf - Inf": _products}, 2),
     Op("AddN", OVERFLOW_SUM, 3, call=lambda *arrays: tf.add_n(list(arrays))),
@@ -230,16 +335,47 @@ OPS = (
     Op("Mean", OVERFLOW_SUM, call=tf.reduce_mean),
     Op("Cumsum", OVERFLOW_SUM, call=tf.cumsum),
     Op("UnsortedSegmentSum", OVERFLOW_SUM, call=lambda x: tf.math.unsorted_segment_sum(x, [0, 1, 0, 1], 2)),
-    Op("Prod", {"Overflow in": lambda x: no_inf(x) and over(np.where(np.abs(x) < 1, 1, x).astype("float64").prod(keepdims=True)), "Inf * 0": lambda x: bool(np.isinf(x).any())}, call=tf.reduce_prod),
+    Op("Prod", {"Overflow in": product_overflows, "Inf * 0": lambda x: bool(np.isinf(x).any())}, call=tf.reduce_prod),
     Op("MatMul", {"Inf * 0 or Inf - Inf": _products, "Overflow in MatMul": _overflowing_products}, 2, call=_matmul),
-    Op("Einsum", {"Inf * 0 or Inf - Inf": _products, "Overflow in Einsum": lambda x, y: no_inf(x, y) and over(np.abs(x.astype("float64")) @ np.abs(y.astype("float64")) * np.ones(1))}, 2, call=lambda x, y: tf.einsum("i,i->", x, y)),
-    Op("Softmax", {"Softmax of +Inf": lambda x: int((x == INF).sum()), "Softmax of -Inf alone": _all_masked}, call=_square_of(tf.nn.softmax)),
-    Op("LogSoftmax", {"LogSoftmax of +Inf": lambda x: int((x == INF).sum()), "LogSoftmax of -Inf alone": _all_masked}, call=_square_of(tf.nn.log_softmax)),
-    Op("SparseSoftmaxCrossEntropyWithLogits", {"SparseSoftmaxCrossEntropyWithLogits: the logit": lambda x: bool((x[[0, 3]] == -INF).any()), "SparseSoftmaxCrossEntropyWithLogits of +Inf": lambda x: bool((x == INF).any()), "SparseSoftmaxCrossEntropyWithLogits of -Inf": _all_masked}, call=_square_of(lambda x: tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(features=x, labels=[0, 1])[0])),
-    Op("SoftmaxCrossEntropyWithLogits", {"SoftmaxCrossEntropyWithLogits: a masked logit": lambda x, y: bool((np.isinf(x) & (y == 0)).any()) and no_inf(y), "SoftmaxCrossEntropyWithLogits of": lambda x, y: True}, 2, call=lambda x, y: tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=tf.reshape(x, [2, 2]), labels=tf.reshape(y, [2, 2]))[0]),
-    Op("Cholesky", {"Cholesky: ": lambda x: bool((_eigenvalues(x) <= 1e-6 * np.abs(_eigenvalues(x)).max()).any())}, values=MATRIX, call=_square_of(tf.linalg.cholesky)),
+    Op(
+        "Einsum",
+        {"Inf * 0 or Inf - Inf": _products, "Overflow in Einsum": dot_overflows},
+        2,
+        call=lambda x, y: tf.einsum("i,i->", x, y),
+    ),
+    Op(
+        "Softmax",
+        {"Softmax of +Inf": lambda x: int((x == INF).sum()), "Softmax of -Inf alone": _all_masked},
+        call=_square_of(tf.nn.softmax),
+    ),
+    Op(
+        "LogSoftmax",
+        {"LogSoftmax of +Inf": lambda x: int((x == INF).sum()), "LogSoftmax of -Inf alone": _all_masked},
+        call=_square_of(tf.nn.log_softmax),
+    ),
+    Op(
+        "SparseSoftmaxCrossEntropyWithLogits",
+        {
+            "SparseSoftmaxCrossEntropyWithLogits: the logit": lambda x: bool((x[[0, 3]] == -INF).any()),
+            "SparseSoftmaxCrossEntropyWithLogits of +Inf": lambda x: bool((x == INF).any()),
+            "SparseSoftmaxCrossEntropyWithLogits of -Inf": _all_masked,
+        },
+        call=_square_of(_sparse_loss),
+    ),
+    Op(
+        "SoftmaxCrossEntropyWithLogits",
+        {
+            "SoftmaxCrossEntropyWithLogits: a masked logit": lambda x, y: (
+                bool((np.isinf(x) & (y == 0)).any()) and no_inf(y)
+            ),
+            "SoftmaxCrossEntropyWithLogits of": lambda x, y: _all_masked(x) or bool((x == INF).any()),
+        },
+        2,
+        call=_dense_loss,
+    ),
+    Op("Cholesky", {"Cholesky: ": _is_singular}, values=MATRIX, call=_square_of(tf.linalg.cholesky)),
     Op("MatrixDeterminant", {"Overflow in MatrixDet": no_inf}, values=MATRIX, call=_square_of(tf.linalg.det)),
-)  # fmt: skip
+)
 
 
 def arrays_of(op: Op) -> st.SearchStrategy[list[Array]]:

@@ -27,6 +27,12 @@ class Reasons:
     explanation: Explanation | None
     growth: Growth | None
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences, each with its repair behind it."""
+        found = [each for each in (self.explanation, self.growth) if each is not None]
+        return tuple(each.sentence + ("" if each.repair is None else f" {each.repair}") for each in found)
+
 
 def read_reasons(logdir: Engine | str | Path, event_index: int, *, run_id: str) -> Reasons:
     """Returns why a recorded tensor went bad.

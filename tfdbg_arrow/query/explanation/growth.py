@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
+from math import prod
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -13,6 +14,8 @@ from tfdbg_arrow.query.recorded import TensorEvent
 _MIN_RATIO = 1.2
 _MIN_RATIOS = 3
 _MIN_GROWTH = 100.0
+_MAX_SPREAD = 4.0
+"""The largest ratio over the smallest one of a growth that is called steady."""
 _MIN_LAST = 1000.0
 """A variable that starts at 0 also grows many times over in its first steps, but stays small."""
 _MAX_ANCESTORS = 300
@@ -129,13 +132,26 @@ def _read_histories(
     return found
 
 
-def _growth(flow: DataFlow, row: TensorEvent, points: Sequence[_Point]) -> Growth | None:
-    """Returns the growth over the last calls; None where it is short, small or interrupted."""
+def _ratios(points: Sequence[_Point]) -> list[float]:
+    """Returns by how much a magnitude grew in each of the last calls, the last one first, as long as it grew."""
     ratios = []
     for later, earlier in pairwise(reversed(points)):
         if earlier.max_abs <= 0 or later.max_abs < earlier.max_abs * _MIN_RATIO:
             break
         ratios.append(later.max_abs / earlier.max_abs)
+    return ratios
+
+
+def _steady(ratios: list[float]) -> list[float]:
+    """Returns the last ratios that are about the same; all where these are too few to tell."""
+    steady = list(takewhile(lambda ratio: max(ratio, ratios[0]) <= min(ratio, ratios[0]) * _MAX_SPREAD**0.5, ratios))
+    is_enough = len(steady) >= _MIN_RATIOS and prod(steady) >= _MIN_GROWTH
+    return steady if is_enough else ratios
+
+
+def _growth(flow: DataFlow, row: TensorEvent, points: Sequence[_Point]) -> Growth | None:
+    """Returns the growth over the last calls; None where it is short, small or interrupted."""
+    ratios = _steady(_ratios(points))
     if len(ratios) < _MIN_RATIOS:
         return None
     first, last = points[-1 - len(ratios)], points[-1]
@@ -143,7 +159,7 @@ def _growth(flow: DataFlow, row: TensorEvent, points: Sequence[_Point]) -> Growt
     if growth < _MIN_GROWTH or last.max_abs < _MIN_LAST or row.op_name is None:
         return None
     factor = growth ** (1 / len(ratios))
-    is_steady = all(factor / 2 <= ratio <= factor * 2 for ratio in ratios)
+    is_steady = max(ratios) <= min(ratios) * _MAX_SPREAD
     is_variable = row.op_type == _READ
     return Growth(
         sentence=_sentence(row, first, last, len(ratios), factor if is_steady else None),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.explanation.explanation import (
     Computed,
     Explanation,
@@ -20,6 +19,7 @@ from tfdbg_arrow.query.explanation.explanation import (
     number_of,
     zeros,
 )
+from tfdbg_arrow.query.recorded import TensorEvent
 
 Rule = Callable[[Computed], Explanation | None]
 
@@ -34,6 +34,7 @@ class FirstOf:
     rules: tuple[Rule, ...]
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         return next((found for rule in self.rules if (found := rule(computed)) is not None), None)
 
 
@@ -54,6 +55,7 @@ class Domain:
     kind: str = "nan"
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         known = computed.counted(0)
         if known is None or not is_real(computed.output):
             return None
@@ -85,6 +87,7 @@ class Pole:
     kind: str = "inf"
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         known = computed.counted(0)
         if known is None:
             return None
@@ -129,6 +132,7 @@ class Overflow:
     without: str | None = None
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         output = computed.output
         if not infs(output) or output.num_nan or not computed.is_complete:
             return None
@@ -165,6 +169,7 @@ class FiniteGives:
     slot: int | None = None
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         output = computed.output
         if not computed.inputs or not computed.has_finite_inputs or self.slot not in (None, output.output_slot):
             return None
@@ -185,6 +190,7 @@ class FromOutside:
     repair: str
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         if not all(map(is_finite, computed.inputs.values())):
             return None
         return Explanation(f"{computed.op}: {self.source} {bad_text(computed.output)}.", self.repair)
@@ -205,6 +211,7 @@ class Reduction:
     otherwise: Rule | None = None
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         known = computed.counted(0)
         if known is not None and known[0].size == 0:
             return Explanation(f"{computed.op} of no elements: its input is empty, and {self.value}.", self.repair)
@@ -226,6 +233,7 @@ class GradientOfFunction:
     repair: str
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or known[0].num_nan or known[1].num_nan:
             return None
@@ -234,7 +242,9 @@ class GradientOfFunction:
         what = f"The gradient of {self.function}"
         if at_zero and (self.at_zero == "zero" or is_finite(gradient)):
             value = "0" if self.at_zero == "zero" else "infinite"
-            sentence = f"{what} at 0: {elements_are(at_zero, y)} {value} in its result, and the slope there is infinite."
+            sentence = (
+                f"{what} at 0: {elements_are(at_zero, y)} {value} in its result, and the slope there is infinite."
+            )
             return Explanation(sentence, self.repair)
         if is_finite(y) and is_finite(gradient):
             sentence = f"{what} overflowed: {_largest_input(computed)}, and the slope next to 0 is too large."
@@ -253,6 +263,7 @@ class Product:
     repair: str
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or not computed.has_inputs_without_nan:
             return None

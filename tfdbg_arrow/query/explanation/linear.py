@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.explanation.explanation import (
     Computed,
     Explanation,
@@ -21,6 +20,7 @@ from tfdbg_arrow.query.explanation.explanation import (
     zeros,
 )
 from tfdbg_arrow.query.explanation.kinds import Overflow, with_lost_epsilon
+from tfdbg_arrow.query.recorded import TensorEvent
 
 _ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
 _NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
@@ -40,6 +40,7 @@ class Sums:
     of: str = "terms"
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         if not computed.inputs or not computed.has_inputs_without_nan:
             return None
         if not computed.output.num_nan:
@@ -81,6 +82,7 @@ class Division:
     is_zero_safe: bool = False
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or any(event.num_nan for event in known):
             return None
@@ -127,6 +129,7 @@ class Remainder:
     """A remainder, which is NaN where the divisor is 0 or the dividend is infinite, and is never infinite otherwise."""
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or not computed.output.num_nan or any(event.num_nan for event in known):
             return None
@@ -149,6 +152,7 @@ class Power:
     repair: str
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or not is_real(computed.output) or any(event.num_nan for event in known):
             return None
@@ -191,6 +195,7 @@ class ZeroTimes:
     function: str
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or not all(is_counted(event) and is_finite(event) for event in known):
             return None
@@ -199,10 +204,13 @@ class ZeroTimes:
         x, y = known
         repair = f"Keep the second argument of {computed.op} above {self.pole}, for example with tf.maximum."
         if computed.output.num_nan:
-            sentence = f"{computed.op} of a number below {self.pole}: {self.function} is NaN there, and the first factor is not 0."
+            what = f"{computed.op} of a number below {self.pole}"
+            sentence = f"{what}: {self.function} is NaN there, and the first factor is not 0."
             return None if self.function == "1 / y" else Explanation(sentence, repair)
         if self.pole == 0 and y.num_zero and not may_be_zero(x):
-            sentence = f"{computed.op} at 0: {elements_are(y.num_zero, y)} 0 in the second argument, and the first is not 0."
+            sentence = (
+                f"{computed.op} at 0: {elements_are(y.num_zero, y)} 0 in the second argument, and the first is not 0."
+            )
             return Explanation(sentence, repair)
         if self.pole == 0 and not may_be_zero(y):
             return Overflow(repair="Scale the inputs down, or clip the second argument away from 0.")(computed)
@@ -214,6 +222,7 @@ class Softmax:
     """Softmax or its logarithm, over the last axis."""
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         known = computed.counted(0)
         if known is None or known[0].num_nan or not computed.output.num_nan:
             return None
@@ -225,9 +234,7 @@ def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | Non
     may_be_masked = not logits.shape or (logits.num_neg_inf or 0) >= logits.shape[-1]
     if logits.num_pos_inf and not (logits.num_neg_inf and may_be_masked):
         held = f"{elements_are(logits.num_pos_inf, logits)} +Inf"
-        return Explanation(
-            f"{computed.op} of +Inf: {held} in the logits, and Inf - Inf is NaN.", _ORIGIN_OF_INFINITY
-        )
+        return Explanation(f"{computed.op} of +Inf: {held} in the logits, and Inf - Inf is NaN.", _ORIGIN_OF_INFINITY)
     if not logits.num_pos_inf and logits.num_neg_inf and may_be_masked:
         held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
         return Explanation(
@@ -248,6 +255,7 @@ class CrossEntropy:
     is_sparse: bool
 
     def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
         known = computed.counted(0)
         if known is None or known[0].num_nan:
             return None

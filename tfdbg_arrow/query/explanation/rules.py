@@ -11,7 +11,6 @@ from tfdbg_arrow.query.explanation.explanation import (
     elements_are,
     infs,
     is_finite,
-    is_real,
     largest_of,
     zeros,
 )
@@ -36,6 +35,7 @@ _POSITIVE = "Keep the argument above 0: add an epsilon or use tf.maximum."
 _NOT_NEGATIVE = "Keep the argument at or above 0, for example with tf.maximum."
 _UNIT = "Clip the argument with tf.clip_by_value to a range inside -1 to 1."
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
+_DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
 _SLOPE = "Add an epsilon before the root or the division, and put tf.where around its input as well."
 _JITTER = "Add jitter to the diagonal, for example matrix + 1e-6 * tf.eye(n)."
 _DATA = "Check the source of the data for NaN and infinities."
@@ -44,31 +44,29 @@ _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
 _DENOMINATOR = "Use an epsilon above 0, and a variance that is not negative."
 
 
-class _Log:
-    """The logarithm; what the argument was made by says which function to use in its place."""
-
-    _STABLE = {
-        "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, instead of the logarithm of a softmax.",
-        "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, instead of the logarithm of a sigmoid.",
-        "Sum": "Add an epsilon, or use tf.reduce_logsumexp for the logarithm of a sum of exponentials.",
-    }
-    _rule: Rule = FirstOf(
-        rules=(
-            Pole(
-                value="the logarithm of 0 is -Inf",
-                kind="neg_inf",
-                repair="Keep the argument above 0 with an epsilon, or use tf.math.xlogy for p * log(p).",
-            ),
-            Domain(of="a negative number", where="below 0", repair=_POSITIVE),
-        )
+_STABLE_LOG = {
+    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, instead of the logarithm of a softmax.",
+    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, instead of the logarithm of a sigmoid.",
+    "Sum": "Add an epsilon, or use tf.reduce_logsumexp for the logarithm of a sum of exponentials.",
+}
+_LOG = FirstOf(
+    rules=(
+        Pole(
+            value="the logarithm of 0 is -Inf",
+            kind="neg_inf",
+            repair="Keep the argument above 0 with an epsilon, or use tf.math.xlogy for p * log(p).",
+        ),
+        Domain(of="a negative number", where="below 0", repair=_POSITIVE),
     )
+)
 
-    def __call__(self, computed: Computed) -> Explanation | None:
-        found = self._rule(computed)
-        if found is None or not computed.output.num_neg_inf or "added" in found.sentence:
-            return found
-        repair = self._STABLE.get(computed.inputs[0].op_type or "", found.repair)
-        return Explanation(found.sentence, repair)
+
+def _log(computed: Computed) -> Explanation | None:
+    """The logarithm; what the argument was made by says which function to use in its place."""
+    found = _LOG(computed)
+    if found is None or not computed.output.num_neg_inf:
+        return found
+    return Explanation(found.sentence, _STABLE_LOG.get(computed.inputs[0].op_type or "", found.repair))
 
 
 def _lgamma(computed: Computed) -> Explanation | None:
@@ -113,12 +111,13 @@ def _read(computed: Computed) -> Explanation | None:
     if computed.written_by == "ResourceApplyGradientDescent":
         return Explanation(f"Overflow: {sentence}", _OVERFLOW)
     return Explanation(
-        sentence, "Give the optimizer an epsilon that the dtype can hold, a smaller learning rate, or clip the gradients."
+        sentence,
+        "Give the optimizer an epsilon that the dtype can hold, a smaller learning rate, or clip the gradients.",
     )
 
 
 def _all(names: str, rule: Rule) -> dict[str, Rule]:
-    return {name: rule for name in names.split()}
+    return dict.fromkeys(names.split(), rule)
 
 
 _OUTSIDE_UNIT = Domain(of="a number outside [-1, 1]", where="outside [-1, 1]", repair=_UNIT)
@@ -130,7 +129,7 @@ _OVER = Overflow(repair=_OVERFLOW)
 _SUMS = Sums(repair=_OVERFLOW)
 
 RULES: dict[str, Rule] = {
-    "Log": _Log(),
+    "Log": _log,
     "Log1p": FirstOf(
         rules=(
             Domain(of="-1", where="-1", kind="neg_inf", repair="Keep the argument above -1."),
@@ -144,7 +143,7 @@ RULES: dict[str, Rule] = {
             _ROOT,
         )
     ),
-    **_all("Reciprocal Inv", Pole(value="1 / 0 is infinite", repair="Use tf.math.divide_no_nan, or add an epsilon.")),
+    **_all("Reciprocal Inv", Pole(value="1 / 0 is infinite", repair=_DIVISOR)),
     **_all("Acos Asin", _OUTSIDE_UNIT),
     "Acosh": Domain(of="a number below 1", where="below 1", repair="Keep the argument at or above 1 with tf.maximum."),
     "Atanh": FirstOf(rules=(_OUTSIDE_UNIT, _AT_UNIT)),
@@ -154,7 +153,9 @@ RULES: dict[str, Rule] = {
     ),
     **_all("Sin Cos Tan", _ANGLE),
     "Lgamma": _lgamma,
-    "Digamma": FiniteGives(reason="an element is 0, next to 0 or a negative integer, where it has a pole.", repair=_POSITIVE),
+    "Digamma": FiniteGives(
+        reason="an element is 0, next to 0 or a negative integer, where it has a pole.", repair=_POSITIVE
+    ),
     "Betainc": FiniteGives(reason="a or b is 0, next to 0 or negative, or x is outside [0, 1].", repair=_GAMMA),
     **_all("Igamma Igammac", FiniteGives(reason="a is 0, next to 0 or negative, or x is negative.", repair=_GAMMA)),
     "Zeta": FiniteGives(reason="x is below 1, or q is not above 0.", repair=_GAMMA),
@@ -200,18 +201,16 @@ RULES: dict[str, Rule] = {
             kind="any", reason="the matrix is singular, or so near to it that its inverse overflows.", repair=_JITTER
         ),
     ),
-    **_all(
-        "CTCLoss CTCLossV2",
-        FiniteGives(
-            kind="inf",
-            slot=0,
-            reason="a label cannot be aligned: it needs more time steps than its sequence has.",
-            repair="Leave out such sequences, or set ignore_longer_outputs_than_inputs=True.",
-        ),
+    "CTCLoss": FiniteGives(
+        kind="inf",
+        slot=0,
+        reason="no alignment of a label has a probability above 0. The label needs more time steps than its sequence "
+        "has, or the logits rule one of its classes out.",
+        repair="Leave out labels that are too long: each class takes a time step, and a repeated class one more.",
     ),
     **_all(
         "RandomGamma StatelessRandomGammaV2 StatelessRandomGammaV3",
-        FiniteGives(kind="any", reason="a parameter is not above 0.", repair=_ALPHA),
+        FiniteGives(reason="a parameter is negative.", repair=_ALPHA),
     ),
     **_all("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3", _batch_norm),
     "ReadVariableOp": _read,
@@ -222,7 +221,9 @@ RULES: dict[str, Rule] = {
     **_all("RestoreV2 Restore", FromOutside(source="the checkpoint holds", repair="Restore an earlier checkpoint.")),
     **_all(
         "IteratorGetNext IteratorGetNextSync OptionalGetValue",
-        FromOutside(source="the data set gave", repair="Check the data set, for example with tf.debugging.check_numerics."),
+        FromOutside(
+            source="the data set gave", repair="Check the data set, for example with tf.debugging.check_numerics."
+        ),
     ),
     **_all(
         "DecodeRaw DecodeCSV ParseExampleV2 ParseSingleExample StringToNumber ReadFile",
