@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -421,3 +421,43 @@ def test_what_a_sentence_says_is_true_of_the_inputs(index: int, is_function: boo
             check(op, arrays, result)
 
     run()
+
+
+def test_an_op_of_a_gradient_names_the_op_whose_gradient_it_is() -> None:
+    zero_root, infinite = np.array([0.0, 1.0], "float32"), np.array([INF, 1.0], "float32")
+    computed = Computed(output=event_of(infinite, "Reciprocal"), inputs={0: event_of(zero_root)}, forward_type="Acos")
+    found = explain(computed)
+    assert found is not None
+    assert found.sentence.startswith("The gradient of Acos: Reciprocal of 0: 1 of 2 elements is 0")
+    assert "tf.clip_by_value" in (found.repair or "")
+
+
+def test_a_tensor_that_was_not_counted_is_not_explained() -> None:
+    bad = replace(event_of(np.array([-INF], "float32"), "Log"), num_nan=None)
+    assert explain(Computed(output=bad, inputs={0: event_of(np.zeros(1, "float32"))})) is None
+
+
+def test_an_input_that_was_not_recorded_keeps_overflow_from_being_proven() -> None:
+    infinite = event_of(np.array([INF], "float32"), "AddV2")
+    half = {0: event_of(np.zeros(1, "float32"))}
+    assert explain(Computed(output=infinite, inputs=half, is_complete=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "sentence"),
+    [
+        ("ReadVariableOp", [], "ResourceApplyAdam wrote 1 NaN to a variable, and all that it took is finite."),
+        ("FusedBatchNormV3", [(0.0, 1.0), (1.0,), (0.0,), (0.0,), (-1.0,)], "FusedBatchNorm: the only element is neg"),
+        ("FusedBatchNormV3", [(5.0, 5.0), (1.0,), (0.0,), (), ()], "FusedBatchNorm: a channel has variance 0"),
+        ("FusedBatchNormV3", [(1e30, 5.0), (1.0,), (0.0,), (), ()], None),
+        ("Const", [], "Const: the program itself holds this constant, with 1 NaN."),
+        ("IteratorGetNext", [], "IteratorGetNext: the data set gave 1 NaN."),
+        ("Relu", [(1.0,)], None),
+    ],
+)
+def test_ops_that_are_not_functions_of_elements(op: str, inputs: list[tuple[float, ...]], sentence: str | None) -> None:
+    given = {index: event_of(np.array(values, "float32")) for index, values in enumerate(inputs)}
+    output = event_of(np.array([float("nan")], "float32"), op)
+    found = explain(Computed(output=output, inputs=given, written_by="ResourceApplyAdam"))
+    assert (found is None) == (sentence is None)
+    assert found is None or found.sentence.startswith(sentence or "")

@@ -145,7 +145,9 @@ class _Search:
         sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(event).events
         known = {row.event_index for _, _, row in found}
         found += [(None, "unrecorded", row) for row in sources if row.event_index not in known]
-        why = None if is_propagator else explain_event(self.flow, event, is_origin=verdict.is_origin)
+        why = None
+        if not is_propagator:
+            why = explain_event(self._logdir, self.flow, event, run_id=self._run_id, is_origin=verdict.is_origin)
         self._hops[own] = replace(
             self._hops[own],
             role=role,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfdbg_arrow.query.explanation.explanation import Computed, Explanation, bad_text, is_counted
-from tfdbg_arrow.query.explanation.rules import RULES
+from tfdbg_arrow.query.explanation.rules import GRADIENTS, RULES
 
 
 def explain(computed: Computed) -> Explanation | None:
@@ -25,4 +25,12 @@ def explain(computed: Computed) -> Explanation | None:
             "Check the data for NaN and infinities before the training.",
         )
     rule = RULES.get(output.op_type)
-    return None if rule is None or not is_counted(output) else rule(computed)
+    found = None if rule is None or not is_counted(output) else rule(computed)
+    return found if found is None or computed.forward_type is None else _of_gradient(computed.forward_type, found)
+
+
+def _of_gradient(forward_type: str, found: Explanation) -> Explanation:
+    """Returns the explanation of an op in a gradient, with the op whose gradient it is."""
+    if found.sentence.startswith("The gradient of"):
+        return found
+    return Explanation(f"The gradient of {forward_type}: {found.sentence}", GRADIENTS.get(forward_type, found.repair))

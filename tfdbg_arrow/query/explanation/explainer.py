@@ -9,6 +9,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.explain import explain
 from tfdbg_arrow.query.explanation.explanation import Computed, Explanation, Inputs
 from tfdbg_arrow.query.explanation.growth import Growth, find_growth
+from tfdbg_arrow.query.explanation.op_facts import op_facts
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.logdir import opened
@@ -54,16 +55,24 @@ def read_reasons(logdir: Engine | str | Path, event_index: int, *, run_id: str) 
             if event is None or not event.has_inf_or_nan:
                 return Reasons(explanation=None, growth=None)
             verdict = Origins(flow, kinds=KINDS).verdict(event)
-            explanation = None if verdict.causes else explain_event(flow, event, is_origin=verdict.is_origin)
+            explanation = (
+                None
+                if verdict.causes
+                else explain_event(scope, flow, event, run_id=run_id, is_origin=verdict.is_origin)
+            )
             return Reasons(explanation=explanation, growth=find_growth(scope, flow, event, run_id=run_id))
 
 
-def explain_event(flow: DataFlow, event: TensorEvent, *, is_origin: bool) -> Explanation | None:
+def explain_event(
+    logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str, is_origin: bool
+) -> Explanation | None:
     """Returns why the op of a bad tensor made it bad; None where the counts prove nothing.
 
     Args:
-        flow: The run's data flow.
+        logdir: The logdir.
+        flow: The run's data flow; its lock is held.
         event: The tensor; none whose bad elements an input brought.
+        run_id: The run.
         is_origin: Whether it is proven that no input brought them.
     """
     taken = _inputs(flow, event)
@@ -74,6 +83,7 @@ def explain_event(flow: DataFlow, event: TensorEvent, *, is_origin: bool) -> Exp
             output=event,
             inputs=taken,
             is_complete=is_origin or len(taken) == len(inputs),
+            forward_type=op_facts(logdir, event, run_id=run_id).forward_type,
             made_from=lambda row: _inputs(flow, row),
             written_by=writes[0].op_type if len(writes) == 1 else None,
         )

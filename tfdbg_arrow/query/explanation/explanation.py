@@ -48,6 +48,7 @@ class Computed:
         inputs: Its recorded inputs.
         is_complete: Whether no other input can hold an infinity or a NaN.
         made_from: Returns the recorded inputs of the op that made a tensor.
+        forward_type: For an op of a gradient, the type of the op whose gradient it computes; None where unknown.
         written_by: For a read of a variable, the type of the op that wrote the value; None where unknown.
     """
 
@@ -55,6 +56,7 @@ class Computed:
     inputs: Inputs
     is_complete: bool = True
     made_from: Callable[[TensorEvent], Inputs] = field(default=_nothing)
+    forward_type: str | None = None
     written_by: str | None = None
 
     @property
@@ -64,8 +66,8 @@ class Computed:
 
     @property
     def is_gradient(self) -> bool:
-        """Whether the name of the op shows that TensorFlow made it to compute a gradient."""
-        return _GRADIENT.match(self.output.op_name or "") is not None
+        """Whether the recording or the name of the op shows that it computes a gradient."""
+        return self.forward_type is not None or _GRADIENT.match(self.output.op_name or "") is not None
 
     def counted(self, *indexes: int) -> tuple[TensorEvent, ...] | None:
         """Returns inputs whose kinds of element were counted; None if that is not so for one of them."""

@@ -8,6 +8,7 @@ from itertools import pairwise, takewhile
 from math import prod
 
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.explanation.op_facts import op_facts
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
 
@@ -34,6 +35,7 @@ class Growth:
         repair: The repair.
         graph_name: The graph of its op.
         op_name: The op.
+        layer: The layer that made the op; None outside layers and where not known.
         output_slot: Which output of the op.
         is_variable: Whether the op reads a variable.
         first_step: The training step in which the growth began, as marked; None without marks.
@@ -48,6 +50,7 @@ class Growth:
     repair: str
     graph_name: str | None
     op_name: str
+    layer: str | None
     output_slot: int
     is_variable: bool
     first_step: int | None
@@ -80,8 +83,14 @@ def find_growth(logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: s
         return None
     keys = _candidates(flow, event)
     histories = _read_histories(logdir, keys, event, run_id=run_id)
-    found = [growth for key, points in histories.items() if (growth := _growth(flow, keys[key], points)) is not None]
-    return max(found, key=lambda growth: (growth.is_variable, growth.last_max_abs / growth.first_max_abs), default=None)
+    series = {key: run for key, points in histories.items() if (run := _growing(points))}
+    if not series:
+        return None
+    best = max(series, key=lambda key: (keys[key].op_type == _READ, series[key][-1].max_abs / series[key][0].max_abs))
+    row = keys[best]
+    graph_name = None if row.graph_id is None else flow.graphs.names.get(row.graph_id)
+    layer = op_facts(logdir, row, run_id=run_id).layer
+    return _growth(best, series[best], graph_name=graph_name, layer=layer, is_variable=row.op_type == _READ)
 
 
 def _candidates(flow: DataFlow, event: TensorEvent) -> dict[_Key, TensorEvent]:
@@ -149,40 +158,47 @@ def _steady(ratios: list[float]) -> list[float]:
     return steady if is_enough else ratios
 
 
-def _growth(flow: DataFlow, row: TensorEvent, points: Sequence[_Point]) -> Growth | None:
-    """Returns the growth over the last calls; None where it is short, small or interrupted."""
+def _growing(points: Sequence[_Point]) -> Sequence[_Point]:
+    """Returns the last points, from before the growth on; none where it is short, small or interrupted."""
     ratios = _steady(_ratios(points))
-    if len(ratios) < _MIN_RATIOS:
-        return None
-    first, last = points[-1 - len(ratios)], points[-1]
-    growth = last.max_abs / first.max_abs
-    if growth < _MIN_GROWTH or last.max_abs < _MIN_LAST or row.op_name is None:
-        return None
-    factor = growth ** (1 / len(ratios))
-    is_steady = max(ratios) <= min(ratios) * _MAX_SPREAD
-    is_variable = row.op_type == _READ
+    run = points[-1 - len(ratios) :]
+    is_large = len(ratios) >= _MIN_RATIOS and prod(ratios) >= _MIN_GROWTH and run[-1].max_abs >= _MIN_LAST
+    return run if is_large else ()
+
+
+def _growth(
+    key: _Key, run: Sequence[_Point], *, graph_name: str | None, layer: str | None, is_variable: bool
+) -> Growth:
+    _, op_name, output_slot = key
+    first, last, num_calls = run[0], run[-1], len(run) - 1
+    if is_variable:
+        what = f"A variable of the layer {layer}" if layer else f"The variable that {op_name} reads"
+    else:
+        what = f"The result of {op_name}" + (f" in the layer {layer}" if layer else "")
     return Growth(
-        sentence=_sentence(row, first, last, len(ratios), factor if is_steady else None),
-        repair="Lower the learning rate, or clip the gradients."
-        if is_variable
-        else "Lower the learning rate, clip the gradients, or normalize the values.",
-        graph_name=None if row.graph_id is None else flow.graphs.names.get(row.graph_id),
-        op_name=row.op_name,
-        output_slot=row.output_slot or 0,
+        sentence=f"{what} grew {_speed(run)}: its largest magnitude was {first.max_abs:.3g} and is {last.max_abs:.3g}.",
+        repair="Lower the learning rate, or clip the gradients.",
+        graph_name=graph_name,
+        op_name=op_name,
+        layer=layer,
+        output_slot=output_slot,
         is_variable=is_variable,
         first_step=first.step,
         last_step=last.step,
-        num_calls=len(ratios),
+        num_calls=num_calls,
         first_max_abs=first.max_abs,
         last_max_abs=last.max_abs,
-        factor=factor,
+        factor=(last.max_abs / first.max_abs) ** (1 / num_calls),
     )
 
 
-def _sentence(row: TensorEvent, first: _Point, last: _Point, num_calls: int, factor: float | None) -> str:
-    what = f"The variable that {row.op_name} reads" if row.op_type == _READ else f"The result of {row.op_name}"
+def _speed(run: Sequence[_Point]) -> str:
+    """Returns how fast and since when, as `about 9 times a step since step 3`."""
+    first, last, num_calls = run[0], run[-1], len(run) - 1
     has_steps = first.step is not None and last.step is not None and last.step - first.step == num_calls
     since = f"since step {first.step}" if has_steps else f"over {num_calls} calls"
-    speed = "" if factor is None else f"about {factor:.2g} times a {'step' if has_steps else 'call'} "
-    values = f"its largest magnitude was {first.max_abs:.3g} and is {last.max_abs:.3g}"
-    return f"{what} grew {speed}{since}: {values}."
+    ratios = _ratios(run)
+    if max(ratios) > min(ratios) * _MAX_SPREAD:
+        return since
+    factor = (last.max_abs / first.max_abs) ** (1 / num_calls)
+    return f"about {factor:.2g} times a {'step' if has_steps else 'call'} {since}"

@@ -162,8 +162,9 @@ class Power:
         if not is_finite(x) or not is_finite(y):
             return None
         if x.num_zero and y.size and y.num_neg_finite == y.size:
-            sentence = f"Pow of 0: {elements_are(x.num_zero, x)} 0, and 0 to a negative power is infinite."
-            return Explanation(_of_gradient(computed, sentence), _POWER)
+            what = "The gradient of Pow at 0" if computed.is_gradient else "Pow of 0"
+            sentence = f"{what}: {elements_are(x.num_zero, x)} 0, and 0 to a negative power is infinite."
+            return Explanation(sentence, _POWER)
         if not may_be_zero(x) or not y.num_neg_finite:
             return Overflow(repair=self.repair)(computed)
         return None
@@ -176,10 +177,6 @@ class Power:
             "to a power that is not an integer is NaN.",
             "Keep the base at or above 0 with tf.maximum or tf.abs, or use an integer exponent.",
         )
-
-
-def _of_gradient(computed: Computed, sentence: str) -> str:
-    return f"The gradient of Pow at 0: {sentence}" if computed.is_gradient else sentence
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""RULES: by type of op, the rule that tells why the op made a bad value."""
+"""RULES: by type of op, the rule that tells why the op made a bad value. GRADIENTS: the repair of an op's gradient."""
 
 from __future__ import annotations
 
@@ -127,6 +127,20 @@ _ANGLE = Domain(of="an infinity", where="infinite", repair="Look for the op that
 _ROOT = Domain(of="a negative number", where="below 0", repair=_NOT_NEGATIVE)
 _OVER = Overflow(repair=_OVERFLOW)
 _SUMS = Sums(repair=_OVERFLOW)
+
+GRADIENTS: dict[str, str] = {
+    "Acos": _UNIT,
+    "Asin": _UNIT,
+    "Atanh": _UNIT,
+    "Acosh": "Keep the argument above 1 with tf.maximum: the slope at 1 is infinite.",
+    "Atan2": "Keep the two arguments from both being 0, for example with an epsilon.",
+    "Sqrt": _SLOPE,
+    "Pow": _SLOPE,
+    "Cholesky": _JITTER,
+    "Svd": "Keep the singular values apart, for example with a small random matrix added.",
+    "SelfAdjointEigV2": "Keep the eigenvalues apart, for example with a small random matrix added.",
+}
+"""By type of a forward op, the repair of its gradient."""
 
 RULES: dict[str, Rule] = {
     "Log": _log,
