@@ -24,7 +24,7 @@ class TestFirstNonfinite:
         assert result.stdout.splitlines() == [
             "-Inf in Log:0 (Log)",
             "Log of 0: 2 of 6 elements are 0, and the logarithm of 0 is -Inf.",
-            "To mend it: Use tf.nn.log_softmax, or a loss with from_logits=True, instead of the logarithm of a softmax.",
+            "To mend it: Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
             "  graph   loss\\x07",
             "  tensor  float32 [6]: 2 -Inf, 4 negative of 6 elements",
             "  device  /job:localhost/replica:0/task:0/device:CPU:0",

@@ -45,8 +45,8 @@ _DENOMINATOR = "Use an epsilon above 0, and a variance that is not negative."
 
 
 _STABLE_LOG = {
-    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, instead of the logarithm of a softmax.",
-    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, instead of the logarithm of a sigmoid.",
+    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
+    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of both ops.",
     "Sum": "Add an epsilon, or use tf.reduce_logsumexp for the logarithm of a sum of exponentials.",
 }
 _LOG = FirstOf(
