@@ -167,11 +167,12 @@ def test_each_test_ends_as_it_should(results: dict[str, Outcome]) -> None:
 def test_a_failure_names_the_op_its_counts_its_inputs_the_line_and_the_logdir(results: dict[str, Outcome]) -> None:
     lines = [line.strip() for line in results["test_bad"].text.splitlines()]
     assert lines[0].startswith("-Inf in Log:0 (Log) in ")
-    assert lines[1] == "tensor   float32 [3]: 1 -Inf, 1 zero, 1 positive of 3 elements"
-    assert "float32 [3]: 1 zero, 2 positive of 3 elements" in lines[2]
-    assert lines[3].endswith("test_it.py:6 in logarithm: return tf.math.log(x)  # the line")
-    assert lines[4].startswith("logdir   ")
-    assert (Path(lines[4].removeprefix("logdir   ")) / "tfdbg_arrow.json").exists()
+    assert lines[1].startswith("why      Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf. ")
+    assert lines[2] == "tensor   float32 [3]: 1 -Inf, 1 zero, 1 positive of 3 elements"
+    assert "float32 [3]: 1 zero, 2 positive of 3 elements" in lines[3]
+    assert lines[4].endswith("test_it.py:6 in logarithm: return tf.math.log(x)  # the line")
+    assert lines[5].startswith("logdir   ")
+    assert (Path(lines[5].removeprefix("logdir   ")) / "tfdbg_arrow.json").exists()
 
 
 def test_a_body_that_fails_keeps_its_failure_and_says_what_came_up(results: dict[str, Outcome]) -> None:

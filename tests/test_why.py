@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
-from tfdbg_arrow.query import Hop, open_logdir
+from tfdbg_arrow.query import Hop, open_logdir, read_reasons
 
 INF = float("inf")
 
@@ -29,11 +30,54 @@ def _gradient(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A program whose last bad tensor's way back ends in an origin with this sentence; None: with none."""
+    """A program whose last bad tensor's way back ends in an origin with this sentence; None: with none.
+
+    Attributes:
+        name: What happens.
+        run: The program.
+        sentence: How the sentence begins.
+        repair: What the repair names.
+        op: The origin is this op; empty: the earliest one.
+    """
 
     name: str
     run: Callable[[], Any]
     sentence: str | None
+    repair: str = ""
+    op: str = ""
+
+
+@tf.function
+def _masked_log(x: tf.Tensor) -> tf.Tensor:
+    """The gradient of the branch that tf.where leaves out is 0 * Inf."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.where(x > 0, tf.math.log(x), 0.0)
+    return tape.gradient(y, x)
+
+
+@tf.function
+def _lost_epsilon(x: tf.Tensor) -> tf.Tensor:
+    return tf.math.log(tf.cast(x, tf.float16) + tf.constant(1e-8, tf.float16))
+
+
+@tf.function
+def _mean_of_nothing(x: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.boolean_mask(x, x > 10))
+
+
+def _ctc() -> None:
+    """A class that is repeated twice needs five time steps."""
+    indices = [[0, 0], [0, 1], [0, 2]]
+    tf.raw_ops.CTCLoss(inputs=tf.zeros([3, 1, 4]), labels_indices=indices, labels_values=[1, 1, 1], sequence_length=[3])
+
+
+def _restore() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = tf.train.Checkpoint(v=tf.Variable([float("nan")])).write(f"{directory}/c")
+        tf.raw_ops.RestoreV2(
+            prefix=path, tensor_names=["v/.ATTRIBUTES/VARIABLE_VALUE"], shape_and_slices=[""], dtypes=[tf.float32]
+        )
 
 
 CASES = (
@@ -45,19 +89,76 @@ CASES = (
     Case("sqrt of negative", lambda: tf.sqrt(_t(-4, 4)), "Sqrt of a negative number: 1 of 2"),
     Case("rsqrt of 0", lambda: tf.math.rsqrt(_t(0, 4)), "Rsqrt of 0: 1 of 2"),
     Case("division by 0", lambda: _t(1, 2) / _t(0, 2), "Division by 0: 1 of 2"),
-    Case("0 / 0", lambda: _t(0, 2) / _t(0, 2), "0 / 0: "),
-    Case("division or overflow", lambda: _t(0, 1e38) / _t(2, 1e-30), "Overflow: no divisor is 0"),
-    Case("division beside 0 / 0.5", lambda: _t(1, 0) / _t(0, 0.5), None),
-    Case("Inf - Inf", lambda: _t(3e38, 1) * 10.0 - _t(3e38, 1) * 10.0, "Overflow: "),
-    Case("overflow of a sum", lambda: _t(3e38, 1) + _t(3e38, 1), "Overflow: the largest input is 3e+38"),
-    Case("overflow of a square", lambda: tf.square(_t(1e30, 1)), "Overflow: the largest input is 1e+30"),
-    Case("overflow of exp", lambda: tf.exp(_t(100, 1)), "Overflow: Exp of up to 100 is beyond the largest float32"),
-    Case("overflow of a cast", lambda: tf.cast(_t(1e6, 1), "float16"), "Overflow: Cast from float32 of up to 1e+06"),
-    Case("overflow of a product", lambda: tf.matmul(_t(1e30)[None], _t(1e30)[None]), "Overflow: "),
-    Case("gradient of sqrt", lambda: _gradient(tf.sqrt, _t(0, 4)), "The gradient of Sqrt at 0: 1 of 2"),
-    Case("gradient of norm", lambda: _gradient(tf.norm, _t(0, 0)), "The gradient of Sqrt at 0: 1 of 1"),
-    Case("bad data", lambda: _t(float("nan"), 1) + 1.0, "It came into the recorded program bad: 1 NaN"),
-    Case("power", lambda: tf.pow(_t(-2, 1), _t(0.5, 1)), None),
+    Case("0 / 0", lambda: _t(0, 2) / _t(0, 2), "0 / 0: the divisor has 1 zero, the dividend 1 zero", "divide_no_nan"),
+    Case("division or overflow", lambda: _t(0, 1e38) / _t(2, 1e-30), "Overflow in RealDiv: no divisor is 0"),
+    Case("division beside 0 / 0.5", lambda: _t(1, 0) / _t(0, 0.5), "Division by 0: 1 of 2 elements is 0 in the"),
+    Case("Inf - Inf", lambda: _t(3e38, 1) * 10.0 - _t(3e38, 1) * 10.0, "Overflow in Mul: "),
+    Case(
+        "overflow of a sum",
+        lambda: _t(3e38, 1) + _t(3e38, 1),
+        "Overflow in Add: the largest magnitude in its inputs is 3e+38",
+        "learning rate",
+    ),
+    Case(
+        "overflow of a square",
+        lambda: tf.square(_t(1e30, 1)),
+        "Overflow in Square: the largest magnitude in its inputs is 1e+30",
+    ),
+    Case(
+        "overflow of exp",
+        lambda: tf.exp(_t(100, 1)),
+        "Overflow in Exp: the largest magnitude in its inputs is 100, and 1 of 2",
+        "logsumexp",
+    ),
+    Case(
+        "overflow of a cast",
+        lambda: tf.cast(_t(1e6, 1), "float16"),
+        "Overflow in Cast: the largest magnitude in its inputs is 1e+06",
+        "bfloat16",
+    ),
+    Case("overflow of a product", lambda: tf.matmul(_t(1e30)[None], _t(1e30)[None]), "Overflow in MatMul: "),
+    Case(
+        "gradient of sqrt",
+        lambda: _gradient(tf.sqrt, _t(0, 4)),
+        "The gradient of Sqrt at 0: 1 of 2 elements is 0",
+        "tf.where around its input",
+    ),
+    Case("gradient of norm", lambda: _gradient(tf.norm, _t(0, 0)), "The gradient of Sqrt at 0: the only element is 0"),
+    Case("bad data", lambda: _t(float("nan"), 1) + 1.0, "It was bad before the recorded program used it: 1 NaN"),
+    Case("power", lambda: tf.pow(_t(-2, 1), _t(0.5, 1)), "Pow of a negative number: 1 of 2", "tf.abs"),
+    Case("0 ** -1", lambda: tf.pow(_t(0, 1), _t(-1, -2)), "Pow of 0: 1 of 2 elements is 0"),
+    Case("0 ** -1 or overflow", lambda: tf.pow(_t(0, 1e30), _t(-1, 2)), None),
+    Case("log of softmax", lambda: tf.math.log(tf.nn.softmax(_t(0, 200))), "Log of 0: 1 of 2", "log_softmax"),
+    Case("log of a lost epsilon", lambda: _lost_epsilon(_t(0, 1)), "Log of 0: 1 of 2 elements is 0, and", "float16"),
+    Case("acos", lambda: tf.acos(_t(1.001, 0)), "Acos of a number outside [-1, 1]: 1 of 2", "clip_by_value"),
+    Case("gradient of acos", lambda: _gradient(tf.acos, _t(1, 0)), "Reciprocal of 0: 1 of 2", "epsilon"),
+    Case("gradient of atan2", lambda: _gradient(lambda x: tf.atan2(x, x), _t(0, 1)), "Division by 0: 1 of 2"),
+    Case("gradient of pow", lambda: _gradient(lambda x: x**0.5, _t(0, 1)), "Pow of 0: 1 of 2 elements is 0"),
+    Case(
+        "masked log", lambda: _masked_log(_t(0, 1)), "In a gradient, Inf * 0: ", "Put tf.where around the input", "Mul"
+    ),
+    Case("mean of nothing", lambda: _mean_of_nothing(_t(1, 2)), "Mean of no elements: ", "empty batch"),
+    Case("max of nothing", lambda: tf.reduce_max(tf.zeros([0])), "Max of no elements: its input is empty"),
+    Case("cholesky", lambda: tf.linalg.cholesky([[1.0, 2.0], [2.0, 1.0]]), "Cholesky: the matrix is not", "jitter"),
+    Case("log determinant", lambda: tf.linalg.slogdet(tf.ones([2, 2])), "LogMatrixDeterminant: the matrix is singular"),
+    Case("softmax of masks", lambda: tf.nn.softmax(_t(-INF, -INF)), "Softmax of -Inf alone: 2 of 2", "-1e9", "Softmax"),
+    Case(
+        "cross entropy of masks",
+        lambda: tf.nn.softmax_cross_entropy_with_logits(_t(0, 1), _t(-INF, 1)),
+        "SoftmaxCrossEntropyWithLogits: a masked logit times a label of 0",
+        "-1e9",
+        "SoftmaxCrossEntropyWithLogits",
+    ),
+    Case("complex reciprocal", lambda: tf.math.reciprocal(tf.complex(_t(0, 1), _t(0, 1))), "Reciprocal of 0: 1 of 2"),
+    Case("reciprocal of a subnormal", lambda: tf.math.reciprocal(_t(1e-40, 1)), "Reciprocal of a number next to 0: 1"),
+    Case("xlogy", lambda: tf.math.xlogy(_t(1, 2), _t(0, 1)), "Xlogy at 0: 1 of 2 elements is 0", "above 0"),
+    Case("remainder", lambda: tf.math.floormod(_t(1, 2), _t(0, 1)), "FloorMod by 0: the divisor has 1 zero"),
+    Case("einsum", lambda: tf.einsum("i,i->", _t(1e30, 1), _t(1e30, 1)), "Overflow in Einsum: "),
+    Case("sum", lambda: tf.reduce_sum(_t(3e38, 3e38)), "Overflow in Sum: ", "learning rate"),
+    Case("python", lambda: tf.py_function(lambda: INF, [], tf.float32), "EagerPyFunc: your Python function returned 1"),
+    Case("checkpoint", _restore, "Restore: the checkpoint holds 1 NaN", "earlier checkpoint"),
+    Case("gamma", lambda: tf.random.gamma([2], _t(-1, 1)), "RandomGamma: a parameter is negative", "above 0"),
+    Case("ctc", _ctc, "CTCLoss: no alignment of a label", "too long"),
 )
 
 
@@ -81,17 +182,19 @@ def way_back(logdir: Path, name: str) -> tuple[Hop, ...]:
         ((last,),) = opened.rows(
             "SELECT max(event_index) FROM nonfinite_tensor WHERE event_index >= ? AND event_index < ?", [begin, end]
         )
-        return opened.provenance(last).path
+        return opened.provenance(last).hops
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_counts_prove_the_sentence(logdir: Path, case: Case) -> None:
-    origin = next(hop for hop in way_back(logdir, case.name) if hop.role == "origin")
+    origins = [hop for hop in way_back(logdir, case.name) if hop.role == "origin"]
+    origin = min((hop for hop in origins if case.op in ("", hop.op_type)), key=lambda hop: hop.event_index)
     if case.sentence is None:
-        assert origin.why is None
+        assert (origin.why, origin.repair) == (None, None)
     else:
         assert origin.why is not None
         assert origin.why.startswith(case.sentence)
+        assert case.repair in (origin.repair or "")
 
 
 def test_only_an_origin_is_explained(logdir: Path) -> None:
@@ -144,3 +247,67 @@ def test_a_loss_goes_back_over_steps_variables_functions_and_gradients_to_the_ze
     assert steps == sorted(steps)
     assert {"variable", "argument", "capture"} <= {hop.how for hop in path}
     assert all(hop.source is not None and hop.source.file_path == __file__ for hop in path if hop.graph_name)
+
+
+class TestGrowth:
+    """A linear model whose learning rate is too large: its weights grow in every step until the loss overflows."""
+
+    @staticmethod
+    def train(logdir: Path, *, learning_rate: float, num_steps: int, mode: str = "FULL_NUMERICS") -> None:
+        weights = tf.Variable([[0.5], [0.25]], name="weights")
+        inputs = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+
+        @tf.function
+        def step() -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.square(tf.matmul(inputs, weights) - 1.0))
+            weights.assign_sub(learning_rate * tape.gradient(loss, weights))
+            return loss
+
+        with tfdbg_arrow.capture(logdir, mode):
+            for index in range(num_steps):
+                tfdbg_arrow.mark(step=index)
+                step()
+
+    def test_the_variable_that_grew_is_named(self, tmp_path: Path) -> None:
+        self.train(tmp_path, learning_rate=1.0, num_steps=40)
+        with open_logdir(tmp_path) as opened:
+            first = opened.first_nonfinite()
+            assert first is not None
+            found = opened.provenance(first.event_index)
+            reasons = read_reasons(opened, first.event_index, run_id=first.run_id)
+        growth = found.growth
+        assert growth is not None
+        assert reasons.growth == growth
+        assert growth.is_variable
+        assert growth.op_name.endswith("ReadVariableOp")
+        assert 30 < growth.factor < 70
+        assert growth.sentence.startswith(f"The variable that {growth.op_name} reads grew about ")
+        assert "times a step since step" in growth.sentence
+        assert "learning rate" in growth.repair
+        assert reasons.explanation is not None
+        assert reasons.explanation.sentence.startswith("Overflow in ")
+
+    def test_a_training_that_converges_did_not_grow(self, tmp_path: Path) -> None:
+        weight = tf.Variable([1.0, 2.0])
+
+        @tf.function
+        def step(scale: tf.Tensor) -> tf.Tensor:
+            weight.assign_sub(0.1 * weight)
+            return tf.math.log(scale * weight)
+
+        with tfdbg_arrow.capture(tmp_path, "FULL_NUMERICS"):
+            for index in range(10):
+                tfdbg_arrow.mark(step=index)
+                step(tf.constant(0.0 if index == 9 else 1.0))
+        with open_logdir(tmp_path) as opened:
+            first = opened.first_nonfinite()
+            assert first is not None
+            assert read_reasons(opened, first.event_index, run_id=first.run_id).growth is None
+
+    def test_without_magnitudes_nothing_is_said(self, tmp_path: Path) -> None:
+        self.train(tmp_path, learning_rate=1.0, num_steps=40, mode="FULL_HEALTH")
+        with open_logdir(tmp_path) as opened:
+            first = opened.first_nonfinite()
+            assert first is not None
+            assert opened.provenance(first.event_index).growth is None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Alert, Logdir, NonFinite
+    from tfdbg_arrow.query import Alert, Logdir, NonFinite, Reasons
 
 _MARKER = "tfdbg"
 _DIRECTORY = "tfdbg_arrow"
@@ -198,7 +198,7 @@ def _check_settings(node: Any, settings: Mapping[str, Any]) -> None:
 
 def _examine(recording: TestRecording) -> str | None:
     """Ends a recording and returns what fails the test, as text; None where nothing does."""
-    from tfdbg_arrow.query import open_logdir
+    from tfdbg_arrow.query import open_logdir, read_reasons
 
     recording.end()
     if recording.run_id is None:
@@ -206,11 +206,12 @@ def _examine(recording: TestRecording) -> str | None:
     options = recording.options
     with open_logdir(recording.logdir) as logdir:
         found = _first_origin(logdir, recording) if options.kinds else None
+        reasons = None if found is None else read_reasons(logdir, found.event_index, run_id=found.run_id)
         alerts: tuple[Alert, ...] = ()
         if options.rules:
             parameters = {kind: values for kind, values in options.rules.items() if values}
             alerts = logdir.alerts(kinds=list(options.rules), parameters=parameters, run_id=recording.run_id).alerts
-    parts = [] if found is None else [_nonfinite_text(found)]
+    parts = [] if found is None or reasons is None else [_nonfinite_text(found, reasons)]
     parts += [_alert_text(alert) for alert in alerts[:_MAX_ALERTS]]
     if len(alerts) > _MAX_ALERTS:
         parts.append(f"and {len(alerts) - _MAX_ALERTS:,} more alerts")
@@ -239,7 +240,7 @@ def _first_origin(logdir: Logdir, recording: TestRecording) -> NonFinite | None:
     return None if found is not None and found.is_expected and options.allow_expected else found
 
 
-def _nonfinite_text(found: NonFinite) -> str:
+def _nonfinite_text(found: NonFinite, reasons: Reasons) -> str:
     from tfdbg_arrow.query.wording import (
         bad_kinds_text,
         facts_text,
@@ -251,6 +252,7 @@ def _nonfinite_text(found: NonFinite) -> str:
 
     graph = graph_text(found)
     lines = [f"{bad_kinds_text(found)} in {tensor_text(found)}" + (f" in {graph}" if graph else "")]
+    lines += [f"  why      {sentence}" for sentence in reasons.sentences]
     lines.append(f"  tensor   {facts_text(found)}")
     lines += [f"  input {each.index}  {producer_text(each)}: {input_health_text(each)}" for each in found.inputs]
     if found.source is not None:

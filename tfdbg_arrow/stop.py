@@ -14,7 +14,7 @@ from tfdbg_arrow.writer.live_stop.origins import Origin, look_up_origins_with
 from tfdbg_arrow.writer.session import capture, enable, start
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import NonFinite
+    from tfdbg_arrow.query import NonFinite, Reasons
 
 __all__ = ["capture", "enable", "find_origins", "start"]
 
@@ -27,14 +27,20 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
         run_id: The run.
         event_indexes: The bad tensors.
     """
+    from tfdbg_arrow.query import open_logdir, read_reasons
     from tfdbg_arrow.query.nonfinite import origins_of
 
-    found = origins_of(logdir, event_indexes, run_id=run_id)
-    return [Origin(nonfinite=each, text=sentence(each), key=_key(each)) for each in found]
+    with open_logdir(logdir) as opened:
+        found = origins_of(opened, event_indexes, run_id=run_id)
+        reasons = [read_reasons(opened, each.event_index, run_id=run_id) for each in found]
+    return [
+        Origin(nonfinite=each, text=sentence(each, reasons=why), key=_key(each))
+        for each, why in zip(found, reasons, strict=True)
+    ]
 
 
-def sentence(found: NonFinite) -> str:
-    """Returns a bad tensor as a paragraph: what, where, from which inputs, on which line."""
+def sentence(found: NonFinite, *, reasons: Reasons) -> str:
+    """Returns a bad tensor as a paragraph: what, where, from which inputs, on which line, and why."""
     from tfdbg_arrow.query.wording import (
         bad_kinds_text,
         facts_text,
@@ -51,7 +57,7 @@ def sentence(found: NonFinite) -> str:
     if found.source is not None:
         where = f"{found.source.file_path}:{found.source.lineno} in {found.source.func}"
         parts.append(where + (f": {found.source.code}" if found.source.code else ""))
-    return "; ".join(parts)
+    return " ".join(["; ".join(parts) + ("." if reasons.sentences else ""), *reasons.sentences])
 
 
 def _key(found: NonFinite) -> object:

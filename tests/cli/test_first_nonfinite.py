@@ -23,6 +23,8 @@ class TestFirstNonfinite:
         assert (result.exit_code, result.stderr) == (1, "")
         assert result.stdout.splitlines() == [
             "-Inf in Log:0 (Log)",
+            "Log of 0: 2 of 6 elements are 0, and the logarithm of 0 is -Inf.",
+            "To mend it: Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
             "  graph   loss\\x07",
             "  tensor  float32 [6]: 2 -Inf, 4 negative of 6 elements",
             "  device  /job:localhost/replica:0/task:0/device:CPU:0",
@@ -50,7 +52,9 @@ class TestFirstNonfinite:
         result = run_cli("first-nonfinite", bad, "--json")
         assert result.exit_code == 1
         found = json.loads(result.stdout)
-        assert list(found) == ["logdir", "kinds", "nonfinite", "source_lines", "left_out", "unobserved"]
+        assert list(found) == ["logdir", "kinds", "nonfinite", "reasons", "source_lines", "left_out", "unobserved"]
+        assert found["reasons"]["explanation"]["sentence"].startswith("Log of 0: 2 of 6")
+        assert found["reasons"]["growth"] is None
         assert list(found["nonfinite"]) == [field.name for field in dataclasses.fields(NonFinite)]
         assert found["nonfinite"]["shape"] == [6]
         assert found["nonfinite"]["source"]["lineno"] == 3
@@ -95,6 +99,7 @@ class TestFirstNonfinite:
             "logdir": str(healthy),
             "kinds": ["nan", "inf"],
             "nonfinite": None,
+            "reasons": None,
             "source_lines": [],
             "left_out": {},
             "unobserved": None,

@@ -36,7 +36,8 @@ class TestWhy:
         result = run_cli("why", chain)
         assert result.exit_code == 1
         assert result.stdout == (
-            "Log of 0: 1 of 3 elements are 0, and its logarithm is -Inf.\n\n"
+            "Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf.\n"
+            "To mend it: Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.\n\n"
             "Log:0 (Log) in loss  <- here it went bad\n"
             "    float32 [3]: 1 -Inf, 2 negative of 3 elements\n"
             "    /home/me/train.py:3  return tf.math.log(probs)\n"

@@ -23,7 +23,7 @@ def test_the_way_back_and_why(tmp_path: Path) -> None:
         ("Log", "origin"),
         ("Neg", "propagator"),
     ]
-    assert page.why == "Log of 0: 2 of 6 elements are 0, and its logarithm is -Inf."
+    assert page.why == "Log of 0: 2 of 6 elements are 0, and the logarithm of 0 is -Inf."
     assert (cut.provenance.is_cut, cut.provenance.path) == (True, ())
 
 

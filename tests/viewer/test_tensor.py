@@ -23,7 +23,7 @@ def test_a_bad_tensor_with_its_way_back_and_its_neighbours(tmp_path: Path) -> No
     page = tensor(logdirs.log_of_zero(tmp_path), 6)
     assert (page.tensor.op_name, page.tensor.graph_name, page.tensor.step) == ("Neg", "loss", 2)
     assert [hop.op_name for hop in page.path] == ["probs", "Log", "Neg"]
-    assert page.why == "Log of 0: 2 of 6 elements are 0, and its logarithm is -Inf."
+    assert page.why == "Log of 0: 2 of 6 elements are 0, and the logarithm of 0 is -Inf."
     assert [(frame.owner, frame.lineno) for frame in page.stack] == [("framework", 10), ("user", 9)]
     assert page.source is not None
     assert page.source.frame.lineno == 9

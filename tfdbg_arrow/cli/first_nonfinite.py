@@ -22,7 +22,7 @@ def first_nonfinite(
     skip_broken: SkipBrokenOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Names the op that made the first NaN or infinity, its inputs and the line of code.
+    """Names the op that made the first NaN or infinity, why, its inputs and the line of code.
 
     A value that the program itself looked for and threw away, as an optimizer with dynamic loss scaling does with
     gradients that overflow, is expected: it is named where there is no other, and is no finding.
@@ -30,7 +30,7 @@ def first_nonfinite(
     Exit codes: 0 nothing is bad but what is expected, 1 something is, 2 an error.
     """
     from tfdbg_arrow.cli.first_nonfinite_text import print_nonfinite
-    from tfdbg_arrow.query import source_lines
+    from tfdbg_arrow.query import read_reasons, source_lines
 
     wanted = tuple(kind.strip() for kind in kinds.split(",") if kind.strip())
     with reading(logdir, skip_broken=skip_broken) as opened:
@@ -38,6 +38,7 @@ def first_nonfinite(
         runs = [run for run in opened.runs() if run_id in (None, run.run_id)]
         unobserved = opened.coverage(run_id=run_id).summary_beside_gaps if found is None else None
         lines: tuple[SourceLine, ...] = ()
+        reasons = None if found is None else read_reasons(opened, found.event_index, run_id=found.run_id)
         if found is not None and found.source is not None:
             lines = source_lines(opened, found.source, run_id=found.run_id)
     unmeasured = [run for run in runs if not run.measures_health]
@@ -45,9 +46,15 @@ def first_nonfinite(
         raise QueryError(_nothing_measured(logdir, unmeasured))
     if json:
         left_out = {run.run_id: run.left_out for run in runs if run.left_out}
-        facts = {"nonfinite": found, "source_lines": lines, "left_out": left_out, "unobserved": unobserved}
+        facts = {
+            "nonfinite": found,
+            "reasons": reasons,
+            "source_lines": lines,
+            "left_out": left_out,
+            "unobserved": unobserved,
+        }
         print_json({"logdir": logdir, "kinds": list(wanted), **facts})
-    elif found is None:
+    elif found is None or reasons is None:
         typer.echo("Nothing is bad: no recorded tensor holds one of " + ", ".join(wanted) + ".")
         for run in runs:
             for text in run.left_out:
@@ -55,7 +62,7 @@ def first_nonfinite(
         if unobserved is not None:
             typer.echo(f"Not looked at: {printable(unobserved)}; see: tfdbg-arrow coverage {printable(logdir)}")
     else:
-        print_nonfinite(found, lines)
+        print_nonfinite(found, lines, reasons=reasons)
     if unmeasured and found is None:
         typer.echo(f"tfdbg-arrow: warning: {_nothing_measured(logdir, unmeasured)}", err=True)
     raise typer.Exit(0 if found is None or found.is_expected else 1)

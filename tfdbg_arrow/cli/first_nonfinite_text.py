@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from rich.console import Console
 
 from tfdbg_arrow.cli.output import console, printable_line, styled
-from tfdbg_arrow.query import Frame, NonFinite, SourceLine
+from tfdbg_arrow.cli.why_text import reason_lines
+from tfdbg_arrow.query import Frame, NonFinite, Reasons, SourceLine
 from tfdbg_arrow.query.wording import (
     bad_kinds_text,
     facts_text,
@@ -19,18 +20,20 @@ from tfdbg_arrow.query.wording import (
 )
 
 
-def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, stderr: bool = False) -> None:
-    """Prints a bad tensor: what it is, its inputs, the stack with the user's frames first, the line of code.
+def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: Reasons, stderr: bool = False) -> None:
+    """Prints a bad tensor: what it is, why, its inputs, the stack with the user's frames first, the line of code.
 
     Args:
         found: The tensor.
         lines: The lines around its source.
+        reasons: Why it went bad.
         stderr: Whether on stderr, not on stdout.
     """
     out = console(stderr=stderr)
     if found.is_expected:
         out.print(styled("Nothing is bad but what the program itself looked for and threw away. The first such value:"))
     out.print(styled((bad_kinds_text(found), "bold red"), " in ", (tensor_text(found), "bold")))
+    _print_reasons(reasons, out)
     facts = [
         ("graph", graph_text(found)),
         ("tensor", facts_text(found)),
@@ -59,6 +62,13 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, stderr: bo
             is_it = line.lineno == found.source.lineno
             text = f"{'>' if is_it else ' '} {line.lineno:>{width}} | {printable_line(line.text)}"
             out.print(styled((text.rstrip(), "bold" if is_it else "")))
+
+
+def _print_reasons(reasons: Reasons, out: Console) -> None:
+    why = reasons.explanation
+    sentence, repair = (None, None) if why is None else (why.sentence, why.repair)
+    for line in reason_lines(why=sentence, repair=repair, growth=reasons.growth):
+        out.print(styled(line))
 
 
 def _origin_text(found: NonFinite) -> str:

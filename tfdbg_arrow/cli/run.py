@@ -278,12 +278,13 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
 def _print_stop(logdir: str, found: NonFinite) -> None:
     """Prints what stopped the program as `first-nonfinite` prints it, on stderr."""
     from tfdbg_arrow.cli.first_nonfinite_text import print_nonfinite
-    from tfdbg_arrow.query import open_logdir, source_lines
+    from tfdbg_arrow.query import open_logdir, read_reasons, source_lines
 
     _say("the program was stopped by")
     with open_logdir(logdir) as opened:
         lines = () if found.source is None else source_lines(opened, found.source, run_id=found.run_id)
-    print_nonfinite(found, lines, stderr=True)
+        reasons = read_reasons(opened, found.event_index, run_id=found.run_id)
+    print_nonfinite(found, lines, reasons=reasons, stderr=True)
 
 
 def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tfdbg_arrow.cli.output import console, printable_line, styled
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Hop, Provenance, Spread, SpreadHop, TensorHop
+    from tfdbg_arrow.query import Growth, Hop, Provenance, Spread, SpreadHop, TensorHop
 
 _NUM_FIRST = 3
 _NUM_LAST = 7
@@ -35,8 +35,10 @@ def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
     """
     out = console()
     origin = found.origin
-    if origin is not None and origin.why is not None:
-        out.print(styled((origin.why, "bold")))
+    reasons = () if origin is None else reason_lines(why=origin.why, repair=origin.repair, growth=found.growth)
+    for line in reasons:
+        out.print(styled(line))
+    if reasons:
         out.print()
     if tree:
         _print_tree(found)
@@ -51,6 +53,16 @@ def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
             _print_hop(hop, note=_ROLES.get(hop.role), indent="    " if hop.role == "cause" else "")
     if found.is_cut:
         _print_cut(len(found.hops))
+
+
+def reason_lines(*, why: str | None, repair: str | None, growth: Growth | None) -> list[tuple[str, str]]:
+    """Returns why a tensor went bad as lines with their styles: each sentence, and what would mend it."""
+    lines = [(why, "bold")] if why is not None else []
+    if repair is not None:
+        lines.append((f"To mend it: {repair}", ""))
+    if growth is not None:
+        lines += [(growth.sentence, "bold"), (f"To mend it: {growth.repair}", "")]
+    return lines
 
 
 def print_spread(found: Spread, *, full: bool) -> None:

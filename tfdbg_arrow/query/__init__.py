@@ -2,7 +2,7 @@
 
 * `logdir`: a logdir opened, as tables and views of the parts that hold; `engine.py` is what any other engine offers,
   `spark.py` one of them, `sandbox` one in a process of its own.
-* `flow`: which tensors went into which. On it stand `nonfinite.py`, `provenance.py`, `spread.py` and `why.py`.
+* `flow`: which tensors went into which. On it stand `nonfinite.py`, `provenance.py`, `spread.py` and `explanation`.
 * `alert_rules`, `diff`, `coverage.py`, `diagnosis`: what is odd in a run, what differs between two, what was not looked
   at, and what is wrong with a logdir.
 * `verification`: whether a logdir is as it was written.
@@ -31,6 +31,7 @@ from tfdbg_arrow.query.diff import (
     WorstElement,
     diff,
 )
+from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons, read_reasons
 from tfdbg_arrow.query.exports import Exported, ExportedTable, ExportFormat, export
 from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.history import HistoryRow, history
@@ -61,12 +62,14 @@ __all__ = [
     "DiffTensor",
     "Divergence",
     "DtypeChange",
+    "Explanation",
     "ExportFormat",
     "Exported",
     "ExportedTable",
     "Finding",
     "Forward",
     "Frame",
+    "Growth",
     "HistoryRow",
     "Hop",
     "InputTensor",
@@ -76,6 +79,7 @@ __all__ = [
     "Parameter",
     "Producer",
     "Provenance",
+    "Reasons",
     "Rule",
     "Run",
     "Setting",
@@ -104,6 +108,7 @@ __all__ = [
     "open_logdir",
     "provenance",
     "public_views",
+    "read_reasons",
     "source_lines",
     "spread",
     "to_arrow",

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.explanation import Growth, explain_event, find_growth
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, HopRows, TensorHop, bad_start, check_one_run
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
-from tfdbg_arrow.query.why import explain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,14 @@ class Hop(TensorHop):
             `unfollowed` (bad, and the search ended at its limit before it was looked at).
         is_on_path: Whether it lies on the way to the earliest origin or candidate, or is a cause of that one.
         why: One sentence on how the op made what is bad, where the counts prove it.
+        repair: What would mend it, as a short instruction; None where there is no sentence or no standard repair.
     """
 
     user_hop_index: int | None
     role: str
     is_on_path: bool
     why: str | None
+    repair: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,8 @@ class Provenance(HopRows):
         run_id: The run.
         hops: The tensors on all ways back, in the order in which they were found; the first is the one asked for.
         is_cut: Whether there are more: the search ended at its limit.
+        growth: What had grown from step to step until its origin went bad; None where nothing had, or where magnitudes
+            were not recorded.
     """
 
     hop_type: ClassVar[type[TensorHop]] = Hop
@@ -55,6 +59,7 @@ class Provenance(HopRows):
     run_id: str
     hops: tuple[Hop, ...]
     is_cut: bool
+    growth: Growth | None = None
 
     @property
     def origin(self) -> Hop | None:
@@ -101,6 +106,7 @@ class _Search:
     """One search; bad tensors are followed earliest first, which leads back in time soonest."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
+        self._logdir = logdir
         self._run_id = run_id
         self.flow = DataFlow.of(logdir, run_id=run_id)
         self._origins = Origins(self.flow, Labels(logdir, run_id=run_id), kinds=KINDS)
@@ -122,7 +128,12 @@ class _Search:
             _, row = heapq.heappop(waiting)
             for source in self._expand(row):
                 heapq.heappush(waiting, (source.event_index, source))
-        return Provenance(run_id=self._run_id, hops=self._hop_reader.with_sources(self._marked()), is_cut=is_cut)
+        found = Provenance(run_id=self._run_id, hops=self._hop_reader.with_sources(self._marked()), is_cut=is_cut)
+        return replace(found, growth=self._growth(found.origin))
+
+    def _growth(self, origin: Hop | None) -> Growth | None:
+        event = None if origin is None else self.flow.events.event(origin.event_index)
+        return None if event is None else find_growth(self._logdir, self.flow, event, run_id=self._run_id)
 
     def _expand(self, event: TensorEvent) -> list[TensorEvent]:
         """Adds what a bad tensor's op took; returns the bad ones among it that are new."""
@@ -135,10 +146,15 @@ class _Search:
         sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(event).events
         known = {row.event_index for _, _, row in found}
         found += [(None, "unrecorded", row) for row in sources if row.event_index not in known]
-        inputs = {index: row for index, _, row in found if index is not None}
-        is_explained = not is_propagator and len(inputs) == len(self.flow.inputs_of(event))
-        why = explain(event, inputs) if is_explained else None
-        self._hops[own] = replace(self._hops[own], role=role, why=why)
+        why = None
+        if not is_propagator:
+            why = explain_event(self._logdir, self.flow, event, run_id=self._run_id, is_origin=verdict.is_origin)
+        self._hops[own] = replace(
+            self._hops[own],
+            role=role,
+            why=None if why is None else why.sentence,
+            repair=None if why is None else why.repair,
+        )
         new = []
         for index, how, row in found:
             is_bad = bool(row.has_inf_or_nan)
@@ -164,6 +180,7 @@ class _Search:
                 role=role,
                 is_on_path=False,
                 why=None,
+                repair=None,
                 **self._hop_reader.facts(event),
             )
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfdbg_arrow.query import Logdir, Provenance
+from tfdbg_arrow.query import Growth, Logdir, Provenance
 from tfdbg_arrow.query.windows.tensors import TensorRow, read_tensor
 from tfdbg_arrow.viewer.failures import NoSuchPageError
 from tfdbg_arrow.viewer.page import PageKind, needed_run
@@ -21,11 +21,18 @@ class ProvenancePage:
         tensor: The tensor.
         provenance: All ways back from it.
         why: What the op in which it went bad did, where the counts prove it.
+        repair: What would mend it.
     """
 
     tensor: TensorRow
     provenance: Provenance
     why: str | None
+    repair: str | None
+
+    @property
+    def growth(self) -> Growth | None:
+        """What had grown from step to step until the origin went bad."""
+        return self.provenance.growth
 
 
 def read_provenance(logdir: Logdir, event_index: int, *, run_id: str, limit: int = DEFAULT_LIMIT) -> ProvenancePage:
@@ -45,8 +52,8 @@ def read_provenance(logdir: Logdir, event_index: int, *, run_id: str, limit: int
     if tensor is None:
         raise NoSuchPageError(f"event {event_index} of run {run_id} is no recorded tensor.")
     provenance = logdir.provenance(event_index, run_id=run_id, limit=limit)
-    why = next((hop.why for hop in provenance.path if hop.why is not None), None)
-    return ProvenancePage(tensor=tensor, provenance=provenance, why=why)
+    why, repair = next(((hop.why, hop.repair) for hop in provenance.path if hop.why is not None), (None, None))
+    return ProvenancePage(tensor=tensor, provenance=provenance, why=why, repair=repair)
 
 
 def _read(logdir: Logdir, parameters: Parameters) -> ProvenancePage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdbg_arrow.query import Frame, Hop, InputTensor, Logdir, user_source
+from tfdbg_arrow.query import Frame, Growth, Hop, InputTensor, Logdir, user_source
 from tfdbg_arrow.query.histogram import Histogram, read_histogram
 from tfdbg_arrow.query.nonfinite import inputs_and_stack
 from tfdbg_arrow.query.values import NUM_COLUMNS, NUM_ROWS, TensorValues, read_values
@@ -28,6 +28,8 @@ class TensorPage:
         inputs: The inputs of its op, in order, as that call and iteration took them.
         path: Of a bad tensor, the way from where it went bad to it, as `Provenance.path`; empty for another.
         why: What the op in which it went bad did, where the counts prove it.
+        repair: What would mend it.
+        growth: What had grown from step to step until that op.
         is_path_cut: Whether the way is longer than was looked for; the page `provenance` looks further.
         stack: The Python stack that created its op, ran it, or first used the tensor; innermost frame first.
         source: The lines around the user's innermost frame.
@@ -45,6 +47,8 @@ class TensorPage:
     inputs: tuple[InputTensor, ...]
     path: tuple[Hop, ...]
     why: str | None
+    repair: str | None
+    growth: Growth | None
     is_path_cut: bool
     stack: tuple[Frame, ...]
     source: Excerpt | None
@@ -81,14 +85,18 @@ def read_tensor_page(
     inputs, stack = inputs_and_stack(logdir, event_index, run_id=run_id)
     path: tuple[Hop, ...] = ()
     is_path_cut = False
+    growth: Growth | None = None
     if tensor.has_inf_or_nan:
         provenance = logdir.provenance(event_index, run_id=run_id, limit=_MAX_HOPS)
-        path, is_path_cut = provenance.path, provenance.is_cut
+        path, is_path_cut, growth = provenance.path, provenance.is_cut, provenance.growth
+    why, repair = next(((hop.why, hop.repair) for hop in path if hop.why is not None), (None, None))
     return TensorPage(
         tensor=tensor,
         inputs=inputs,
         path=path,
-        why=next((hop.why for hop in path if hop.why is not None), None),
+        why=why,
+        repair=repair,
+        growth=growth,
         is_path_cut=is_path_cut,
         stack=stack,
         source=read_excerpt(logdir, user_source(stack), run_id=run_id),

@@ -1,0 +1,36 @@
+"""explain: one sentence on why an op made a bad value, where the counts prove it, and what would mend it."""
+
+from __future__ import annotations
+
+from tfdbg_arrow.query.explanation.explanation import Computed, Explanation, bad_text, is_counted
+from tfdbg_arrow.query.explanation.rules import GRADIENTS, RULES
+
+
+def explain(computed: Computed) -> Explanation | None:
+    """Returns why an op made an infinity or a NaN, or None where the counts prove nothing.
+
+    A rule speaks only if nothing else could have happened: where an overflow and a division by zero would give the same
+    counts, the answer is None.
+
+    Args:
+        computed: What the op gave and took.
+    """
+    output = computed.output
+    if not output.has_inf_or_nan:
+        return None
+    if output.op_type is None:
+        where = f"{bad_text(output)} in a tensor that no recorded op made"
+        return Explanation(
+            f"It was bad before the recorded program used it: {where}.",
+            "Check the data for NaN and infinities before the training.",
+        )
+    rule = RULES.get(output.op_type)
+    found = None if rule is None or not is_counted(output) else rule(computed)
+    return found if found is None or computed.forward_type is None else _of_gradient(computed.forward_type, found)
+
+
+def _of_gradient(forward_type: str, found: Explanation) -> Explanation:
+    """Returns the explanation of an op in a gradient, with the op whose gradient it is."""
+    if found.sentence.startswith("The gradient of"):
+        return found
+    return Explanation(f"The gradient of {forward_type}: {found.sentence}", GRADIENTS.get(forward_type, found.repair))

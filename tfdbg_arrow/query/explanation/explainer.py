@@ -1,0 +1,94 @@
+"""Reads from a recording what a rule needs, and explains a recorded tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.explanation.explain import explain
+from tfdbg_arrow.query.explanation.explanation import Computed, Explanation, Inputs
+from tfdbg_arrow.query.explanation.growth import Growth, find_growth
+from tfdbg_arrow.query.explanation.op_facts import op_facts
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reasons:
+    """Why a tensor went bad.
+
+    Attributes:
+        explanation: What its op did; None where the counts prove nothing, or where an input brought what is bad.
+        growth: What had grown from step to step until then; None where nothing had, or magnitudes were not recorded.
+    """
+
+    explanation: Explanation | None
+    growth: Growth | None
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences, each with its repair behind it."""
+        found = [each for each in (self.explanation, self.growth) if each is not None]
+        return tuple(each.sentence + ("" if each.repair is None else f" {each.repair}") for each in found)
+
+
+def read_reasons(logdir: Engine | str | Path, event_index: int, *, run_id: str) -> Reasons:
+    """Returns why a recorded tensor went bad.
+
+    Args:
+        logdir: A logdir, opened or its path.
+        event_index: The tensor's row in tensor_health; one that is not there, or is not bad, has no reasons.
+        run_id: The run.
+
+    Raises:
+        LogdirError: The path is not a logdir that can be read.
+        BrokenPartError: A part cannot be read.
+    """
+    with opened(logdir) as open_:
+        scope = open_.of_run(run_id)
+        flow = DataFlow.of(scope, run_id=run_id)
+        with flow.lock:
+            event = flow.events.event(event_index)
+            if event is None or not event.has_inf_or_nan:
+                return Reasons(explanation=None, growth=None)
+            verdict = Origins(flow, kinds=KINDS).verdict(event)
+            explanation = (
+                None
+                if verdict.causes
+                else explain_event(scope, flow, event, run_id=run_id, is_origin=verdict.is_origin)
+            )
+            return Reasons(explanation=explanation, growth=find_growth(scope, flow, event, run_id=run_id))
+
+
+def explain_event(
+    logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str, is_origin: bool
+) -> Explanation | None:
+    """Returns why the op of a bad tensor made it bad; None where the counts prove nothing.
+
+    Args:
+        logdir: The logdir.
+        flow: The run's data flow; its lock is held.
+        event: The tensor; none whose bad elements an input brought.
+        run_id: The run.
+        is_origin: Whether it is proven that no input brought them.
+    """
+    taken = _inputs(flow, event)
+    inputs = flow.inputs_of(event)
+    writes = [each.write for each in inputs if each.write is not None] if is_origin else []
+    return explain(
+        Computed(
+            output=event,
+            inputs=taken,
+            is_complete=is_origin or len(taken) == len(inputs),
+            forward_type=op_facts(logdir, event, run_id=run_id).forward_type,
+            made_from=lambda row: _inputs(flow, row),
+            written_by=writes[0].op_type if len(writes) == 1 else None,
+        )
+    )
+
+
+def _inputs(flow: DataFlow, event: TensorEvent) -> Inputs:
+    return {index: row for index, _, row in flow.taken_by(event)}

@@ -1,0 +1,204 @@
+"""Growth: what became larger from step to step until an op made a bad value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from math import prod
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.explanation.op_facts import op_facts
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.recorded import TensorEvent
+
+_MIN_RATIO = 1.2
+_MIN_RATIOS = 3
+_MIN_GROWTH = 100.0
+_MAX_SPREAD = 4.0
+"""The largest ratio over the smallest one of a growth that is called steady."""
+_MIN_LAST = 1000.0
+"""A variable that starts at 0 also grows many times over in its first steps, but stays small."""
+_MAX_ANCESTORS = 300
+_MAX_TENSORS = 40
+_READ = "ReadVariableOp"
+
+_Key = tuple[int, str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """A variable or another tensor whose largest magnitude grew in every step up to a bad value.
+
+    Attributes:
+        sentence: What grew, how much, and since when.
+        repair: The repair.
+        graph_name: The graph of its op.
+        op_name: The op.
+        layer: The layer that made the op; None outside layers and where not known.
+        output_slot: Which output of the op.
+        is_variable: Whether the op reads a variable.
+        first_step: The training step in which the growth began, as marked; None without marks.
+        last_step: The training step of the bad value.
+        num_calls: How many calls of the graph it grew in, one after the other.
+        first_max_abs: The largest magnitude before them.
+        last_max_abs: The largest magnitude at the end.
+        factor: By how much it grew in a call, as the geometric mean.
+    """
+
+    sentence: str
+    repair: str
+    graph_name: str | None
+    op_name: str
+    layer: str | None
+    output_slot: int
+    is_variable: bool
+    first_step: int | None
+    last_step: int | None
+    num_calls: int
+    first_max_abs: float
+    last_max_abs: float
+    factor: float
+
+
+@dataclass(frozen=True)
+class _Point:
+    step: int | None
+    max_abs: float
+
+
+def find_growth(logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str) -> Growth | None:
+    """Returns what a bad tensor was computed from, in its call, that had grown in every call until then.
+
+    Only tensors in graphs, and only where magnitudes were recorded (FULL_NUMERICS). A variable goes before another
+    tensor, and what grew most goes first.
+
+    Args:
+        logdir: The logdir.
+        flow: The run's data flow; its lock is held.
+        event: The bad tensor.
+        run_id: The run.
+    """
+    if event.execution_index is None:
+        return None
+    keys = _candidates(flow, event)
+    histories = _read_histories(logdir, keys, event, run_id=run_id)
+    series = {key: run for key, points in histories.items() if (run := _growing(points))}
+    if not series:
+        return None
+    best = max(series, key=lambda key: (keys[key].op_type == _READ, series[key][-1].max_abs / series[key][0].max_abs))
+    row = keys[best]
+    graph_name = None if row.graph_id is None else flow.graphs.names.get(row.graph_id)
+    layer = op_facts(logdir, row, run_id=run_id).layer
+    return _growth(best, series[best], graph_name=graph_name, layer=layer, is_variable=row.op_type == _READ)
+
+
+def _candidates(flow: DataFlow, event: TensorEvent) -> dict[_Key, TensorEvent]:
+    """Returns the inputs of the op, and the reads of variables before it in the same call."""
+    direct = [row for _, _, row in flow.taken_by(event)]
+    found = {key: row for row in direct if (key := _key(row)) is not None}
+    seen = {event.event_index}
+    waiting = list(direct)
+    while waiting and len(seen) < _MAX_ANCESTORS:
+        row = waiting.pop(0)
+        if row.event_index in seen or row.execution_index != event.execution_index:
+            continue
+        seen.add(row.event_index)
+        key = _key(row)
+        if row.op_type == _READ:
+            if key is not None and len(found) < _MAX_TENSORS:
+                found[key] = row
+        else:
+            waiting += [source for _, _, source in flow.taken_by(row)]
+    return found
+
+
+def _key(row: TensorEvent) -> _Key | None:
+    is_measured = row.max_abs_finite is not None and not row.has_inf_or_nan
+    if not is_measured or row.graph_id is None or row.op_name is None or row.output_slot is None:
+        return None
+    return row.graph_id, row.op_name, row.output_slot
+
+
+def _read_histories(
+    logdir: Engine, keys: Iterable[_Key], event: TensorEvent, *, run_id: str
+) -> dict[_Key, list[_Point]]:
+    """Returns by tensor its largest magnitude in each call up to that of a bad tensor; those without are left out."""
+    wanted = list(keys)
+    if not wanted:
+        return {}
+    condition = " OR ".join(["(graph_id = ? AND op_name = ? AND output_slot = ?)"] * len(wanted))
+    rows = logdir.rows(
+        "SELECT graph_id, op_name, output_slot, execution_index, max(step), max(max_abs_finite) FROM tensor_health "
+        f"WHERE run_id = ? AND execution_index <= ? AND max_abs_finite IS NOT NULL AND ({condition}) "
+        "GROUP BY graph_id, op_name, output_slot, execution_index "
+        "ORDER BY graph_id, op_name, output_slot, execution_index",
+        [run_id, event.execution_index, *(value for key in wanted for value in key)],
+    )
+    found: dict[_Key, list[_Point]] = {}
+    for graph_id, op_name, output_slot, _, step, max_abs in rows:
+        found.setdefault((graph_id, op_name, output_slot), []).append(_Point(step, max_abs))
+    return found
+
+
+def _ratios(points: Sequence[_Point]) -> list[float]:
+    """Returns by how much a magnitude grew in each of the last calls, the last one first, as long as it grew."""
+    ratios = []
+    for later, earlier in pairwise(reversed(points)):
+        if earlier.max_abs <= 0 or later.max_abs < earlier.max_abs * _MIN_RATIO:
+            break
+        ratios.append(later.max_abs / earlier.max_abs)
+    return ratios
+
+
+def _steady(ratios: list[float]) -> list[float]:
+    """Returns the last ratios that are about the same; all where these are too few to tell."""
+    steady = list(takewhile(lambda ratio: max(ratio, ratios[0]) <= min(ratio, ratios[0]) * _MAX_SPREAD**0.5, ratios))
+    is_enough = len(steady) >= _MIN_RATIOS and prod(steady) >= _MIN_GROWTH
+    return steady if is_enough else ratios
+
+
+def _growing(points: Sequence[_Point]) -> Sequence[_Point]:
+    """Returns the last points, from before the growth on; none where it is short, small or interrupted."""
+    ratios = _steady(_ratios(points))
+    run = points[-1 - len(ratios) :]
+    is_large = len(ratios) >= _MIN_RATIOS and prod(ratios) >= _MIN_GROWTH and run[-1].max_abs >= _MIN_LAST
+    return run if is_large else ()
+
+
+def _growth(
+    key: _Key, run: Sequence[_Point], *, graph_name: str | None, layer: str | None, is_variable: bool
+) -> Growth:
+    _, op_name, output_slot = key
+    first, last, num_calls = run[0], run[-1], len(run) - 1
+    if is_variable:
+        what = f"A variable of the layer {layer}" if layer else f"The variable that {op_name} reads"
+    else:
+        what = f"The result of {op_name}" + (f" in the layer {layer}" if layer else "")
+    return Growth(
+        sentence=f"{what} grew {_speed(run)}: its largest magnitude was {first.max_abs:.3g} and is {last.max_abs:.3g}.",
+        repair="Lower the learning rate, or clip the gradients.",
+        graph_name=graph_name,
+        op_name=op_name,
+        layer=layer,
+        output_slot=output_slot,
+        is_variable=is_variable,
+        first_step=first.step,
+        last_step=last.step,
+        num_calls=num_calls,
+        first_max_abs=first.max_abs,
+        last_max_abs=last.max_abs,
+        factor=(last.max_abs / first.max_abs) ** (1 / num_calls),
+    )
+
+
+def _speed(run: Sequence[_Point]) -> str:
+    """Returns how fast and since when, as `about 9 times a step since step 3`."""
+    first, last, num_calls = run[0], run[-1], len(run) - 1
+    has_steps = first.step is not None and last.step is not None and last.step - first.step == num_calls
+    since = f"since step {first.step}" if has_steps else f"over {num_calls} calls"
+    ratios = _ratios(run)
+    if max(ratios) > min(ratios) * _MAX_SPREAD:
+        return since
+    factor = (last.max_abs / first.max_abs) ** (1 / num_calls)
+    return f"about {factor:.2g} times a {'step' if has_steps else 'call'} {since}"

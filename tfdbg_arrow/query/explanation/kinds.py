@@ -1,0 +1,290 @@
+"""Kinds of rule for functions of single elements, and for ops that make bad values out of finite inputs as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.explanation.explanation import (
+    Computed,
+    Explanation,
+    bad_text,
+    elements_are,
+    infs,
+    is_finite,
+    is_real,
+    largest_number,
+    may_be_zero,
+    num_infs,
+    number_of,
+    zeros,
+)
+from tfdbg_arrow.query.recorded import TensorEvent
+
+Rule = Callable[[Computed], Explanation | None]
+
+_SMALLEST = {"float16": "6e-08", "bfloat16": "1e-38", "float32": "1e-38", "float64": "1e-308"}
+_ADDS = ("Add", "AddV2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstOf:
+    """The first rule that has an explanation."""
+
+    rules: tuple[Rule, ...]
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        return next((found for rule in self.rules if (found := rule(computed)) is not None), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """A function of one element that gives a NaN, or an infinity, only where the element is outside a range.
+
+    Attributes:
+        of: What it was computed of, as `a negative number`.
+        where: Where those elements lie, as `below 0`.
+        repair: The repair.
+        kind: Which kinds of output only such an element gives: `nan`, `inf` or `neg_inf`.
+    """
+
+    of: str
+    where: str
+    repair: str
+    kind: str = "nan"
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        known = computed.counted(0)
+        if known is None or not is_real(computed.output):
+            return None
+        output = computed.output
+        created = {
+            "nan": (output.num_nan or 0) - (known[0].num_nan or 0),
+            "inf": infs(output),
+            "neg_inf": output.num_neg_inf or 0,
+        }[self.kind]
+        if created <= 0:
+            return None
+        result = {"nan": "NaN", "inf": "infinite", "neg_inf": "-Inf"}[self.kind]
+        what = f"{computed.op} of {self.of}: {elements_are(created, known[0])} {self.where}"
+        return Explanation(f"{what}, and the result is {result}.", self.repair)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pole:
+    """A function of one element that is infinite at 0, and nowhere else but next to it.
+
+    Attributes:
+        value: What it gives at 0, as `the logarithm of 0 is -Inf`.
+        repair: The repair.
+        kind: The infinities that come from 0 only: `inf` or `neg_inf`.
+    """
+
+    value: str
+    repair: str
+    kind: str = "inf"
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        known = computed.counted(0)
+        if known is None:
+            return None
+        (x,), output = known, computed.output
+        created = (output.num_neg_inf or 0) if self.kind == "neg_inf" else infs(output)
+        is_made = created > 0 or (not is_real(x) and bool(output.num_nan) and not x.num_nan)
+        if is_made and x.num_zero:
+            sentence = f"{computed.op} of 0: {elements_are(x.num_zero, x)} 0, and {self.value}."
+            return with_lost_epsilon(Explanation(sentence, self.repair), computed, index=0)
+        if created and is_real(x):
+            sentence = (
+                f"{computed.op} of a number next to 0: {elements_are(created, x)} subnormal. "
+                f"TensorFlow may take such a number for 0, and the result is infinite."
+            )
+            return Explanation(sentence, self.repair)
+        return None
+
+
+def with_lost_epsilon(explanation: Explanation, computed: Computed, *, index: int) -> Explanation:
+    """Returns the explanation of a pole, with the epsilon that was added before and is 0 in this dtype, if one was."""
+    x = computed.inputs[index]
+    terms = computed.made_from(x) if x.op_type in _ADDS else {}
+    lost = next((term for term in terms.values() if term.size and term.num_zero == term.size == 1), None)
+    if lost is None or len(terms) != 2 or x.dtype not in _SMALLEST:
+        return explanation
+    return Explanation(
+        f"{explanation.sentence} The number that was added to it before is 0 in {x.dtype}.",
+        f"Add an epsilon that {x.dtype} can hold: its smallest number above 0 is {_SMALLEST[x.dtype]}.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overflow:
+    """An op on numbers that is infinite only where its result is too large for the dtype.
+
+    Attributes:
+        repair: The repair.
+        without: The infinite inputs that the op makes finite, and that do not matter: None or `neg_inf`.
+    """
+
+    repair: str
+    without: str | None = None
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        output = computed.output
+        if not infs(output) or output.num_nan or not computed.is_complete:
+            return None
+        if not all(self._is_harmless(event) for event in computed.inputs.values()):
+            return None
+        what = f"{elements_are(infs(output), output)} beyond {largest_number(output)}"
+        return Explanation(f"Overflow in {computed.op}: {_largest_input(computed)}, and {what}.", self.repair)
+
+    def _is_harmless(self, event: TensorEvent) -> bool:
+        if self.without == "neg_inf":
+            return event.num_nan == 0 and event.num_pos_inf == 0
+        return is_finite(event)
+
+
+def _largest_input(computed: Computed) -> str:
+    known = [x.max_abs_finite for x in computed.inputs.values() if x.max_abs_finite is not None]
+    return f"the largest magnitude in its inputs is {max(known):.6g}" if known else "its inputs are finite"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiniteGives:
+    """An op that gives one kind of bad value out of finite inputs for one reason only.
+
+    Attributes:
+        reason: The sentence, without the name of the op.
+        repair: The repair.
+        kind: `nan`, `inf` or `any`.
+        slot: The output that this is about; None for every one.
+    """
+
+    reason: str
+    repair: str
+    kind: str = "nan"
+    slot: int | None = None
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        output = computed.output
+        if not computed.inputs or not computed.has_finite_inputs or self.slot not in (None, output.output_slot):
+            return None
+        made = {"nan": output.num_nan, "inf": infs(output), "any": output.has_inf_or_nan}[self.kind]
+        return Explanation(f"{computed.op}: {self.reason}", self.repair) if made else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromOutside:
+    """An op that hands over what it did not compute: from a file, from Python, from a data set, from a generator.
+
+    Attributes:
+        source: The subject and the verb, as `the checkpoint holds`.
+        repair: The repair.
+    """
+
+    source: str
+    repair: str
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        if not all(map(is_finite, computed.inputs.values())):
+            return None
+        return Explanation(f"{computed.op}: {self.source} {bad_text(computed.output)}.", self.repair)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduction:
+    """A reduction that is bad for an empty input.
+
+    Attributes:
+        value: What it gives then.
+        repair: The repair.
+        otherwise: The rule for an input that is not empty; None where such an input brings all that is bad.
+    """
+
+    value: str
+    repair: str
+    otherwise: Rule | None = None
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        known = computed.counted(0)
+        if known is not None and known[0].size == 0:
+            return Explanation(f"{computed.op} of no elements: its input is empty, and {self.value}.", self.repair)
+        return None if self.otherwise is None else self.otherwise(computed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientOfFunction:
+    """The fused gradient of a function, which takes the function's value and the gradient that comes in.
+
+    Attributes:
+        function: The function.
+        at_zero: Its value where the argument is 0: `zero` or `inf`.
+        repair: The repair.
+    """
+
+    function: str
+    at_zero: str
+    repair: str
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        known = computed.counted(0, 1)
+        if known is None or known[0].num_nan or known[1].num_nan:
+            return None
+        y, gradient = known
+        at_zero = zeros(y) if self.at_zero == "zero" else infs(y)
+        what = f"The gradient of {self.function}"
+        if at_zero and (self.at_zero == "zero" or is_finite(gradient)):
+            value = "0" if self.at_zero == "zero" else "infinite"
+            sentence = (
+                f"{what} at 0: {elements_are(at_zero, y)} {value} in its result, and the slope there is infinite."
+            )
+            return Explanation(sentence, self.repair)
+        if is_finite(y) and is_finite(gradient):
+            sentence = f"{what} overflowed: {_largest_input(computed)}, and the slope next to 0 is too large."
+            return Explanation(sentence, self.repair)
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """An op that multiplies a gradient with finite slopes, or two tensors: a NaN of it is Inf * 0.
+
+    Attributes:
+        repair: The repair for an overflow.
+    """
+
+    repair: str
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        known = computed.counted(0, 1)
+        if known is None or not computed.has_inputs_without_nan:
+            return None
+        if computed.output.num_nan:
+            return inf_times_zero(computed, *known)
+        return Overflow(repair=self.repair)(computed)
+
+
+def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explanation | None:
+    """Returns the explanation of a NaN in a product of two tensors without one."""
+    if not infs(x) and not infs(y):
+        return None
+    if infs(x) and infs(y):
+        what = "both factors hold infinities, and an infinity met a 0"
+    else:
+        one, other = (x, y) if infs(x) else (y, x)
+        few = "" if may_be_zero(other) and zeros(other) else " or next to 0"
+        what = f"one factor holds {num_infs(one)}, the other {number_of(zeros(other), 'zero')}{few}"
+    where = "In a gradient, Inf * 0" if computed.is_gradient else "Inf * 0"
+    return Explanation(f"{where}: {what}, and Inf * 0 is NaN.", DOUBLE_WHERE if computed.is_gradient else MASK_INPUT)
+
+
+DOUBLE_WHERE = "Put tf.where around the input of the function as well: the branch not chosen still has a gradient."
+MASK_INPUT = "Mask the input of the op that made the infinity, or use tf.math.multiply_no_nan."

@@ -1,0 +1,299 @@
+"""Kinds of rule for sums, products, quotients and powers, whose operands meet element by element or in a sum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.explanation.explanation import (
+    Computed,
+    Explanation,
+    elements,
+    elements_are,
+    infs,
+    is_counted,
+    is_finite,
+    is_real,
+    largest_of,
+    may_be_zero,
+    num_infs,
+    number_of,
+    zeros,
+)
+from tfdbg_arrow.query.explanation.kinds import Overflow, with_lost_epsilon
+from tfdbg_arrow.query.recorded import TensorEvent
+
+_ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
+_NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
+_POWER = "Keep the base away from 0: add an epsilon or use tf.maximum."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """An op that adds: elements of one tensor, tensors, or products.
+
+    Attributes:
+        repair: The repair for an overflow.
+        of: What meets in it: `terms` (only sums), `products` (sums of them), `factors` (only products).
+    """
+
+    repair: str
+    of: str = "terms"
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        if not computed.inputs or not computed.has_inputs_without_nan:
+            return None
+        if not computed.output.num_nan:
+            return Overflow(repair=self.repair)(computed)
+        if computed.has_finite_inputs:
+            then = {
+                "terms": "partial sums reached +Inf and -Inf, and Inf - Inf is NaN",
+                "products": "partial sums reached +Inf and -Inf, and Inf - Inf is NaN",
+                "factors": "a partial product reached infinity and met a 0, and Inf * 0 is NaN",
+            }[self.of]
+            return Explanation(f"Overflow in {computed.op}: its inputs are finite, but {then}.", self.repair)
+        held = sum(infs(event) for event in computed.inputs.values())
+        return Explanation(
+            {
+                "terms": f"Inf - Inf: {_inputs_hold(computed, held)} that cancel each other, and Inf - Inf is NaN.",
+                "products": f"Inf * 0 or Inf - Inf: {_inputs_hold(computed, held)}, and in a sum of products an "
+                "infinity gives NaN with a 0 or with an infinity of the other sign.",
+                "factors": f"Inf * 0: {_inputs_hold(computed, held)}, and an infinity met a 0.",
+            }[self.of],
+            _ORIGIN_OF_INFINITY,
+        )
+
+
+def _inputs_hold(computed: Computed, count: int) -> str:
+    inputs = "input holds" if len(computed.inputs) == 1 else "inputs hold"
+    return f"the {inputs} {number_of(count, 'infinity', 'infinities')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """A quotient of two tensors.
+
+    Attributes:
+        is_zero_safe: Whether a divisor of 0 gives 0.
+        repair: The repair for an overflow.
+    """
+
+    repair: str
+    is_zero_safe: bool = False
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        known = computed.counted(0, 1)
+        if known is None or any(event.num_nan for event in known):
+            return None
+        x, y = known
+        if computed.output.num_nan:
+            return self._nan(computed, x, y)
+        if not is_finite(x) or not is_finite(y):
+            return None
+        if self.is_zero_safe:
+            return Overflow(repair=self.repair)(computed)
+        if y.num_zero:
+            sentence = f"Division by 0: {elements_are(y.num_zero, y)} 0 in the divisor, and the quotient is infinite."
+            return with_lost_epsilon(Explanation(_or_nan(sentence, y), _NO_NAN), computed, index=1)
+        sentence = (
+            f"Overflow in {computed.op}: no divisor is 0, but a divisor near 0 or a large dividend makes "
+            f"{elements(infs(computed.output), computed.output)} infinite."
+        )
+        return Explanation(sentence, self.repair)
+
+    def _nan(self, computed: Computed, x: TensorEvent, y: TensorEvent) -> Explanation | None:
+        is_by_zero = not self.is_zero_safe and may_be_zero(x) and may_be_zero(y)
+        is_of_infs = bool(infs(x) and infs(y))
+        if is_by_zero == is_of_infs:
+            return None
+        if is_of_infs:
+            sentence = f"Inf / Inf: the dividend holds {num_infs(x)} and the divisor {num_infs(y)}; Inf / Inf is NaN."
+            return Explanation(sentence, _ORIGIN_OF_INFINITY)
+        where = "In a gradient, 0 / 0" if computed.is_gradient else "0 / 0"
+        sentence = f"{where}: the divisor has {_zeros(y)}, the dividend {_zeros(x)}, and 0 / 0 is NaN."
+        return with_lost_epsilon(Explanation(sentence, _NO_NAN), computed, index=1)
+
+
+def _or_nan(sentence: str, y: TensorEvent) -> str:
+    return sentence if is_real(y) else sentence.replace("infinite", "infinite or NaN")
+
+
+def _zeros(event: TensorEvent) -> str:
+    text = number_of(zeros(event), "zero")
+    return f"{text} and {number_of(event.num_subnormal, 'subnormal number')}" if event.num_subnormal else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remainder:
+    """A remainder, which is NaN where the divisor is 0 or the dividend is infinite, and is never infinite otherwise."""
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        known = computed.counted(0, 1)
+        if known is None or not computed.output.num_nan or any(event.num_nan for event in known):
+            return None
+        x, y = known
+        if bool(infs(x)) == may_be_zero(y):
+            return None
+        if infs(x):
+            return Explanation(
+                f"{computed.op} of an infinity: the dividend holds {num_infs(x)}, which have no remainder.",
+                _ORIGIN_OF_INFINITY,
+            )
+        sentence = f"{computed.op} by 0: the divisor has {_zeros(y)}, and a division by 0 has no remainder."
+        return Explanation(sentence, "Replace a divisor of 0 with 1 before the division, and mask the result.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power:
+    """x ** y."""
+
+    repair: str
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        known = computed.counted(0, 1)
+        if known is None or not is_real(computed.output) or any(event.num_nan for event in known):
+            return None
+        x, y = known
+        if computed.output.num_nan:
+            return self._nan(x)
+        if not is_finite(x) or not is_finite(y):
+            return None
+        if x.num_zero and y.size and y.num_neg_finite == y.size:
+            what = "The gradient of Pow at 0" if computed.is_gradient else "Pow of 0"
+            sentence = f"{what}: {elements_are(x.num_zero, x)} 0, and 0 to a negative power is infinite."
+            return Explanation(sentence, _POWER)
+        if not may_be_zero(x) or not y.num_neg_finite:
+            return Overflow(repair=self.repair)(computed)
+        return None
+
+    def _nan(self, x: TensorEvent) -> Explanation | None:
+        if not x.num_neg_finite:
+            return None
+        return Explanation(
+            f"Pow of a negative number: {elements_are(x.num_neg_finite, x)} below 0, and a negative number "
+            "to a power that is not an integer is NaN.",
+            "Keep the base at or above 0 with tf.maximum or tf.abs, or use an integer exponent.",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroTimes:
+    """x * log(y), x * log1p(y) or x / y, each 0 where x is 0.
+
+    Attributes:
+        pole: Where the second factor is infinite: 0 or -1.
+        function: The second factor as text.
+    """
+
+    pole: int
+    function: str
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        known = computed.counted(0, 1)
+        if known is None or not all(is_counted(event) and is_finite(event) for event in known):
+            return None
+        if not is_real(computed.output):
+            return None
+        x, y = known
+        repair = f"Keep the second argument of {computed.op} above {self.pole}, for example with tf.maximum."
+        if computed.output.num_nan:
+            what = f"{computed.op} of a number below {self.pole}"
+            sentence = f"{what}: {self.function} is NaN there, and the first factor is not 0."
+            return None if self.function == "1 / y" else Explanation(sentence, repair)
+        if self.pole == 0 and y.num_zero and not may_be_zero(x):
+            sentence = (
+                f"{computed.op} at 0: {elements_are(y.num_zero, y)} 0 in the second argument, and the first is not 0."
+            )
+            return Explanation(sentence, repair)
+        if self.pole == 0 and not may_be_zero(y):
+            return Overflow(repair="Scale the inputs down, or clip the second argument away from 0.")(computed)
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax:
+    """Softmax or its logarithm, over the last axis."""
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        known = computed.counted(0)
+        if known is None or known[0].num_nan or not computed.output.num_nan:
+            return None
+        return rows_of_logits(computed, known[0])
+
+
+def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | None:
+    """Returns why a softmax over a row of logits without NaN is NaN; None where it can be either of two reasons."""
+    may_be_masked = not logits.shape or (logits.num_neg_inf or 0) >= logits.shape[-1]
+    if logits.num_pos_inf and not (logits.num_neg_inf and may_be_masked):
+        held = f"{elements_are(logits.num_pos_inf, logits)} +Inf"
+        return Explanation(f"{computed.op} of +Inf: {held} in the logits, and Inf - Inf is NaN.", _ORIGIN_OF_INFINITY)
+    if not logits.num_pos_inf and logits.num_neg_inf and may_be_masked:
+        held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
+        return Explanation(
+            f"{computed.op} of -Inf alone: {held} in the logits, a row holds nothing else, and its sum is 0 / 0.",
+            "Mask with a large negative number such as -1e9, or leave one element of each row unmasked.",
+        )
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy:
+    """A softmax cross entropy; output 0 is the loss, output 1 its gradient.
+
+    Attributes:
+        is_sparse: Whether a label is a class, not a distribution.
+    """
+
+    is_sparse: bool
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None where the counts prove nothing."""
+        known = computed.counted(0)
+        if known is None or known[0].num_nan:
+            return None
+        (logits,), output = known, computed.output
+        if not _cannot_overflow(logits):
+            return None
+        if self.is_sparse and is_finite(logits) and output.num_nan:
+            return Explanation(
+                f"{computed.op}: a label is not a class. The logits are finite, so a label is below 0 or too large.",
+                "Check that the labels run from 0 to the number of classes - 1.",
+            )
+        if output.output_slot == 0 and output.num_pos_inf and not output.num_nan and self.is_sparse:
+            return self._masked_label(computed, logits)
+        if not output.num_nan:
+            return None
+        if self.is_sparse or output.output_slot == 1:
+            return rows_of_logits(computed, logits)
+        return self._masked_product(computed, logits)
+
+    def _masked_label(self, computed: Computed, logits: TensorEvent) -> Explanation | None:
+        if not logits.num_neg_inf or logits.num_pos_inf:
+            return None
+        held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
+        return Explanation(
+            f"{computed.op}: the logit of a label is -Inf. Of the logits, {held}, so the loss is +Inf.",
+            "Do not mask the class of the label, or mask with a large negative number such as -1e9.",
+        )
+
+    def _masked_product(self, computed: Computed, logits: TensorEvent) -> Explanation | None:
+        if logits.num_pos_inf or not logits.num_neg_inf or not logits.shape or logits.num_neg_inf >= logits.shape[-1]:
+            return None
+        labels = computed.inputs.get(1)
+        if labels is None or not is_finite(labels):
+            return None
+        held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
+        return Explanation(
+            f"{computed.op}: a masked logit times a label of 0. Of the logits, {held}, and Inf * 0 is NaN.",
+            "Mask with a large negative number such as -1e9 instead of -Inf.",
+        )
+
+
+def _cannot_overflow(logits: TensorEvent) -> bool:
+    """Whether no difference of two finite logits is infinite, as far as their magnitude was recorded."""
+    return logits.max_abs_finite is None or logits.max_abs_finite < largest_of(logits) / 4

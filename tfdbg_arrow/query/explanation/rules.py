@@ -1,0 +1,249 @@
+"""RULES: by type of op, the rule that tells why the op made a bad value. GRADIENTS: the repair of an op's gradient."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tfdbg_arrow.query.explanation.explanation import (
+    Computed,
+    Explanation,
+    bad_text,
+    elements_are,
+    infs,
+    is_finite,
+    largest_of,
+    zeros,
+)
+from tfdbg_arrow.query.explanation.kinds import (
+    Domain,
+    FiniteGives,
+    FirstOf,
+    FromOutside,
+    GradientOfFunction,
+    Overflow,
+    Pole,
+    Product,
+    Reduction,
+    Rule,
+)
+from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Remainder, Softmax, Sums, ZeroTimes
+
+_OVERFLOW = "Lower the learning rate, clip the gradients, or scale the inputs down; float16 also needs loss scaling."
+_EXPONENTIAL = "Subtract the maximum before (tf.reduce_logsumexp, tf.nn.softmax), or clip the argument from above."
+_EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
+_POSITIVE = "Keep the argument above 0: add an epsilon or use tf.maximum."
+_NOT_NEGATIVE = "Keep the argument at or above 0, for example with tf.maximum."
+_UNIT = "Clip the argument with tf.clip_by_value to a range inside -1 to 1."
+_PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
+_DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
+_SLOPE = "Add an epsilon before the root or the division, and put tf.where around its input as well."
+_JITTER = "Add jitter to the diagonal, for example matrix + 1e-6 * tf.eye(n)."
+_DATA = "Check the source of the data for NaN and infinities."
+_GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
+_ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
+_DENOMINATOR = "Use an epsilon above 0, and a variance that is not negative."
+
+
+_STABLE_LOG = {
+    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
+    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of both ops.",
+    "Sum": "Add an epsilon, or use tf.reduce_logsumexp for the logarithm of a sum of exponentials.",
+}
+_LOG = FirstOf(
+    rules=(
+        Pole(
+            value="the logarithm of 0 is -Inf",
+            kind="neg_inf",
+            repair="Keep the argument above 0 with an epsilon, or use tf.math.xlogy for p * log(p).",
+        ),
+        Domain(of="a negative number", where="below 0", repair=_POSITIVE),
+    )
+)
+
+
+def _log(computed: Computed) -> Explanation | None:
+    """The logarithm; what the argument was made by says which function to use in its place."""
+    found = _LOG(computed)
+    if found is None or not computed.output.num_neg_inf:
+        return found
+    return Explanation(found.sentence, _STABLE_LOG.get(computed.inputs[0].op_type or "", found.repair))
+
+
+def _lgamma(computed: Computed) -> Explanation | None:
+    known = computed.counted(0)
+    if known is None or not is_finite(known[0]) or not infs(computed.output):
+        return None
+    (x,) = known
+    below = (x.num_neg_finite or 0) + zeros(x)
+    is_small = x.max_abs_finite is not None and x.max_abs_finite < 1e30 and largest_of(x) > 1e38
+    if not below:
+        return Overflow(repair="Scale the argument down.")(computed)
+    if x.num_pos_finite and not is_small:
+        return None
+    held = elements_are(infs(computed.output), x)
+    return Explanation(f"Lgamma at a pole: {held} 0 or a negative integer, and the result is infinite.", _POSITIVE)
+
+
+def _batch_norm(computed: Computed) -> Explanation | None:
+    """With small inputs nothing overflows; then only the root of variance + epsilon is left."""
+    known = [event for event in computed.inputs.values() if event.size]
+    if computed.output.output_slot != 0 or not known or not computed.has_finite_inputs:
+        return None
+    if any(event.max_abs_finite is None or event.max_abs_finite > 1e6 for event in known):
+        return None
+    variance = computed.inputs.get(4)
+    if variance is None or not variance.size:
+        reason = "a channel has variance 0 and the epsilon is 0 or lost, so it is divided by 0."
+    elif variance.num_neg_finite and not zeros(variance):
+        reason = f"{elements_are(variance.num_neg_finite, variance)} negative in the variance, which has no root."
+    elif zeros(variance) and not variance.num_neg_finite:
+        reason = f"{elements_are(variance.num_zero, variance)} 0 in the variance, and the epsilon is 0 or lost."
+    else:
+        return None
+    return Explanation(f"{computed.op}: {reason}", _DENOMINATOR)
+
+
+def _read(computed: Computed) -> Explanation | None:
+    """A read of a variable that an optimizer's fused op, or another op that computes, wrote."""
+    if computed.written_by is None or not computed.written_by.startswith(("ResourceApply", "ResourceSparseApply")):
+        return None
+    sentence = f"{computed.written_by} wrote {bad_text(computed.output)} to a variable, and all that it took is finite."
+    if computed.written_by == "ResourceApplyGradientDescent":
+        return Explanation(f"Overflow: {sentence}", _OVERFLOW)
+    return Explanation(
+        sentence,
+        "Give the optimizer an epsilon that the dtype can hold, a smaller learning rate, or clip the gradients.",
+    )
+
+
+def _all(names: str, rule: Rule) -> dict[str, Rule]:
+    return dict.fromkeys(names.split(), rule)
+
+
+_OUTSIDE_UNIT = Domain(of="a number outside [-1, 1]", where="outside [-1, 1]", repair=_UNIT)
+_AT_UNIT = Domain(of="1 or -1", where="1 or -1, up to rounding", kind="inf", repair=_UNIT)
+_OUTSIDE_01 = Domain(of="a number outside [0, 1]", where="outside [0, 1]", repair=_PROBABILITY)
+_ANGLE = Domain(of="an infinity", where="infinite", repair="Look for the op that made the infinity.")
+_ROOT = Domain(of="a negative number", where="below 0", repair=_NOT_NEGATIVE)
+_OVER = Overflow(repair=_OVERFLOW)
+_SUMS = Sums(repair=_OVERFLOW)
+
+GRADIENTS: dict[str, str] = {
+    "Acos": _UNIT,
+    "Asin": _UNIT,
+    "Atanh": _UNIT,
+    "Acosh": "Keep the argument above 1 with tf.maximum: the slope at 1 is infinite.",
+    "Atan2": "Keep the two arguments from both being 0, for example with an epsilon.",
+    "Sqrt": _SLOPE,
+    "Pow": _SLOPE,
+    "Cholesky": _JITTER,
+    "Svd": "Keep the singular values apart, for example with a small random matrix added.",
+    "SelfAdjointEigV2": "Keep the eigenvalues apart, for example with a small random matrix added.",
+}
+"""By type of a forward op, the repair of its gradient."""
+
+RULES: dict[str, Rule] = {
+    "Log": _log,
+    "Log1p": FirstOf(
+        rules=(
+            Domain(of="-1", where="-1", kind="neg_inf", repair="Keep the argument above -1."),
+            Domain(of="a number below -1", where="below -1", repair="Keep the argument above -1."),
+        )
+    ),
+    "Sqrt": _ROOT,
+    "Rsqrt": FirstOf(
+        rules=(
+            Pole(value="1 / sqrt(0) is infinite", repair="Add an epsilon that the dtype can hold before the root."),
+            _ROOT,
+        )
+    ),
+    **_all("Reciprocal Inv", Pole(value="1 / 0 is infinite", repair=_DIVISOR)),
+    **_all("Acos Asin", _OUTSIDE_UNIT),
+    "Acosh": Domain(of="a number below 1", where="below 1", repair="Keep the argument at or above 1 with tf.maximum."),
+    "Atanh": FirstOf(rules=(_OUTSIDE_UNIT, _AT_UNIT)),
+    "Erfinv": FirstOf(rules=(replace(_OUTSIDE_UNIT, where="outside [-1, 1], not only by rounding"), _AT_UNIT)),
+    "Ndtri": FirstOf(
+        rules=(_OUTSIDE_01, Domain(of="0 or 1", where="0 or 1, up to rounding", kind="inf", repair=_PROBABILITY))
+    ),
+    **_all("Sin Cos Tan", _ANGLE),
+    "Lgamma": _lgamma,
+    "Digamma": FiniteGives(
+        reason="an element is 0, next to 0 or a negative integer, where it has a pole.", repair=_POSITIVE
+    ),
+    "Betainc": FiniteGives(reason="a or b is 0, next to 0 or negative, or x is outside [0, 1].", repair=_GAMMA),
+    **_all("Igamma Igammac", FiniteGives(reason="a is 0, next to 0 or negative, or x is negative.", repair=_GAMMA)),
+    "Zeta": FiniteGives(reason="x is below 1, or q is not above 0.", repair=_GAMMA),
+    **_all("Exp Expm1", Overflow(repair=_EXPONENTIAL, without="neg_inf")),
+    **_all("Sinh Cosh", Overflow(repair=_EXPONENTIAL)),
+    **_all("Square SquaredDifference L2Loss EuclideanNorm ComplexAbs Softplus", _OVER),
+    "Cast": Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values."),
+    **_all("RealDiv Div FloorDiv TruncateDiv", Division(repair=_OVERFLOW)),
+    "DivNoNan": Division(is_zero_safe=True, repair=_OVERFLOW),
+    **_all("Mod FloorMod TruncateMod", Remainder()),
+    "Xlogy": ZeroTimes(pole=0, function="log(y)"),
+    "Xlog1py": ZeroTimes(pole=-1, function="log1p(y)"),
+    "Xdivy": ZeroTimes(pole=0, function="1 / y"),
+    "Pow": Power(repair=_OVERFLOW),
+    "Mul": Product(repair=_OVERFLOW),
+    **_all("TanhGrad SigmoidGrad", Product(repair=_OVERFLOW)),
+    "SqrtGrad": GradientOfFunction(function="Sqrt", at_zero="zero", repair=_SLOPE),
+    "RsqrtGrad": GradientOfFunction(function="Rsqrt", at_zero="inf", repair=_SLOPE),
+    **_all("ReciprocalGrad InvGrad", GradientOfFunction(function="Reciprocal", at_zero="inf", repair=_SLOPE)),
+    **_all("Add AddV2 Sub AddN Sum Cumsum BiasAdd SegmentSum SegmentSumV2 UnsortedSegmentSum SparseSegmentSum", _SUMS),
+    **_all("AvgPool AvgPool3D BiasAddGrad SegmentMean SparseSegmentMean", _SUMS),
+    **_all("Prod Cumprod UnsortedSegmentProd SegmentProd", Sums(of="factors", repair=_OVERFLOW)),
+    **_all(
+        "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 SparseTensorDenseMatMul Einsum Conv Conv2D Conv3D "
+        "DepthwiseConv2dNative Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 "
+        "Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter",
+        Sums(of="products", repair=_OVERFLOW),
+    ),
+    "Mean": Reduction(value="0 / 0 is NaN", repair=_EMPTY, otherwise=_SUMS),
+    "Max": Reduction(value="the maximum of nothing is -Inf", repair=_EMPTY),
+    "Min": Reduction(value="the minimum of nothing is +Inf", repair=_EMPTY),
+    **_all("Softmax LogSoftmax", Softmax()),
+    "SoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=False),
+    "SparseSoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=True),
+    "Cholesky": FiniteGives(reason="the matrix is not positive definite, or rounding makes it so.", repair=_JITTER),
+    "LogMatrixDeterminant": FiniteGives(
+        kind="inf", slot=1, reason="the matrix is singular: its determinant is 0, and log(0) is -Inf.", repair=_JITTER
+    ),
+    "MatrixDeterminant": _OVER,
+    **_all(
+        "MatrixInverse MatrixSolve MatrixTriangularSolve",
+        FiniteGives(
+            kind="any", reason="the matrix is singular, or so near to it that its inverse overflows.", repair=_JITTER
+        ),
+    ),
+    "CTCLoss": FiniteGives(
+        kind="inf",
+        slot=0,
+        reason="no alignment of a label has a probability above 0. The label needs more time steps than its sequence "
+        "has, or the logits rule one of its classes out.",
+        repair="Leave out labels that are too long: each class takes a time step, and a repeated class one more.",
+    ),
+    **_all(
+        "RandomGamma StatelessRandomGammaV2 StatelessRandomGammaV3",
+        FiniteGives(reason="a parameter is negative.", repair=_ALPHA),
+    ),
+    **_all("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3", _batch_norm),
+    "ReadVariableOp": _read,
+    **_all(
+        "PyFunc PyFuncStateless EagerPyFunc",
+        FromOutside(source="your Python function returned", repair="Check the Python function that was called."),
+    ),
+    **_all("RestoreV2 Restore", FromOutside(source="the checkpoint holds", repair="Restore an earlier checkpoint.")),
+    **_all(
+        "IteratorGetNext IteratorGetNextSync OptionalGetValue",
+        FromOutside(
+            source="the data set gave", repair="Check the data set, for example with tf.debugging.check_numerics."
+        ),
+    ),
+    **_all(
+        "DecodeRaw DecodeCSV ParseExampleV2 ParseSingleExample StringToNumber ReadFile",
+        FromOutside(source="the text or the record holds", repair=_DATA),
+    ),
+    "Const": FromOutside(source="the program itself holds this constant, with", repair="Check the constant."),
+    "Empty": FromOutside(source="memory that nobody wrote to holds", repair="Use tf.zeros."),
+}
+"""By type of op."""
