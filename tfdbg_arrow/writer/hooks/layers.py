@@ -25,7 +25,7 @@ from tensorflow.python.ops import script_ops
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.scoping import found, put, run_in, scoped
-from tfdbg_arrow.writer.scopes import INPUT, OPTIMIZER, Scope
+from tfdbg_arrow.writer.scopes import INPUT, OPTIMIZER, Entered, Scope
 
 
 def hook_layers(observation: Observation, patches: Patches) -> None:
@@ -51,19 +51,19 @@ class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
         super().__init__(name)
         self._module = module
         self._observation = observation
-        self._outer: list[Scope] = []
+        self._outer: list[Entered | None] = []
 
     def __enter__(self) -> Any:
         scopes = self._observation.observer.scopes
         entered = super().__enter__()
-        self._outer.append(scopes.current())
         scope = found(self._observation, lambda: scopes.in_layer(self._module, self._module.name))
-        if scope is not None:
-            scopes.enter(scope)
+        self._outer.append(None if scope is None else scopes.enter(scope))
         return entered
 
     def __exit__(self, *error: object) -> Any:
-        self._observation.observer.scopes.enter(self._outer.pop())
+        outer = self._outer.pop()
+        if outer is not None:
+            self._observation.observer.scopes.leave(outer)
         return super().__exit__(*error)
 
 

@@ -42,14 +42,11 @@ def put(observation: Observation, patches: Patches, owner: Any, name: str, make:
 def run_in(observation: Observation, scope: Scope, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Runs a function in a scope."""
     scopes = observation.observer.scopes
-    outer = scopes.current()
-    if scope is outer:
-        return function(*args, **kwargs)
-    scopes.enter(scope)
+    outer = scopes.enter(scope)
     try:
         return function(*args, **kwargs)
     finally:
-        scopes.enter(outer)
+        scopes.leave(outer)
 
 
 def found(observation: Observation, find: Find, /, *args: Any, **kwargs: Any) -> Scope | None:
