@@ -239,3 +239,18 @@ def test_a_keras_that_is_imported_while_recording(tmp_path: Path) -> None:
     steps = [row["step"] for row in rows(tmp_path, "mark") if row["label"] == "step"]
     assert sorted(steps) == [0, 1]
     assert [row for row in rows(tmp_path, "capture_stat") if row["stat"] == "failed"] == []
+
+
+def test_optimizers_of_a_mirrored_strategy(tmp_path: Path) -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        net = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, name="mine")], name="net")
+        net.compile(keras.optimizers.SGD(0.1), "mse")
+    with tfdbg_arrow.capture(tmp_path):
+        net.fit(np.ones((2, 1)), np.ones((2, 1)), verbose=0)
+    ops = graph_ops(tmp_path, "AssignSubVariableOp", "MatMul")
+    assert ops == {
+        ("AssignSubVariableOp", None, "optimizer"),
+        ("MatMul", "net/mine", "forward"),
+        ("MatMul", "net/mine", "gradient"),
+    }

@@ -18,6 +18,7 @@ from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.graphs.own_ops import RecordOps, SingleRecordOps
 from tfdbg_arrow.writer.recorder import Recorder
+from tfdbg_arrow.writer.scopes import EagerScopes
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.stacks import StackTable
 
@@ -55,7 +56,7 @@ class Handlers:
     on_bad_graph_tensors: Callable[[Sequence[tuple[int, int]]], None] = lambda pairs: None
 
 
-class Backend(Recorder, Protocol):
+class Backend(Recorder, EagerScopes, Protocol):
     """Records; the sink drains it."""
 
     name: str
@@ -91,21 +92,6 @@ class Backend(Recorder, Protocol):
 
     def end_call(self, execution_index: int, outputs: Sequence[Any] | None) -> None:
         """Records that the call has returned its outputs, or raised (None)."""
-
-    def set_scope(self, layer: int, role: int, forward_execution: int) -> None:
-        """Says what the calling thread's ops belong to from here on.
-
-        Args:
-            layer: Interned layer, 0 for none.
-            role: Interned role, 0 for `forward`.
-            forward_execution: The execution whose gradient is computed, -1 for none.
-        """
-
-    def forward_of(self, op_type: str, attrs: object) -> tuple[int, int]:
-        """Returns the execution that gave a gradient tape its attributes, -1 for none, and its interned layer."""
-
-    def execution_of(self, tensor: Any) -> int:
-        """Returns the execution that made an eager tensor just now, -1 where that is not known."""
 
     def intern_stack(self) -> int:
         """Returns the id of the calling thread's Python stack, -1 for none."""

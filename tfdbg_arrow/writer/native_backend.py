@@ -19,6 +19,7 @@ from tfdbg_arrow.writer.graphs.own_ops import RecordOps, SingleRecordOps
 from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.hooks.record_ops import NativeRecordOps
 from tfdbg_arrow.writer.hooks.session_ops import NativeSessionRecordOps
+from tfdbg_arrow.writer.scopes import EagerScope
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.stacks import StackTable
 
@@ -216,10 +217,22 @@ class NativeBackend(NativeSpool):
         """Says what the calling thread's ops belong to from here on."""
         self.core.set_scope(self._generation, layer, role, forward_execution)
 
-    def forward_of(self, op_type: str, attrs: object) -> tuple[int, int]:
-        """Returns the execution that gave a gradient tape its attributes, -1 for none, and its interned layer."""
-        found: tuple[int, int] = self.core.forward_of(op_type, attrs)
-        return found
+    def enter_gradient(self, op_type: str, attrs: object) -> bool:
+        """The calling thread runs the gradient function of an execution; returns whether that is known."""
+        return bool(self.core.enter_gradient(self._generation, op_type, attrs))
+
+    def current_scope(self) -> EagerScope:
+        """Returns what the calling thread's ops belong to."""
+        scope: EagerScope = self.core.current_scope()
+        return scope
+
+    def restore_scope(self, scope: Any) -> None:
+        """Puts back what current_scope() gave."""
+        self.core.restore_scope(scope)
+
+    def forget_forward(self, attrs: object) -> None:
+        """Notes that these attributes are those of an op of a graph."""
+        self.core.forget_forward(attrs)
 
     def execution_of(self, tensor: Any) -> int:
         """Returns the execution that made an eager tensor just now, -1 where that is not known."""

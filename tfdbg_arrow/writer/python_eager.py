@@ -31,7 +31,7 @@ from tfdbg_arrow.spool.records import (
 )
 from tfdbg_arrow.writer.backend import Handlers
 from tfdbg_arrow.writer.events import EventWriter
-from tfdbg_arrow.writer.scopes import FORWARD
+from tfdbg_arrow.writer.scopes import FORWARD, GRADIENT
 from tfdbg_arrow.writer.settings import KEEPABLE_MASK, Settings, TensorDebugMode
 
 _RAW = np.dtype(f"V{RECORD_SIZE}")
@@ -176,13 +176,18 @@ class _Call:
     has_outputs: bool = False
 
 
-@dataclass
-class _Scope(threading.local):
-    """What the calling thread's ops belong to: interned layer and role, and the execution whose gradient it is."""
+class _Scope(NamedTuple):
+    """What ops belong to: interned layer and role, and the execution whose gradient is computed."""
 
     layer: int = 0
     role: int = 0
     forward_execution: int = NO_VALUE
+    is_gradient: bool = False
+    """Whether enter_gradient() made it."""
+
+
+class _Thread(threading.local):
+    scope = _Scope()
 
 
 @dataclass
@@ -216,7 +221,7 @@ class EagerRecorder:
         self._seen = _SeenTensors()
         self._levels: dict[str, int] = {}
         self._calls = _Calls()
-        self._scope = _Scope()
+        self._thread = _Thread()
         self._forwards = _Forwards()
         self._handlers: Handlers | None = None
         self.is_remote: Callable[[str], bool] | None = None
@@ -300,12 +305,27 @@ class EagerRecorder:
 
     def set_scope(self, layer: int, role: int, forward_execution: int) -> None:
         """Says what the calling thread's ops belong to from here on."""
-        scope = self._scope
-        scope.layer, scope.role, scope.forward_execution = layer, role, forward_execution
+        self._thread.scope = _Scope(layer, role, forward_execution)
 
-    def forward_of(self, op_type: str, attrs: object) -> tuple[int, int]:
-        """Returns the execution that gave a gradient tape its attributes, -1 for none, and its interned layer."""
-        return self._forwards.find(attrs, op_type)
+    def enter_gradient(self, op_type: str, attrs: object) -> bool:
+        """The calling thread runs the gradient function of an execution; returns whether that is known."""
+        execution_index, layer = self._forwards.find(attrs, op_type)
+        if execution_index == NO_VALUE:
+            return False
+        self._thread.scope = _Scope(layer, self._events.intern_string(GRADIENT), execution_index, True)
+        return True
+
+    def current_scope(self) -> _Scope:
+        """Returns what the calling thread's ops belong to."""
+        return self._thread.scope
+
+    def restore_scope(self, scope: _Scope) -> None:
+        """Puts back what current_scope() gave."""
+        self._thread.scope = scope
+
+    def forget_forward(self, attrs: object) -> None:
+        """Notes that these attributes are those of an op of a graph."""
+        self._forwards.forget(attrs)
 
     def execution_of(self, tensor: Any) -> int:
         """Returns the execution that made an eager tensor just now, -1 where that is not known."""
@@ -322,7 +342,7 @@ class EagerRecorder:
             execution_index = self._events.next_execution_index()
             self._record_external(inputs, execution_index, handlers)
             self._record_execution(op_type, inputs, len(outputs), execution_index)
-            self._forwards.add(attrs, _Forward(op_type, self._scope.layer, execution_index))
+            self._forwards.add(attrs, _Forward(op_type, self._thread.scope.layer, execution_index))
         self._record_outputs(op_type, outputs, execution_index, handlers)
 
     def _record_execution(self, op_type: str, inputs: Sequence[Any], num_outputs: int, execution_index: int) -> None:
@@ -336,9 +356,10 @@ class EagerRecorder:
         records["execution_index"] = execution_index
         records["tensor_id"] = self._events.intern_stack()
         records["step_id"] = threading.get_ident()
-        records["frame_id"] = self._scope.forward_execution
-        records["call_site"] = self._scope.layer
-        records["device"] = self._scope.role or self._events.intern_string(FORWARD)
+        scope = self._thread.scope
+        records["frame_id"] = scope.forward_execution
+        records["call_site"] = scope.layer
+        records["device"] = scope.role or self._events.intern_string(FORWARD)
         payload = records.view(PAYLOAD_DTYPE)["payload"]
         for index, start in enumerate(range(0, len(ids), PAYLOAD_LENGTH)):
             piece = ids[start : start + PAYLOAD_LENGTH]

@@ -58,10 +58,22 @@ def _make_gradient_function(observation: Observation, original: Any) -> Any:
     scopes = observation.observer.scopes
 
     def find(op_name: str, attrs: object, *rest: Any) -> Scope:
-        graph = None if eager_context.executing_eagerly() else framework_ops.get_default_graph()
-        return scopes.of_taped_op(op_name, attrs, graph)
+        return scopes.of_taped_op(
+            attrs, None if eager_context.executing_eagerly() else framework_ops.get_default_graph()
+        )
 
-    gradient_function = scoped(observation, find)(original)
+    of_graph_op = scoped(observation, find)(original)
+
+    @functools.wraps(original)
+    def gradient_function(op_name: str, attrs: object, *rest: Any) -> Any:
+        outer = scopes.enter_gradient(op_name, attrs) if observation.is_active else None
+        if outer is None:
+            return of_graph_op(op_name, attrs, *rest)
+        try:
+            return original(op_name, attrs, *rest)
+        finally:
+            scopes.leave(outer)
+
     pywrap_tfe.TFE_Py_RegisterGradientFunction(gradient_function)
     return gradient_function
 

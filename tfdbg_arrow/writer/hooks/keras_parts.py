@@ -138,7 +138,8 @@ def _put_in_all(
 
 
 def _subclasses(base: type) -> Iterator[type]:
-    for subclass in base.__subclasses__():
+    subclasses: list[type] = base.__subclasses__()
+    for subclass in subclasses:
         yield subclass
         yield from _subclasses(subclass)
 

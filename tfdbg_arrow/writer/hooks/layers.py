@@ -4,6 +4,7 @@
 |---|---|
 | `Module.name_scope` | entered by `with_name_scope` and by Sonnet's modules for each method |
 | `atomic_function.partitioned_call_op` | a graph calls a function: no op callback is told of that op |
+| `_MirroredReplicaContext._merge_call` | the main thread runs a function for a replica's |
 | `StructuredFunctionWrapper.__init__` | the functions of tf.data pipelines |
 | `FuncRegistry.insert`, `__call__` | a Python function that an op calls belongs to what the op belongs to |
 | `Optimizer.apply_gradients` of `tf.compat.v1.train` | the optimizer |
@@ -16,14 +17,15 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.data.ops import structured_function
+from tensorflow.python.distribute import mirrored_run
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
 
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.hooks.scoping import put, scoped
-from tfdbg_arrow.writer.scopes import INPUT, OPTIMIZER, Scope
+from tfdbg_arrow.writer.hooks.scoping import found, put, run_in, scoped
+from tfdbg_arrow.writer.scopes import INPUT, OPTIMIZER, Entered, Scope
 
 
 def hook_layers(observation: Observation, patches: Patches) -> None:
@@ -35,6 +37,8 @@ def hook_layers(observation: Observation, patches: Patches) -> None:
     put(observation, patches, structured_function.StructuredFunctionWrapper, "__init__", pipeline)
     put(observation, patches, tf.compat.v1.train.Optimizer, "apply_gradients", optimizer)
     put(observation, patches, atomic_function, "partitioned_call_op", functools.partial(_make_call_op, observation))
+    replica = mirrored_run._MirroredReplicaContext
+    put(observation, patches, replica, "_merge_call", functools.partial(_make_merge_call, observation))
     _hook_python_functions(observation, patches)
 
 
@@ -47,18 +51,19 @@ class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
         super().__init__(name)
         self._module = module
         self._observation = observation
-        self._outer: list[Scope] = []
+        self._outer: list[Entered | None] = []
 
     def __enter__(self) -> Any:
         scopes = self._observation.observer.scopes
         entered = super().__enter__()
-        self._outer.append(scopes.current())
-        if self._observation.is_active:
-            scopes.enter(scopes.in_layer(self._module, self._module.name))
+        scope = found(self._observation, lambda: scopes.in_layer(self._module, self._module.name))
+        self._outer.append(None if scope is None else scopes.enter(scope))
         return entered
 
     def __exit__(self, *error: object) -> Any:
-        self._observation.observer.scopes.enter(self._outer.pop())
+        outer = self._outer.pop()
+        if outer is not None:
+            self._observation.observer.scopes.leave(outer)
         return super().__exit__(*error)
 
 
@@ -82,6 +87,17 @@ def _make_call_op(observation: Observation, original: Any) -> Any:
         return op
 
     return partitioned_call_op
+
+
+def _make_merge_call(observation: Observation, original: Any) -> Any:
+    @functools.wraps(original)
+    def merge_call(replica: Any, function: Any, args: Any, kwargs: Any) -> Any:
+        if not observation.is_active:
+            return original(replica, function, args, kwargs)
+        scope = observation.observer.scopes.current()
+        return original(replica, functools.partial(run_in, observation, scope, function), args, kwargs)
+
+    return merge_call
 
 
 def _hook_python_functions(observation: Observation, patches: Patches) -> None:

@@ -20,7 +20,7 @@ def scoped(observation: Observation, find: Find) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def run_in_scope(*args: Any, **kwargs: Any) -> Any:
-            scope = _found(observation, find, args, kwargs)
+            scope = found(observation, find, *args, **kwargs)
             if scope is None:
                 return original(*args, **kwargs)
             return run_in(observation, scope, original, *args, **kwargs)
@@ -42,18 +42,15 @@ def put(observation: Observation, patches: Patches, owner: Any, name: str, make:
 def run_in(observation: Observation, scope: Scope, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Runs a function in a scope."""
     scopes = observation.observer.scopes
-    outer = scopes.current()
-    if scope is outer:
-        return function(*args, **kwargs)
-    scopes.enter(scope)
+    outer = scopes.enter(scope)
     try:
         return function(*args, **kwargs)
     finally:
-        scopes.enter(outer)
+        scopes.leave(outer)
 
 
-def _found(observation: Observation, find: Find, args: Any, kwargs: Any) -> Scope | None:
-    """Returns the scope; None for none, after the recording or where finding it failed."""
+def found(observation: Observation, find: Find, /, *args: Any, **kwargs: Any) -> Scope | None:
+    """Returns the scope that `find` returns for arguments; None after the recording, and where finding it failed."""
     if not observation.is_active:
         return None
     try:

@@ -80,14 +80,12 @@ SeenTensors g_seen;
 enum class Wanted : int8_t { kNotAsked = 0, kNothing = 1, kFacts = 2, kElements = 3 };
 std::vector<Wanted> g_wanted;  // by op type id
 
-// What the calling thread's ops belong to.
-struct Scope {
-  int64_t generation = kNoValue;  // of the recording that set it
-  int32_t layer = 0;
-  int32_t role = 0;
-  int64_t forward_execution = kNoValue;
-};
 thread_local Scope t_scope;
+
+struct Forward {
+  int64_t execution_index;  // kNoValue: not known
+  int32_t layer;
+};
 
 // Which execution passed which attributes to the gradient tape. TensorFlow gives the gradient function the very object
 // that the op callback got, and the tape keeps it alive, so the last execution with an address is the right one.
@@ -524,15 +522,20 @@ void end_call(int64_t execution_index, PyObject* outputs_object) {
   if (PyErr_Occurred() != nullptr) report_error("recording the end of a call");
 }
 
-void set_scope(int64_t generation, int32_t layer, int32_t role, int64_t forward_execution) {
-  t_scope = {generation, layer, role, forward_execution};
+Scope current_scope() { return t_scope; }
+void set_scope(const Scope& scope) { t_scope = scope; }
+
+bool enter_gradient(int64_t generation, PyObject* op_type, PyObject* attrs) {
+  static const int32_t role = strings().intern("gradient");
+  int32_t name;
+  if (!intern_unicode(op_type, &name)) return false;
+  const Forward forward = g_forwards.find(attrs, name);
+  if (forward.execution_index == kNoValue) return false;
+  t_scope = {generation, forward.layer, role, forward.execution_index, true};
+  return true;
 }
 
-Forward forward_of(PyObject* op_type, PyObject* attrs) {
-  int32_t name;
-  if (!intern_unicode(op_type, &name)) return {kNoValue, 0};
-  return g_forwards.find(attrs, name);
-}
+void forget_forward(PyObject* attrs) { g_forwards.forget(attrs); }
 
 int64_t execution_of(PyObject* tensor) {
   const int64_t id = tensor_id(tensor);

@@ -36,14 +36,22 @@ void end_call(int64_t execution_index, PyObject* outputs);
 
 // What the calling thread runs from here on belongs to: interned layer and role (0: none, and the role `forward`), and
 // the execution whose gradient is computed (kNoValue: none). Holds for the recording of that generation.
-void set_scope(int64_t generation, int32_t layer, int32_t role, int64_t forward_execution);
-
-// The execution that passed these attributes, by identity, to TensorFlow's gradient tape, and its layer.
-struct Forward {
-  int64_t execution_index;  // kNoValue: not known
-  int32_t layer;
+struct Scope {
+  int64_t generation = -1;
+  int32_t layer = 0;
+  int32_t role = 0;
+  int64_t forward_execution = -1;
+  bool is_gradient = false;  // entered by enter_gradient(), which Python hears of only by asking
 };
-Forward forward_of(PyObject* op_type, PyObject* attrs);
+Scope current_scope();
+void set_scope(const Scope& scope);
+
+// The calling thread runs the gradient function of the execution that passed these attributes, by identity, to
+// TensorFlow's gradient tape. Returns false, and does nothing, where that execution is not known.
+bool enter_gradient(int64_t generation, PyObject* op_type, PyObject* attrs);
+
+// These attributes are those of an op of a graph.
+void forget_forward(PyObject* attrs);
 
 // The execution that made an eager tensor, if it is among the last; kNoValue otherwise.
 int64_t execution_of(PyObject* tensor);

@@ -298,11 +298,19 @@ NB_MODULE(_core, m) {
   });
   m.def("end_call", [](int64_t execution_index, nb::handle outputs) { end_call(execution_index, outputs.ptr()); },
         nb::arg("execution_index"), nb::arg("outputs").none());
-  m.def("set_scope", &set_scope, nb::arg("generation"), nb::arg("layer"), nb::arg("role"), nb::arg("forward_execution"));
-  m.def("forward_of", [](nb::handle op_type, nb::handle attrs) {
-    const Forward found = forward_of(op_type.ptr(), attrs.ptr());
-    return nb::make_tuple(found.execution_index, found.layer);
-  }, nb::arg("op_type"), nb::arg("attrs").none());
+  nb::class_<Scope>(m, "Scope")
+      .def_ro("layer", &Scope::layer)
+      .def_ro("forward_execution", &Scope::forward_execution)
+      .def_ro("is_gradient", &Scope::is_gradient);
+  m.def("current_scope", &current_scope);
+  m.def("restore_scope", &set_scope, nb::arg("scope"));
+  m.def("set_scope", [](int64_t generation, int32_t layer, int32_t role, int64_t forward_execution) {
+    set_scope({generation, layer, role, forward_execution});
+  }, nb::arg("generation"), nb::arg("layer"), nb::arg("role"), nb::arg("forward_execution"));
+  m.def("enter_gradient", [](int64_t generation, nb::handle op_type, nb::handle attrs) {
+    return enter_gradient(generation, op_type.ptr(), attrs.ptr());
+  }, nb::arg("generation"), nb::arg("op_type"), nb::arg("attrs").none());
+  m.def("forget_forward", [](nb::handle attrs) { forget_forward(attrs.ptr()); }, nb::arg("attrs").none());
   m.def("execution_of", [](nb::handle tensor) { return execution_of(tensor.ptr()); }, nb::arg("tensor").none());
   m.def("last_event_index", &last_event_index);
   m.def("intern_string", [](const std::string& text) { return strings().intern(text); }, nb::arg("text"));

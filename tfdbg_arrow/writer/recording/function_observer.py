@@ -50,7 +50,6 @@ class FunctionObserver:
         fit_marks: As given.
         note_failure: As given.
         note_call_op: An op of a graph that calls a function was created.
-        note_taped: A gradient tape keeps an op of a graph, with these attributes and outputs.
     """
 
     def __init__(
@@ -83,7 +82,6 @@ class FunctionObserver:
         self.fit_marks = fit_marks
         self.note_failure = note_failure
         self.note_call_op = describer.note_call_op
-        self.note_taped = describer.note_taped
         self.stop = stop
         self.generation = generation
         self.keeps_xla = keeps_xla
@@ -122,6 +120,11 @@ class FunctionObserver:
             self._describer.note_names(graph, function_def)
         except Exception as error:
             self._notes.names_unknown(function_name, error)
+
+    def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
+        """A gradient tape keeps an op of a graph, with these attributes and outputs."""
+        self._backend.forget_forward(attrs)  # an execution may have had attributes at this address
+        self._describer.note_taped(attrs, outputs)
 
     def note_connected(self) -> None:
         """The process is connected to others, whose devices it can use."""

@@ -100,7 +100,10 @@ class TensorFlowBackend:
         self._mode = settings.mode
         self.op_callback: Callable[..., None] = self._eager.op_callback
         self.set_scope = self._eager.set_scope
-        self.forward_of = self._eager.forward_of
+        self.enter_gradient = self._eager.enter_gradient
+        self.current_scope = self._eager.current_scope
+        self.restore_scope = self._eager.restore_scope
+        self.forget_forward = self._eager.forget_forward
         self.execution_of = self._eager.execution_of
         self.begin_call = self._eager.begin_call
         self.end_call = self._eager.end_call
