@@ -1,0 +1,126 @@
+"""Compares answers with what the corpus declares, and prints the misses as a table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.culprit.corpus import Program, programs
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One program and what was answered.
+
+    Attributes:
+        program: The program.
+        answer: The fields of record.Answer.
+        is_named_right: For a bug, whether op type, pass and effect are the declared ones; else whether nothing is reported.
+        is_line_right: For a bug, whether the line is the declared one; else as is_named_right.
+    """
+
+    program: Program
+    answer: dict[str, Any]
+    is_named_right: bool
+    is_line_right: bool
+
+
+def record(names: Iterable[str] = (), *, repeat: int = 1) -> list[dict[str, Any]]:
+    """Records programs in a process of their own.
+
+    Args:
+        names: Programs or modules; all where there is none.
+        repeat: How often each is recorded.
+
+    Returns:
+        The answers, as record.Answer has them, in the order of recording.
+
+    Raises:
+        CalledProcessError: The process died.
+    """
+    command = [sys.executable, "-m", "tests.culprit.record", "--repeat", str(repeat), *names]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def judge(answers: Iterable[dict[str, Any]]) -> list[Verdict]:
+    """Compares each answer with the declaration of its program."""
+    declared = {program.name: program for program in programs()}
+    return [_verdict(declared[answer["name"]], answer) for answer in answers]
+
+
+def _verdict(program: Program, answer: dict[str, Any]) -> Verdict:
+    if answer["error"] is not None:
+        return Verdict(program=program, answer=answer, is_named_right=False, is_line_right=False)
+    culprit = program.culprit
+    if culprit is None:
+        silent = not (answer["is_reported"] if program.has_bad_values else answer["is_found"])
+        return Verdict(program=program, answer=answer, is_named_right=silent, is_line_right=silent)
+    named = ("op_type", "forward", "effect")
+    is_named_right = answer["is_reported"] and all(answer[field] == getattr(culprit, field) for field in named)
+    is_line_right = (
+        answer["is_reported"]
+        and answer["path"] is not None
+        and (Path(answer["path"]).resolve(), answer["lineno"]) == (program.path, culprit.lineno)
+    )
+    return Verdict(program=program, answer=answer, is_named_right=is_named_right, is_line_right=is_line_right)
+
+
+def table(verdicts: Iterable[Verdict]) -> str:
+    """Returns one line for each miss: the program, what was expected, what was answered."""
+    return "\n".join(
+        f"{verdict.program.name:60} {_expected(verdict.program):70} {_answered(verdict)}"
+        for verdict in verdicts
+        if not (verdict.is_named_right and verdict.is_line_right)
+    )
+
+
+def summary(verdicts: list[Verdict]) -> str:
+    """Returns the counts of bugs, of those named right, of those with the right line, and of false alarms."""
+    bugs = [verdict for verdict in verdicts if verdict.program.culprit is not None]
+    silent = [verdict for verdict in verdicts if verdict.program.culprit is None]
+    named = sum(verdict.is_named_right for verdict in bugs)
+    lines = sum(verdict.is_line_right for verdict in bugs)
+    alarms = sum(not verdict.is_named_right for verdict in silent)
+    return (
+        f"{len(bugs)} bugs: {named} named right, {lines} with the right line; "
+        f"{len(silent)} healthy or harmless: {alarms} reported"
+    )
+
+
+def _expected(program: Program) -> str:
+    culprit = program.culprit
+    if culprit is None:
+        return "nothing" if program.has_bad_values else "nothing at all"
+    of = f" of {culprit.forward}" if culprit.forward is not None else ""
+    return f"{culprit.op_type}{of} -> {culprit.effect}, line {culprit.lineno}"
+
+
+def _answered(verdict: Verdict) -> str:
+    answer = verdict.answer
+    if answer["error"] is not None:
+        return f"ERROR {answer['error'][:200]}"
+    if not answer["is_found"]:
+        return "nothing"
+    of = f" of {answer['forward']}" if answer["forward"] is not None else ""
+    expected = "" if answer["is_reported"] else " (expected)"
+    at = "no line" if answer["path"] is None else f"line {answer['lineno']} of {Path(answer['path']).name}"
+    return f"{answer['op_type']}{of} ({answer['op_name']}) -> {answer['effect']}, {at}{expected}: {answer['code']}"
+
+
+def main() -> None:
+    """Records the programs that the command line names, and prints their misses and counts."""
+    verdicts = judge(record(sys.argv[1:]))
+    print(table(verdicts))
+    print(summary(verdicts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""The declaration of the corpus: small programs, each with the answer that a recording of it must give.
+
+A program is a function of a module in `programs/` with one of the decorators of this module. In the program of a bug, the
+line that a person would change ends in the comment `# culprit`. For a gradient op, that is the line of its forward op.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+MARKER = "# culprit"
+
+Role = Literal["forward", "gradient"]
+Effect = Literal["variable", "result", "metric", "absorbed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Culprit:
+    """What first_nonfinite must name.
+
+    Attributes:
+        op_type: Type of the op that made the bad value; None for a tensor that comes from outside.
+        role: Whether it is an op of the forward pass or of a gradient.
+        forward: Type of the forward op that a gradient op belongs to; None for a forward op.
+        effect: Where the bad value ended.
+        lineno: The line to change, from 1, in the program's file.
+    """
+
+    op_type: str | None
+    role: Role
+    forward: str | None
+    effect: Effect
+    lineno: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """One program.
+
+    Attributes:
+        name: Module and function, as `losses.log_of_zero`.
+        function: The program itself.
+        path: Its file.
+        culprit: None where nothing bad may be reported.
+        has_bad_values: False where no tensor of the program holds a NaN or an infinity.
+        raises: The exception that ends the program, or None.
+    """
+
+    name: str
+    function: Callable[[], object]
+    path: Path
+    culprit: Culprit | None
+    has_bad_values: bool
+    raises: type[Exception] | None
+
+
+_PROGRAMS: dict[str, Program] = {}
+
+
+def bug(
+    *,
+    op_type: str | None,
+    effect: Effect,
+    role: Role = "forward",
+    forward: str | None = None,
+    raises: type[Exception] | None = None,
+) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    """Declares a program whose author would want to hear of a bad value. Exactly one of its lines has the marker."""
+
+    def declare(function: Callable[[], object]) -> Callable[[], object]:
+        lineno = _marked_line(function)
+        culprit = Culprit(op_type=op_type, role=role, forward=forward, effect=effect, lineno=lineno)
+        return _add(function, culprit=culprit, has_bad_values=True, raises=raises)
+
+    return declare
+
+
+def harmless(function: Callable[[], object]) -> Callable[[], object]:
+    """Declares a program that has bad values and means them: nothing is reported, or it is marked as expected."""
+    return _add(function, culprit=None, has_bad_values=True, raises=None)
+
+
+def healthy(function: Callable[[], object]) -> Callable[[], object]:
+    """Declares a program without any bad value."""
+    return _add(function, culprit=None, has_bad_values=False, raises=None)
+
+
+def programs() -> list[Program]:
+    """Returns all programs, by module and then in the order of their declaration. Imports TensorFlow."""
+    package = importlib.import_module("tests.culprit.programs")
+    for module in sorted(found.name for found in pkgutil.iter_modules(package.__path__)):
+        importlib.import_module(f"{package.__name__}.{module}")
+    return list(_PROGRAMS.values())
+
+
+def _add(
+    function: Callable[[], object],
+    *,
+    culprit: Culprit | None,
+    has_bad_values: bool,
+    raises: type[Exception] | None,
+) -> Callable[[], object]:
+    name = f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}"
+    if name in _PROGRAMS:
+        raise ValueError(f"There are two programs {name}: rename one.")
+    path = Path(inspect.getfile(function)).resolve()
+    _PROGRAMS[name] = Program(
+        name=name, function=function, path=path, culprit=culprit, has_bad_values=has_bad_values, raises=raises
+    )
+    return function
+
+
+def _marked_line(function: Callable[[], object]) -> int:
+    lines, first = inspect.getsourcelines(function)
+    marked = [first + index for index, line in enumerate(lines) if line.rstrip().endswith(MARKER)]
+    if len(marked) != 1:
+        raise ValueError(f"{function.__name__} has {len(marked)} lines that end in {MARKER!r}; a bug has exactly one.")
+    return marked[0]

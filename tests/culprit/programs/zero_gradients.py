@@ -1,0 +1,295 @@
+"""Functions that are finite at a point where their gradient is not: roots, norms, powers, angles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.culprit.corpus import bug
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def root_mean_square_loss() -> None:
+    """The root mean square error is 0 where the fit is perfect. keras-team/keras#6644."""
+
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        return tf.sqrt(tf.reduce_mean(tf.square(y_pred - y_true), axis=-1))  # culprit
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile("sgd", loss)
+    values = np.arange(4, dtype="float32")[:, None]
+    model.fit(values, values, epochs=1, verbose=0)
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def siamese_distance_of_equal_inputs() -> None:
+    """The Euclidean distance of two equal inputs. keras-team/keras#9097."""
+
+    class Distance(keras.layers.Layer):
+        def call(self, pair: Any) -> Any:
+            left, right = pair
+            squares = tf.reduce_sum(tf.square(left - right), axis=-1, keepdims=True)
+            return tf.sqrt(squares)  # culprit
+
+    encoder = keras.layers.Dense(2)
+    left, right = keras.Input((3,)), keras.Input((3,))
+    model = keras.Model([left, right], Distance()([encoder(left), encoder(right)]))
+    model.compile("sgd", "mse")
+    rows = np.ones((4, 3), "float32")
+    model.fit([rows, rows], np.ones((4, 1), "float32"), epochs=1, verbose=0)
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def norm_at_zero() -> None:
+    """The gradient of tf.norm at the origin. tensorflow/tensorflow#12071."""
+    position = tf.Variable([0.0, 0.0])
+    with tf.GradientTape() as tape:
+        energy = tf.norm(position)  # culprit
+    position.assign_sub(0.1 * tape.gradient(energy, position))
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def triplet_loss_of_an_anchor_that_is_its_positive() -> None:
+    """The positive equals the anchor, and their distance is 0. tensorflow/tensorflow#30199."""
+    projection = tf.Variable(tf.eye(2))
+    anchor = tf.constant([[1.0, 0.0]])
+    negative = tf.constant([[0.0, 3.0]])
+
+    @tf.function
+    def distance(a: Any, b: Any) -> Any:
+        return tf.sqrt(tf.reduce_sum(tf.square(a - b), axis=-1))  # culprit
+
+    @tf.function
+    def train_step(positive: Any) -> None:
+        with tf.GradientTape() as tape:
+            near = distance(anchor @ projection, positive @ projection)
+            far = distance(anchor @ projection, negative @ projection)
+            loss = tf.reduce_mean(tf.maximum(near - far + 5.0, 0.0))
+        projection.assign_sub(0.1 * tape.gradient(loss, projection))
+
+    train_step(tf.constant([[0.5, 0.5]]))
+    train_step(anchor)
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def pairwise_distances_with_their_diagonal() -> None:
+    """A matrix of distances has zeros on its diagonal. tensorflow/tensorflow#42889."""
+    points = tf.Variable([[0.0, 1.0], [2.0, 3.0], [4.0, 0.0]])
+    target = tf.constant([[0.0, 1.0, 2.0], [1.0, 0.0, 1.0], [2.0, 1.0, 0.0]])
+    optimizer = keras.optimizers.Adam(0.1)
+    with tf.GradientTape() as tape:
+        difference = points[:, None, :] - points[None, :, :]
+        distances = tf.sqrt(tf.reduce_sum(difference**2, axis=-1))  # culprit
+        stress = tf.reduce_sum(tf.square(distances - target))
+    optimizer.apply_gradients([(tape.gradient(stress, points), points)])
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def guarded_root_in_where() -> None:
+    """tf.where keeps the value finite, and 0 * Inf comes back in its gradient. tensorflow/tensorflow#4914."""
+    scale = tf.Variable([1.0, 2.0])
+    inputs = tf.constant([0.0, 4.0])
+    with tf.GradientTape() as tape:
+        product = scale * inputs
+        rooted = tf.where(product > 0.0, tf.sqrt(product), 0.0)  # culprit
+        loss = tf.reduce_sum(rooted)
+    scale.assign_sub(0.1 * tape.gradient(loss, scale))
+
+
+@bug(op_type="Log", effect="variable")
+def guarded_log_in_where() -> None:
+    """The logarithm that tf.where leaves out is -Inf, and it comes back in the gradient."""
+    scale = tf.Variable([1.0, 2.0])
+    inputs = tf.constant([0.0, 4.0])
+    with tf.GradientTape() as tape:
+        product = scale * inputs
+        logs = tf.math.log(product)  # culprit
+        loss = tf.reduce_sum(tf.where(product > 0.0, logs, 0.0))
+    scale.assign_sub(0.1 * tape.gradient(loss, scale))
+
+
+@bug(op_type="RealDiv", effect="variable")
+def guarded_division_in_where() -> None:
+    """x / y, where tf.where leaves out the elements whose y is 0."""
+    weights = tf.Variable([1.0, 2.0, 0.0])
+
+    @tf.function
+    def train_step(values: Any) -> Any:
+        with tf.GradientTape() as tape:
+            quotient = values / weights  # culprit
+            safe = tf.where(weights > 0.0, quotient, tf.zeros_like(quotient))
+            loss = tf.reduce_sum(safe)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    train_step(tf.constant([1.0, 1.0, 1.0]))
+
+
+@bug(op_type="Exp", effect="variable")
+def guarded_exponential_in_where() -> None:
+    """A piecewise function whose unused branch overflows: a hand-written ELU."""
+
+    def elu(x: Any) -> Any:
+        grown = tf.exp(x) - 1.0  # culprit
+        return tf.where(x > 0.0, x, grown)
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, activation=elu, kernel_initializer="ones")])
+    model.compile("sgd", "mse")
+    model.fit(np.full((4, 2), 100.0, "float32"), np.zeros((4, 3), "float32"), epochs=1, verbose=0)
+
+
+@bug(op_type="Pow", role="gradient", forward="Pow", effect="variable")
+def gamma_correction_at_zero() -> None:
+    """x ** (1 / 2.4) at a black pixel. tensorflow/tensorflow#2295."""
+    image = tf.Variable([0.0, 0.25, 1.0])
+    with tf.GradientTape() as tape:
+        clipped = tf.clip_by_value(image, 0.0, 1.0)
+        corrected = tf.pow(clipped, 1.0 / 2.4)  # culprit
+        loss = tf.reduce_mean(corrected)
+    image.assign_sub(0.1 * tape.gradient(loss, image))
+
+
+@bug(op_type="Pow", effect="variable")
+def power_of_a_negative_base() -> None:
+    """A negative base with a fractional exponent is NaN in the forward pass."""
+    weights = tf.Variable([-1.0, 2.0])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.pow(weights, 1.5))  # culprit
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+
+@bug(op_type="Reciprocal", role="gradient", forward="Acos", effect="variable")
+def angle_between_parallel_vectors() -> None:
+    """acos of a cosine that is exactly 1."""
+    direction = tf.Variable([1.0, 0.0])
+    other = tf.constant([1.0, 0.0])
+    with tf.GradientTape() as tape:
+        cosine = tf.reduce_sum(direction * other)
+        angle = tf.acos(cosine)  # culprit
+        loss = tf.square(angle - 0.5)
+    direction.assign_sub(0.1 * tape.gradient(loss, direction))
+
+
+@bug(op_type="Acos", effect="variable")
+def arc_margin_of_unnormalised_cosines() -> None:
+    """acos of a cosine that rounding, or a forgotten normalisation, leaves above 1."""
+
+    class ArcMargin(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.centers = self.add_weight(shape=(shape[-1], 3), initializer="ones")
+
+        def call(self, inputs: Any) -> Any:
+            cosine = inputs @ self.centers
+            theta = tf.acos(cosine)  # culprit
+            return tf.cos(theta + 0.5)
+
+    model = keras.Sequential([keras.Input((2,)), ArcMargin()])
+    model.compile("sgd", "mse")
+    model.fit(np.full((4, 2), 0.6, "float32"), np.zeros((4, 3), "float32"), epochs=1, verbose=0)
+
+
+@bug(op_type="RealDiv", role="gradient", forward="Atan2", effect="variable")
+def heading_of_a_resting_robot() -> None:
+    """The gradient of atan2 at the origin."""
+    velocity = tf.Variable([0.0, 0.0])
+
+    @tf.function
+    def train_step() -> None:
+        with tf.GradientTape() as tape:
+            heading = tf.atan2(velocity[1], velocity[0])  # culprit
+            loss = tf.square(heading - 1.0)
+        velocity.assign_sub(0.1 * tape.gradient(loss, velocity))
+
+    train_step()
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def standard_deviation_of_equal_values() -> None:
+    """The gradient of reduce_std where all values are equal."""
+    features = tf.Variable(tf.ones([4]))
+    with tf.GradientTape() as tape:
+        spread = tf.math.reduce_std(features)  # culprit
+        loss = tf.nn.relu(1.0 - spread)
+    features.assign_sub(0.1 * tape.gradient(loss, features))
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def minibatch_discrimination_of_a_single_image() -> None:
+    """The standard deviation over a batch of one, as in a progressively grown GAN."""
+
+    class BatchDeviation(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            variance = tf.math.reduce_variance(inputs, axis=0)
+            deviation = tf.reduce_mean(tf.sqrt(variance))  # culprit
+            return tf.concat([inputs, tf.fill([tf.shape(inputs)[0], 1], deviation)], axis=-1)
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4), BatchDeviation(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((3, 3), "float32"), np.ones((3, 1), "float32"), batch_size=1, epochs=1, verbose=0)
+
+
+@bug(op_type="RsqrtGrad", role="gradient", forward="Rsqrt", effect="variable")
+def clipped_reciprocal_root() -> None:
+    """A normalisation that clips rsqrt from above after it is taken. keras-team/keras#23075."""
+    vectors = tf.Variable([[0.0, 0.0], [3.0, 4.0]])
+    with tf.GradientTape() as tape:
+        squares = tf.reduce_sum(tf.square(vectors), axis=-1, keepdims=True) + 1e-30
+        inverse = tf.minimum(tf.math.rsqrt(squares), 1e12)  # culprit
+        loss = tf.reduce_sum(vectors * inverse)
+    vectors.assign_sub(0.1 * tape.gradient(loss, vectors))
+
+
+@bug(op_type="Rsqrt", effect="variable")
+def clipped_infinite_reciprocal_root() -> None:
+    """rsqrt(0) is infinite, a minimum hides it, and the gradient brings it back. keras-team/keras#23093."""
+    vectors = tf.Variable([[0.0, 0.0], [3.0, 4.0]])
+    with tf.GradientTape() as tape:
+        squares = tf.reduce_sum(tf.square(vectors), axis=-1, keepdims=True)
+        inverse = tf.minimum(tf.math.rsqrt(squares), 1e12)  # culprit
+        loss = tf.reduce_sum(vectors * inverse)
+    vectors.assign_sub(0.1 * tape.gradient(loss, vectors))
+
+
+@bug(op_type="RealDiv", effect="variable")
+def normalise_an_empty_row() -> None:
+    """tf.linalg.normalize of zeros. tensorflow/tensorflow#35257."""
+    rows = tf.Variable([[1.0, 2.0], [0.0, 0.0]])
+    with tf.GradientTape() as tape:
+        unit, _ = tf.linalg.normalize(rows, ord=1, axis=-1)  # culprit
+        loss = tf.reduce_sum(tf.square(unit))
+    rows.assign_sub(tape.gradient(loss, rows))
+
+
+@bug(op_type="RealDiv", role="gradient", forward="EuclideanNorm", effect="variable")
+def euclidean_norm_at_zero() -> None:
+    """The gradient of reduce_euclidean_norm at the origin. tensorflow/tensorflow#112634."""
+    weights = tf.Variable([0.0, 0.0, 0.0])
+    with tf.GradientTape() as tape:
+        loss = tf.math.reduce_euclidean_norm(weights)  # culprit
+    weights.assign_sub(tape.gradient(loss, weights))
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def square_of_a_root() -> None:
+    """A square undoes the root, but not in the gradient. tensorflow/tensorflow#5562."""
+    first, second = tf.Variable(1.0), tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        distance = tf.sqrt(tf.square(first - 1.0) + tf.square(second - 2.0))  # culprit
+        loss = tf.square(distance)
+    for variable, gradient in zip((first, second), tape.gradient(loss, (first, second)), strict=True):
+        variable.assign_sub(gradient)
+
+
+@bug(op_type="Mul", role="gradient", forward="Pow", effect="result")
+def high_derivatives_of_a_power() -> Any:
+    """The fifth derivative of x ** y at 0 where the exponent is a tensor. tensorflow/tensorflow#35011."""
+    x = tf.Variable([0.0, 1.0])
+    exponent = tf.constant([1.0, 1.0])
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            y = tf.reduce_sum(tf.pow(x, exponent))  # culprit
+        first = inner.gradient(y, x)
+    return outer.gradient(first, x)

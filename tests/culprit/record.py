@@ -1,0 +1,128 @@
+"""Records programs of the corpus, one after the other in one process, and prints a line of JSON for each.
+
+`python -m tests.culprit.record --repeat 50 losses.log_of_zero` records one program 50 times; without names, all are recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import json
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import keras
+import tensorflow as tf
+
+import tfdbg_arrow
+from tests.culprit.corpus import Program, programs
+
+SEED = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What first_nonfinite answered for one recording; `None` where it has no such field or found nothing.
+
+    Attributes:
+        name: The program.
+        is_reported: Whether anything was found that is not expected.
+        is_found: Whether anything was found.
+        op_type: Type of the op.
+        op_name: Its name in its graph.
+        forward: Type of the forward op of a gradient op.
+        effect: Where the bad value ended.
+        path: File of the line to change.
+        lineno: That line, from 1.
+        code: Its text.
+        error: The exception that the program raised and must not, or one of the query.
+    """
+
+    name: str
+    is_reported: bool = False
+    is_found: bool = False
+    op_type: str | None = None
+    op_name: str | None = None
+    forward: str | None = None
+    effect: str | None = None
+    path: str | None = None
+    lineno: int | None = None
+    code: str | None = None
+    error: str | None = None
+
+
+def record(program: Program, logdir: Path) -> str | None:
+    """Records a program into a logdir.
+
+    Returns:
+        The exception that it raised though it does not declare it, or did not raise though it does; or None.
+    """
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(SEED)
+    raised: Exception | None = None
+    with tfdbg_arrow.capture(logdir), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            program.function()
+        except Exception as error:
+            raised = error
+        finally:
+            keras.config.set_dtype_policy("float32")
+            tf.config.run_functions_eagerly(False)
+    if program.raises is None:
+        return None if raised is None else f"{type(raised).__name__}: {raised}"
+    return None if isinstance(raised, program.raises) else f"{program.raises.__name__} expected, got {raised!r}"
+
+
+def answer(program: Program) -> Answer:
+    """Records a program into a temporary logdir and asks for the first bad value."""
+    with tempfile.TemporaryDirectory() as directory:
+        error = record(program, Path(directory))
+        found = tfdbg_arrow.first_nonfinite(directory)
+    gc.collect()
+    if found is None:
+        return Answer(name=program.name, error=error)
+    forward: Any = getattr(found, "forward", None)
+    return Answer(
+        name=program.name,
+        is_reported=not found.is_expected,
+        is_found=True,
+        op_type=found.op_type,
+        op_name=found.op_name,
+        forward=forward.op_type if forward is not None else None,
+        effect=getattr(found, "effect", None),
+        path=found.source.file_path if found.source is not None else None,
+        lineno=found.source.lineno if found.source is not None else None,
+        code=found.source.code if found.source is not None else None,
+        error=error,
+    )
+
+
+def main() -> None:
+    """Prints an answer for each program that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="programs or modules; all where none is given")
+    parser.add_argument("--repeat", type=int, default=1, help="how often each is recorded")
+    options = parser.parse_args()
+    # Programs of a distribution strategy need two devices.
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # what programs print
+    for program in programs():
+        if options.names and not {program.name, program.name.partition(".")[0]} & set(options.names):
+            continue
+        for _ in range(options.repeat):
+            print(json.dumps(dataclasses.asdict(answer(program))), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""first_nonfinite names the culprit of nearly every program of the corpus, and reports no healthy one.
+
+`python -m tests.culprit.compare` prints the table of misses; with names of programs or modules, only theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.culprit.compare import Verdict, judge, record, summary, table
+from tests.culprit.corpus import programs
+
+NAMED_RIGHT = 0.95
+LINE_RIGHT = 0.90
+SAMPLE_STEP = 7
+REPEATED_STEP = 9
+NUM_RECORDINGS = 50
+
+
+def check(verdicts: list[Verdict]) -> None:
+    """Asserts the shares of right answers, and shows every miss where they are too small."""
+    bugs = [verdict for verdict in verdicts if verdict.program.culprit is not None]
+    silent = [verdict for verdict in verdicts if verdict.program.culprit is None]
+    told = f"{summary(verdicts)}\n{table(verdicts)}"
+    print(told)
+    assert all(verdict.is_named_right for verdict in silent), told
+    assert sum(verdict.is_named_right for verdict in bugs) >= NAMED_RIGHT * len(bugs), told
+    assert sum(verdict.is_line_right for verdict in bugs) >= LINE_RIGHT * len(bugs), told
+
+
+def test_the_corpus_has_bugs_and_healthy_programs() -> None:
+    bugs = [program for program in programs() if program.culprit is not None]
+    assert len(bugs) >= 110
+    assert len(programs()) - len(bugs) >= 40
+
+
+def test_a_sample_of_the_corpus_is_answered_right() -> None:
+    names = [program.name for program in programs()][::SAMPLE_STEP]
+    check(judge(record(names)))
+
+
+@pytest.mark.slow
+def test_the_whole_corpus_is_answered_right() -> None:
+    check(judge(record()))
+
+
+@pytest.mark.exhaustive
+def test_every_recording_of_a_program_has_the_same_answer() -> None:
+    names = [program.name for program in programs() if program.culprit is not None][:: REPEATED_STEP // 2][:20]
+    with every_core_busy():
+        answers = record(names, repeat=NUM_RECORDINGS)
+    different: dict[str, set[tuple[object, ...]]] = {name: set() for name in names}
+    for answer in answers:
+        told = ("is_reported", "op_type", "forward", "effect", "path", "lineno", "error")
+        different[answer["name"]].add(tuple(answer[field] for field in told))
+    assert len(answers) == len(names) * NUM_RECORDINGS
+    assert [name for name, seen in different.items() if len(seen) != 1] == [], different
+
+
+@contextmanager
+def every_core_busy() -> Iterator[None]:
+    """Keeps a process on each core busy while the block runs."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
