@@ -1,0 +1,239 @@
+"""Sequences: attention, recurrent networks, CTC, language models, masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.culprit.corpus import bug
+
+
+@bug(op_type="Softmax", effect="variable")
+def attention_row_without_any_key() -> None:
+    """A softmax over -Inf alone, as for a sequence of padding. keras-team/keras#16108."""
+
+    class Attention(keras.layers.Layer):
+        def call(self, values: Any, keep: Any) -> Any:
+            scores = tf.matmul(values, values, transpose_b=True)
+            masked = tf.where(keep[:, None, :], scores, -np.inf)
+            return tf.nn.softmax(masked) @ values  # culprit
+
+    values, keep = keras.Input((3, 2)), keras.Input((3,), dtype="bool")
+    hidden = Attention()(keras.layers.Dense(2)(values), keep)
+    model = keras.Model([values, keep], keras.layers.Dense(1)(hidden))
+    model.compile("sgd", "mse")
+    mask = np.array([[True, True, False], [False, False, False]])
+    model.fit([np.ones((2, 3, 2), "float32"), mask], np.ones((2, 3, 1), "float32"), epochs=1, verbose=0)
+
+
+@bug(op_type="Sub", effect="result")
+def softmax_by_hand_of_a_masked_row() -> Any:
+    """x - max(x) of a row that holds -Inf alone is -Inf - -Inf."""
+
+    @tf.function
+    def attend(scores: Any, mask: Any) -> Any:
+        masked = scores + mask
+        shifted = masked - tf.reduce_max(masked, axis=-1, keepdims=True)  # culprit
+        powers = tf.exp(shifted)
+        return powers / tf.reduce_sum(powers, axis=-1, keepdims=True)
+
+    inf = float("inf")
+    return attend(tf.ones([2, 3]), tf.constant([[0.0, 0.0, -inf], [-inf, -inf, -inf]]))
+
+
+@bug(op_type="Mul", effect="result")
+def mask_times_infinity() -> Any:
+    """A mask is made as (1 - keep) * -Inf: 0 * -Inf is NaN where a token is kept."""
+    keep = tf.constant([1.0, 1.0, 0.0])
+    scores = tf.constant([0.3, 0.1, 0.9])
+    mask = (1.0 - keep) * float("-inf")  # culprit
+    return tf.nn.softmax(scores + mask)
+
+
+@bug(op_type="RealDiv", effect="variable")
+def token_loss_of_a_batch_of_padding() -> None:
+    """The loss per token of a batch that has only padding."""
+
+    class LanguageModel(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = keras.layers.Embedding(5, 4)
+            self.head = keras.layers.Dense(5)
+
+        def train_step(self, data: Any) -> Any:
+            tokens, targets = data
+            with tf.GradientTape() as tape:
+                logits = self.head(self.embed(tokens))
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+                keep = tf.cast(targets != 0, tf.float32)
+                loss = tf.reduce_sum(losses * keep) / tf.reduce_sum(keep)  # culprit
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    model = LanguageModel()
+    model.compile("sgd")
+    tokens = np.array([[1, 2, 3], [2, 1, 0], [0, 0, 0], [0, 0, 0]])
+    model.fit(tokens, tokens, batch_size=2, shuffle=False, epochs=1, verbose=0)
+
+
+@bug(op_type="MatMul", effect="result")
+def exploding_recurrence() -> Any:
+    """A recurrent state that grows until the matrix product overflows. keras-team/keras#2194."""
+    weights = tf.eye(3) * 30.0
+
+    @tf.function
+    def run(state: Any) -> Any:
+        for _ in tf.range(40):
+            state = tf.nn.relu(state @ weights)  # culprit
+        return state
+
+    return run(tf.ones([2, 3]))
+
+
+@bug(op_type="Exp", effect="variable")
+def recurrent_cell_with_exponential_activation() -> None:
+    """A cell whose activation is exp overflows after a few steps. tensorflow/tensorflow#53779."""
+
+    class Cell(keras.layers.Layer):
+        state_size = 2
+
+        def build(self, shape: Any) -> None:
+            self.kernel = self.add_weight(shape=(shape[-1], 2), initializer="ones")
+            self.recurrent = self.add_weight(shape=(2, 2), initializer="ones")
+
+        def call(self, inputs: Any, states: Any) -> Any:
+            total = inputs @ self.kernel + states[0] @ self.recurrent
+            output = tf.exp(total)  # culprit
+            return output, [output]
+
+    model = keras.Sequential([keras.Input((6, 2)), keras.layers.RNN(Cell()), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((2, 6, 2), "float32"), np.ones((2, 1), "float32"), epochs=1, verbose=0)
+
+
+@bug(op_type="Exp", effect="variable")
+def simple_rnn_with_exponential_activation() -> None:
+    """The same with Keras's own cell: the line is the call of fit. keras-team/keras#15912."""
+    layer = keras.layers.SimpleRNN(2, activation="exponential", kernel_initializer="ones", recurrent_initializer="ones")
+    model = keras.Sequential([keras.Input((6, 2)), layer, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((2, 6, 2), "float32"), np.ones((2, 1), "float32"), epochs=1, verbose=0)  # culprit
+
+
+@bug(op_type="RealDiv", effect="variable")
+def average_of_an_empty_sequence() -> None:
+    """The mean over the steps of a sequence whose length is 0."""
+
+    class MaskedAverage(keras.layers.Layer):
+        def call(self, values: Any, lengths: Any) -> Any:
+            keep = tf.sequence_mask(tf.squeeze(lengths, -1), tf.shape(values)[1], dtype=values.dtype)
+            total = tf.reduce_sum(values * keep[:, :, None], axis=1)
+            return total / tf.cast(lengths, values.dtype)  # culprit
+
+    tokens, lengths = keras.Input((4,), dtype="int32"), keras.Input((1,), dtype="int32")
+    average = MaskedAverage()(keras.layers.Embedding(6, 3)(tokens), lengths)
+    model = keras.Model([tokens, lengths], keras.layers.Dense(1)(average))
+    model.compile("sgd", "mse")
+    data = [np.ones((3, 4), "int32"), np.array([[4], [2], [0]], "int32")]
+    model.fit(data, np.ones((3, 1), "float32"), epochs=1, verbose=0)
+
+
+@bug(op_type="Log", effect="variable")
+def pointer_network_distribution() -> None:
+    """The loss takes the logarithm of copy probabilities that are 0 for words not in the source."""
+    gate = tf.Variable(0.0)
+    source = tf.one_hot([1, 1, 2], 4)
+
+    @tf.function
+    def train_step(target: Any) -> Any:
+        with tf.GradientTape() as tape:
+            copied = tf.reduce_mean(source, axis=0) * tf.sigmoid(gate)
+            losses = -tf.math.log(tf.gather(copied, target))  # culprit
+            loss = tf.reduce_mean(losses)
+        gate.assign_sub(0.1 * tape.gradient(loss, gate))
+        return loss
+
+    train_step(tf.constant([1, 2]))
+    train_step(tf.constant([1, 3]))
+
+
+@bug(op_type="RealDiv", effect="result")
+def length_penalty_of_empty_beams() -> Any:
+    """Scores of beams are divided by their length, which is 0 for one that ended at once."""
+
+    @tf.function
+    def best(scores: Any, lengths: Any) -> Any:
+        return scores / tf.cast(lengths, tf.float32)  # culprit
+
+    return best(tf.constant([-1.5, 0.0]), tf.constant([3, 0])).numpy()
+
+
+@bug(op_type="Sub", effect="result")
+def beam_search_that_restarts_from_dead_beams() -> Any:
+    """Beams begin at -Inf; a difference of two dead beams is NaN."""
+    beams = tf.constant([0.0, -np.inf, -np.inf])
+    step = tf.math.log_softmax(tf.constant([0.3, 0.2, 0.5]))
+    scores = beams + step
+    return scores - scores[1]  # culprit
+
+
+@bug(op_type="MatMul", effect="result")
+def attention_scores_overflow_in_float16() -> Any:
+    """Queries that were not scaled overflow in the product of float16. pytorch/pytorch#40497."""
+    queries = tf.cast(tf.fill([2, 64], 40.0), tf.float16)
+
+    @tf.function
+    def attend(query: Any) -> Any:
+        scores = tf.matmul(query, query, transpose_b=True)  # culprit
+        return tf.nn.softmax(scores - 1.0)
+
+    return attend(queries)
+
+
+@bug(op_type="Cast", effect="result")
+def attention_mask_of_a_billion_in_float16() -> Any:
+    """-1e9 is -Inf in float16, and a row with nothing to attend to becomes NaN. google/flax#982."""
+
+    @tf.function
+    def attend(scores: Any, keep: Any) -> Any:
+        penalty = tf.where(keep, 0.0, -1e9)
+        mask = tf.cast(penalty, tf.float16)  # culprit
+        return tf.nn.softmax(scores + mask)
+
+    return attend(tf.ones([2, 3], tf.float16), tf.constant([[True, True, False], [False, False, False]]))
+
+
+@bug(op_type="Exp", effect="variable")
+def forget_gate_by_hand() -> None:
+    """A sigmoid written as exp(x) / (1 + exp(x)) in a recurrence."""
+    weights = tf.Variable(tf.ones([2, 2]))
+    inputs = tf.fill([3, 2], 60.0)
+
+    @tf.function
+    def train_step() -> Any:
+        with tf.GradientTape() as tape:
+            state = tf.zeros([2])
+            for step in tf.range(3):
+                total = tf.linalg.matvec(weights, inputs[step] + state)
+                power = tf.exp(total)  # culprit
+                state = power / (1.0 + power)
+            loss = tf.reduce_sum(state)
+        weights.assign_sub(tape.gradient(loss, weights))
+        return loss
+
+    train_step()
+
+
+@bug(op_type="Log", effect="variable")
+def ctc_by_hand_over_probabilities() -> None:
+    """tf.nn.ctc_loss wants logits, and gets the logarithm of probabilities that underflow."""
+    logits = tf.Variable(tf.random.normal([1, 4, 3]) * 120.0)
+    with tf.GradientTape() as tape:
+        probs = tf.nn.softmax(logits)
+        log_probs = tf.math.log(probs)  # culprit
+        losses = -tf.reduce_sum(log_probs * tf.one_hot([[0, 1, 2, 0]], 3), axis=[1, 2])
+        loss = tf.reduce_mean(losses)
+    logits.assign_sub(tape.gradient(loss, logits))
