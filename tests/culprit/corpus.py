@@ -45,7 +45,8 @@ class Program:
 
     Attributes:
         name: Module and function, as `losses.log_of_zero`.
-        function: The program itself.
+        function: The program itself; it takes a directory where there is something to prepare.
+        prepare: What is done in that directory before the recording begins, or None.
         path: Its file.
         culprit: None where nothing bad may be reported.
         has_bad_values: False where no tensor of the program holds a NaN or an infinity.
@@ -53,7 +54,8 @@ class Program:
     """
 
     name: str
-    function: Callable[[], object]
+    function: Callable[..., object]
+    prepare: Callable[[Path], None] | None
     path: Path
     culprit: Culprit | None
     has_bad_values: bool
@@ -70,25 +72,26 @@ def bug(
     role: Role = "forward",
     forward: str | None = None,
     raises: type[Exception] | None = None,
-) -> Callable[[Callable[[], object]], Callable[[], object]]:
+    prepare: Callable[[Path], None] | None = None,
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Declares a program whose author would want to hear of a bad value. Exactly one of its lines has the marker."""
 
-    def declare(function: Callable[[], object]) -> Callable[[], object]:
+    def declare(function: Callable[..., object]) -> Callable[..., object]:
         lineno = _marked_line(function)
         culprit = Culprit(op_type=op_type, role=role, forward=forward, effect=effect, lineno=lineno)
-        return _add(function, culprit=culprit, has_bad_values=True, raises=raises)
+        return _add(function, culprit=culprit, has_bad_values=True, raises=raises, prepare=prepare)
 
     return declare
 
 
-def harmless(function: Callable[[], object]) -> Callable[[], object]:
+def harmless(function: Callable[..., object]) -> Callable[..., object]:
     """Declares a program that has bad values and means them: nothing is reported, or it is marked as expected."""
-    return _add(function, culprit=None, has_bad_values=True, raises=None)
+    return _add(function, culprit=None, has_bad_values=True)
 
 
-def healthy(function: Callable[[], object]) -> Callable[[], object]:
+def healthy(function: Callable[..., object]) -> Callable[..., object]:
     """Declares a program without any bad value."""
-    return _add(function, culprit=None, has_bad_values=False, raises=None)
+    return _add(function, culprit=None, has_bad_values=False)
 
 
 def programs() -> list[Program]:
@@ -100,23 +103,30 @@ def programs() -> list[Program]:
 
 
 def _add(
-    function: Callable[[], object],
+    function: Callable[..., object],
     *,
     culprit: Culprit | None,
     has_bad_values: bool,
-    raises: type[Exception] | None,
-) -> Callable[[], object]:
+    raises: type[Exception] | None = None,
+    prepare: Callable[[Path], None] | None = None,
+) -> Callable[..., object]:
     name = f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}"
     if name in _PROGRAMS:
         raise ValueError(f"There are two programs {name}: rename one.")
     path = Path(inspect.getfile(function)).resolve()
     _PROGRAMS[name] = Program(
-        name=name, function=function, path=path, culprit=culprit, has_bad_values=has_bad_values, raises=raises
+        name=name,
+        function=function,
+        prepare=prepare,
+        path=path,
+        culprit=culprit,
+        has_bad_values=has_bad_values,
+        raises=raises,
     )
     return function
 
 
-def _marked_line(function: Callable[[], object]) -> int:
+def _marked_line(function: Callable[..., object]) -> int:
     lines, first = inspect.getsourcelines(function)
     marked = [first + index for index, line in enumerate(lines) if line.rstrip().endswith(MARKER)]
     if len(marked) != 1:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import gc
 import json
 import os
@@ -59,8 +60,13 @@ class Answer:
     error: str | None = None
 
 
-def record(program: Program, logdir: Path) -> str | None:
-    """Records a program into a logdir.
+def record(program: Program, logdir: Path, *, scratch: Path) -> str | None:
+    """Records a program.
+
+    Args:
+        program: The program.
+        logdir: Where the recording goes.
+        scratch: An empty directory for what the program needs to be prepared.
 
     Returns:
         The exception that it raised though it does not declare it, or did not raise though it does; or None.
@@ -68,10 +74,13 @@ def record(program: Program, logdir: Path) -> str | None:
     keras.backend.clear_session()
     keras.utils.set_random_seed(SEED)
     raised: Exception | None = None
+    if program.prepare is not None:
+        program.prepare(scratch)
+    run = program.function if program.prepare is None else functools.partial(program.function, scratch)
     with tfdbg_arrow.capture(logdir), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            program.function()
+            run()
         except Exception as error:
             raised = error
         finally:
@@ -84,8 +93,8 @@ def record(program: Program, logdir: Path) -> str | None:
 
 def answer(program: Program) -> Answer:
     """Records a program into a temporary logdir and asks for the first bad value."""
-    with tempfile.TemporaryDirectory() as directory:
-        error = record(program, Path(directory))
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as scratch:
+        error = record(program, Path(directory), scratch=Path(scratch))
         found = tfdbg_arrow.first_nonfinite(directory)
     gc.collect()
     if found is None:

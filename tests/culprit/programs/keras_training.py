@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ def _data(rows: int = 8) -> tuple[Any, Any]:
     return features, features.sum(axis=1, keepdims=True)
 
 
-@bug(op_type="SquaredDifference", effect="variable")
+@bug(op_type="Square", effect="variable")
 def learning_rate_far_too_large() -> None:
     """A linear model with a learning rate of 1e12 overflows in the loss of its second or third step."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
@@ -260,14 +259,15 @@ def validation_loss_only() -> None:
     model.fit(features, targets, validation_data=(features, 0.0 * targets), epochs=1, verbose=0)
 
 
-@bug(op_type="RestoreV2", effect="variable")
-def checkpoint_that_holds_a_nan() -> None:
+def _write_spoilt_checkpoint(directory: Path) -> None:
+    tf.train.Checkpoint(weights=tf.Variable([1.0, float("nan")])).write(str(directory / "weights"))
+
+
+@bug(op_type="RestoreV2", effect="variable", prepare=_write_spoilt_checkpoint)
+def checkpoint_that_holds_a_nan(directory: Path) -> None:
     """Training goes on from a checkpoint that was written after the weights had gone bad."""
-    spoilt = tf.train.Checkpoint(weights=tf.Variable([1.0, float("nan")]))
-    with tempfile.TemporaryDirectory() as directory:
-        path = spoilt.write(str(Path(directory) / "weights"))
-        model = tf.train.Checkpoint(weights=tf.Variable([0.0, 0.0]))
-        model.read(path).assert_consumed()  # culprit
+    model = tf.train.Checkpoint(weights=tf.Variable([0.0, 0.0]))
+    model.read(str(directory / "weights")).assert_consumed()  # culprit
     model.weights.assign_sub([0.1, 0.1])
 
 

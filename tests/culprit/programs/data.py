@@ -1,0 +1,280 @@
+"""Bad values that come in from outside: files, generators, arrays, constants, preprocessing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.culprit.corpus import bug
+
+
+def _regression() -> Any:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+@bug(op_type="IteratorGetNext", effect="variable")
+def array_with_a_missing_value() -> None:
+    """A data frame had an empty cell. keras-team/keras#12371."""
+    features = np.ones((8, 2), "float32")
+    features[5, 1] = np.nan
+    _regression().fit(features, np.ones((8, 1), "float32"), batch_size=4, shuffle=False, epochs=1, verbose=0)  # culprit
+
+
+@bug(op_type="IteratorGetNext", effect="variable")
+def targets_with_an_infinity() -> None:
+    """A target was a ratio with a zero denominator."""
+    targets = np.ones((4, 1), "float32")
+    targets[2] = np.inf
+    _regression().fit(np.ones((4, 2), "float32"), targets, epochs=1, verbose=0)  # culprit
+
+
+@bug(op_type="StringToNumber", effect="variable")
+def csv_cell_that_says_nan() -> None:
+    """A column of a file is parsed, and one of its cells says nan."""
+
+    def parse(line: Any) -> Any:
+        cells = tf.strings.split(line, ",")
+        numbers = tf.strings.to_number(cells)  # culprit
+        return numbers[:2], numbers[2:]
+
+    rows = tf.data.Dataset.from_tensor_slices(["1,2,3", "4,nan,6"]).map(parse).batch(2)
+    _regression().fit(rows, epochs=1, verbose=0)
+
+
+@bug(op_type="DecodeCSV", effect="result")
+def csv_record_with_an_infinity() -> Any:
+    """tf.io.decode_csv reads inf."""
+    columns = tf.io.decode_csv(["1.5,2.5", "0.5,inf"], [0.0, 0.0])  # culprit
+    return tf.reduce_sum(tf.stack(columns, axis=-1), axis=-1)
+
+
+@bug(op_type="RealDiv", effect="variable")
+def standardise_a_constant_column() -> None:
+    """(x - mean) / deviation in a map of tf.data, of a column that never changes."""
+    values = np.ones((8, 2), "float32")
+    values[:, 0] = np.arange(8)
+    mean, deviation = values.mean(axis=0), values.std(axis=0)
+
+    def standardise(row: Any, target: Any) -> Any:
+        return (row - mean) / deviation, target  # culprit
+
+    rows = tf.data.Dataset.from_tensor_slices((values, np.ones((8, 1), "float32"))).map(standardise).batch(4)
+    _regression().fit(rows, epochs=1, verbose=0)
+
+
+@bug(op_type="RealDiv", effect="variable")
+def scale_images_by_their_range() -> None:
+    """An image that is black all over has no range."""
+
+    @tf.function
+    def scale(image: Any) -> Any:
+        low, high = tf.reduce_min(image), tf.reduce_max(image)
+        return (image - low) / (high - low)  # culprit
+
+    images = np.random.default_rng(0).uniform(size=(3, 4)).astype("float32")
+    images[1] = 0.0
+    weights = tf.Variable(tf.zeros([4]))
+    for image in images:
+        scaled = scale(tf.constant(image))
+        weights.assign_add(0.1 * scaled)
+
+
+@bug(op_type="Log", effect="variable")
+def log_scale_of_a_count_of_zero() -> None:
+    """Counts are taken to the logarithm in the pipeline, and one is 0."""
+    counts = np.array([[1, 2], [0, 5]], "float32")
+    rows = tf.data.Dataset.from_tensor_slices((counts, np.ones((2, 1), "float32")))
+    rows = rows.map(lambda row, target: (tf.math.log(row), target)).batch(2)  # culprit
+    _regression().fit(rows, epochs=1, verbose=0)
+
+
+@bug(op_type="PyFunc", effect="variable")
+def generator_that_yields_nan() -> None:
+    """A generator computes its features with numpy, as 0/0."""
+
+    def examples() -> Any:
+        for count in (2.0, 1.0, 0.0, 3.0):
+            with np.errstate(invalid="ignore"):
+                yield np.array([count, np.float32(count) / np.float32(count)], "float32"), np.ones(1, "float32")
+
+    signature = (tf.TensorSpec((2,)), tf.TensorSpec((1,)))
+    rows = tf.data.Dataset.from_generator(examples, output_signature=signature).batch(2)  # culprit
+    _regression().fit(rows, epochs=1, verbose=0)
+
+
+@bug(op_type="EagerPyFunc", effect="result")
+def feature_of_a_python_function() -> Any:
+    """tf.py_function calls numpy, which divides by zero."""
+
+    def ratio(values: Any) -> Any:
+        with np.errstate(divide="ignore"):
+            return np.float32(1.0) / values.numpy()
+
+    @tf.function
+    def features(values: Any) -> Any:
+        ratios = tf.py_function(ratio, [values], tf.float32)  # culprit
+        return tf.reduce_sum(ratios) * 2.0
+
+    return features(tf.constant([1.0, 0.0]))
+
+
+@bug(op_type="PyFunc", effect="result")
+def feature_of_a_numpy_function() -> Any:
+    """tf.numpy_function takes the logarithm of a negative number."""
+
+    def log(values: Any) -> Any:
+        with np.errstate(invalid="ignore"):
+            return np.log(values)
+
+    @tf.function
+    def features(values: Any) -> Any:
+        logs = tf.numpy_function(log, [values], tf.float32)  # culprit
+        return tf.reduce_mean(logs)
+
+    return features(tf.constant([1.0, -2.0]))
+
+
+@bug(op_type=None, effect="variable")
+def batch_from_numpy_in_a_loop() -> None:
+    """The third batch of a loop holds a NaN; the line is where it goes into TensorFlow."""
+    batches = np.ones((4, 2), "float32")
+    batches[2, 0] = np.nan
+    weights = tf.Variable([0.5, 0.5])
+    for batch in batches:
+        with tf.GradientTape() as tape:
+            inputs = tf.constant(batch)
+            loss = tf.square(tf.reduce_sum(inputs * weights) - 1.0)  # culprit
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+
+@bug(op_type=None, effect="variable")
+def argument_of_a_function() -> None:
+    """An array with a NaN is passed to a tf.function that was traced before."""
+    weights = tf.Variable([0.5, 0.5])
+
+    @tf.function
+    def train_step(batch: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(batch * weights))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    train_step(tf.ones([2]))
+    spoilt = tf.convert_to_tensor(np.array([np.nan, 1.0], "float32"))
+    train_step(spoilt)  # culprit
+
+
+@bug(op_type="Const", effect="variable")
+def constant_made_by_numpy() -> None:
+    """A table that numpy computed, with log(0) in it, is a constant of the graph."""
+    with np.errstate(divide="ignore"):
+        prior = np.log(np.array([0.5, 0.5, 0.0], "float32"))
+    logits = tf.Variable([0.1, 0.2, 0.3])
+
+    @tf.function
+    def train_step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.softmax(logits) * prior)  # culprit
+        logits.assign_sub(0.1 * tape.gradient(loss, logits))
+
+    train_step()
+
+
+@bug(op_type="ParseExampleV2", effect="variable")
+def example_that_holds_a_nan() -> None:
+    """A record file was written with a NaN in it."""
+    bad = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, float("nan")]))
+    good = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 2.0]))
+    records = [tf.train.Example(features=tf.train.Features(feature={"x": f})).SerializeToString() for f in (good, bad)]
+    weights = tf.Variable([0.5, 0.5])
+
+    @tf.function
+    def train_step(batch: Any) -> None:
+        parsed = tf.io.parse_example(batch, {"x": tf.io.FixedLenFeature([2], tf.float32)})  # culprit
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(parsed["x"] * weights))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    train_step(tf.constant(records))
+
+
+def _write_raw_floats(directory: Path) -> None:
+    np.array([1.0, np.inf, 2.0], "float32").tofile(directory / "floats.bin")
+
+
+@bug(op_type="DecodeRaw", effect="result", prepare=_write_raw_floats)
+def raw_file_that_holds_an_infinity(directory: Path) -> Any:
+    """Raw bytes are read as floats."""
+    content = tf.io.read_file(str(directory / "floats.bin"))
+    values = tf.io.decode_raw(content, tf.float32)  # culprit
+    return tf.reduce_mean(values)
+
+
+@bug(op_type="Bitcast", effect="result")
+def bytes_read_with_the_wrong_type() -> Any:
+    """Integers are taken as floats bit by bit."""
+    words = tf.constant([0x3F800000, -1], tf.int32)
+    return tf.reduce_sum(tf.bitcast(words, tf.float32))  # culprit
+
+
+@bug(op_type="RealDiv", effect="variable")
+def average_of_a_bag_without_words() -> None:
+    """The mean of the embeddings of a text that has no known word."""
+
+    class Bag(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.table = self.add_weight(shape=(5, 3), initializer="uniform")
+
+        def call(self, counts: Any) -> Any:
+            return counts @ self.table / tf.reduce_sum(counts, axis=-1, keepdims=True)  # culprit
+
+    model = keras.Sequential([keras.Input((5,)), Bag(), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    counts = np.array([[1, 0, 2, 0, 0], [0, 0, 0, 0, 0]], "float32")
+    model.fit(counts, np.ones((2, 1), "float32"), epochs=1, verbose=0)
+
+
+@bug(op_type="Mean", effect="variable")
+def ragged_row_without_elements() -> None:
+    """The mean of each row of a ragged tensor, in a loop over them."""
+    rows = tf.ragged.constant([[1.0, 2.0], [], [3.0]])
+    weight = tf.Variable(1.0)
+    for index in range(3):
+        with tf.GradientTape() as tape:
+            loss = weight * tf.reduce_mean(rows[index])  # culprit
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+
+
+@bug(op_type="RealDiv", effect="variable")
+def sparse_row_normalisation() -> None:
+    """The rows of an adjacency matrix are divided by their degree, and one node has no edge."""
+    adjacency = tf.constant([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+
+    class Convolution(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.kernel = self.add_weight(shape=(shape[-1], 2), initializer="ones")
+
+        def call(self, nodes: Any) -> Any:
+            normalised = adjacency / tf.reduce_sum(adjacency, axis=-1, keepdims=True)  # culprit
+            return normalised @ nodes @ self.kernel
+
+    model = keras.Sequential([keras.Input((2,)), Convolution()])
+    model.compile("sgd", "mse")
+    model.fit(np.ones((3, 2), "float32"), np.ones((3, 2), "float32"), batch_size=3, epochs=1, verbose=0)
+
+
+@bug(op_type="Pow", effect="variable")
+def symmetric_normalisation_of_an_isolated_node() -> None:
+    """degree ** -0.5 of a node without edges is infinite, and infinity * 0 follows."""
+    adjacency = tf.constant([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    kernel = tf.Variable(tf.ones([3, 2]))
+    with tf.GradientTape() as tape:
+        inverse = tf.pow(tf.reduce_sum(adjacency, axis=-1), -0.5)  # culprit
+        normalised = inverse[:, None] * adjacency * inverse[None, :]
+        loss = tf.reduce_mean(tf.square(normalised @ kernel - 1.0))
+    kernel.assign_sub(0.1 * tape.gradient(loss, kernel))

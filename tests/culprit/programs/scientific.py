@@ -1,0 +1,289 @@
+"""Scientific computing: linear algebra, complex numbers, signals, physics-informed networks, Gaussian processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.culprit.corpus import bug
+
+
+@bug(op_type="Cholesky", effect="variable")
+def gaussian_process_with_equal_points() -> None:
+    """A kernel matrix of two equal points without jitter is not positive definite. GPflow/GPflow#900."""
+    length = tf.Variable(1.0)
+    points = tf.constant([0.0, 0.0, 1.0])
+    targets = tf.constant([[1.0], [2.0], [3.0]])
+    with tf.GradientTape() as tape:
+        squares = tf.square((points[:, None] - points[None, :]) / length)
+        kernel = tf.exp(-0.5 * squares) - 1e-6 * tf.eye(3)
+        factor = tf.linalg.cholesky(kernel)  # culprit
+        whitened = tf.linalg.triangular_solve(factor, targets)
+        loss = tf.reduce_sum(tf.square(whitened)) + tf.reduce_sum(tf.math.log(tf.linalg.diag_part(factor)))
+    length.assign_sub(0.01 * tape.gradient(loss, length))
+
+
+@bug(op_type="LogMatrixDeterminant", effect="result")
+def log_determinant_of_a_singular_matrix() -> Any:
+    """The flow's Jacobian is singular."""
+
+    @tf.function
+    def log_volume(matrix: Any) -> Any:
+        return tf.linalg.slogdet(matrix)[1]  # culprit
+
+    return log_volume(tf.constant([[1.0, 2.0], [2.0, 4.0]]))
+
+
+@bug(op_type="MatrixDeterminant", effect="result")
+def determinant_that_overflows() -> Any:
+    """The determinant of a large, well conditioned matrix."""
+    matrix = tf.eye(12) * 1e4
+    return tf.math.log(tf.linalg.det(matrix))  # culprit
+
+
+@bug(op_type="MatrixTriangularSolve", effect="result")
+def triangular_system_with_a_zero_pivot() -> Any:
+    """A zero on the diagonal."""
+    matrix = tf.constant([[0.0, 0.0], [1.0, 1.0]])
+    return tf.linalg.triangular_solve(matrix, tf.constant([[1.0], [2.0]]))  # culprit
+
+
+@bug(op_type="Log", effect="variable")
+def covariance_that_lost_a_rank() -> None:
+    """The log of the eigenvalues of a covariance matrix, of which one is not positive."""
+    scale = tf.Variable([1.0, -0.5])
+    with tf.GradientTape() as tape:
+        values = tf.linalg.eigvalsh(tf.linalg.diag(scale))
+        loss = tf.reduce_sum(tf.math.log(values))  # culprit
+    scale.assign_sub(0.1 * tape.gradient(loss, scale))
+
+
+@bug(op_type="RealDiv", effect="variable")
+def power_iteration_on_a_zero_matrix() -> None:
+    """Spectral normalisation of weights that begin as zeros."""
+    weights = tf.Variable(tf.zeros([2, 2]))
+    vector = tf.Variable([1.0, 0.0], trainable=False)
+
+    @tf.function
+    def normalise() -> Any:
+        moved = tf.linalg.matvec(weights, vector)
+        direction = moved / tf.norm(moved)  # culprit
+        vector.assign(direction)
+        return tf.reduce_sum(direction * tf.linalg.matvec(weights, direction))
+
+    sigma = normalise()
+    weights.assign(weights / (sigma + 1.0))
+
+
+@bug(op_type="Pow", role="gradient", forward="Pow", effect="variable")
+def physics_residual_of_a_root_profile() -> None:
+    """A second derivative of u = x ** 1.5 * w at the boundary x = 0."""
+    weight = tf.Variable(1.0)
+    points = tf.constant([0.0, 0.5, 1.0])
+    with tf.GradientTape() as tape:
+        with tf.GradientTape() as outer:
+            outer.watch(points)
+            with tf.GradientTape() as inner:
+                inner.watch(points)
+                u = weight * tf.pow(points, 1.5)  # culprit
+            first = inner.gradient(u, points)
+        second = outer.gradient(first, points)
+        loss = tf.reduce_mean(tf.square(second))
+    weight.assign_sub(0.1 * tape.gradient(loss, weight))
+
+
+@bug(op_type="RealDiv", effect="variable")
+def physics_residual_in_polar_coordinates() -> None:
+    """u_r / r at the centre."""
+    network = keras.Sequential([keras.Input((1,)), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)])
+    optimizer = keras.optimizers.Adam(1e-3)
+
+    @tf.function
+    def train_step(radius: Any) -> Any:
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(radius)
+                u = network(radius)
+            slope = inner.gradient(u, radius)
+            residual = slope / radius  # culprit
+            loss = tf.reduce_mean(tf.square(residual))
+        weights = network.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return loss
+
+    train_step(tf.constant([[0.5], [1.0]]))
+    train_step(tf.constant([[0.0], [1.0]]))
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def second_derivative_of_a_distance() -> None:
+    """The force between two atoms at the same place, in a loss over forces."""
+    charge = tf.Variable(1.0)
+    atoms = tf.constant([[0.0, 0.0], [0.0, 0.0]])
+
+    @tf.function
+    def train_step() -> None:
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(atoms)
+                distance = tf.sqrt(tf.reduce_sum(tf.square(atoms[0] - atoms[1])))  # culprit
+                energy = charge * distance
+            forces = -inner.gradient(energy, atoms)
+            loss = tf.reduce_mean(tf.square(forces))
+        charge.assign_sub(0.1 * tape.gradient(loss, charge))
+
+    train_step()
+
+
+@bug(op_type="Exp", effect="result")
+def stiff_equation_with_a_large_step() -> Any:
+    """An explicit integration of u' = exp(u) runs away."""
+
+    @tf.function
+    def integrate(u: Any, steps: Any) -> Any:
+        step = tf.constant(0)
+        while step < steps:
+            u = u + 0.5 * tf.exp(u)  # culprit
+            step += 1
+        return u
+
+    return integrate(tf.constant(1.0), tf.constant(10))
+
+
+@bug(op_type="Mul", effect="result")
+def logistic_map_beyond_its_range() -> Any:
+    """An iteration that leaves its interval squares itself until it overflows."""
+    x = tf.constant(1.5)
+    for _ in range(9):
+        x = x * x * 4.5  # culprit
+    return x
+
+
+@bug(op_type="Reciprocal", role="gradient", forward="Angle", effect="variable")
+def phase_of_a_silent_bin() -> None:
+    """The gradient of the angle of a complex number that is 0. tensorflow/tensorflow#50854."""
+    signal = tf.Variable(tf.zeros([4]))
+    with tf.GradientTape() as tape:
+        spectrum = tf.signal.fft(tf.cast(signal, tf.complex64))
+        phase = tf.math.angle(spectrum)  # culprit
+        loss = tf.reduce_sum(phase)
+    signal.assign_sub(0.1 * tape.gradient(loss, signal))
+
+
+@bug(op_type="Log", effect="result")
+def complex_logarithm_of_zero() -> Any:
+    """The cepstrum of silence."""
+
+    @tf.function
+    def cepstrum(signal: Any) -> Any:
+        spectrum = tf.signal.fft(signal)
+        return tf.abs(tf.signal.ifft(tf.math.log(spectrum)))  # culprit
+
+    return cepstrum(tf.zeros([4], tf.complex64))
+
+
+@bug(op_type="Log", effect="variable")
+def log_spectrogram_of_silence() -> None:
+    """The logarithm of the magnitude of silence, as a layer."""
+
+    class LogSpectrogram(keras.layers.Layer):
+        def call(self, audio: Any) -> Any:
+            magnitude = tf.abs(tf.signal.rfft(audio))
+            return tf.math.log(magnitude)  # culprit
+
+    model = keras.Sequential([keras.Input((8,)), LogSpectrogram(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    audio = np.random.default_rng(0).normal(size=(4, 8)).astype("float32")
+    audio[2] = 0.0
+    model.fit(audio, np.ones((4, 1), "float32"), epochs=1, verbose=0)
+
+
+@bug(op_type="RealDiv", effect="result")
+def complex_division_by_zero() -> Any:
+    """A transfer function is a quotient of two spectra, and the input has an empty bin."""
+    outputs = tf.constant([1.0 + 1.0j, 0.5 + 0.0j], tf.complex64)
+    inputs = tf.constant([2.0 + 0.0j, 0.0 + 0.0j], tf.complex64)
+    transfer = outputs / inputs  # culprit
+    return tf.abs(transfer)
+
+
+@bug(op_type="Acosh", effect="variable")
+def hyperbolic_distance_rounded_below_one() -> None:
+    """The argument of acosh in a hyperbolic embedding is rounded below 1."""
+    point = tf.Variable([0.1, 0.2])
+    with tf.GradientTape() as tape:
+        argument = 1.0 - 1e-6 + tf.reduce_sum(tf.square(point - [0.1, 0.2]))
+        distance = tf.acosh(argument)  # culprit
+        loss = tf.square(distance)
+    point.assign_sub(0.1 * tape.gradient(loss, point))
+
+
+@bug(op_type="Lgamma", effect="variable")
+def gamma_function_of_zero() -> None:
+    """The concentration of a Dirichlet distribution reaches 0."""
+    concentration = tf.Variable([1.0, 0.0])
+    with tf.GradientTape() as tape:
+        terms = tf.math.lgamma(concentration)  # culprit
+        loss = tf.reduce_sum(terms) - tf.math.lgamma(tf.reduce_sum(concentration))
+    concentration.assign_sub(0.1 * tape.gradient(loss, concentration))
+
+
+@bug(op_type="Erfinv", effect="variable")
+def quantile_of_one() -> None:
+    """The inverse of the normal distribution at 1."""
+    shift = tf.Variable(0.0)
+    ranks = tf.constant([0.25, 0.5, 1.0])
+    with tf.GradientTape() as tape:
+        quantiles = tf.math.erfinv(2.0 * ranks - 1.0)  # culprit
+        loss = tf.reduce_mean(tf.square(quantiles - shift))
+    shift.assign_sub(0.1 * tape.gradient(loss, shift))
+
+
+@bug(op_type="Rsqrt", effect="result")
+def image_standardised_with_a_wrong_minimum() -> Any:
+    """The deviation of a flat image, without the lower bound that tf.image has. tensorflow/tensorflow#411."""
+
+    @tf.function
+    def standardise(images: Any) -> Any:
+        centred = images - tf.reduce_mean(images, axis=[1, 2], keepdims=True)
+        variance = tf.reduce_mean(tf.square(centred), axis=[1, 2], keepdims=True)
+        inverse = tf.math.rsqrt(variance)  # culprit
+        return centred * inverse
+
+    return tf.map_fn(lambda image: standardise(image[None])[0], tf.fill([2, 3, 3], 249.0))
+
+
+@bug(op_type="Cumprod", effect="result")
+def survival_probability_that_overflows() -> Any:
+    """A cumulative product of hazards above 1."""
+    hazards = tf.fill([8], 1e6)
+    return tf.math.log(tf.math.cumprod(hazards))  # culprit
+
+
+@bug(op_type="Einsum", effect="result")
+def tensor_contraction_that_overflows() -> Any:
+    """An einsum of unscaled features."""
+    left, right = tf.fill([2, 4], 1e20), tf.fill([4, 2], 1e20)
+    return tf.nn.softmax(tf.einsum("ij,jk->ik", left, right))  # culprit
+
+
+@bug(op_type="Sum", effect="result")
+def sum_of_squares_that_overflows() -> Any:
+    """The squares are finite, their sum is not."""
+    squares = tf.square(tf.fill([8], 1.5e19))
+    return tf.sqrt(tf.reduce_sum(squares))  # culprit
+
+
+@bug(op_type="Conv2D", effect="result")
+def convolution_that_overflows() -> Any:
+    """An image in the wrong unit."""
+    kernel = tf.fill([3, 3, 1, 1], 1e19)
+
+    @tf.function
+    def blur(image: Any) -> Any:
+        return tf.nn.relu(tf.nn.conv2d(image, kernel, 1, "SAME"))  # culprit
+
+    return blur(tf.fill([1, 4, 4, 1], 1e20))
