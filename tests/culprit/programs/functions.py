@@ -1,0 +1,355 @@
+"""The ways in which TensorFlow runs code: functions, loops, branches, maps, Python calls, saved models, sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.culprit.corpus import bug
+
+
+@bug(op_type="Log", effect="result")
+def function_called_from_many_places() -> Any:
+    """One tf.function, three callers; the third passes a zero."""
+
+    @tf.function
+    def score(values: Any) -> Any:
+        return tf.reduce_sum(tf.math.log(values))  # culprit
+
+    first = score(tf.constant([1.0, 2.0]))
+    second = score(tf.constant([3.0, 4.0]))
+    return first + second + score(tf.constant([0.0, 5.0]))
+
+
+@bug(op_type="RealDiv", effect="variable")
+def nested_functions() -> None:
+    """A function within a function within the training step."""
+    weights = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def ratio(a: Any, b: Any) -> Any:
+        return a / b  # culprit
+
+    @tf.function
+    def relative_error(target: Any) -> Any:
+        return tf.reduce_mean(ratio(weights - target, target))
+
+    @tf.function
+    def train_step(target: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = relative_error(target) + relative_error(target + 1.0)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    train_step(tf.constant([1.0, 1.0]))
+    train_step(tf.constant([0.0, 1.0]))
+
+
+@bug(op_type="Log", effect="result")
+def branch_of_a_condition() -> Any:
+    """Only one branch of tf.cond takes the logarithm."""
+
+    @tf.function
+    def scale(value: Any) -> Any:
+        return tf.cond(value > 0.0, lambda: value * 2.0, lambda: tf.math.log(value))  # culprit
+
+    return scale(tf.constant(1.0)) + scale(tf.constant(-1.0))
+
+
+@bug(op_type="Sqrt", effect="result")
+def loop_that_goes_below_zero() -> Any:
+    """A while loop subtracts until the root is of a negative number."""
+
+    @tf.function
+    def settle(value: Any) -> Any:
+        for _ in tf.range(6):
+            value = value - 1.0
+            value = tf.sqrt(value)  # culprit
+        return value
+
+    return settle(tf.constant(10.0))
+
+
+@bug(op_type="RealDiv", effect="variable")
+def loop_in_a_training_step() -> None:
+    """The gradient goes back through a while loop in which one iteration divides by zero."""
+    weight = tf.Variable(2.0)
+
+    @tf.function
+    def train_step(divisors: Any) -> Any:
+        with tf.GradientTape() as tape:
+            total = 0.0
+            for index in tf.range(tf.size(divisors)):
+                total += weight / divisors[index]  # culprit
+        weight.assign_sub(0.1 * tape.gradient(total, weight))
+        return total
+
+    train_step(tf.constant([1.0, 2.0]))
+    train_step(tf.constant([1.0, 0.0]))
+
+
+@bug(op_type="Log", effect="result")
+def element_of_a_map() -> Any:
+    """tf.map_fn over rows, one of which is empty."""
+
+    def entropy(row: Any) -> Any:
+        probs = row / 4.0
+        return -tf.reduce_sum(probs * tf.math.log(probs))  # culprit
+
+    return tf.map_fn(entropy, tf.constant([[1.0, 3.0], [0.0, 4.0]]))
+
+
+@bug(op_type="RealDiv", effect="result")
+def step_of_a_scan() -> Any:
+    """A running ratio in tf.scan."""
+
+    @tf.function
+    def run(values: Any) -> Any:
+        return tf.scan(lambda total, value: total / value, values, initializer=1.0)  # culprit
+
+    return run(tf.constant([2.0, 0.0, 3.0]))
+
+
+@bug(op_type="Log", effect="result")
+def vectorised_map() -> Any:
+    """tf.vectorized_map: the op is made by the conversion of a loop."""
+
+    @tf.function
+    def run(values: Any) -> Any:
+        return tf.vectorized_map(lambda value: tf.math.log(value) * 2.0, values)  # culprit
+
+    return run(tf.constant([1.0, 0.0, 3.0]))
+
+
+@bug(op_type="Reciprocal", effect="variable")
+def custom_gradient_that_divides() -> None:
+    """A hand-written gradient divides by the input. The op is no op of TensorFlow's gradients, so it is the culprit."""
+
+    @tf.custom_gradient
+    def safe_log(x: Any) -> Any:
+        def gradient(upstream: Any) -> Any:
+            return upstream * tf.math.reciprocal(x)  # culprit
+
+        return tf.math.log(x + 1e-6), gradient
+
+    weights = tf.Variable([1.0, 0.0])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(safe_log(weights))
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="result")
+def jacobian_at_zero() -> Any:
+    """tape.jacobian, whose gradients are converted by pfor."""
+    x = tf.Variable([0.0, 1.0])
+
+    @tf.function
+    def jacobian() -> Any:
+        with tf.GradientTape() as tape:
+            y = tf.sqrt(x)  # culprit
+        return tape.jacobian(y, x)
+
+    return jacobian()
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="result")
+def symbolic_gradients() -> Any:
+    """tf.gradients within a tf.function."""
+
+    @tf.function
+    def slope(x: Any) -> Any:
+        y = tf.sqrt(x)  # culprit
+        return tf.gradients(y, x)[0]
+
+    return slope(tf.constant([0.0, 1.0]))
+
+
+@bug(op_type="Reciprocal", role="gradient", forward="Asin", effect="variable")
+def eager_loop_that_reaches_the_border() -> None:
+    """An eager loop of steps walks to asin(1)."""
+    angle = tf.Variable(0.5)
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            loss = -tf.asin(angle)  # culprit
+        gradient = tape.gradient(loss, angle)
+        angle.assign_add(tf.minimum(0.25 * -gradient, 1.0 - angle))
+
+
+@bug(op_type="Log", effect="result")
+def eager_mode_of_functions() -> Any:
+    """Functions run eagerly, as when somebody debugs."""
+    tf.config.run_functions_eagerly(True)
+
+    @tf.function
+    def score(values: Any) -> Any:
+        return tf.reduce_mean(tf.math.log(values))  # culprit
+
+    return score(tf.constant([0.0, 1.0]))
+
+
+@bug(op_type="Log", effect="variable")
+def fit_that_runs_eagerly() -> None:
+    """compile(run_eagerly=True)."""
+
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        return tf.reduce_mean(y_true - tf.math.log(y_pred), axis=-1)  # culprit
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile("sgd", loss, run_eagerly=True)
+    model.fit(np.full((4, 2), -1.0, "float32"), np.ones((4, 1), "float32"), epochs=1, verbose=0)
+
+
+def _save_module(directory: Path) -> None:
+    class LogModel(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None])])
+        def __call__(self, values: Any) -> Any:
+            return tf.reduce_sum(tf.math.log(values))
+
+    tf.saved_model.save(LogModel(), str(directory / "model"))
+
+
+@bug(op_type="Log", effect="result", prepare=_save_module)
+def saved_model_called_with_zero(directory: Path) -> Any:
+    """A saved model has no stack of its own: the line is the call."""
+    model = tf.saved_model.load(str(directory / "model"))
+    model(tf.constant([1.0, 2.0]))
+    return model(tf.constant([0.0, 1.0]))  # culprit
+
+
+@bug(op_type="Log", effect="variable", prepare=_save_module)
+def saved_model_in_a_training_step(directory: Path) -> None:
+    """The gradient of a restored function, in a loop of one's own."""
+    model = tf.saved_model.load(str(directory / "model"))
+    scale = tf.Variable(1.0)
+    inputs = tf.constant([0.0, 1.0])
+    with tf.GradientTape() as tape:
+        loss = model(inputs * scale)  # culprit
+    scale.assign_sub(tape.gradient(loss, scale))
+
+
+def _save_keras_model(directory: Path) -> None:
+    inputs = keras.Input((2,))
+    outputs = keras.layers.Dense(1, kernel_initializer="ones")(keras.ops.sqrt(inputs))
+    keras.Model(inputs, outputs).save(directory / "model.keras")
+
+
+@bug(op_type="Sqrt", effect="result", prepare=_save_keras_model)
+def reloaded_keras_model_predicts(directory: Path) -> Any:
+    """A reloaded functional model predicts from a negative feature."""
+    model = keras.models.load_model(directory / "model.keras")
+    return model.predict(np.array([[1.0, -4.0]], "float32"), verbose=0)  # culprit
+
+
+@bug(op_type="Log", effect="variable")
+def session_of_version_one() -> None:
+    """A training in a session, with a feed that holds a zero. tensorflow/tensorflow#20091."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        inputs = tf.compat.v1.placeholder(tf.float32, [None], name="inputs")
+        weight = tf.compat.v1.get_variable("weight", initializer=1.0, use_resource=True)
+        loss = tf.reduce_mean(weight * tf.math.log(inputs))  # culprit
+        train = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(train, {inputs: [1.0, 2.0]})
+        session.run(train, {inputs: [0.0, 2.0]})
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def session_of_version_one_with_a_root() -> None:
+    """The gradient of a norm in a session. tensorflow/tensorflow#783."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        inputs = tf.compat.v1.placeholder(tf.float32, [2])
+        weights = tf.compat.v1.get_variable("weights", initializer=[1.0, 1.0], use_resource=True)
+        distance = tf.sqrt(tf.reduce_sum(tf.square(weights * inputs)))  # culprit
+        train = tf.compat.v1.train.AdamOptimizer(0.1).minimize(distance)
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(train, {inputs: [0.0, 0.0]})
+
+
+@bug(op_type="RealDiv", effect="result")
+def session_that_only_evaluates() -> Any:
+    """A fetch that nobody trains with."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        correct = tf.compat.v1.placeholder(tf.float32, [None])
+        accuracy = tf.reduce_sum(correct) / tf.cast(tf.size(correct), tf.float32)  # culprit
+        return session.run(accuracy, {correct: np.zeros(0, "float32")})
+
+
+@bug(op_type="Log", effect="variable")
+def replicas_of_a_strategy() -> None:
+    """A mirrored training in which one replica's share of the batch has a zero."""
+    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
+    strategy = tf.distribute.MirroredStrategy(devices)
+    with strategy.scope():
+        weight = tf.Variable(1.0, aggregation=tf.VariableAggregation.MEAN)
+
+    def replica_step(values: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = weight * tf.reduce_mean(tf.math.log(values))  # culprit
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+
+    rows = tf.data.Dataset.from_tensor_slices(np.array([1.0, 2.0, 3.0, 0.0], "float32")).batch(4)
+
+    @tf.function
+    def train_step(batch: Any) -> None:
+        strategy.run(replica_step, args=(batch,))
+
+    for batch in strategy.experimental_distribute_dataset(rows):
+        train_step(batch)
+
+
+@bug(op_type="Log", effect="result", raises=tf.errors.InvalidArgumentError)
+def assertion_stops_the_program() -> None:
+    """An assertion ends the program right after the op that made the bad value."""
+    values = tf.constant([0.0, 1.0])
+
+    @tf.function
+    def score() -> Any:
+        logs = tf.math.log(values)  # culprit
+        tf.debugging.assert_all_finite(logs, "The logarithm is not finite.")
+        return tf.reduce_sum(logs)
+
+    score()
+
+
+@bug(op_type="RealDiv", effect="result", raises=FloatingPointError)
+def program_that_stops_itself() -> None:
+    """A loop looks at its loss and raises an exception of its own."""
+    for divisor in (2.0, 1.0, 0.0):
+        loss = tf.constant(1.0) / tf.constant(divisor)  # culprit
+        if not np.isfinite(loss.numpy()):
+            raise FloatingPointError("The loss is not finite.")
+
+
+@bug(op_type="Log", effect="variable", raises=tf.errors.InvalidArgumentError)
+def error_after_the_update() -> None:
+    """The weights are bad, and a later op fails for another reason."""
+    weight = tf.Variable(0.0)
+
+    @tf.function
+    def train_step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.math.log(weight)  # culprit
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+
+    train_step()
+    tf.reshape(tf.ones([3]), [2, 2])
+
+
+@bug(op_type="Log", effect="variable")
+def compiled_function() -> None:
+    """A training step that XLA compiles."""
+    weight = tf.Variable(1.0)
+
+    @tf.function(jit_compile=True)
+    def train_step(values: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight * tf.math.log(values))  # culprit
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+
+    train_step(tf.constant([1.0, 2.0]))
+    train_step(tf.constant([0.0, 2.0]))
