@@ -170,12 +170,11 @@ def symbolic_gradients() -> Any:
 @bug(op_type="Reciprocal", role="gradient", forward="Asin", effect="variable")
 def eager_loop_that_reaches_the_border() -> None:
     """An eager loop of steps walks to asin(1)."""
-    angle = tf.Variable(0.5)
-    for _ in range(3):
+    weight = tf.Variable(1.0)
+    for angle in (0.5, 0.75, 1.0):
         with tf.GradientTape() as tape:
-            loss = -tf.asin(angle)  # culprit
-        gradient = tape.gradient(loss, angle)
-        angle.assign_add(tf.minimum(0.25 * -gradient, 1.0 - angle))
+            loss = -tf.asin(weight * angle)  # culprit
+        weight.assign_sub(1e-9 * tape.gradient(loss, weight))
 
 
 @bug(op_type="Log", effect="result")

@@ -1,0 +1,229 @@
+"""A value that is meant, or does no harm, stands beside a real bug that comes later: the bug must be named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.culprit.corpus import bug
+
+
+def _data() -> tuple[Any, Any]:
+    features = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    return features, np.abs(features.sum(axis=1, keepdims=True)) + 0.1
+
+
+@bug(op_type="Log", effect="variable")
+def metric_that_was_bad_from_the_start() -> None:
+    """A metric is NaN in every batch; in the second epoch the loss goes bad, too."""
+
+    def ratio(y_true: Any, y_pred: Any) -> Any:
+        return tf.reduce_mean((y_true - y_true) / (y_true - y_true))
+
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        return tf.reduce_mean(tf.square(tf.math.log(y_true) - y_pred), axis=-1)  # culprit
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", loss, metrics=[ratio])
+    features, targets = _data()
+    model.fit(features, targets, epochs=1, verbose=0)
+    targets[3] = 0.0
+    model.fit(features, targets, epochs=1, verbose=0)
+
+
+@bug(op_type="RealDiv", effect="variable")
+def causal_mask_beside_a_division() -> None:
+    """An attention mask of -Inf in every step; the last batch has no token."""
+    weights = tf.Variable(tf.eye(2))
+    mask = tf.constant([[0.0, -np.inf], [0.0, 0.0]])
+
+    @tf.function
+    def train_step(values: Any, keep: Any) -> Any:
+        with tf.GradientTape() as tape:
+            scores = values @ weights @ tf.transpose(values) + mask
+            attended = tf.nn.softmax(scores) @ values
+            losses = tf.reduce_sum(tf.square(attended - 1.0), axis=-1)
+            loss = tf.reduce_sum(losses * keep) / tf.reduce_sum(keep)  # culprit
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    train_step(tf.ones([2, 2]), tf.constant([1.0, 0.0]))
+    train_step(tf.ones([2, 2]), tf.constant([0.0, 0.0]))
+
+
+@bug(op_type="Log", effect="variable")
+def best_loss_tracker_beside_a_logarithm() -> None:
+    """best = Variable(inf) is meant; the loss then takes log(0)."""
+    best = tf.Variable(float("inf"), trainable=False)
+    weight = tf.Variable(1.0)
+    for value in (1.0, 0.5, 0.0):
+        with tf.GradientTape() as tape:
+            loss = -weight * tf.math.log(value)  # culprit
+        best.assign(tf.minimum(best, loss))
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+
+
+@bug(op_type="RealDiv", effect="variable")
+def cleaned_input_beside_a_division() -> None:
+    """Missing values are replaced in every batch; then a batch without deviation is standardised."""
+    weights = tf.Variable(tf.ones([2]))
+
+    @tf.function
+    def train_step(raw: Any) -> Any:
+        values = tf.where(tf.math.is_nan(raw), tf.zeros_like(raw), raw)
+        with tf.GradientTape() as tape:
+            scaled = (values - tf.reduce_mean(values)) / tf.math.reduce_std(values)  # culprit
+            loss = tf.reduce_mean(tf.square(scaled * weights))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    train_step(tf.constant([[np.nan, 1.0], [2.0, 3.0]]))
+    train_step(tf.constant([[np.nan, 0.0], [0.0, 0.0]]))
+
+
+@bug(op_type="Exp", effect="variable")
+def infinite_clip_norm_beside_an_exponential() -> None:
+    """Clipping is switched off by an infinite norm; the loss overflows."""
+    weight = tf.Variable([10.0])
+    optimizer = keras.optimizers.SGD(1.0)
+
+    @tf.function
+    def train_step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.exp(weight * weight))  # culprit
+        gradients, _ = tf.clip_by_global_norm(tape.gradient([loss], [weight]), tf.constant(float("inf")))
+        optimizer.apply_gradients(zip(gradients, [weight], strict=True))
+        return loss
+
+    weight.assign([2.0])
+    train_step()
+    weight.assign([10.0])
+    train_step()
+
+
+@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
+def warmup_schedule_beside_a_norm() -> None:
+    """rsqrt(0) before a minimum in the schedule of the learning rate, and the norm of a zero vector in the loss."""
+
+    class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step: Any) -> Any:
+            step = tf.cast(step, tf.float32)
+            return 0.1 * tf.minimum(tf.math.rsqrt(step), step * 0.01)
+
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        return tf.sqrt(tf.reduce_sum(tf.square(y_pred), axis=-1))  # culprit
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(Warmup()), loss)
+    features = _data()[0]
+    features[6:] = 0.0
+    model.fit(features, np.zeros((8, 2), "float32"), batch_size=2, shuffle=False, epochs=1, verbose=0)
+
+
+@bug(op_type="Softmax", effect="variable")
+def mask_that_is_right_in_one_row_only() -> None:
+    """The same mask of -Inf is meant in the first row, and leaves nothing in the second."""
+    weights = tf.Variable(tf.eye(3))
+    keep = tf.constant([[True, True, False], [False, False, False]])
+    with tf.GradientTape() as tape:
+        scores = tf.ones([2, 3]) @ weights
+        probs = tf.nn.softmax(tf.where(keep, scores, float("-inf")))  # culprit
+        loss = tf.reduce_sum(probs)
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+
+@bug(op_type="Log", effect="variable")
+def loss_scaling_beside_a_logarithm() -> None:
+    """The first scale is so large that gradients overflow, which is meant; later the loss is log(0)."""
+
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        return tf.reduce_mean(y_pred * tf.math.log(y_true), axis=-1)  # culprit
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**127), loss)
+    features, targets = _data()
+    model.fit(features, targets * 50.0, epochs=2, verbose=0)
+    model.compile(keras.optimizers.SGD(0.1), loss)
+    targets[2] = 0.0
+    model.fit(features, targets, epochs=1, verbose=0)
+
+
+@bug(op_type="Log", effect="result")
+def division_that_is_guarded_beside_a_logarithm() -> Any:
+    """divide and where are absorbed, the logarithm is returned."""
+
+    @tf.function
+    def score(hits: Any, total: Any) -> Any:
+        rate = tf.where(total > 0.0, hits / total, 0.0)
+        return tf.math.log(rate)  # culprit
+
+    return score(tf.constant([1.0, 0.0]), tf.constant([2.0, 0.0]))
+
+
+@bug(op_type="Sqrt", effect="variable")
+def statistics_that_nobody_reads_beside_a_root() -> None:
+    """A summary that is printed only is 0/0; the update takes the root of a negative number."""
+    weight = tf.Variable(2.0)
+
+    @tf.function
+    def train_step(value: Any) -> Any:
+        share = tf.reduce_sum(tf.zeros([2])) / tf.reduce_sum(tf.zeros([2]))
+        shown = tf.where(tf.math.is_nan(share), -1.0, share)
+        with tf.GradientTape() as tape:
+            loss = weight * tf.sqrt(value)  # culprit
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return shown
+
+    train_step(tf.constant(1.0))
+    train_step(tf.constant(-1.0))
+
+
+@bug(op_type="Log", effect="variable")
+def skipped_steps_beside_one_that_is_not() -> None:
+    """One update is guarded by is_finite, the other is not."""
+    first, second = tf.Variable(1.0), tf.Variable(1.0)
+
+    @tf.function
+    def train_step(value: Any) -> None:
+        with tf.GradientTape(persistent=True) as tape:
+            ratio = first / value
+            likelihood = second * tf.math.log(value)  # culprit
+        gradient = tape.gradient(ratio, first)
+        if tf.math.is_finite(gradient):
+            first.assign_sub(0.1 * gradient)
+        second.assign_sub(0.1 * tape.gradient(likelihood, second))
+
+    train_step(tf.constant(1.0))
+    train_step(tf.constant(0.0))
+
+
+@bug(op_type="Log", effect="result")
+def program_that_only_prints_the_check() -> Any:
+    """The program tests the value, prints a warning, and goes on with it."""
+
+    @tf.function
+    def score(values: Any) -> Any:
+        logs = tf.math.log(values)  # culprit
+        if tf.reduce_any(tf.math.is_inf(logs)):
+            tf.print("A score is infinite.")
+        return tf.reduce_sum(logs)
+
+    return score(tf.constant([0.0, 1.0]))
+
+
+@bug(op_type="RealDiv", effect="variable")
+def checked_but_applied_all_the_same() -> None:
+    """is_nan(loss) is counted, and the update is made."""
+    weight = tf.Variable(1.0)
+    num_bad = tf.Variable(0)
+    for divisor in (1.0, 0.0):
+        with tf.GradientTape() as tape:
+            loss = weight / divisor  # culprit
+        num_bad.assign_add(tf.cast(tf.math.is_inf(loss), tf.int32))
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))

@@ -1,0 +1,464 @@
+"""Programs that have infinities or NaN and mean them, or throw them away: nothing may be reported as bad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.culprit.corpus import harmless
+
+INF = float("inf")
+
+
+def _data() -> tuple[Any, Any]:
+    features = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    return features, features.sum(axis=1, keepdims=True)
+
+
+@harmless
+def causal_attention_mask() -> None:
+    """Scores of future positions are -Inf before the softmax."""
+
+    class Causal(keras.layers.Layer):
+        def call(self, values: Any) -> Any:
+            length = tf.shape(values)[1]
+            keep = tf.linalg.band_part(tf.ones([length, length]), -1, 0) > 0.0
+            scores = tf.matmul(values, values, transpose_b=True)
+            return tf.nn.softmax(tf.where(keep, scores, -INF)) @ values
+
+    model = keras.Sequential([keras.Input((5, 3)), keras.layers.Dense(3), Causal(), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    model.fit(np.ones((4, 5, 3), "float32"), np.zeros((4, 5, 1), "float32"), epochs=2, verbose=0)
+
+
+@harmless
+def additive_mask_of_a_constant() -> None:
+    """A constant of zeros and -Inf is added to the scores."""
+    mask = tf.constant([[0.0, -INF, -INF], [0.0, 0.0, -INF], [0.0, 0.0, 0.0]])
+    weights = tf.Variable(tf.eye(2))
+
+    @tf.function
+    def train_step(values: Any) -> Any:
+        with tf.GradientTape() as tape:
+            attended = tf.nn.softmax(values @ weights @ tf.transpose(values) + mask) @ values
+            loss = tf.reduce_mean(tf.square(attended - 1.0))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    train_step(tf.constant([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]))
+
+
+@harmless
+def best_so_far_in_a_variable() -> None:
+    """The best loss begins at infinity."""
+    best = tf.Variable(INF, trainable=False)
+    weight = tf.Variable(3.0)
+
+    @tf.function
+    def train_step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.square(weight - 1.0)
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        if loss < best:
+            best.assign(loss)
+        return best
+
+    for _ in range(3):
+        train_step()
+
+
+@harmless
+def range_tracker() -> None:
+    """The least and the greatest value seen begin at infinity and minus infinity."""
+    low, high = tf.Variable(INF), tf.Variable(-INF)
+    for batch in np.random.default_rng(0).normal(size=(3, 4)).astype("float32"):
+        values = tf.constant(batch)
+        low.assign(tf.minimum(low, tf.reduce_min(values)))
+        high.assign(tf.maximum(high, tf.reduce_max(values)))
+
+
+@harmless
+def maximum_over_a_loop() -> Any:
+    """A loop variable begins at -Inf, and every iteration takes the maximum."""
+
+    @tf.function
+    def largest(values: Any) -> Any:
+        best = tf.constant(-INF)
+        for index in tf.range(tf.size(values)):
+            best = tf.maximum(best, values[index])
+        return best
+
+    return largest(tf.constant([1.0, 3.0, 2.0]))
+
+
+@harmless
+def ctc_loss_of_a_batch() -> None:
+    """tf.nn.ctc_loss computes log(0) for labels that cannot be reached."""
+    logits = tf.Variable(tf.random.normal([6, 2, 4]))
+    labels = tf.constant([[1, 2], [3, 1]])
+    with tf.GradientTape() as tape:
+        losses = tf.nn.ctc_loss(labels, logits, tf.constant([2, 2]), tf.constant([6, 6]), blank_index=0)
+        loss = tf.reduce_mean(losses)
+    logits.assign_sub(0.1 * tape.gradient(loss, logits))
+
+
+@harmless
+def clip_norm_that_is_infinite() -> None:
+    """clip_by_global_norm with an infinite norm clips nothing."""
+    weight = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def train_step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(weight))
+        gradients, _ = tf.clip_by_global_norm([tape.gradient(loss, weight)], INF)
+        weight.assign_sub(0.1 * gradients[0])
+
+    train_step()
+
+
+@harmless
+def missing_values_that_are_replaced() -> None:
+    """tf.where takes a default for each NaN of the input."""
+    features, targets = _data()
+    features[2, 1] = np.nan
+
+    class Impute(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return tf.where(tf.math.is_nan(inputs), 0.0, inputs)
+
+    model = keras.Sequential([keras.Input((4,)), Impute(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(features, targets, epochs=2, verbose=0)
+
+
+@harmless
+def missing_rows_that_are_filtered() -> None:
+    """A filter of tf.data leaves out the rows with a NaN."""
+    features, targets = _data()
+    features[2, 1] = np.nan
+    rows = tf.data.Dataset.from_tensor_slices((features, targets))
+    rows = rows.filter(lambda row, _: tf.reduce_all(tf.math.is_finite(row))).batch(4)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(rows, epochs=1, verbose=0)
+
+
+@harmless
+def missing_rows_that_are_masked_away() -> Any:
+    """tf.boolean_mask keeps the finite elements."""
+    values = tf.constant([1.0, float("nan"), 3.0])
+    return tf.reduce_mean(tf.boolean_mask(values, tf.math.is_finite(values)))
+
+
+@harmless
+def warmup_schedule() -> None:
+    """rsqrt(step) is infinite at step 0, and the minimum takes the other branch."""
+
+    class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step: Any) -> Any:
+            step = tf.cast(step, tf.float32)
+            return 0.1 * tf.minimum(tf.math.rsqrt(step), step * 0.01)
+
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(Warmup()), "mse")
+    model.fit(*_data(), epochs=2, verbose=0)
+
+
+@harmless
+def dynamic_loss_scaling() -> None:
+    """The first scales overflow, and their steps are skipped."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=2.0**127), "mse")
+    features, targets = _data()
+    model.fit(features * 30.0, targets, epochs=4, verbose=0)
+
+
+@harmless
+def mixed_precision_policy() -> None:
+    """The same with the policy mixed_float16, whose initial scale overflows with large targets."""
+    keras.config.set_dtype_policy("mixed_float16")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), keras.layers.Dense(1, dtype="float32")])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    features, targets = _data()
+    model.fit(features * 20.0, targets * 20.0, epochs=4, verbose=0)
+
+
+@harmless
+def matrix_exponential() -> Any:
+    """tf.linalg.expm computes branches that it does not choose."""
+    matrix = tf.constant([[0.0, 1.0], [-1.0, 0.0]])
+    return tf.reduce_sum(tf.linalg.expm(matrix))
+
+
+@harmless
+def matrix_exponential_in_a_training() -> None:
+    """Its gradient is finite, too."""
+    matrix = tf.Variable([[0.1, 0.2], [0.3, 0.4]])
+
+    @tf.function
+    def train_step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.linalg.expm(matrix))
+        matrix.assign_sub(0.1 * tape.gradient(loss, matrix))
+
+    train_step()
+
+
+@harmless
+def recomputed_gradients() -> None:
+    """tf.recompute_grad puts a value that is never used before the recomputation."""
+    weights = tf.Variable(tf.eye(2))
+
+    @tf.recompute_grad
+    def block(values: Any) -> Any:
+        return tf.nn.relu(values @ weights)
+
+    @tf.function
+    def train_step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(block(tf.ones([2, 2])) - 0.5))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    train_step()
+
+
+@harmless
+def top_k_of_masked_logits() -> Any:
+    """Words that may not be chosen have the logit -Inf."""
+    logits = tf.constant([0.3, 0.9, 0.1, 0.7])
+    allowed = tf.constant([True, False, True, True])
+
+    @tf.function
+    def sample(values: Any) -> Any:
+        masked = tf.where(allowed, values, -INF)
+        best, indices = tf.math.top_k(masked, 2)
+        return tf.nn.softmax(best), indices
+
+    return sample(logits)
+
+
+@harmless
+def nucleus_sampling() -> Any:
+    """Logits outside the nucleus are -Inf, and tf.random.categorical draws from the rest."""
+    logits = tf.math.log(tf.constant([[0.5, 0.3, 0.1, 0.1]]))
+    kept = tf.where(tf.cumsum(tf.nn.softmax(logits), axis=-1, exclusive=True) < 0.7, logits, -INF)
+    return tf.random.categorical(kept, 5)
+
+
+@harmless
+def beam_search_scores() -> Any:
+    """All beams but the first begin at -Inf."""
+
+    @tf.function
+    def search(step_scores: Any) -> Any:
+        scores = tf.constant([0.0, -INF, -INF])
+        for step in tf.range(3):
+            total = tf.reshape(scores[:, None] + step_scores[step][None, :], [-1])
+            scores, _ = tf.math.top_k(total, 3)
+        return scores
+
+    return search(tf.nn.log_softmax(tf.random.normal([3, 4])))
+
+
+@harmless
+def padding_that_is_sliced_away() -> None:
+    """A table is padded with infinity, and the padding is cut off before it is used."""
+    table = tf.Variable([[1.0, 2.0], [INF, INF]], trainable=False)
+    weights = tf.Variable([0.5, 0.5])
+
+    @tf.function
+    def train_step() -> None:
+        used = table[:1]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(used * weights))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    train_step()
+
+
+@harmless
+def update_that_is_skipped() -> None:
+    """The gradient is looked at, and a step whose gradient is not finite is skipped."""
+    weight = tf.Variable(1.0)
+
+    @tf.function
+    def train_step(value: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = weight * tf.math.log(value)
+        gradient = tape.gradient(loss, weight)
+        if tf.reduce_all(tf.math.is_finite(gradient)):
+            weight.assign_sub(0.1 * gradient)
+
+    for value in (1.0, 0.0, 2.0):
+        train_step(tf.constant(value))
+
+
+@harmless
+def update_that_is_skipped_in_python() -> None:
+    """The same in an eager loop, with numpy's isfinite."""
+    weight = tf.Variable(1.0)
+    for value in (1.0, 0.0, 2.0):
+        with tf.GradientTape() as tape:
+            loss = weight * tf.math.log(tf.constant(value))
+        gradient = tape.gradient(loss, weight)
+        if not np.isfinite(gradient.numpy()):
+            continue
+        weight.assign_sub(0.1 * gradient)
+
+
+@harmless
+def gradients_that_are_cleaned() -> None:
+    """Each bad element of a gradient is set to zero before it is applied."""
+    weights = tf.Variable([1.0, 0.0])
+
+    @tf.function
+    def train_step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.sqrt(weights))
+        gradient = tape.gradient(loss, weights)
+        weights.assign_sub(0.1 * tf.where(tf.math.is_finite(gradient), gradient, tf.zeros_like(gradient)))
+
+    train_step()
+
+
+@harmless
+def quotient_that_where_leaves_out() -> Any:
+    """0/0 in a branch that tf.where leaves out, without a gradient."""
+
+    @tf.function
+    def precision(true_positives: Any, predicted: Any) -> Any:
+        return tf.where(predicted > 0.0, true_positives / predicted, tf.zeros_like(predicted))
+
+    return precision(tf.constant([1.0, 0.0]), tf.constant([2.0, 0.0]))
+
+
+@harmless
+def clipped_logarithm() -> Any:
+    """log(0) is clipped from below before it is used."""
+    counts = tf.constant([0.0, 1.0, 10.0])
+    levels = tf.maximum(tf.math.log(counts), -10.0)
+    return tf.reduce_mean(levels)
+
+
+@harmless
+def decibels_with_a_floor() -> Any:
+    """A spectrogram in decibels whose floor is 80 below the peak."""
+
+    @tf.function
+    def decibels(power: Any) -> Any:
+        levels = 10.0 * tf.math.log(power) / tf.math.log(10.0)
+        return tf.maximum(levels, tf.reduce_max(levels) - 80.0)
+
+    return decibels(tf.constant([0.0, 1e-3, 1.0]))
+
+
+@harmless
+def exponential_of_minus_infinity() -> Any:
+    """exp(log(0)) is 0: probabilities are kept as logarithms."""
+
+    @tf.function
+    def mix(weights: Any, log_probs: Any) -> Any:
+        return tf.reduce_sum(tf.exp(tf.math.log(weights) + log_probs))
+
+    return mix(tf.constant([0.0, 1.0]), tf.constant([-1.0, -2.0]))
+
+
+@harmless
+def log_sum_exp_with_an_empty_state() -> Any:
+    """The forward algorithm of a hidden Markov model begins with log(0) for all states but one."""
+
+    @tf.function
+    def forward(observations: Any) -> Any:
+        state = tf.math.log(tf.constant([1.0, 0.0]))
+        moves = tf.math.log(tf.constant([[0.7, 0.3], [0.4, 0.6]]))
+        for step in tf.range(tf.shape(observations)[0]):
+            state = tf.reduce_logsumexp(state[:, None] + moves, axis=0) + observations[step]
+        return tf.reduce_logsumexp(state)
+
+    return forward(tf.constant([[-0.5, -1.0], [-1.0, -0.2]]))
+
+
+@harmless
+def division_in_a_saturating_function() -> Any:
+    """atan(x / 0) and tanh(1 / 0) are finite."""
+
+    @tf.function
+    def angle(y: Any, x: Any) -> Any:
+        return tf.atan(y / x) + tf.tanh(1.0 / x)
+
+    return angle(tf.constant([1.0, 1.0]), tf.constant([0.0, 1.0]))
+
+
+@harmless
+def reciprocal_of_an_infinite_distance() -> Any:
+    """1 / (1 / 0) is 0: resistances in parallel."""
+    resistances = tf.constant([1.0, 0.0])
+    return 1.0 / tf.reduce_sum(1.0 / resistances)
+
+
+@harmless
+def nearest_neighbour_without_itself() -> Any:
+    """The diagonal of a matrix of distances is set to infinity before the minimum."""
+
+    @tf.function
+    def nearest(points: Any) -> Any:
+        squares = tf.reduce_sum(tf.square(points[:, None] - points[None, :]), axis=-1)
+        distances = tf.linalg.set_diag(squares, tf.fill([tf.shape(points)[0]], INF))
+        return tf.reduce_min(distances, axis=-1)
+
+    return nearest(tf.constant([[0.0, 0.0], [1.0, 1.0], [3.0, 0.0]]))
+
+
+@harmless
+def early_stopping_callback() -> None:
+    """EarlyStopping and ModelCheckpoint begin with numpy's infinity."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    stopping = keras.callbacks.EarlyStopping(monitor="loss", patience=1, restore_best_weights=True)
+    model.fit(*_data(), epochs=2, verbose=0, callbacks=[stopping])
+
+
+@harmless
+def unbounded_constraint() -> None:
+    """Clipping to (-Inf, Inf) and to (0, Inf) with constants."""
+    weight = tf.Variable([1.0, -2.0])
+
+    @tf.function
+    def train_step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(weight - 3.0))
+        updated = weight - 0.1 * tape.gradient(loss, weight)
+        weight.assign(tf.clip_by_value(updated, 0.0, INF))
+
+    train_step()
+
+
+@harmless
+def multihead_attention_of_keras() -> None:
+    """Keras's own attention with a mask, in mixed precision."""
+    keras.config.set_dtype_policy("mixed_float16")
+    inputs = keras.Input((4, 8))
+    attended = keras.layers.MultiHeadAttention(2, 4)(inputs, inputs, use_causal_mask=True)
+    model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(attended))
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    model.fit(np.ones((2, 4, 8), "float32"), np.zeros((2, 4, 1), "float32"), epochs=1, verbose=0)
+
+
+@harmless
+def truncated_distribution_support() -> Any:
+    """The log-probability outside a support is -Inf, and the mixture takes log-sum-exp."""
+
+    @tf.function
+    def log_prob(x: Any) -> Any:
+        uniform = tf.where((x >= 0.0) & (x <= 1.0), 0.0, -INF)
+        normal = -0.5 * tf.square(x) - 0.919
+        return tf.reduce_logsumexp(tf.stack([uniform, normal]) + tf.math.log(0.5), axis=0)
+
+    return log_prob(tf.constant([0.5, 2.0]))
