@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfdbg_arrow.query.nonfinite import NonFinite
 from tests.culprit.corpus import Program, programs
+from tfdbg_arrow.query.nonfinite import NonFinite
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,8 @@ class Verdict:
     Attributes:
         program: The program.
         answer: The fields of record.Answer.
-        is_named_right: For a bug, whether op type, pass and effect are the declared ones; else whether nothing is reported.
+        is_named_right: For a bug, whether op type, forward op and effect are the declared ones; else whether nothing
+            is reported.
         is_line_right: For a bug, whether the line is the declared one; else as is_named_right.
     """
 
