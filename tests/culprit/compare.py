@@ -6,13 +6,13 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfdbg_arrow.query.nonfinite import NonFinite
 from tests.culprit.corpus import Program, programs
+from tfdbg_arrow.query.nonfinite import NonFinite
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,8 @@ class Verdict:
     Attributes:
         program: The program.
         answer: The fields of record.Answer.
-        is_named_right: For a bug, whether op type, pass and effect are the declared ones; else whether nothing is reported.
+        is_named_right: For a bug, whether op type, forward op and effect are the declared ones; else whether nothing
+            is reported.
         is_line_right: For a bug, whether the line is the declared one; else as is_named_right.
     """
 
@@ -34,28 +35,31 @@ class Verdict:
     is_line_right: bool
 
 
-def record(names: Iterable[str] = (), *, repeat: int = 1) -> list[dict[str, Any]]:
+def record(names: Iterable[str] = (), *, repeat: int = 1) -> Iterator[dict[str, Any]]:
     """Records programs in a process of their own.
 
     Args:
         names: Programs or modules; all where there is none.
         repeat: How often each is recorded.
 
-    Returns:
-        The answers, as record.Answer has them, in the order of recording.
+    Yields:
+        Each answer, as record.Answer has it, as soon as it is there.
 
     Raises:
         CalledProcessError: The process died.
     """
     command = [sys.executable, "-m", "tests.culprit.record", "--repeat", str(repeat), *names]
-    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, check=True, text=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield from map(json.loads, process.stdout)
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command)
 
 
-def judge(answers: Iterable[dict[str, Any]]) -> list[Verdict]:
+def judge(answers: Iterable[dict[str, Any]]) -> Iterator[Verdict]:
     """Compares each answer with the declaration of its program."""
     declared = {program.name: program for program in programs()}
-    return [_verdict(declared[answer["name"]], answer) for answer in answers]
+    return (_verdict(declared[answer["name"]], answer) for answer in answers)
 
 
 def _verdict(program: Program, answer: dict[str, Any]) -> Verdict:
@@ -76,13 +80,11 @@ def _verdict(program: Program, answer: dict[str, Any]) -> Verdict:
     return Verdict(program=program, answer=answer, is_named_right=is_named_right, is_line_right=is_line_right)
 
 
-def table(verdicts: Iterable[Verdict]) -> str:
-    """Returns one line for each miss: the program, what was expected, what was answered."""
-    return "\n".join(
-        f"{verdict.program.name:60} {_expected(verdict.program):70} {_answered(verdict)}"
-        for verdict in verdicts
-        if not (verdict.is_named_right and verdict.is_line_right)
-    )
+def miss(verdict: Verdict) -> str | None:
+    """Returns a line with the program, what was expected and what was answered; None where the answer is right."""
+    if verdict.is_named_right and verdict.is_line_right:
+        return None
+    return f"{verdict.program.name:60} {_expected(verdict.program):50} {_answered(verdict)}"
 
 
 def summary(verdicts: list[Verdict]) -> str:
@@ -120,8 +122,11 @@ def _answered(verdict: Verdict) -> str:
 
 def main() -> None:
     """Records the programs that the command line names, and prints their misses and counts."""
-    verdicts = judge(record(sys.argv[1:]))
-    print(table(verdicts))
+    verdicts = []
+    for verdict in judge(record(sys.argv[1:])):
+        verdicts.append(verdict)
+        if line := miss(verdict):
+            print(line, flush=True)
     print(summary(verdicts))
 
 

@@ -1,7 +1,8 @@
 """The declaration of the corpus: small programs, each with the answer that a recording of it must give.
 
-A program is a function of a module in `programs/` with one of the decorators of this module. In the program of a bug, the
-line that a person would change ends in the comment `# culprit`. For a gradient op, that is the line of its forward op.
+A program is a function of a module in `programs/` with one of the decorators of this module. In the program of a bug,
+the line that a person would change ends in the comment `# culprit`. For a gradient op, that is the line of its forward
+op.
 """
 
 from __future__ import annotations

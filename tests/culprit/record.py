@@ -1,6 +1,7 @@
 """Records programs of the corpus, one after the other in one process, and prints a line of JSON for each.
 
-`python -m tests.culprit.record --repeat 50 losses.log_of_zero` records one program 50 times; without names, all are recorded.
+`python -m tests.culprit.record --repeat 50 losses.focal_loss` records one program 50 times; without names, all programs
+are recorded.
 """
 
 from __future__ import annotations

@@ -301,19 +301,6 @@ def update_that_is_skipped() -> None:
 
 
 @harmless
-def update_that_is_skipped_in_python() -> None:
-    """The same in an eager loop, with numpy's isfinite."""
-    weight = tf.Variable(1.0)
-    for value in (1.0, 0.0, 2.0):
-        with tf.GradientTape() as tape:
-            loss = weight * tf.math.log(tf.constant(value))
-        gradient = tape.gradient(loss, weight)
-        if not np.isfinite(gradient.numpy()):
-            continue
-        weight.assign_sub(0.1 * gradient)
-
-
-@harmless
 def gradients_that_are_cleaned() -> None:
     """Each bad element of a gradient is set to zero before it is applied."""
     weights = tf.Variable([1.0, 0.0])

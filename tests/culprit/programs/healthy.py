@@ -105,7 +105,7 @@ def attention_of_keras_over_padding() -> None:
     tokens = keras.Input((4,), dtype="int32")
     embedded = keras.layers.Embedding(5, 4, mask_zero=True)(tokens)
     attended = keras.layers.MultiHeadAttention(1, 4)(embedded, embedded)
-    model = keras.Model(tokens, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(attended)))
+    model = keras.Model(tokens, keras.layers.Dense(1)(keras.layers.Flatten()(attended)))
     model.compile("adam", "mse")
     model.fit(np.array([[1, 2, 0, 0], [0, 0, 0, 0]]), np.ones((2, 1), "float32"), epochs=1, verbose=0)
 
@@ -187,11 +187,12 @@ def gaussian_process_with_jitter() -> None:
 
 
 @healthy
-def cosine_similarity_of_keras() -> None:
+def cosine_similarity_with_an_epsilon() -> None:
     """tf.nn.l2_normalize has an epsilon. tensorflow/tensorflow#56796."""
     embeddings = tf.Variable([[1.0, 2.0], [0.0, 0.0]])
     with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(keras.losses.cosine_similarity(tf.ones([2, 2]), embeddings))
+        unit = tf.nn.l2_normalize(embeddings, axis=-1)
+        loss = 1.0 - tf.reduce_mean(tf.reduce_sum(unit * 0.7, axis=-1))
     embeddings.assign_sub(0.1 * tape.gradient(loss, embeddings))
 
 

@@ -141,6 +141,16 @@ def average_of_an_empty_sequence() -> None:
     model.fit(data, np.ones((3, 1), "float32"), epochs=1, verbose=0)
 
 
+@bug(op_type="RealDiv", effect="variable")
+def pooling_of_keras_over_padding() -> None:
+    """GlobalAveragePooling1D divides by the number of words that the mask of the embedding keeps, which is 0."""
+    embedding = keras.layers.Embedding(6, 3, mask_zero=True)
+    model = keras.Sequential([keras.Input((4,), dtype="int32"), embedding, keras.layers.GlobalAveragePooling1D()])
+    model.add(keras.layers.Dense(1))
+    model.compile("sgd", "mse")
+    model.fit(np.array([[1, 2, 0, 0], [0, 0, 0, 0]]), np.ones((2, 1), "float32"), epochs=1, verbose=0)  # culprit
+
+
 @bug(op_type="Log", effect="variable")
 def pointer_network_distribution() -> None:
     """The loss takes the logarithm of copy probabilities that are 0 for words not in the source."""

@@ -88,7 +88,7 @@ def pairwise_distances_with_their_diagonal() -> None:
 
 @bug(op_type="Sqrt", effect="variable")
 def guarded_root_in_where() -> None:
-    """tf.where leaves out the root of a negative number, and its NaN comes back in the gradient. tensorflow/tensorflow#38349."""
+    """tf.where leaves out the root of a negative number, and its NaN comes back. tensorflow/tensorflow#38349."""
     scale = tf.Variable([1.0, 2.0])
     inputs = tf.constant([-1.0, 4.0])
     with tf.GradientTape() as tape:
