@@ -27,13 +27,44 @@ def find_entries(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, E
     """
     if len(frames) == len(entries) == 1:
         return {frames[0]: entries[0]}
-    names = [{_name_hash(frame, entry): entry for entry in entries} for frame in frames]
-    common = set(names[0]).intersection(*names[1:]) if names else set()
-    if len(common) == 1:
-        (name,) = common
-        return {frame: by_name[name] for frame, by_name in zip(frames, names, strict=True)}
+    by_frame = _entries_by_frame(frames, entries)
+    if by_frame is not None:
+        return by_frame
     # Another runtime's ids, which tell nothing: as many entries as frames were most likely made in the same order.
     return dict(zip(frames, entries, strict=True)) if len(frames) == len(entries) else {}
+
+
+def _entries_by_frame(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, Entry] | None:
+    """Returns where each frame was entered if exactly one name of the loop explains all frames, else None.
+
+    A few frames decide on the name, so the time is linear in the number of frames and entries.
+    """
+    names: set[int] | None = None
+    for frame in frames:
+        own = {_name_hash(frame, entry) for entry in entries}
+        names = own if names is None else names & own
+        if len(names) <= 1:
+            break
+    if names is None or len(names) != 1:
+        return None
+    (name,) = names
+    found = {_frame(name, entry): entry for entry in entries}
+    wanted = {frame: frame % _WORD for frame in frames}
+    if not all(word in found for word in wanted.values()):
+        return None
+    return {frame: found[word] for frame, word in wanted.items()}
+
+
+def _frame(name_hash: int, entry: Entry) -> int:
+    """Returns the id of the frame, as an unsigned number, that a loop gets where it is entered."""
+    outer, iteration = entry
+    return _combine(outer, _combine(iteration, name_hash))
+
+
+def _combine(first: int, second: int) -> int:
+    """Returns Hash64Combine(first, second)."""
+    first %= _WORD
+    return (first ^ (second + _SALT + (first << 10) + (first >> 4))) % _WORD
 
 
 def _name_hash(frame: int, entry: Entry) -> int:
