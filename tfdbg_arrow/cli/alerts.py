@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable_line, styled
-from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
@@ -39,13 +39,16 @@ def alerts(
     run_id: RunOption = None,
     limit: LimitOption = 100,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Lists what the alert rules find: overflows, gradients that vanish, dead rectifiers, and so on.
 
     Exit codes: 0 no error and no warning, 1 one at least, 2 an error of the command.
     """
-    found = _run(logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken)
+    found = _run(
+        logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
+    )
     if json:
         print_json({"logdir": logdir, **{name: getattr(found, name) for name in ("alerts", "num_found", "num_cut")}})
     else:
@@ -62,6 +65,7 @@ def check(
     run_id: RunOption = None,
     limit: LimitOption = 10,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Fails where a rule finds something: for CI. Without --rule: where a NaN or infinity came up.
@@ -69,7 +73,9 @@ def check(
     Exit codes: 0 nothing found, 1 something, 2 an error.
     """
     rule = rule or ["nonfinite_origin"]
-    found = _run(logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken)
+    found = _run(
+        logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
+    )
     if json:
         print_json({"logdir": logdir, **{name: getattr(found, name) for name in ("alerts", "num_found", "num_cut")}})
     elif found.alerts or found.num_cut:
@@ -88,8 +94,9 @@ def _run(
     run_id: str | None,
     limit: int,
     skip_broken: bool,
+    memory_limit: str | None,
 ) -> Alerts:
-    with reading(logdir, skip_broken=skip_broken) as opened:
+    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         return opened.alerts(
             kinds=rule or None,
             parameters=_parse(parameters or []),
