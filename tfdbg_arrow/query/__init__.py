@@ -12,7 +12,9 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.query.alert_rules.answer import Alert, Alerts, alerts
+from tfdbg_arrow.query.alert_rules.alert import Alert
+from tfdbg_arrow.query.alert_rules.answer import Alerts, alerts
+from tfdbg_arrow.query.alert_rules.rollup import AlertFinding
 from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
 from tfdbg_arrow.query.capture_stats import CaptureStat
 from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
@@ -55,6 +57,7 @@ from tfdbg_arrow.query.verification.findings import Deviation
 
 __all__ = [
     "Alert",
+    "AlertFinding",
     "Alerts",
     "BrokenPart",
     "CaptureStat",
