@@ -72,8 +72,7 @@ class OverviewPage:
         source: The user's line that made the op.
         runs: The runs, oldest first; all of them, also where one was chosen.
         rules: The alert rules that found something, worst first.
-        num_rules: How many rules were run to their end.
-        unfinished_rules: The rules that were not, for want of time or memory; the page `alerts` gives them more time.
+        unfinished_rules: The rules that were not run to their end, for want of time or memory; the page `alerts` gives them more time.
         strip: When and where the run went bad: of the origin's run, else of the chosen or only one.
         not_observed: What could be bad and was not looked at, in one line; None where there is nothing.
         coverage: The same in full.
@@ -91,7 +90,6 @@ class OverviewPage:
     source: Excerpt | None
     runs: tuple[RunSummary, ...]
     rules: tuple[RuleSummary, ...]
-    num_rules: int
     unfinished_rules: tuple[str, ...]
     strip: Strip | None
     not_observed: str | None
@@ -142,7 +140,6 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
             for run in rules.runs
             if run.alerts
         ),
-        num_rules=len(rules.runs),
         unfinished_rules=rules.unfinished,
         strip=strip,
         not_observed=coverage.summary,
