@@ -178,6 +178,19 @@ class Logdir(Statements, Answers):
         with self._time_limit.within(seconds, interrupt=self.interrupt):
             yield
 
+    @contextlib.contextmanager
+    def joining_as_written(self) -> Iterator[None]:
+        """Has DuckDB join tables in the order in which the queries in the block name them.
+
+        It is for whole views of all tensors. DuckDB's own order may join all tensors of a call with each other before it
+        looks at the edges between them, which costs the square of their number.
+        """
+        self.rows("SET disabled_optimizers = 'join_order'")
+        try:
+            yield
+        finally:
+            self.rows("RESET disabled_optimizers")
+
     def check_time(self) -> None:
         """Raises TimeLimitError if the time of `within` is over."""
         self._time_limit.check()
