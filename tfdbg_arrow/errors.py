@@ -58,6 +58,14 @@ class QueryError(TfdbgArrowError):
     """A SQL text or a parameter of a query was refused."""
 
 
+class MemoryLimitError(QueryError):
+    """A query needs more memory than the logdir's memory limit allows."""
+
+
+class TimeLimitError(QueryError):
+    """Queries were stopped because they took longer than the time that they were given."""
+
+
 class ExportError(TfdbgArrowError):
     """An export cannot be written to where it is to go."""
 

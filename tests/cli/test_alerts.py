@@ -24,7 +24,9 @@ class TestAlerts:
     def test_what_is_cut_is_said(self, bad: Path) -> None:
         result = run_cli("alerts", bad, "--limit", "0")
         assert result.exit_code == 1
-        assert result.stdout == ("2 more are not shown (1 of nonfinite, 1 of nonfinite_origin); --limit raises that.\n")
+        assert result.stdout == (
+            "2 more findings are not shown (1 of nonfinite_origin, 1 of nonfinite); --limit raises that.\n"
+        )
 
     def test_json(self, bad: Path) -> None:
         content = json.loads(run_cli("alerts", bad, "--rule", "nonfinite", "--json").stdout)

@@ -94,6 +94,8 @@ class TestRecording:
             "num_nonfinite": bad,
             "unobserved": None,
             "stopped_by": None,
+            "is_searched": True,
+            "is_finished": True,
         }
         assert (nonfinite["op_name"], nonfinite["source"]["lineno"]) == ("Log", LOG_LINE)
 

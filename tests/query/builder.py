@@ -74,8 +74,9 @@ class GraphBuilder:
         dtypes: Iterable[str] = ("float32",),
         stack: int | None = None,
         not_recorded: str | None = None,
+        **columns: Any,
     ) -> GraphBuilder:
-        """Adds an op; an input is `op_name:slot`, or `op_name` for slot 0."""
+        """Adds an op; an input is `op_name:slot`, or `op_name` for slot 0; `columns` are others of graph_op."""
         dtypes = tuple(dtypes)
         self.run.add(
             "graph_op",
@@ -86,6 +87,7 @@ class GraphBuilder:
             num_outputs=len(dtypes),
             attributes="{}",
             stack_trace_id=stack,
+            **columns,
         )
         self.op_types[op_name] = op_type or op_name
         for index, source in enumerate(inputs):

@@ -246,6 +246,53 @@ def test_what_the_limit_leaves_out_is_counted(tmp_path: Path) -> None:
     assert alerts(logdir, kinds=["nonfinite"], limit=0).num_cut == 7
 
 
+def test_alerts_of_one_rule_layer_and_line_are_one_finding(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("train")
+    lines = [run.stack(("train.py", number, "step", f"line {number}", "user")) for number in (3, 4)]
+    places = [("a", 0, None), ("b", 0, None), ("c", 0, "encoder/dense"), ("d", 1, None)]
+    for op_name, line, layer in places:
+        graph.op(op_name, "Log", stack=lines[line], layer=layer)
+    for step in range(5):
+        for op_name, _, _ in places:
+            event = run.tensor(graph, op_name, NAN, step=step)
+            run.rows["tensor_health"][-1]["step"] = 10 + step
+    logdir = run.write(tmp_path / "logdir")
+    found = alerts(logdir, kinds=["nonfinite"], limit=1)
+    shown = [(one.layer, one.source and one.source.lineno, one.num_alerts, one.num_events) for one in found.findings]
+    assert shown == [(None, 3, 2, 10), ("encoder/dense", 3, 1, 5), (None, 4, 1, 5)]
+    first = found.findings[0]
+    assert (first.first_step, first.last_step, first.first_event_index, first.last_event_index) == (
+        10,
+        14,
+        0,
+        event - 2,
+    )
+    assert (first.first, found.num_found, found.num_cut) == (found.alerts[0], {"nonfinite": 4}, 3)
+
+
+def test_numbers_of_elements_are_no_exploding_gradients(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("__backward_model_12")
+    graph.op("size", "Const", dtypes=["int32"]).op("count", "Const").op("cast", "Cast", ["size"])
+    graph.op("half", "Const", dtypes=["float16"]).op("widened", "Cast", ["half"])
+    for op_name in ("count", "cast", "widened"):
+        run.tensor(graph, op_name, numbers(max_abs=5000))
+    found = alerts(run.write(tmp_path / "logdir"), kinds=["exploding_gradient"])
+    assert [alert.op_name for alert in found.alerts] == ["widened"]
+
+
+def test_a_recorded_role_says_what_a_gradient_is(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("train")
+    graph.op("gradient_tape/a", "Mul", role="forward").op("b", "Mul", role="gradient").op("gradient_tape/c", "Mul")
+    for op_name in ("gradient_tape/a", "b", "gradient_tape/c"):
+        run.tensor(graph, op_name, numbers(max_abs=5000))
+    logdir = run.write(tmp_path / "logdir")
+    found = alerts(logdir, kinds=["exploding_gradient"])
+    assert [alert.op_name for alert in found.alerts] == ["b", "gradient_tape/c"]
+
+
 def test_parameters_move_the_bound(tmp_path: Path) -> None:
     logdir = write(series("Exp", [numbers(max_abs=1e37)]), tmp_path / "logdir")
     found = alerts(logdir, kinds=["overflow_near"], parameters={"overflow_near": {"bits": 6}}).alerts

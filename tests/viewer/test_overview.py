@@ -30,7 +30,7 @@ def test_the_three_questions_are_answered(tmp_path: Path) -> None:
 
 def test_what_rules_found_comes_worst_first(tmp_path: Path) -> None:
     page = overview(logdirs.log_of_zero(tmp_path))
-    found = [(rule.kind, rule.severity, rule.num_found, rule.first.op_name) for rule in page.rules]
+    found = [(rule.kind, rule.severity, rule.num_found, rule.findings[0].first.op_name) for rule in page.rules]
     assert found == [("nonfinite_origin", "error", 2, "Log"), ("nonfinite", "warning", 3, "Log")]
 
 

@@ -46,7 +46,9 @@ def test_it_holds_the_pages_and_their_data(path: Path) -> None:
     assert "-Inf first came up in Log:0, in the function loss." in text
     assert [section.page.tensor.op_name for section in report.tensors] == ["Log", "probs", "Sqrt", "Neg"]
     assert [section.page.file_path for section in report.sources] == [logdirs.TRAIN]
-    assert left_out == ("2 of 6 recorded tensors: all but those on the way to the origin and the first of each alert",)
+    assert left_out == (
+        "2 of 6 recorded tensors: all but those on the way to the origin and the first of each finding",
+    )
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert json.loads(data)["overview"] == to_json(report.overview)
 
@@ -80,11 +82,35 @@ def test_many_alerts_are_cut(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f")
     for number in range(30):
+        graph.op(f"op{number}", "Mul", layer=f"layer_{number}")
+        run.tensor(graph, f"op{number}", NAN)
+    with open_logdir(run.write(tmp_path)) as logdir:
+        report = read_report(logdir)
+    assert report.left_out[0] == "20 of 60 findings: the first 20 a rule"
+
+
+def test_rules_that_were_not_run_are_named_and_nothing_is_said_in_their_place(tmp_path: Path) -> None:
+    with open_logdir(logdirs.healthy(tmp_path)) as logdir:
+        text, _ = render_report(read_report(logdir, rules_budget_s=0.0))
+        assert "No rule found anything" not in text
+        assert text.count("Not run to the end,") == 2
+        assert "nonfinite_origin" in text
+        assert "No rule found anything" in render_report(read_report(logdir))[0]
+
+
+def test_many_alerts_of_one_line_are_one_finding(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f")
+    for number in range(30):
         graph.op(f"op{number}", "Mul")
         run.tensor(graph, f"op{number}", NAN)
     with open_logdir(run.write(tmp_path)) as logdir:
         report = read_report(logdir)
-    assert report.left_out[0] == "20 of 60 alerts: the first 20 a rule"
+    assert [(group.num_found, group.num_findings, len(group.alerts)) for group in report.alerts.groups] == [
+        (30, 1, 20),
+        (30, 1, 20),
+    ]
+    assert [(rule.num_found, len(rule.findings)) for rule in report.overview.rules] == [(30, 1), (30, 1)]
 
 
 def test_what_goes_wrong_is_one_clear_error(path: Path, tmp_path: Path) -> None:

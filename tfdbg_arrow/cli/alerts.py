@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable_line, styled
-from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Alert, Alerts
+    from tfdbg_arrow.query import Alert, AlertFinding, Alerts, Frame
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _SEVERITIES = ("error", "warning", "info")
@@ -28,7 +30,8 @@ RulesOption = Annotated[
     str | None, typer.Option("--rules", metavar="DIR", help="A directory of rules of your own, as .sql files.")
 ]
 RunOption = Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")]
-LimitOption = Annotated[int, typer.Option(metavar="N", help="At most so many alerts of each rule.")]
+AllOption = Annotated[bool, typer.Option("--all", "--expand", help="List each alert instead of the findings.")]
+LimitOption = Annotated[int, typer.Option(metavar="N", help="At most so many findings, or alerts, of each rule.")]
 
 
 def alerts(
@@ -38,20 +41,26 @@ def alerts(
     rules: RulesOption = None,
     run_id: RunOption = None,
     limit: LimitOption = 100,
+    expand: AllOption = False,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Lists what the alert rules find: overflows, gradients that vanish, dead rectifiers, and so on.
 
-    Exit codes: 0 no error and no warning, 1 one at least, 2 an error of the command.
+    One finding is what a rule found for one layer and one line of your code; --all lists the alerts in it.
+
+    Exit codes: 0 no error and no warning, 1 one at least, 2 an error of the command, or a rule that was stopped.
     """
-    found = _run(logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken)
+    found = _run(
+        logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
+    )
     if json:
-        print_json({"logdir": logdir, **{name: getattr(found, name) for name in ("alerts", "num_found", "num_cut")}})
+        _print_json(logdir, found)
     else:
-        _print(found)
-    is_clean = all(alert.severity == "info" for alert in found.alerts) and not found.num_cut
-    raise typer.Exit(0 if is_clean else 1)
+        _print(found, expand=expand, limit=limit)
+    is_clean = all(alert.severity == "info" for alert in found.findings)
+    raise typer.Exit(_exit_code(found, is_clean=is_clean))
 
 
 def check(
@@ -61,22 +70,38 @@ def check(
     rules: RulesOption = None,
     run_id: RunOption = None,
     limit: LimitOption = 10,
+    expand: AllOption = False,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Fails where a rule finds something: for CI. Without --rule: where a NaN or infinity came up.
 
-    Exit codes: 0 nothing found, 1 something, 2 an error.
+    Exit codes: 0 nothing found, 1 something, 2 an error, or a rule that was stopped.
     """
     rule = rule or ["nonfinite_origin"]
-    found = _run(logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken)
+    found = _run(
+        logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
+    )
     if json:
-        print_json({"logdir": logdir, **{name: getattr(found, name) for name in ("alerts", "num_found", "num_cut")}})
-    elif found.alerts or found.num_cut:
-        _print(found)
+        _print_json(logdir, found)
+    elif found.findings or found.not_run:
+        _print(found, expand=expand, limit=limit)
     else:
         typer.echo("Nothing found by " + ", ".join(found.num_found) + ".")
-    raise typer.Exit(1 if found.alerts or found.num_cut else 0)
+    raise typer.Exit(_exit_code(found, is_clean=not found.findings))
+
+
+def _exit_code(found: Alerts, *, is_clean: bool) -> int:
+    """Returns 1 for a finding; 2 if there is none, but a rule was not run."""
+    if not is_clean:
+        return 1
+    return 2 if found.not_run else 0
+
+
+def _print_json(logdir: str, found: Alerts) -> None:
+    names = ("findings", "alerts", "num_found", "num_cut", "not_run")
+    print_json({"logdir": logdir, **{name: getattr(found, name) for name in names}})
 
 
 def _run(
@@ -88,8 +113,9 @@ def _run(
     run_id: str | None,
     limit: int,
     skip_broken: bool,
+    memory_limit: str | None,
 ) -> Alerts:
-    with reading(logdir, skip_broken=skip_broken) as opened:
+    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         return opened.alerts(
             kinds=rule or None,
             parameters=_parse(parameters or []),
@@ -111,28 +137,90 @@ def _parse(settings: list[str]) -> dict[str, dict[str, float]]:
     return parameters
 
 
-def _print(found: Alerts) -> None:
+def _print(found: Alerts, *, expand: bool, limit: int) -> None:
     out = console()
-    if not found.alerts and not found.num_cut:
+    if not found.findings and not found.not_run:
         out.print(styled("No rule found anything."))
-    for alert in found.alerts:
-        out.print(styled((alert.severity, _STYLES[alert.severity]), f" {alert.kind}: ", (_what(alert), "bold")))
-        out.print(styled(f"    {alert.message}"))
-        events = f"event {alert.first_event_index}"
-        if alert.num_events > 1:
-            events = f"events {alert.first_event_index} to {alert.last_event_index}, {alert.num_events:,} tensors"
-        if alert.first_event_index is not None:
-            out.print(styled((f"    {events}", "dim")))
-        if alert.source is not None:
-            line = f"    {alert.source.file_path}:{alert.source.lineno}"
-            code = "" if alert.source.code is None else f"  {printable_line(alert.source.code)}"
-            out.print(styled((line + code, "dim")))
-    if found.num_cut:
-        shown = {kind: sum(alert.kind == kind for alert in found.alerts) for kind in found.num_found}
-        rest = ", ".join(
-            f"{number - shown[kind]:,} of {kind}" for kind, number in found.num_found.items() if number > shown[kind]
+    if expand:
+        for alert in found.alerts:
+            _print_alert(alert)
+        shown = Counter(alert.kind for alert in found.alerts)
+        _print_rest("alerts", {kind: number - shown[kind] for kind, number in found.num_found.items()})
+    else:
+        numbers: Counter[str] = Counter()
+        for finding in found.findings:
+            numbers[finding.kind] += 1
+            if numbers[finding.kind] <= limit:
+                _print_finding(finding)
+        _print_rest("findings", {kind: number - limit for kind, number in numbers.items()})
+        rolled_up = Counter(dict.fromkeys(found.num_found, 0))
+        for finding in found.findings:
+            rolled_up[finding.kind] += finding.num_alerts
+        for kind, number in found.num_found.items():
+            if number > rolled_up[kind]:
+                text = f"{kind} has {number:,} alerts; the findings are made of the first {rolled_up[kind]:,}."
+                out.print(styled((text, "bold")))
+        if any(finding.num_alerts > 1 for finding in found.findings):
+            out.print(styled(("--all lists each alert.", "dim")))
+    for kind, error in found.not_run.items():
+        out.print(styled((f"The rule {kind} was not run to its end: {printable_line(error)}", "bold red")))
+
+
+def _print_rest(what: str, left: Mapping[str, int]) -> None:
+    rest = {kind: number for kind, number in left.items() if number > 0}
+    if rest:
+        names = ", ".join(f"{number:,} of {kind}" for kind, number in rest.items())
+        text = f"{sum(rest.values()):,} more {what} are not shown ({names}); --limit raises that."
+        console().print(styled((text, "bold")))
+
+
+def _print_finding(finding: AlertFinding) -> None:
+    """Prints a finding: how often, in which steps and where; then its first alert."""
+    out = console()
+    number = "" if finding.num_alerts == 1 else f"{finding.num_alerts:,} times, first "
+    layer = "" if finding.layer is None else f", layer {finding.layer}"
+    out.print(
+        styled(
+            (finding.severity, _STYLES[finding.severity]),
+            f" {finding.kind}: {number}",
+            (_what(finding.first), "bold"),
+            layer,
         )
-        out.print(styled((f"{found.num_cut:,} more are not shown ({rest}); --limit raises that.", "bold")))
+    )
+    out.print(styled(f"    {finding.first.message}"))
+    events = _events(finding.first_event_index, finding.last_event_index, finding.num_events)
+    steps = _steps(finding.first_step, finding.last_step)
+    if events or steps:
+        out.print(styled((f"    {', '.join(filter(None, (steps, events)))}", "dim")))
+    _print_source(finding.source)
+
+
+def _print_alert(alert: Alert) -> None:
+    out = console()
+    out.print(styled((alert.severity, _STYLES[alert.severity]), f" {alert.kind}: ", (_what(alert), "bold")))
+    out.print(styled(f"    {alert.message}"))
+    events = _events(alert.first_event_index, alert.last_event_index, alert.num_events)
+    if events:
+        out.print(styled((f"    {events}", "dim")))
+    _print_source(alert.source)
+
+
+def _events(first: int | None, last: int | None, number: int) -> str:
+    if first is None:
+        return ""
+    return f"event {first}" if number == 1 else f"events {first} to {last}, {number:,} tensors"
+
+
+def _steps(first: int | None, last: int | None) -> str:
+    if first is None:
+        return ""
+    return f"step {first}" if last in (None, first) else f"steps {first} to {last}"
+
+
+def _print_source(source: Frame | None) -> None:
+    if source is not None:
+        code = "" if source.code is None else f"  {printable_line(source.code)}"
+        console().print(styled((f"    {source.file_path}:{source.lineno}{code}", "dim")))
 
 
 def _what(alert: Alert) -> str:

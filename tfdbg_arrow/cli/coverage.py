@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
-from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Coverage, UnobservedOps
@@ -22,13 +22,14 @@ def coverage(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
     run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Lists what was not looked at, and why: outputs of ops by run, graph and reason, and what capture_stat says.
 
     Exit codes: 0 every tensor that could be bad was looked at, 1 some were not, 2 an error.
     """
-    with reading(logdir, skip_broken=skip_broken) as opened:
+    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         found = opened.coverage(run_id=run_id)
     if json:
         print_json({**dataclasses.asdict(found), "is_complete": found.is_complete, "summary": found.summary})

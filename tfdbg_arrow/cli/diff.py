@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, print_json
-from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Diff
@@ -59,6 +59,7 @@ def diff(
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", help="List at most N ops that only one run has, of each.")] = 20,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Names the op at which two runs of a program first diverge, by data flow, with both sides and the line of code.
@@ -73,8 +74,14 @@ def diff(
     from tfdbg_arrow.query.diff.tolerance import DEFAULT_GROWTH
 
     with contextlib.ExitStack() as stack:
-        logdir_a = stack.enter_context(reading(a, skip_broken=skip_broken, what="Comparing …"))
-        logdir_b = None if b is None else stack.enter_context(reading(b, skip_broken=skip_broken, what=None))
+        logdir_a = stack.enter_context(
+            reading(a, skip_broken=skip_broken, memory_limit=memory_limit, what="Comparing …")
+        )
+        logdir_b = (
+            None
+            if b is None
+            else stack.enter_context(reading(b, skip_broken=skip_broken, memory_limit=memory_limit, what=None))
+        )
         found = compare(
             logdir_a,
             logdir_b,

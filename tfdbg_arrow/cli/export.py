@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable, styled
-from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 from tfdbg_arrow.errors import SettingError
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def export(
         ),
     ] = None,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Writes a logdir in the format of another tool: give the option that names it.
@@ -83,6 +84,7 @@ def export(
             run_id=run_id,
             overwrite=overwrite,
             skip_broken=skip_broken,
+            memory_limit=memory_limit,
             json=json,
         )
         return
@@ -111,11 +113,15 @@ def _export_tables(
     run_id: str | None,
     overwrite: bool,
     skip_broken: bool,
+    memory_limit: str | None,
     json: bool,
 ) -> None:
     from tfdbg_arrow.query import export as export_to
 
-    with reading(logdir, skip_broken=skip_broken, what=None) as opened, _table_progress_bar() as progress:
+    with (
+        reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened,
+        _table_progress_bar() as progress,
+    ):
         exported = export_to(
             opened,
             target,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, print_json, printable
-from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ def first_nonfinite(
     kinds: Annotated[str, typer.Option(help="What counts as bad: nan, inf or both, with a comma.")] = "nan,inf",
     run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Names the op that made the first NaN or infinity, why, its inputs and the line of code.
@@ -33,7 +34,7 @@ def first_nonfinite(
     from tfdbg_arrow.query import read_reasons, source_lines
 
     wanted = tuple(kind.strip() for kind in kinds.split(",") if kind.strip())
-    with reading(logdir, skip_broken=skip_broken) as opened:
+    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         found = opened.first_nonfinite(kinds=wanted, run_id=run_id)
         runs = [run for run in opened.runs() if run_id in (None, run.run_id)]
         unobserved = opened.coverage(run_id=run_id).summary_beside_gaps if found is None else None

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
-from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import LogdirInfo, Run
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 def info(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Lists the runs of a logdir, its tables, their rows and bytes, and how many tensors are bad."""
-    with reading(logdir, skip_broken=skip_broken) as opened:
+    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         found = opened.info()
     if json:
         print_json(dataclasses.asdict(found))

@@ -21,16 +21,28 @@ SkipBrokenOption = Annotated[
     ),
 ]
 
+MemoryLimitOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit",
+        metavar="SIZE",
+        help="What the queries may take of memory, as 500MB; 2GiB if neither this nor TFDBG_ARROW_MEMORY_LIMIT is set.",
+    ),
+]
+
 _MAX_SHOWN = 3
 
 
 @contextlib.contextmanager
-def reading(logdir: str, *, skip_broken: bool, what: str | None = "Reading …") -> Iterator[Logdir]:
+def reading(
+    logdir: str, *, skip_broken: bool, memory_limit: str | None, what: str | None = "Reading …"
+) -> Iterator[Logdir]:
     """Yields a logdir, and tells on stderr what was left out of it once it is read.
 
     Args:
         logdir: Its path or URL.
         skip_broken: Whether to leave out what is broken.
+        memory_limit: What the queries may take of memory; None: the default.
         what: What is shown while it is read, if stderr is a terminal; None: nothing.
     """
     from tfdbg_arrow.query import open_logdir
@@ -40,7 +52,7 @@ def reading(logdir: str, *, skip_broken: bool, what: str | None = "Reading …")
         with contextlib.ExitStack() as stack:
             if what is not None:
                 stack.enter_context(progress(what))
-            opened = stack.enter_context(open_logdir(logdir, skip_broken=skip_broken))
+            opened = stack.enter_context(open_logdir(logdir, skip_broken=skip_broken, memory_limit=memory_limit))
             try:
                 yield opened
             finally:

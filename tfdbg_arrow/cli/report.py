@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, print_json, printable
-from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 from tfdbg_arrow.cli.viewer_extra import viewer_extra
 
 
@@ -22,6 +22,7 @@ def report(
         int, typer.Option(metavar="N", min=200_000, help="How large the file may become; what is left out is said.")
     ] = 10_000_000,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Writes what `view` shows of the first bad tensor, the alerts and their source as one file, to attach to a bug.
@@ -33,7 +34,7 @@ def report(
     with viewer_extra("report"):
         from tfdbg_arrow.viewer.report import write_report
 
-    with reading(logdir, skip_broken=skip_broken) as opened:
+    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         written = write_report(opened, output, run_id=run_id, max_bytes=max_bytes)
     if json:
         print_json({"logdir": logdir, "report": str(output), "bytes": written.size, "left_out": written.left_out})

@@ -8,6 +8,7 @@ import json as json_module
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,15 +16,17 @@ import typer
 from typer.core import TyperCommand
 
 from tfdbg_arrow.cli.output import printable, progress, to_json
-from tfdbg_arrow.errors import SettingError, TfdbgArrowError
+from tfdbg_arrow.errors import SettingError, TfdbgArrowError, TimeLimitError
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import NonFinite, Run
+    from tfdbg_arrow.query import Logdir, NonFinite, Run
     from tfdbg_arrow.writer.program import Program
 
 _EXIT_FINDINGS = 1
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
+_SUMMARY_S = 2.0
+"""Seconds for the queries of the closing summary, for which the program's process waits."""
 
 
 class RunCommand(TyperCommand):
@@ -63,6 +66,8 @@ class Summary:
         nonfinite: The first bad tensor, as `first-nonfinite --json` gives it; None if there is none.
         unobserved: What of these runs was not looked at, in one line; None where there is nothing.
         stopped_by: What stopped the program first, likewise, under `--on-nonfinite raise`; None where nothing did.
+        is_searched: Whether the first bad tensor was looked for to the end.
+        is_finished: Whether the time for the summary sufficed; what was not done then has its default value.
     """
 
     logdir: str
@@ -73,6 +78,8 @@ class Summary:
     nonfinite: NonFinite | None = None
     unobserved: str | None = None
     stopped_by: NonFinite | None = None
+    is_searched: bool = False
+    is_finished: bool = True
 
 
 def run(
@@ -179,7 +186,7 @@ def run(
     settings that it gives there, in place of TensorFlow's own dumping.
 
     Exit codes: the program's own if it fails (1 for an exception); else 0 nothing is bad but what the program expects
-    (see first-nonfinite), 1 something is, 2 an error.
+    (see first-nonfinite), 1 something is, 2 an error, or the search for it took longer than 2 seconds.
     """
     import tfdbg_arrow.stop  # noqa: F401  (a recording that stops the program has its answer from there)
     from tfdbg_arrow.schema.location import parse_location
@@ -247,8 +254,14 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
             _print_stop(summary.logdir, summary.stopped_by)
         for line in _summary_lines(summary, runs, shown_logdir):
             _say(line)
+    return summary.program_exit_code or _own_exit_code(summary)
+
+
+def _own_exit_code(summary: Summary) -> int:
+    if summary.run_ids and not summary.is_searched:
+        return _EXIT_ERROR  # whether something is bad that the program does not expect is not known
     is_finding = summary.nonfinite is not None and not summary.nonfinite.is_expected
-    return summary.program_exit_code or (_EXIT_FINDINGS if is_finding else 0)
+    return _EXIT_FINDINGS if is_finding else 0
 
 
 def _read(summary: Summary) -> tuple[Summary, list[Run]]:
@@ -257,22 +270,30 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
         return summary, []
     from tfdbg_arrow.query import open_logdir
 
+    runs: list[Run] = []
     with progress("Looking for the first bad tensor …"), open_logdir(summary.logdir) as opened:
-        ((num_tensors, num_nonfinite),) = opened.rows(
-            "SELECT count(*), count(*) FILTER (has_inf_or_nan) FROM tensor_health WHERE list_contains($runs, run_id)",
-            {"runs": list(summary.run_ids)},
-        )
-        found = [each for run_id in summary.run_ids if (each := opened.first_nonfinite(run_id=run_id)) is not None]
-        nonfinite = min(found, key=lambda each: each.is_expected, default=None)
-        runs = [run for run in opened.runs() if run.run_id in summary.run_ids]
-        unobserved = [opened.coverage(run_id=run.run_id).summary_beside_gaps for run in runs if run.measures_health]
-    return dataclasses.replace(
-        summary,
-        num_tensors=num_tensors,
-        num_nonfinite=num_nonfinite,
-        nonfinite=nonfinite,
-        unobserved="; ".join(text for text in unobserved if text is not None) or None,
-    ), runs
+        try:
+            with opened.within(_SUMMARY_S):
+                runs = [run for run in opened.runs() if run.run_id in summary.run_ids]
+                for facts in _facts(opened, runs):
+                    summary = dataclasses.replace(summary, **facts)
+        except TimeLimitError:
+            summary = dataclasses.replace(summary, is_finished=False)
+    return summary, runs
+
+
+def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
+    """Yields attributes of the summary, those that cost least first."""
+    run_ids = [run.run_id for run in runs]
+    ((num_tensors, num_nonfinite),) = logdir.rows(
+        "SELECT count(*), count(*) FILTER (has_inf_or_nan) FROM tensor_health WHERE list_contains($runs, run_id)",
+        {"runs": run_ids},
+    )
+    yield {"num_tensors": num_tensors, "num_nonfinite": num_nonfinite, "is_searched": num_nonfinite == 0}
+    found = [each for run_id in run_ids if (each := logdir.first_nonfinite(run_id=run_id)) is not None]
+    yield {"nonfinite": min(found, key=lambda each: each.is_expected, default=None), "is_searched": True}
+    unobserved = [logdir.coverage(run_id=run.run_id).summary_beside_gaps for run in runs if run.measures_health]
+    yield {"unobserved": "; ".join(text for text in unobserved if text is not None) or None}
 
 
 def _print_stop(logdir: str, found: NonFinite) -> None:
@@ -292,6 +313,14 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
         is_off = os.environ.get("TFDBG_ARROW") == "0"
         why = "TFDBG_ARROW=0 is set" if is_off else "the program did not import TensorFlow"
         return [f"nothing was recorded: {why}"]
+    if not summary.is_searched:
+        numbers = (
+            f" {summary.num_tensors:,} tensors, {summary.num_nonfinite:,} of them bad," if summary.num_tensors else ""
+        )
+        return [
+            f"recorded{numbers} in {shown_logdir}; the search for the first bad one took longer than {_SUMMARY_S:g} s",
+            f"to look for it: tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)}",
+        ]
     recorded = f"recorded {summary.num_tensors:,} tensors in {shown_logdir}"
     left_out = [f"not all was recorded: {text}" for run in runs for text in run.left_out]
     if summary.nonfinite is not None:
@@ -313,6 +342,8 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
         why = "no op ran that the settings cover" if not left_out else "see below"
         return [f"no tensor was recorded in {shown_logdir}: {why}; {more}", *left_out]
     clean = [f"{recorded}, none of them bad; {more}", *left_out]
+    if not summary.is_finished:
+        clean.append(f"what was not looked at took too long to list: tfdbg-arrow coverage {shlex.quote(shown_logdir)}")
     if summary.unobserved is not None:
         clean.append(f"not looked at: {summary.unobserved}; see: tfdbg-arrow coverage {shlex.quote(shown_logdir)}")
     return clean

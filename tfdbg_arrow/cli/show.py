@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, console, print_json, progress, styled
-from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def show(
         bool, typer.Option("--follow", "-f", help="Go on while the program records, until it ends or Ctrl-C.")
     ] = False,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Shows what chosen tensors held, one line for each time that they were computed.
@@ -46,7 +47,7 @@ def show(
     Exit codes: 0, 2 an error.
     """
     steps = _parse_steps(step)
-    with reading(logdir, skip_broken=skip_broken, what=None) as opened:
+    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened:
         if follow:
             if json:
                 raise QueryError("--follow prints lines for ever, and --json one object; give only one of them.")

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from tfdbg_arrow.cli.output import JsonOption, cell_text, console, print_csv, print_json, styled
-from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 
 
 class Format(StrEnum):
@@ -26,10 +26,11 @@ def sql(
     query: Annotated[str, typer.Argument(metavar="SQL", help="A statement in DuckDB's SQL.")],
     format_: Annotated[Format, typer.Option("--format", help="How to print the result.")] = Format.TABLE,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Runs SQL over the tables of a logdir; `info` lists them."""
-    with reading(logdir, skip_broken=skip_broken, what="Running …") as opened:
+    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what="Running …") as opened:
         columns, rows = opened.table(query)
     if json or format_ is Format.JSON:
         print_json({"columns": list(columns), "rows": rows})

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, print_json, printable, progress
-from tfdbg_arrow.cli.reading import SkipBrokenOption
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption
 from tfdbg_arrow.cli.viewer_extra import viewer_extra
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -31,6 +31,7 @@ def view(
         bool, typer.Option("--sql", help="Add a page that answers SQL, each query in a process of its own.")
     ] = False,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Serves pages that show the first bad tensor, its cause and its line, until it is interrupted.
@@ -47,7 +48,7 @@ def view(
         from tfdbg_arrow.viewer.server import listen
 
     with progress("Opening …"):
-        reader = Reader(logdir, timeout_s=timeout, skip_broken=skip_broken)
+        reader = Reader(logdir, timeout_s=timeout, skip_broken=skip_broken, memory_limit=memory_limit)
     with contextlib.closing(reader):
         if run is not None:
             reader.check_run(run)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, print_csv, print_json
-from tfdbg_arrow.cli.reading import SkipBrokenOption, reading
+from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def why(
     limit: Annotated[int, typer.Option(metavar="N", help="At most so many tensors.")] = 1000,
     csv: Annotated[bool, typer.Option("--csv", help="Print every tensor found as a row of CSV.")] = False,
     skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Tells how a bad tensor came about: from it back to the op that made the first bad value, and what that op took.
@@ -49,7 +50,7 @@ def why(
 
     if csv and json:
         raise QueryError("--csv and --json are both given; give one of them.")
-    with reading(logdir, skip_broken=skip_broken) as opened:
+    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         start = _find(opened, tensor, run_id=run_id)
         found: Provenance | Spread | None = None
         if start is not None:

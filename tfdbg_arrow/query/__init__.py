@@ -12,7 +12,9 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.query.alert_rules.answer import Alert, Alerts, alerts
+from tfdbg_arrow.query.alert_rules.alert import Alert
+from tfdbg_arrow.query.alert_rules.answer import Alerts, alerts
+from tfdbg_arrow.query.alert_rules.rollup import AlertFinding
 from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
 from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
 from tfdbg_arrow.query.capture_stats import CaptureStat
@@ -50,6 +52,7 @@ from tfdbg_arrow.query.verification.findings import Deviation
 
 __all__ = [
     "Alert",
+    "AlertFinding",
     "Alerts",
     "BrokenPart",
     "CallSite",

@@ -78,6 +78,9 @@ class Engine(Protocol):
         """
         return self.rows(query, parameters)
 
+    def check_time(self) -> None:
+        """Raises TimeLimitError if the time for the queries is over; loops that ask no query call it."""
+
     def extent(self, table_name: str) -> tuple[int, int, int]:
         """Returns how much a table is: rows, parts and their bytes."""
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Logdir, open_logdir
+from tfdbg_arrow.query.limits import memory_limit_bytes
 from tfdbg_arrow.query.strange_rows import strange_rows_told
 from tfdbg_arrow.schema.logdir_layout import MANIFEST_DIRECTORY
 from tfdbg_arrow.viewer.bounding import bounded
@@ -32,7 +33,7 @@ class Reader:
     Args:
         path: The logdir's path or URL.
         timeout_s: Seconds after which the queries of one request are ended.
-        memory_limit: What each of DuckDB's instances may take, as it reads sizes.
+        memory_limit: What the queries of all requests together may take of memory, as in `open_logdir`.
         storage_options: fsspec's arguments for a URL.
         skip_broken: Whether to leave out parts that are broken.
 
@@ -45,14 +46,14 @@ class Reader:
         path: str | Path,
         *,
         timeout_s: float = 20.0,
-        memory_limit: str = "160MB",
+        memory_limit: int | str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         skip_broken: bool = False,
     ) -> None:
         self.path = path
         self._skip_broken = skip_broken
         self._timeout_s = timeout_s
-        self._memory_limit = memory_limit
+        self._memory_limit = memory_limit_bytes(memory_limit) // _NUM_CONNECTIONS
         self._storage_options = storage_options
         self._spill = tempfile.TemporaryDirectory(prefix="tfdbg_arrow_view_")
         self._slots = threading.BoundedSemaphore(_NUM_CONNECTIONS)
@@ -136,9 +137,13 @@ class Reader:
             self._slots.release()
 
     def _open(self) -> Logdir:
-        logdir = open_logdir(self.path, storage_options=self._storage_options, skip_broken=self._skip_broken)
+        logdir = open_logdir(
+            self.path,
+            storage_options=self._storage_options,
+            skip_broken=self._skip_broken,
+            memory_limit=self._memory_limit,
+        )
         # One in a directory of its own, lest a page's spill be written where the program was started.
-        logdir.sql(f"SET memory_limit = '{self._memory_limit}'")
         logdir.sql("SET temp_directory = '" + self._spill.name.replace("'", "''") + "'")
         return logdir
 

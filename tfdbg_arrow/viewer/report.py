@@ -120,10 +120,11 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
     """
     overview = read_overview(logdir, run_id=run_id, budget_s=rules_budget_s)
     alerts = read_alerts(logdir, run_id=run_id, limit=_NUM_ALERTS, budget_s=rules_budget_s)
-    left_out = [f"the rule {rule}: it took too long" for rule in alerts.unfinished_rules]
-    shown = sum(len(group.alerts) for group in alerts.groups)
-    if shown < alerts.num_found:
-        left_out.append(f"{alerts.num_found - shown:,} of {alerts.num_found:,} alerts: the first {_NUM_ALERTS} a rule")
+    left_out = [f"the rule {rule}: it took too long, or too much memory" for rule in alerts.unfinished_rules]
+    num_findings = sum(group.num_findings for group in alerts.groups)
+    shown = sum(len(group.findings) for group in alerts.groups)
+    if shown < num_findings:
+        left_out.append(f"{num_findings - shown:,} of {num_findings:,} findings: the first {_NUM_ALERTS} a rule")
     wanted = list(dict.fromkeys(_tensors(overview, alerts)))
     tensors = tuple(
         TensorSection(
@@ -136,7 +137,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
     if num_tensors > len(tensors):
         left_out.append(
             f"{num_tensors - len(tensors):,} of {num_tensors:,} recorded tensors: all but those on the way to the "
-            "origin and the first of each alert"
+            "origin and the first of each finding"
         )
     sources = []
     for number, (run, file_path) in enumerate(dict.fromkeys(_files(overview, alerts, tensors))):
@@ -229,9 +230,9 @@ def _tensors(overview: OverviewPage, alerts: AlertsPage) -> Iterator[tuple[str, 
         for hop in reversed(overview.path):
             yield overview.origin.run_id, hop.event_index
     for group in alerts.groups:
-        for alert in group.alerts:
-            if alert.first_event_index is not None:
-                yield alert.run_id, alert.first_event_index
+        for finding in group.findings:
+            if finding.first_event_index is not None:
+                yield finding.run_id, finding.first_event_index
 
 
 def _files(overview: OverviewPage, alerts: AlertsPage, tensors: tuple[TensorSection, ...]) -> Iterator[tuple[str, str]]:
@@ -240,7 +241,7 @@ def _files(overview: OverviewPage, alerts: AlertsPage, tensors: tuple[TensorSect
     if overview.origin is not None:
         run = overview.origin.run_id
         frames += [(run, overview.origin.source), *((run, hop.source) for hop in overview.path)]
-    frames += [(alert.run_id, alert.source) for group in alerts.groups for alert in group.alerts]
+    frames += [(finding.run_id, finding.source) for group in alerts.groups for finding in group.findings]
     frames += [(section.page.tensor.run_id, frame) for section in tensors for frame in section.page.stack]
     for run, frame in frames:
         if frame is not None and frame.is_user:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tfdbg_arrow.query import Alert, Logdir, Rule, builtin_rules
+from tfdbg_arrow.query import Alert, AlertFinding, Logdir, Rule, builtin_rules
 from tfdbg_arrow.query.alert_rules.rules import SEVERITIES
 from tfdbg_arrow.viewer.bounding import bounded
 from tfdbg_arrow.viewer.failures import TookTooLongError
@@ -22,12 +22,14 @@ class RuleRun:
 
     Attributes:
         rule: The rule.
-        num_found: How many findings there are.
-        alerts: The first of them.
+        num_found: How many alerts there are.
+        findings: The alerts, rolled up.
+        alerts: The first alerts.
     """
 
     rule: Rule
     num_found: int
+    findings: tuple[AlertFinding, ...]
     alerts: tuple[Alert, ...]
 
 
@@ -37,7 +39,7 @@ class RuleRuns:
 
     Attributes:
         runs: Of each rule that was run, the worst first.
-        unfinished: The rules that were not run to their end: the time was up.
+        unfinished: The rules that were not run to their end: the time was up, or the memory limit stopped them.
     """
 
     runs: tuple[RuleRun, ...]
@@ -71,6 +73,11 @@ def run_rules(
         except TookTooLongError:
             unfinished.append(rule.kind)
             continue
-        runs.append(RuleRun(rule=rule, num_found=found.num_found[rule.kind], alerts=found.alerts))
+        if rule.kind in found.not_run:
+            unfinished.append(rule.kind)
+            continue
+        runs.append(
+            RuleRun(rule=rule, num_found=found.num_found[rule.kind], findings=found.findings, alerts=found.alerts)
+        )
     runs.sort(key=lambda run: SEVERITIES.index(run.rule.severity))
     return RuleRuns(runs=tuple(runs), unfinished=tuple(unfinished))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.errors import MemoryLimitError, QueryError, TimeLimitError
+from tfdbg_arrow.query.alert_rules.alert import Alert
+from tfdbg_arrow.query.alert_rules.rollup import AlertFinding, roll_up
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
 from tfdbg_arrow.query.alert_rules.scan import Found, is_large, scan
 from tfdbg_arrow.query.coverage import check_run
@@ -16,43 +19,8 @@ from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.stacks import Frame
 
 DEFAULT_LIMIT = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alert:
-    """One finding of one rule; None where it does not apply.
-
-    Attributes:
-        kind: The rule.
-        severity: `error`, `warning` or `info`.
-        run_id: The run.
-        graph_id: The graph; None for an eager op.
-        graph_name: Its name.
-        op_name: The op in it.
-        op_type: Type of the op; None for a tensor from outside and for what is about a whole graph.
-        output_slot: Which output of the op.
-        first_event_index: Row in tensor_health of the first tensor that it is about.
-        last_event_index: The same of the last one.
-        num_events: How many tensors it is about.
-        value: The measure that the rule looks at.
-        message: One sentence.
-        source: The user's line that made the op, or None.
-    """
-
-    kind: str
-    severity: str
-    run_id: str
-    graph_id: int | None
-    graph_name: str | None
-    op_name: str | None
-    op_type: str | None
-    output_slot: int | None
-    first_event_index: int | None
-    last_event_index: int | None
-    num_events: int
-    value: float
-    message: str
-    source: Frame | None
+MAX_ROLLED_UP = 5_000
+"""Alerts of each rule that findings are made of: it bounds the memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +28,18 @@ class Alerts:
     """What the rules found.
 
     Attributes:
-        alerts: By severity, then rule, then first event.
-        num_found: Findings of each rule, in all.
+        findings: The alerts rolled up by rule, run, layer and line; of each rule the first MAX_ROLLED_UP alerts.
+        alerts: The alerts one by one: by severity, then rule, then first event.
+        num_found: Alerts of each rule that was run, in all.
         num_cut: How many of them the limit left out of `alerts`.
+        not_run: The rules that were stopped by the memory limit, and what the error said.
     """
 
+    findings: tuple[AlertFinding, ...]
     alerts: tuple[Alert, ...]
     num_found: dict[str, int]
     num_cut: int
+    not_run: dict[str, str]
 
 
 def alerts(
@@ -88,7 +60,7 @@ def alerts(
         rules_directory: A directory of rules of your own, which come after the built-in ones and take the place of
             those of the same name.
         run_id: Only this run; None: all.
-        limit: At most so many alerts of each rule; the first ones.
+        limit: At most so many alerts of each rule; the first ones. It does not cut the findings.
 
     Raises:
         LogdirError: The path is not a logdir that can be read.
@@ -104,6 +76,8 @@ def alerts(
         raise QueryError(f"parameters are given for {unknown[0]!r}, which is not among the rules that are run.")
     found: list[Alert] = []
     num_found: dict[str, int] = {}
+    not_run: dict[str, str] = {}
+    rolled_up = max(limit, MAX_ROLLED_UP)
     with opened(logdir) as open_:
         if run_id is not None:
             check_run(open_, run_id)
@@ -111,18 +85,42 @@ def alerts(
         scanned: dict[str, Found] = {}
         if run_id is None and isinstance(open_, Logdir) and is_large(open_):
             known = [rule for rule in rules if rule.candidates is not None]
-            scanned = scan(open_, known, given, limit=limit)
+            scanned = scan(open_, known, given, limit=rolled_up)
             sources = _sources(open_, [row for of_rule in scanned.values() for row in of_rule.rows])
         for rule in rules:
-            if rule.kind in scanned:
-                of_rule, number = scanned[rule.kind].rows, scanned[rule.kind].number
-                rows = [(*row[: len(COLUMNS)], *sources[row]) for row in of_rule]
-            else:
-                rows, number = _run_rule(open_, rule, given.get(rule.kind, {}), run_id=run_id, limit=limit)
+            try:
+                if rule.kind in scanned:
+                    of_rule, number = scanned[rule.kind].rows, scanned[rule.kind].number
+                    if (error := scanned[rule.kind].error) is not None:
+                        raise error
+                    rows = [(*row[: len(COLUMNS)], *row[len(COLUMNS) + 1 :], *sources[row]) for row in of_rule]
+                else:
+                    rows, number = _run_rule(open_, rule, given.get(rule.kind, {}), run_id=run_id, limit=rolled_up)
+            except MemoryLimitError as error:
+                not_run[rule.kind] = str(error)
+                continue
             num_found[rule.kind] = number
             found += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
     found.sort(key=lambda alert: SEVERITIES.index(alert.severity))
-    return Alerts(alerts=tuple(found), num_found=num_found, num_cut=sum(num_found.values()) - len(found))
+    listed = _first_of_each(found, limit)
+    return Alerts(
+        findings=roll_up(found),
+        alerts=listed,
+        num_found=num_found,
+        num_cut=sum(num_found.values()) - len(listed),
+        not_run=not_run,
+    )
+
+
+def _first_of_each(found: Iterable[Alert], limit: int) -> tuple[Alert, ...]:
+    """Returns at most so many alerts of each rule."""
+    numbers: Counter[str] = Counter()
+    listed = []
+    for alert in found:
+        numbers[alert.kind] += 1
+        if numbers[alert.kind] <= limit:
+            listed.append(alert)
+    return tuple(listed)
 
 
 def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequence[Rule]:
@@ -142,18 +140,23 @@ def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequen
 def _run_rule(
     logdir: Engine, rule: Rule, given: Mapping[str, float], *, run_id: str | None, limit: int
 ) -> tuple[list[tuple[Any, ...]], int]:
-    """Returns the first findings of a rule (values of COLUMNS, graph_name, the user's line), and how many there are."""
+    """Returns what a rule finds first, and how many rows it finds.
+
+    A row is the values of COLUMNS, the first and last step, graph_name, the layer and the user's line.
+    """
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
     try:
         rows = logdir.rows(
             f"WITH found AS (\n{rule.sql(given)}\n) "
-            f"SELECT {columns}, g.graph_name, s.file_path, s.lineno, s.func, s.code, count(*) OVER () AS num_found "
+            f"SELECT {columns}, h.step, l.step, g.graph_name, coalesce(o.layer, e.layer), "
+            "s.file_path, s.lineno, s.func, s.code, count(*) OVER () AS num_found "
             "FROM found AS f "
             "LEFT JOIN graph AS g ON g.run_id = f.run_id AND g.graph_id = f.graph_id "
             "LEFT JOIN graph_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
             "LEFT JOIN tensor_health AS h ON h.run_id = f.run_id AND h.event_index = f.first_event_index "
-            "AND f.graph_id IS NULL "
+            "LEFT JOIN tensor_health AS l ON l.run_id = f.run_id AND l.event_index = f.last_event_index "
             "LEFT JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
+            "AND f.graph_id IS NULL "
             "LEFT JOIN user_frame AS s ON s.run_id = f.run_id "
             "AND s.stack_trace_id = coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) "
             "WHERE f.run_id = ? OR ? IS NULL "
@@ -161,13 +164,15 @@ def _run_rule(
             "f.output_slot NULLS LAST LIMIT ?",
             [run_id, run_id, min(max(limit, 1), MAX_ROWS)],
         )
+    except (MemoryLimitError, TimeLimitError):
+        raise
     except QueryError as error:
         raise QueryError(f"the rule {rule.kind} cannot be run: {error}") from error
     return [row[:-1] for row in rows[:limit]], rows[0][-1] if rows else 0
 
 
 def _sources(logdir: Logdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """Returns the graph's name and the user's line for findings of `scan`, by finding.
+    """Returns the graph's name, the layer and the user's line for rows of `scan`, by row.
 
     The stacks of these alone are looked through: a large logdir has millions of rows of stacks.
     """
@@ -179,7 +184,7 @@ def _sources(logdir: Logdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any
         rows = runs.rows(
             "WITH found AS (SELECT unnest(?) AS place, unnest(?) AS run_id, unnest(CAST(? AS BIGINT[])) AS graph_id, "
             "unnest(CAST(? AS VARCHAR[])) AS op_name, unnest(CAST(? AS BIGINT[])) AS execution_index), "
-            "placed AS (SELECT f.place, f.run_id, g.graph_name, "
+            "placed AS (SELECT f.place, f.run_id, g.graph_name, coalesce(o.layer, e.layer) AS layer, "
             "coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) AS stack_trace_id FROM found AS f "
             "LEFT JOIN graph AS g ON g.run_id = f.run_id AND g.graph_id = f.graph_id "
             "LEFT JOIN graph_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
@@ -189,7 +194,7 @@ def _sources(logdir: Logdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any
             "JOIN stack_trace AS t ON t.run_id = p.run_id AND t.stack_trace_id = p.stack_trace_id "
             "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
             "WHERE f.owner = 'user' GROUP BY t.run_id, t.stack_trace_id) "
-            "SELECT p.place, p.graph_name, s.file_path, s.lineno, s.func, s.code FROM placed AS p "
+            "SELECT p.place, p.graph_name, p.layer, s.file_path, s.lineno, s.func, s.code FROM placed AS p "
             "LEFT JOIN framed AS f ON f.run_id = p.run_id AND f.stack_trace_id = p.stack_trace_id "
             "LEFT JOIN stack_frame AS s ON s.run_id = f.run_id AND s.stack_frame_id = f.stack_frame_id",
             [places, *keys, [row[len(COLUMNS)] for row in found]],
@@ -206,12 +211,15 @@ class _Unknown:
 
 def _alert(rule: Rule, given: Mapping[str, float], row: tuple[Any, ...]) -> Alert:
     facts = dict(zip(COLUMNS, row, strict=False))
-    graph_name, file_path, lineno, func, code = row[len(COLUMNS) :]
+    first_step, last_step, graph_name, layer, file_path, lineno, func, code = row[len(COLUMNS) :]
     value = _Unknown() if facts["value"] is None else facts["value"]
     return Alert(
         kind=rule.kind,
         severity=rule.severity,
         graph_name=graph_name,
+        layer=layer,
+        first_step=first_step,
+        last_step=last_step,
         message=rule.message.format(**rule.values(given), value=value),
         source=None if file_path is None else Frame(file_path, lineno, func, code, "user"),
         **facts,

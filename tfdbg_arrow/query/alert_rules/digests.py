@@ -71,8 +71,14 @@ _WRITTEN = (
 )
 """What op_digest has, for some parts."""
 _EXTREMES = f"""\
-WITH graph_op AS (
-    SELECT DISTINCT run_id, graph_id, op_name, op_type FROM derived.digest WHERE graph_id IS NOT NULL
+WITH known_role AS (
+    SELECT run_id, graph_id, op_name, role FROM graph_op WHERE role IS NOT NULL
+),
+graph_op AS (
+    SELECT DISTINCT d.run_id, d.graph_id, d.op_name, d.op_type, r.role
+    FROM derived.digest AS d
+    LEFT JOIN known_role AS r ON r.run_id = d.run_id AND r.graph_id = d.graph_id AND r.op_name = d.op_name
+    WHERE d.graph_id IS NOT NULL
 ),
 gradient AS (
 {{gradient_op}}

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tfdbg_arrow.errors import MemoryLimitError
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, Rule
 from tfdbg_arrow.query.logdir.live_views import literal
 from tfdbg_arrow.query.recorded import KINDS
@@ -31,7 +32,7 @@ _MAX_ROWS = 2_000_000
 _MAX_RUNS = 100
 """Runs that are read at a time."""
 _KEY = ("run_id", "graph_id", "op_name", "op_type", "output_slot")
-_JOINED = frozenset({*_KEY, "event_index", "scope", "execution_index", "device_id"})
+_JOINED = frozenset({*_KEY, "event_index", "scope", "execution_index", "device_id", "step"})
 """Columns that views and the search for a finding's line use, whatever a rule does."""
 _ORDER = (
     "f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, f.output_slot NULLS LAST"
@@ -43,12 +44,15 @@ class Found:
     """What one rule found.
 
     Attributes:
-        rows: The first findings, each the values of COLUMNS, and then the execution of its first tensor or None.
+        rows: The first findings, each the values of COLUMNS, and then the execution of its first tensor, if that is an
+            eager one, the step of its first tensor and that of its last.
         number: How many there are in all.
+        error: What stopped the rule; None if it was run to its end.
     """
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     number: int = 0
+    error: MemoryLimitError | None = None
 
 
 def is_large(logdir: Logdir) -> bool:
@@ -74,10 +78,14 @@ def scan(
         for start in range(0, len(run_ids), _MAX_RUNS):
             with logdir.of_runs(run_ids[start : start + _MAX_RUNS]) as runs:
                 for rule in of_bad:
-                    _run_rule(runs, rule, parameters.get(rule.kind, {}), found[rule.kind], limit=limit)
+                    _try_rule(runs, rule, parameters.get(rule.kind, {}), found[rule.kind], limit=limit)
     others = [rule for rule in rules if rule not in of_bad]
     if others:
-        _scan_candidates(logdir, others, parameters, found, limit=limit)
+        try:
+            _scan_candidates(logdir, others, parameters, found, limit=limit)
+        except MemoryLimitError as error:
+            for rule in others:
+                found[rule.kind].error = error
     for of_rule in found.values():
         of_rule.rows = sorted(of_rule.rows, key=_place)[:limit]
     return found
@@ -104,7 +112,7 @@ def _scan_candidates(
             with logdir.of_runs(run_ids) as runs:
                 runs.replace("tensor_health", _wanted(runs, chosen, run_ids))
                 for rule in chosen:
-                    _run_rule(
+                    _try_rule(
                         runs,
                         rule,
                         parameters.get(rule.kind, {}),
@@ -194,14 +202,27 @@ def _is_candidate(rule: Rule) -> str:
     return f"EXISTS (SELECT 1 FROM derived.candidate AS c WHERE c.kind = '{rule.kind}' AND {match})"
 
 
+def _try_rule(
+    runs: Logdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int, condition: str = "true"
+) -> None:
+    """Runs a rule over some runs, unless the memory limit stopped it before."""
+    if found.error is None:
+        try:
+            _run_rule(runs, rule, given, found, limit=limit, condition=condition)
+        except MemoryLimitError as error:
+            found.error = error
+
+
 def _run_rule(
     runs: Logdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int, condition: str = "true"
 ) -> None:
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
     rows = runs.rows(
-        f"WITH found AS (\n{rule.sql(given)}\n) SELECT {columns}, h.execution_index, count(*) OVER () AS num_found "
-        "FROM found AS f LEFT JOIN tensor_health AS h ON f.graph_id IS NULL "
-        "AND h.run_id = f.run_id AND h.event_index = f.first_event_index "
+        f"WITH found AS (\n{rule.sql(given)}\n) SELECT {columns}, "
+        "CASE WHEN f.graph_id IS NULL THEN h.execution_index END, h.step, l.step, count(*) OVER () AS num_found "
+        "FROM found AS f "
+        "LEFT JOIN tensor_health AS h ON h.run_id = f.run_id AND h.event_index = f.first_event_index "
+        "LEFT JOIN tensor_health AS l ON l.run_id = f.run_id AND l.event_index = f.last_event_index "
         f"WHERE {condition} ORDER BY {_ORDER} LIMIT {max(limit, 1)}"
     )
     if rows:

@@ -83,7 +83,7 @@ def diff(
         open_b = open_a if b is None or b is a else _open(b, stack)
         stack.enter_context(strange_rows_told(open_a.path if open_b is open_a else open_b.path))
         chosen = _choose(open_a, open_b, run_a, run_b)
-        work = stack.enter_context(Workspace())
+        work = stack.enter_context(Workspace(memory_limit=open_a.memory_limit))
         return _compare(
             work, ((open_a, chosen[0].run_id), (open_b, chosen[1].run_id)), chosen, tolerance, known, last_step, limit
         )

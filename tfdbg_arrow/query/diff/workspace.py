@@ -14,6 +14,7 @@ import pyarrow as pa
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.health import HEALTH_COLUMNS
 from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.logdir.connection import duckdb_share
 
 SIDES = ("a", "b")
 UP_TO_STEP = "(step <= ? OR step IS NULL)"
@@ -48,7 +49,7 @@ class Workspace:
         connection: The database.
     """
 
-    def __init__(self, *, memory_limit: str = "2GB") -> None:
+    def __init__(self, *, memory_limit: int) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="tfdbg_arrow_diff_")
         path = Path(self._directory.name)
         self.connection = duckdb.connect(
@@ -56,7 +57,7 @@ class Workspace:
             config={
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
-                "memory_limit": memory_limit,
+                "memory_limit": f"{duckdb_share(memory_limit)}B",
                 "temp_directory": str(path / "spill"),
                 "preserve_insertion_order": False,
             },

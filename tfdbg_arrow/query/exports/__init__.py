@@ -208,11 +208,12 @@ def _write(logdir: Logdir, writer: _Writer, relation: Relation, *, run_id: str |
             raise ExportError(f"{relation.name} cannot be written ({error}); nothing was left there.") from error
 
     has_blobs = relation.table is not None and any(column.type.value == "BLOB" for column in relation.table.columns)
-    logdir.stream(
-        f'SELECT * FROM "{relation.name}" WHERE run_id = $run_id OR $run_id IS NULL',
-        consume,
-        parameters={"run_id": run_id},
-        batch_rows=_BATCH_ROWS_WITH_BLOBS if has_blobs else _BATCH_ROWS,
-    )
+    with logdir.joining_as_written():
+        logdir.stream(
+            f'SELECT * FROM "{relation.name}" WHERE run_id = $run_id OR $run_id IS NULL',
+            consume,
+            parameters={"run_id": run_id},
+            batch_rows=_BATCH_ROWS_WITH_BLOBS if has_blobs else _BATCH_ROWS,
+        )
     kind = "table" if relation.view is None else "rows of a view"
     return ExportedTable(name=relation.name, kind=kind, num_rows=told.num_rows)

@@ -11,6 +11,9 @@ import pyarrow as pa
 
 from tfdbg_arrow.query.exports.relations import Relation
 
+_MEMORY_LIMIT = "512MiB"
+"""For writing; the logdir's own limit bounds reading."""
+
 
 class DuckDBExport:
     """Writes a database file.
@@ -24,7 +27,12 @@ class DuckDBExport:
 
     def __init__(self, path: Path) -> None:
         self._connection = duckdb.connect(
-            str(path), config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+            str(path),
+            config={
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+                "memory_limit": _MEMORY_LIMIT,
+            },
         )
         self._connection.execute("SET enable_progress_bar = false")
 

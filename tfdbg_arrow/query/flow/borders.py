@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.callsites import CallSites, Level, join_site
@@ -142,14 +143,9 @@ class Borders:
             return next((visit for visit in visits if _is_in(visit, context)), None)
         if not context.frame_id:
             return visits[0] if len(visits) == 1 else None
-        for visit in visits:  # a loop within a loop: one visit for each outer iteration
-            inner = Context(context.step_id, context.execution_index, visit.call_site, visit.frame_id, 0)
-            level = Level(call, context.call_site or "", visit.call_site)
-            if self._sites.outer_context(inner, level, loops_above=True) == context:
-                return visit
-        return None
+        return self._sites.entered_visit(context, call)
 
-    def visits(self, context: Context, call: Call) -> list[SiteVisit]:
+    def visits(self, context: Context, call: Call) -> Sequence[SiteVisit]:
         """Returns all places where the callee of an op left rows in the step, of other frames and iterations too."""
         return self._sites.callee_visits(context, call)
 
@@ -242,15 +238,7 @@ class Borders:
             return None
         site = place.context.call_site
         if call.attribute == "cond" and site is not None and place.context.step_id is not None:
-            visits = self._events.site_visits(place.context.step_id, place.context.execution_index)
-            site = next(
-                (
-                    visit.call_site
-                    for visit in visits
-                    if visit.graph_id == body.callee_graph_id and visit.frame_id == place.context.frame_id
-                ),
-                None,
-            )
+            site = self._sites.body_site(place.context, body)
         context = replace(place.context, call_site=site, iteration=place.context.iteration - 1)
         return GraphTensor(context, body.callee_graph_id, result[0], result[1], place.near)
 

@@ -80,6 +80,7 @@ class CallReader:
             output_slot: Which output.
             near: event_index of the tensor's user.
         """
+        self._logdir.check_time()
         key = (graph_id, op_name, output_slot)
         if context.step_id is None or context.call_site is None:
             return self._nearest(key, context.execution_index, near)
@@ -196,7 +197,8 @@ class CallReader:
             [self._run_id, context.execution_index, context.step_id, context.call_site, least, most, *frames],
         )
         before = call.num_rows
-        call.add(row for row in rows if (row.frame_id or 0, row.iteration or 0) not in frozenset(known))
+        there = frozenset(known)
+        call.add(row for row in rows if (row.frame_id or 0, row.iteration or 0) not in there)
         self._num_rows += call.num_rows - before
         self._forget()
 

@@ -11,10 +11,12 @@ Source: tensorflow/core/common_runtime/{inline_function_utils,lower_while_op,low
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tfdbg_arrow.query.flow.events import EventReader
-from tfdbg_arrow.query.flow.frames import find_entries
+from tfdbg_arrow.query.flow.frames import Entry, find_entries
 from tfdbg_arrow.query.flow.graphs import Call, GraphReader
 from tfdbg_arrow.query.recorded import Context, SiteVisit
 
@@ -31,6 +33,10 @@ _NAMES = ("", r"_\d+")
 _MAX_DEPTH = 64
 _MAX_RENAMED = 4
 """Loops within each other that were renamed."""
+_MAX_STEPS = 64
+"""Steps whose visits are kept by graph."""
+_MAX_KEPT = 1024
+"""Answers that are kept of each kind."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,14 @@ class CallSites:
         self._graphs = graphs
         self._events = events
         self._known: dict[tuple[int, str, int | None], tuple[Level, ...] | None] = {}
+        # What a step's visits tell is asked for each tensor: found anew, it would cost the square of their number.
+        kept = lru_cache(maxsize=_MAX_KEPT)
+        self._visits_by_graph = lru_cache(maxsize=_MAX_STEPS)(self._find_visits_by_graph)
+        self._visits_of_graph = kept(self._find_visits_of_graph)
+        self._sites_of_graph = kept(self._find_sites_of_graph)
+        self._visits_of_callee = kept(self._find_visits_of_callee)
+        self._entries = kept(self._find_entries)
+        self._visits_by_entry = kept(self._find_visits_by_entry)
 
     def levels(self, graph_id: int, call_site: str, *, root_graph_id: int | None) -> tuple[Level, ...] | None:
         """Returns the calls from the outermost graph to a graph.
@@ -83,18 +97,29 @@ class CallSites:
             self._known[key] = self._find(graph_id, call_site, root_graph_id)
         return self._known[key]
 
-    def callee_visits(self, context: Context, call: Call) -> list[SiteVisit]:
+    def callee_visits(self, context: Context, call: Call) -> Sequence[SiteVisit]:
         """Returns where the callee of an op that runs in `context` left rows in the same step."""
         if context.step_id is None or context.call_site is None or call.callee_graph_id is None:
-            return []
-        start = join_site(context.call_site, call.op_name)
-        visits = self._events.site_visits(context.step_id, context.execution_index)
-        for renamed in _NAMES:
-            pattern = re.compile(re.escape(start) + renamed + _suffix(call))
-            found = [v for v in visits if v.graph_id == call.callee_graph_id and pattern.fullmatch(v.call_site)]
-            if found:
-                return found
-        return []
+            return ()
+        return self._visits_of_callee(context.step_id, context.execution_index, context.call_site, call)
+
+    def entered_visit(self, context: Context, call: Call) -> SiteVisit | None:
+        """Returns where the body or condition of an inner loop left rows when the loop was entered in `context`.
+
+        Args:
+            context: A frame and iteration of the outer loop.
+            call: The inner loop's call.
+        """
+        if context.step_id is None or context.call_site is None or call.callee_graph_id is None:
+            return None
+        by_entry = self._visits_by_entry(context.step_id, context.execution_index, context.call_site, call)
+        return by_entry.get((context.frame_id, context.iteration))
+
+    def body_site(self, context: Context, body: Call) -> str | None:
+        """Returns the call site of a loop's body in the frame of a context, or None where it left no row there."""
+        assert context.step_id is not None
+        sites = self._sites_of_graph(context.step_id, context.execution_index, body.callee_graph_id)
+        return sites.get(context.frame_id)
 
     def outer_context(self, context: Context, level: Level, *, loops_above: bool) -> Context:
         """Returns where the calling op ran, given where the called graph did.
@@ -115,22 +140,75 @@ class CallSites:
     def _outer_iteration(self, context: Context, level: Level) -> tuple[int | None, int | None]:
         """Returns (frame, iteration) of the outer loop in which an inner loop's frame was entered."""
         assert context.step_id is not None
-        op_name, graph_id = level.call.op_name, level.call.graph_id
-        parts = [call for call in self._graphs.calls(graph_id, op_name) if call.attribute in ("body", "cond")]
-        at_site = Context(context.step_id, context.execution_index, level.site, None, None)
+        call = level.call
+        entries = self._entries(context.step_id, context.execution_index, level.site, call.graph_id, call.op_name)
+        return entries.get(context.frame_id or 0, (None, None))
+
+    def _find_entries(
+        self, step_id: int, execution_index: int | None, site: str, graph_id: int, op_name: str
+    ) -> dict[int, Entry]:
+        """Returns in which frame and iteration of the graph at a call site each frame of a loop was entered."""
         frames: dict[int, int] = {}
-        for part in parts:
-            for visit in self.callee_visits(at_site, part):
+        for part in self._graphs.calls(graph_id, op_name):
+            if part.attribute not in ("body", "cond") or part.callee_graph_id is None:
+                continue
+            for visit in self._visits_of_callee(step_id, execution_index, site, part):
                 first = frames.get(visit.frame_id, visit.first_event_index)
                 frames[visit.frame_id] = min(first, visit.first_event_index)
-        outer = [
-            visit
-            for visit in self._events.site_visits(context.step_id, context.execution_index)
-            if visit.call_site == level.site and visit.graph_id == graph_id
-        ]
+        outer = self._visits_of_graph(step_id, execution_index, graph_id).get(site, ())
         entries = [(visit.frame_id, iteration) for visit in outer for iteration in visit.iterations]
-        found = find_entries(sorted(frames, key=frames.__getitem__), entries)
-        return found.get(context.frame_id or 0, (None, None))
+        return find_entries(sorted(frames, key=frames.__getitem__), entries)
+
+    def _find_visits_by_entry(
+        self, step_id: int, execution_index: int | None, site: str, call: Call
+    ) -> dict[tuple[int | None, int | None], SiteVisit]:
+        """Returns the visits of an inner loop's body or condition, by where the loop was entered."""
+        entries = self._entries(step_id, execution_index, site, call.graph_id, call.op_name)
+        found: dict[tuple[int | None, int | None], SiteVisit] = {}
+        for visit in self._visits_of_callee(step_id, execution_index, site, call):
+            entry = entries.get(visit.frame_id)
+            if entry is not None:
+                found.setdefault(entry, visit)
+        return found
+
+    def _find_visits_of_callee(
+        self, step_id: int, execution_index: int | None, site: str, call: Call
+    ) -> tuple[SiteVisit, ...]:
+        """Returns where the callee of an op at a call site left rows in a step, those recorded first at the front."""
+        assert call.callee_graph_id is not None
+        start = join_site(site, call.op_name)
+        by_site = self._visits_of_graph(step_id, execution_index, call.callee_graph_id)
+        for renamed in _NAMES:
+            pattern = re.compile(re.escape(start) + renamed + _suffix(call))
+            found = [visit for name, visits in by_site.items() if pattern.fullmatch(name) for visit in visits]
+            if found:
+                return tuple(sorted(found, key=lambda visit: visit.first_event_index))
+        return ()
+
+    def _find_visits_of_graph(
+        self, step_id: int, execution_index: int | None, graph_id: int
+    ) -> dict[str, list[SiteVisit]]:
+        """Returns where a graph left rows in a step, by call site."""
+        found: dict[str, list[SiteVisit]] = {}
+        for visit in self._visits_by_graph(step_id, execution_index).get(graph_id, ()):
+            found.setdefault(visit.call_site, []).append(visit)
+        return found
+
+    def _find_sites_of_graph(
+        self, step_id: int, execution_index: int | None, graph_id: int | None
+    ) -> dict[int | None, str]:
+        """Returns the call site at which a graph left its first row in each frame of a step."""
+        found: dict[int | None, str] = {}
+        if graph_id is not None:
+            for visit in self._visits_by_graph(step_id, execution_index).get(graph_id, ()):
+                found.setdefault(visit.frame_id, visit.call_site)
+        return found
+
+    def _find_visits_by_graph(self, step_id: int, execution_index: int | None) -> dict[int, list[SiteVisit]]:
+        found: dict[int, list[SiteVisit]] = {}
+        for visit in self._events.site_visits(step_id, execution_index):
+            found.setdefault(visit.graph_id, []).append(visit)
+        return found
 
     def _find(self, graph_id: int, site: str, root: int | None) -> tuple[Level, ...] | None:
         """Returns the levels of a call site: those with as few renamed ops as possible.

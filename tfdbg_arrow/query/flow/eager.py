@@ -58,6 +58,7 @@ class EagerReader:
 
     def tensor(self, tensor_id: int) -> EagerTensor:
         """Returns what is known of an eager tensor."""
+        self._logdir.check_time()
         known = self._tensors.get(tensor_id)
         if known is None:
             known = self._tensors[tensor_id] = self._read_single(tensor_id)

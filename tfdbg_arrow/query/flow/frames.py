@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 _WORD = 2**64
 _SALT = 0x9E3779B97F4A7800
 
@@ -25,15 +28,54 @@ def find_entries(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, E
         frames: All frames of the loop in one step, in the order in which their first tensors were recorded.
         entries: All places where it can have been entered, in the order of the iterations.
     """
-    if len(frames) == len(entries) == 1:
-        return {frames[0]: entries[0]}
-    names = [{_name_hash(frame, entry): entry for entry in entries} for frame in frames]
-    common = set(names[0]).intersection(*names[1:]) if names else set()
-    if len(common) == 1:
-        (name,) = common
-        return {frame: by_name[name] for frame, by_name in zip(frames, names, strict=True)}
-    # Another runtime's ids, which tell nothing: as many entries as frames were most likely made in the same order.
-    return dict(zip(frames, entries, strict=True)) if len(frames) == len(entries) else {}
+    in_order = dict(zip(frames, entries, strict=True)) if len(frames) == len(entries) else {}
+    # The usual case, in linear time. If other names explain the frames too, the order decides as well.
+    if in_order and len({_name_hash(frame, entry) for frame, entry in in_order.items()}) == 1:
+        return in_order
+    by_frame = _entries_by_frame(frames, entries)
+    # None: maybe another runtime's ids, which tell nothing. As many entries as frames were most likely made in order.
+    return in_order if by_frame is None else by_frame
+
+
+def _entries_by_frame(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, Entry] | None:
+    """Returns where each frame was entered if exactly one name of the loop explains all frames, else None."""
+    if not frames or not entries:
+        return None
+    outer = np.array([frame % _WORD for frame, _ in entries], np.uint64)
+    iteration = np.array([iteration % _WORD for _, iteration in entries], np.uint64)
+    names = np.unique(_name_hashes(frames[0], outer, iteration))
+    for frame in frames[1:]:
+        if len(names) <= 1:
+            break
+        names = names[np.isin(names, _name_hashes(frame, outer, iteration))]
+    if len(names) != 1:
+        return None
+    found = {_frame(int(names[0]), entry): entry for entry in entries}
+    if not all(frame % _WORD in found for frame in frames):
+        return None
+    return {frame: found[frame % _WORD] for frame in frames}
+
+
+def _name_hashes(
+    frame: int, outer: npt.NDArray[np.uint64], iteration: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """Returns `_name_hash` of a frame for many entries; arithmetic of uint64 arrays is modulo 2**64."""
+    combined = np.full_like(outer, frame % _WORD)
+    for first in (outer, iteration):
+        combined = (combined ^ first) - np.uint64(_SALT) - (first << np.uint64(10)) - (first >> np.uint64(4))
+    return combined
+
+
+def _frame(name_hash: int, entry: Entry) -> int:
+    """Returns the id of the frame, as an unsigned number, that a loop gets where it is entered."""
+    outer, iteration = entry
+    return _combine(outer, _combine(iteration, name_hash))
+
+
+def _combine(first: int, second: int) -> int:
+    """Returns Hash64Combine(first, second)."""
+    first %= _WORD
+    return (first ^ (second + _SALT + (first << 10) + (first >> 4))) % _WORD
 
 
 def _name_hash(frame: int, entry: Entry) -> int:

@@ -18,6 +18,7 @@ import duckdb
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query.alert_rules.digests import OpDigests
 from tfdbg_arrow.query.engine import Answers, Engine
+from tfdbg_arrow.query.limits import TimeLimit, memory_limit_bytes
 from tfdbg_arrow.query.logdir.bad_runs import BadRuns
 from tfdbg_arrow.query.logdir.broken_parts import BrokenPart, BrokenParts
 from tfdbg_arrow.query.logdir.connection import connect, prepared
@@ -63,6 +64,7 @@ class Logdir(Statements, Answers):
     Attributes:
         path: The logdir: a path, or for a URL its location.
         storage_options: fsspec's arguments for a URL.
+        memory_limit: Bytes that the queries may take, those of DuckDB and the rows that Python holds together.
         bad_runs: Which runs recorded a bad tensor.
         op_digests: The extremes of each op output over its run.
         questions: Notes what is asked, where someone wants to know.
@@ -74,7 +76,10 @@ class Logdir(Statements, Answers):
         *,
         storage_options: Mapping[str, Any] | None = None,
         skip_broken: bool = False,
+        memory_limit: int | str | None = None,
     ) -> None:
+        self.memory_limit = memory_limit_bytes(memory_limit)
+        self._time_limit = TimeLimit()
         self._broken = BrokenParts(path if isinstance(path, Path) else None) if skip_broken else None
         self._remote: RemoteSource | None = None
         if isinstance(path, RemoteLocation):
@@ -89,7 +94,7 @@ class Logdir(Statements, Answers):
         # What a large query spills goes there: DuckDB would write into the working directory.
         self._spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
         self._remove_spill = weakref.finalize(self, shutil.rmtree, self._spill, ignore_errors=True)
-        self._connection = connect(self._spill)
+        self._connection = connect(self._spill, memory_limit=self.memory_limit)
         self._lock = threading.RLock()
         self._views = prepared(self._connection, check=self._check)
         self._parts: Mapping[str, tuple[str, ...]] = {}
@@ -162,6 +167,33 @@ class Logdir(Statements, Answers):
             one = derived()
             if one is not None:
                 one.interrupt()
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Stops the queries in the block, of this logdir and of its runs, that are not done after so many seconds.
+
+        Raises:
+            TimeLimitError: They took longer; the exception comes from the query that was stopped.
+        """
+        with self._time_limit.within(seconds, interrupt=self.interrupt):
+            yield
+
+    @contextlib.contextmanager
+    def joining_as_written(self) -> Iterator[None]:
+        """Has DuckDB join tables in the order in which the queries in the block name them.
+
+        It is for whole views of all tensors. DuckDB's own order may join all tensors of a call with each other before it
+        looks at the edges between them, which costs the square of their number.
+        """
+        self.rows("SET disabled_optimizers = 'join_order'")
+        try:
+            yield
+        finally:
+            self.rows("RESET disabled_optimizers")
+
+    def check_time(self) -> None:
+        """Raises TimeLimitError if the time of `within` is over."""
+        self._time_limit.check()
 
     def refresh(self) -> None:
         """Reads the manifests again, so that the views show the parts that are live now.
@@ -333,6 +365,7 @@ class Logdir(Statements, Answers):
         return self._by_run
 
     def _run(self, action: Callable[[], _Result]) -> _Result:
+        self.check_time()
         with self._lock:  # a result belongs to its connection until it is read, and views to whoever reads them
             return self._attempted(action)
 
@@ -345,7 +378,9 @@ class Logdir(Statements, Answers):
                     continue
                 if isinstance(error, duckdb.FatalException) and attempt < _MAX_ATTEMPTS - 1 and self._reopen():
                     continue
-                refusal = refused(error)
+                if isinstance(error, duckdb.InterruptException):
+                    self.check_time()
+                refusal = refused(error, memory_limit=self.memory_limit)
                 if refusal is not None:
                     raise refusal from error
                 # Compaction, of any run, may take a part away between the listing and the opening.
@@ -364,7 +399,9 @@ class Logdir(Statements, Answers):
 
         Returns whether it could.
         """
-        self._connection = connect(self._spill)  # the other one is closed when no cursor of it is left
+        self._connection = connect(
+            self._spill, memory_limit=self.memory_limit
+        )  # the other one is closed when no cursor of it is left
         self._views = prepared(self._connection, check=self._check)
         self._show()
         return True
@@ -380,7 +417,11 @@ class Logdir(Statements, Answers):
 
 
 def open_logdir(
-    path: str | Path, *, storage_options: Mapping[str, Any] | None = None, skip_broken: bool = False
+    path: str | Path,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    skip_broken: bool = False,
+    memory_limit: int | str | None = None,
 ) -> Logdir:
     """Opens a logdir for reading.
 
@@ -390,14 +431,20 @@ def open_logdir(
         storage_options: fsspec's arguments for a URL; None: what its configuration and the store's client find.
         skip_broken: Whether to leave out parts that are not what their manifest says, and runs whose manifest is
             damaged; `Logdir.broken_parts` names them. Every part is read once to know.
+        memory_limit: What the queries may take of memory: bytes, or a size such as `500MB`; None: the environment
+            variable TFDBG_ARROW_MEMORY_LIMIT, or 2 GiB if it is not set. Queries that need more use temporary files,
+            and raise MemoryLimitError if that is not enough.
 
     Raises:
         LogdirError: The path does not exist, is a file, is empty, or is not a logdir, or the URL cannot be read.
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
         BrokenPartError: A part cannot be opened; the message names it.
         MissingDependencyError: What opens the URL is not installed.
+        QueryError: The memory limit is no size, or less than 32 MB.
     """
-    return Logdir(parse_location(path), storage_options=storage_options, skip_broken=skip_broken)
+    return Logdir(
+        parse_location(path), storage_options=storage_options, skip_broken=skip_broken, memory_limit=memory_limit
+    )
 
 
 @contextlib.contextmanager

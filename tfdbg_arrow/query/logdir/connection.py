@@ -12,20 +12,31 @@ MAX_LOADED_ROWS = 500_000
 """Rows of a run's table that is small: it is read into memory."""
 
 
-def connect(spill: str) -> duckdb.DuckDBPyConnection:
+_PERCENT_OF_LIMIT = 75
+"""DuckDB's share of the memory limit; the rest is for the rows that Python holds."""
+
+
+def connect(spill: str, *, memory_limit: int) -> duckdb.DuckDBPyConnection:
     """Opens a database in memory.
 
     Args:
         spill: The directory for what a large query spills: DuckDB would write into the working directory.
+        memory_limit: Bytes that the queries may take in all.
     """
     return duckdb.connect(
         ":memory:",
         config={
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
+            "memory_limit": f"{duckdb_share(memory_limit)}B",
             "temp_directory": spill,
         },
     )
+
+
+def duckdb_share(memory_limit: int) -> int:
+    """Returns the bytes that DuckDB may take of a memory limit."""
+    return memory_limit * _PERCENT_OF_LIMIT // 100
 
 
 def prepared(

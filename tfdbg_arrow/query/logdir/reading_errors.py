@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import duckdb
 
-from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyError, QueryError, TfdbgArrowError
+from tfdbg_arrow.errors import (
+    BrokenPartError,
+    LogdirError,
+    MemoryLimitError,
+    MissingDependencyError,
+    QueryError,
+    TfdbgArrowError,
+)
 from tfdbg_arrow.query.logdir.broken_parts import BrokenParts
 from tfdbg_arrow.query.logdir.live_views import literal
 
@@ -25,7 +32,6 @@ _USER_ERRORS = (
     duckdb.ConstraintException,
     duckdb.PermissionException,
     duckdb.InterruptException,
-    duckdb.OutOfMemoryException,
     duckdb.TransactionException,
 )
 """DuckDB's errors that a file cannot cause; every other may come from a broken one."""
@@ -39,8 +45,19 @@ def error_text(error: Exception) -> str:
     return str(error).strip() or type(error).__name__
 
 
-def refused(error: Exception) -> TfdbgArrowError | None:
-    """Returns the error to raise for one that no file can have caused; None for any other."""
+def refused(error: Exception, *, memory_limit: int) -> TfdbgArrowError | None:
+    """Returns the error to raise for one that no file can have caused; None for any other.
+
+    Args:
+        error: What DuckDB said.
+        memory_limit: The memory limit in bytes.
+    """
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return MemoryLimitError(
+            f"the query needs more memory than the limit of {memory_limit >> 20:,} MiB, also with temporary files. "
+            "Raise the limit: memory_limit=, --memory-limit or TFDBG_ARROW_MEMORY_LIMIT; or ask for less, as for one "
+            f"run. DuckDB says: {error_text(error).partition('Possible solutions')[0].strip()}"
+        )
     if "module 'pytz'" in error_text(error):
         return MissingDependencyError(
             "a TIMESTAMP WITH TIME ZONE needs pytz in Python, which is not installed; run: pip install pytz, or ask "

@@ -158,7 +158,7 @@ class Statements(ABC):
                 return consume(pa.RecordBatchReader.from_batches(source.schema, batches()))
             except Exception as error:
                 if failures:
-                    raise duckdb.IOException(error_text(failures[0])) from failures[0]
+                    raise _duckdb_error(failures[0]) from failures[0]
                 raise error
 
         return self._run(run)
@@ -174,3 +174,13 @@ class Statements(ABC):
     @abstractmethod
     def _run(self, action: Callable[[], _Result]) -> _Result:
         """Returns what an action gives; DuckDB's errors are turned into this package's."""
+
+
+def _duckdb_error(error: Exception) -> duckdb.Error:
+    """Returns DuckDB's error that Arrow handed on while rows were streamed; Arrow keeps only its text."""
+    text = error_text(error)
+    if "Out of Memory Error" in text:
+        return duckdb.OutOfMemoryException(text)
+    if "INTERRUPT Error" in text:
+        return duckdb.InterruptException(text)
+    return duckdb.IOException(text)

@@ -42,6 +42,7 @@ class SubLogdir(Logdir):
         self._whole, self._run_ids = whole, tuple(run_ids)
         self.questions = whole.questions
         self.path, self.storage_options = whole.path, whole.storage_options
+        self.memory_limit, self._time_limit = whole.memory_limit, whole._time_limit
         self._remote, self._check, self._broken = whole._remote, whole._check, whole._broken
         self._only = {table: frozenset(parts) for table, parts in (only or {}).items()}
         self._lock = whole._lock

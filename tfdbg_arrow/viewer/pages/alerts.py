@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfdbg_arrow.query import Alert, Logdir, builtin_rules
+from tfdbg_arrow.query import Alert, AlertFinding, Logdir, builtin_rules
 from tfdbg_arrow.query.alert_rules.rules import SEVERITIES
 from tfdbg_arrow.viewer.page import PageKind, chosen_run
 from tfdbg_arrow.viewer.parameters import Parameters
@@ -23,15 +23,19 @@ class RuleAlerts:
     Attributes:
         kind: The rule.
         severity: `error`, `warning` or `info`.
-        doc: What one of its findings is.
-        num_found: How many there are.
-        alerts: The first of them.
+        doc: What one of its alerts is.
+        num_found: How many alerts there are.
+        num_findings: How many findings these make.
+        findings: The first findings.
+        alerts: The first alerts.
     """
 
     kind: str
     severity: str
     doc: str
     num_found: int
+    num_findings: int
+    findings: tuple[AlertFinding, ...]
     alerts: tuple[Alert, ...]
 
 
@@ -43,13 +47,13 @@ class AlertsPage:
         run_id: Only of this run; None: of all.
         rule: Only of this rule; None: of all.
         severity: Only of this severity; None: of any.
-        limit: At most so many of each rule.
+        limit: At most so many findings and alerts of each rule.
         groups: What each rule found, the worst first; rules that found nothing are left out.
         num_found: Alerts of these rules.
         known_rules: The names of all rules.
         known_severities: All severities, the worst first.
         silent_rules: The rules that were asked for and found nothing.
-        unfinished_rules: The rules that were asked for and for which there was no time; alone, one has more of it.
+        unfinished_rules: The rules that were asked for and were not run to their end, for want of time or memory.
     """
 
     run_id: str | None
@@ -80,7 +84,7 @@ def read_alerts(
         run_id: Only this run; None: all.
         rule: Only this rule; None: all.
         severity: Only this severity; None: any.
-        limit: At most so many of each rule, and no more than MAX_LIMIT.
+        limit: At most so many findings and alerts of each rule, and no more than MAX_LIMIT.
         budget_s: Seconds for all rules.
     """
     known = builtin_rules()
@@ -98,6 +102,8 @@ def read_alerts(
                 severity=run.rule.severity,
                 doc=run.rule.doc,
                 num_found=run.num_found,
+                num_findings=len(run.findings),
+                findings=run.findings[:limit],
                 alerts=run.alerts,
             )
             for run in found.runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from tfdbg_arrow.query import Alert, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
+from tfdbg_arrow.query import AlertFinding, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.naming import tensor_name
 from tfdbg_arrow.viewer.page import PageKind, chosen_run
@@ -13,6 +13,8 @@ from tfdbg_arrow.viewer.parameters import Parameters
 from tfdbg_arrow.viewer.rule_runs import run_rules
 from tfdbg_arrow.viewer.strip import Strip, read_strip
 
+_MAX_FINDINGS = 3
+"""Findings of each rule on the first screen."""
 _MAX_HOPS = 2000
 _MAX_BROKEN = 5
 BUDGET_S = 1.3
@@ -46,12 +48,13 @@ class RunSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSummary:
-    """What one alert rule found: its name, its severity, how often, and the first finding."""
+    """What one alert rule found: its name, its severity, how often, in how many places, and the first of these."""
 
     kind: str
     severity: str
     num_found: int
-    first: Alert
+    num_findings: int
+    findings: tuple[AlertFinding, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,7 @@ class OverviewPage:
         source: The user's line that made the op.
         runs: The runs, oldest first; all of them, also where one was chosen.
         rules: The alert rules that found something, worst first.
-        unfinished_rules: The rules for which there was no time; the page `alerts` gives them more.
+        unfinished_rules: The rules that were not run to their end, for want of time or memory; the page `alerts` gives them more time.
         strip: When and where the run went bad: of the origin's run, else of the chosen or only one.
         not_observed: What could be bad and was not looked at, in one line; None where there is nothing.
         coverage: The same in full.
@@ -136,7 +139,13 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
         source=source,
         runs=summaries,
         rules=tuple(
-            RuleSummary(kind=run.rule.kind, severity=run.rule.severity, num_found=run.num_found, first=run.alerts[0])
+            RuleSummary(
+                kind=run.rule.kind,
+                severity=run.rule.severity,
+                num_found=run.num_found,
+                num_findings=len(run.findings),
+                findings=run.findings[:_MAX_FINDINGS],
+            )
             for run in rules.runs
             if run.alerts
         ),

@@ -1,7 +1,17 @@
 -- severity: warning
 -- message: A gradient has an element of magnitude {value:.4g}.
 -- parameter: limit 1000.0 Magnitude from which a gradient is too large.
--- One row is one output of an op that TensorFlow made for a gradient, with too large an element. Needs the mode FULL_NUMERICS.
+-- One row is one output of an op that TensorFlow made for a gradient, with too large an element. Numbers of
+-- elements, by which gradients are divided, are left out: constants, and integers that were cast. Needs the mode FULL_NUMERICS.
+WITH counted AS (
+    SELECT DISTINCT o.run_id, o.graph_id, o.op_name
+    FROM graph_op AS o
+    JOIN graph_op_input AS i ON i.run_id = o.run_id AND i.graph_id = o.graph_id AND i.op_name = o.op_name
+    JOIN graph_op_output AS s
+        ON s.run_id = i.run_id AND s.graph_id = i.graph_id AND s.op_name = i.source_op_name
+        AND s.output_slot = i.source_output_slot
+    WHERE o.op_type = 'Cast' AND NOT i.is_control AND (substr(s.dtype, 1, 3) = 'int' OR substr(s.dtype, 1, 4) = 'uint')
+)
 SELECT
     run_id,
     graph_id,
@@ -16,7 +26,8 @@ FROM (
     SELECT h.*
     FROM tensor_health AS h
     JOIN gradient_op AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id AND g.op_name = h.op_name
-    WHERE h.scope = 'graph'
+    LEFT JOIN counted AS c ON c.run_id = h.run_id AND c.graph_id = h.graph_id AND c.op_name = h.op_name
+    WHERE h.scope = 'graph' AND h.op_type <> 'Const' AND c.op_name IS NULL
 ) AS gradient
 WHERE max_abs_finite >= {limit}
 GROUP BY run_id, graph_id, op_name, op_type, output_slot

@@ -11,33 +11,21 @@ WITH bad AS (
     WHERE has_inf_or_nan
 ),
 took AS (
-    -- The executions that took a bad tensor, each once: joined without that, bad rows would meet all others of their
-    -- run.
+    -- One row is one execution that took a bad tensor. Here and in `fed`, DISTINCT has a second purpose: no engine joins
+    -- bad rows with bad rows of the same call before it has looked at the edges, which would cost the square of their number.
     SELECT DISTINCT i.run_id, i.execution_index
     FROM execution_input AS i
     JOIN bad AS a ON a.run_id = i.run_id AND a.tensor_id = i.tensor_id
     WHERE a.scope <> 'graph'
 ),
 fed AS (
-    SELECT b.run_id, b.event_index
-    FROM bad AS b
-    JOIN graph_op_input AS i
-        ON i.run_id = b.run_id AND i.graph_id = b.graph_id AND i.op_name = b.op_name AND NOT i.is_control
+    -- One row is one op that took a bad tensor in one run of its graph.
+    SELECT DISTINCT i.run_id, i.graph_id, i.op_name, a.step_id, a.frame_id, a.iteration, a.call_site
+    FROM graph_op_input AS i
     JOIN bad AS a
-        ON a.run_id = b.run_id
-        AND a.graph_id = b.graph_id
-        AND a.op_name = i.source_op_name
+        ON a.run_id = i.run_id AND a.graph_id = i.graph_id AND a.op_name = i.source_op_name
         AND a.output_slot = i.source_output_slot
-        AND a.step_id IS NOT DISTINCT FROM b.step_id
-        AND a.frame_id IS NOT DISTINCT FROM b.frame_id
-        AND a.iteration IS NOT DISTINCT FROM b.iteration
-        AND a.call_site IS NOT DISTINCT FROM b.call_site
-    WHERE a.scope = 'graph' AND b.scope = 'graph'
-    UNION
-    SELECT b.run_id, b.event_index
-    FROM bad AS b
-    JOIN took AS t ON t.run_id = b.run_id AND t.execution_index = b.execution_index
-    WHERE b.scope = 'execution'
+    WHERE a.scope = 'graph' AND NOT i.is_control
 ),
 calls AS (
     SELECT run_id, execution_index FROM execution WHERE graph_id IS NOT NULL
@@ -53,17 +41,28 @@ SELECT
     count(*) AS num_events,
     CAST(min_by(bad.num_bad, bad.event_index) AS DOUBLE) AS value
 FROM bad
-LEFT JOIN fed ON fed.run_id = bad.run_id AND fed.event_index = bad.event_index
+LEFT JOIN fed
+    ON fed.run_id = bad.run_id
+    AND fed.graph_id = bad.graph_id
+    AND fed.op_name = bad.op_name
+    AND fed.step_id IS NOT DISTINCT FROM bad.step_id
+    AND fed.frame_id IS NOT DISTINCT FROM bad.frame_id
+    AND fed.iteration IS NOT DISTINCT FROM bad.iteration
+    AND fed.call_site IS NOT DISTINCT FROM bad.call_site
+    AND bad.scope = 'graph'
+LEFT JOIN took
+    ON took.run_id = bad.run_id AND took.execution_index = bad.execution_index AND bad.scope = 'execution'
 LEFT JOIN calls
     ON calls.run_id = bad.run_id AND calls.execution_index = bad.execution_index AND bad.scope = 'execution'
-WHERE fed.event_index IS NULL
+WHERE fed.op_name IS NULL
+    AND took.execution_index IS NULL
     AND calls.execution_index IS NULL
     AND (
         bad.op_type IS NULL
         OR bad.op_type NOT IN (
-            'Case', 'If', 'IteratorGetNext', 'PartitionedCall', 'Placeholder', 'ReadVariableOp', 'ResourceGather',
-            'StatefulPartitionedCall', 'StatelessCase', 'StatelessIf', 'StatelessWhile', 'TensorListGetItem',
-            'TensorListPopBack', 'TensorListStack', 'While'
+            'Case', 'If', 'IteratorGetNext', 'OptionalGetValue', 'PartitionedCall', 'Placeholder', 'ReadVariableOp',
+            'ResourceGather', 'StatefulPartitionedCall', 'StatelessCase', 'StatelessIf', 'StatelessWhile',
+            'TensorListGetItem', 'TensorListPopBack', 'TensorListStack', 'While'
         )
     )
 GROUP BY bad.run_id, bad.graph_id, bad.op_name, bad.op_type, bad.output_slot

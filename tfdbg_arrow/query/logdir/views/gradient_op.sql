@@ -1,4 +1,5 @@
--- One row is one op of a graph that TensorFlow made to compute a gradient, as its name or its graph's tells.
+-- One row is one op of a graph that TensorFlow made to compute a gradient: by its role, or where no role
+-- was recorded by its name or its graph's.
 --   run_id, graph_id, op_name  identify it
 --   graph_name     name of the graph
 --   op_type        type of the op
@@ -10,6 +11,10 @@ SELECT
     o.op_type
 FROM graph_op AS o
 JOIN graph AS g ON g.run_id = o.run_id AND g.graph_id = o.graph_id
-WHERE substr(g.graph_name, 1, 11) = '__backward_'
-    OR substr(o.op_name, 1, 13) = 'gradient_tape'
-    OR substr(o.op_name, 1, 10) = 'gradients/'
+WHERE o.role = 'gradient'
+    OR o.role IS NULL
+        AND (
+            substr(g.graph_name, 1, 11) = '__backward_'
+            OR substr(o.op_name, 1, 13) = 'gradient_tape'
+            OR substr(o.op_name, 1, 10) = 'gradients/'
+        )

@@ -1,0 +1,163 @@
+"""Limits of memory and time: queries keep to them, end, and say so."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tfdbg_arrow.errors import MemoryLimitError, QueryError, TimeLimitError
+from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.query.flow import frames
+from tfdbg_arrow.query.limits import DEFAULT_MEMORY_LIMIT, MEMORY_LIMIT_VARIABLE, memory_limit_bytes
+
+from .builder import CLEAN, NAN, RunBuilder
+
+_SPILLS_TOO_MUCH = (
+    "SELECT count(*) FROM (SELECT DISTINCT a.range * 1_000_003 + b.range FROM range(20_000) a, range(5_000) b)"
+)
+_NEVER_ENDS = "SELECT count(*) FROM range(10_000_000) a, range(10_000_000) b WHERE a.range * b.range = 7"
+
+
+@pytest.fixture
+def logdir(tmp_path: Path) -> Path:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Log")
+    run.tensor(graph, "x", NAN)
+    return run.write(tmp_path / "logdir")
+
+
+class TestMemoryLimit:
+    @pytest.mark.parametrize(
+        ("given", "size"),
+        [
+            (10**9, 10**9),
+            ("500MB", 500 * 10**6),
+            ("2GiB", 2 << 30),
+            ("1.5 gb", 1_500_000_000),
+            (None, DEFAULT_MEMORY_LIMIT),
+        ],
+    )
+    def test_sizes(self, given: int | str | None, size: int) -> None:
+        assert memory_limit_bytes(given) == size
+
+    @pytest.mark.parametrize("given", ["", "much", "-1GB", "2 PB", 1000, "1MB"])
+    def test_what_is_no_size_is_refused(self, given: int | str) -> None:
+        with pytest.raises(QueryError, match="expected a size of at least"):
+            memory_limit_bytes(given)
+
+    def test_the_environment_gives_the_default(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(MEMORY_LIMIT_VARIABLE, "300MB")
+        with open_logdir(logdir) as opened, open_logdir(logdir, memory_limit="400MB") as other:
+            assert (opened.memory_limit, other.memory_limit) == (300_000_000, 400_000_000)
+        monkeypatch.setenv(MEMORY_LIMIT_VARIABLE, "lots")
+        with pytest.raises(QueryError, match="TFDBG_ARROW_MEMORY_LIMIT is 'lots'"):
+            open_logdir(logdir)
+
+    def test_a_query_that_needs_more_is_a_named_error_and_the_next_one_runs(self, logdir: Path) -> None:
+        with open_logdir(logdir, memory_limit="64MB") as opened:
+            opened.sql("SET max_temp_directory_size = '1MB'")
+            with pytest.raises(MemoryLimitError, match=r"the limit of 61 MiB.*--memory-limit"):
+                opened.rows(_SPILLS_TOO_MUCH)
+            assert opened.rows("SELECT count(*) FROM tensor_health") == [(1,)]
+
+    def test_a_rule_that_is_stopped_is_named_and_the_others_run(self, logdir: Path, tmp_path: Path) -> None:
+        rules = tmp_path / "rules"
+        rules.mkdir()
+        (rules / "greedy.sql").write_text(
+            "-- severity: info\n-- message: never\n-- One row is nothing.\n"
+            "SELECT run_id, graph_id, op_name, op_type, output_slot, event_index AS first_event_index, "
+            "event_index AS last_event_index, 1 AS num_events, CAST(1 AS DOUBLE) AS value FROM tensor_health "
+            f"WHERE event_index = ({_SPILLS_TOO_MUCH})"
+        )
+        with open_logdir(logdir, memory_limit="64MB") as opened:
+            opened.sql("SET max_temp_directory_size = '1MB'")
+            found = opened.alerts(kinds=["greedy", "nonfinite"], rules_directory=rules)
+        assert list(found.not_run) == ["greedy"]
+        assert found.num_found == {"nonfinite": 1}
+
+
+class TestTimeLimit:
+    def test_a_query_that_takes_longer_is_stopped_and_the_next_one_runs(self, logdir: Path) -> None:
+        with open_logdir(logdir) as opened:
+            threads = threading.active_count()
+            with pytest.raises(TimeLimitError, match=r"longer than 0\.1 seconds"), opened.within(0.1):
+                opened.rows(_NEVER_ENDS)
+            assert opened.rows("SELECT count(*) FROM tensor_health") == [(1,)]
+            assert threading.active_count() == threads
+
+    def test_a_run_and_loops_of_python_keep_to_it_too(self, logdir: Path) -> None:
+        with open_logdir(logdir) as opened:
+            one_run = opened.of_run("run-a")
+            with opened.within(0.0):
+                with pytest.raises(TimeLimitError):
+                    one_run.rows("SELECT 1")
+                with pytest.raises(TimeLimitError):
+                    one_run.check_time()
+            one_run.check_time()
+
+    def test_an_inner_limit_cannot_extend_an_outer_one(self, logdir: Path) -> None:
+        with open_logdir(logdir) as opened, opened.within(0.0):
+            with opened.within(60.0), pytest.raises(TimeLimitError, match="longer than 0 seconds"):
+                opened.check_time()
+            with pytest.raises(TimeLimitError):
+                opened.check_time()
+
+
+class TestManyBadTensors:
+    """A training that is bad for many steps: each step is one call whose ops feed each other."""
+
+    @pytest.mark.parametrize("parts", [1, 2])
+    def test_all_rules_end_within_little_memory(self, tmp_path: Path, parts: int) -> None:
+        run = RunBuilder("run-a", tensor_debug_mode="FULL_NUMERICS")
+        graph = run.graph("step").op("op0", "Log")
+        names = [f"op{number}" for number in range(300)]
+        for number, name in enumerate(names[1:], start=1):
+            graph.op(name, "Mul", [names[number - 1], names[max(0, number - 7)]])
+        for step in range(120):
+            for name in names:
+                run.tensor(graph, name, NAN if step >= 20 else CLEAN, step=step)
+        path = run.write(tmp_path / "logdir", parts=parts)
+        with open_logdir(path, memory_limit="100MB") as opened:
+            found = opened.alerts()
+        assert found.not_run == {}
+        assert (found.num_found["nonfinite"], found.num_found["nonfinite_origin"]) == (300, 1)
+        (origin,) = [alert for alert in found.alerts if alert.kind == "nonfinite_origin"]
+        assert (origin.op_name, origin.num_events, origin.first_event_index) == ("op0", 100, 20 * 300)
+        assert [finding.num_alerts for finding in found.findings if finding.kind == "nonfinite"] == [300]
+
+
+class TestManyLoopFrames:
+    @pytest.mark.parametrize("order", ["recorded", "shuffled", "with gaps"])
+    def test_each_frame_is_found(self, order: str) -> None:
+        entries = [(-5, iteration) for iteration in range(500)]
+        entered = {
+            "recorded": entries,
+            "shuffled": random.Random(0).sample(entries, len(entries)),
+            "with gaps": [entry for entry in entries if entry[1] % 3],
+        }[order]
+        of_loop = [_signed(frames._frame(12_345, entry)) for entry in entered]
+        assert frames.find_entries(of_loop, entries) == dict(zip(of_loop, entered, strict=True))
+
+    def test_many_frames_in_order_take_few_hashes(self) -> None:
+        entries = [(-5, iteration) for iteration in range(512)]
+        of_loop = [_signed(frames._frame(12_345, entry)) for entry in entries]
+        with mock.patch.object(frames, "_name_hash", wraps=frames._name_hash) as name_hash:
+            found = frames.find_entries(of_loop, entries)
+        assert found == dict(zip(of_loop, entries, strict=True))
+        assert name_hash.call_count == len(entries)
+
+    def test_ids_of_another_runtime_are_taken_in_order(self) -> None:
+        assert frames.find_entries([3, 1, 2], [(9, 0), (9, 1), (9, 2)]) == {3: (9, 0), 1: (9, 1), 2: (9, 2)}
+        assert frames.find_entries([3, 1], [(9, 0), (9, 1), (9, 2)]) == {}
+
+    def test_a_frame_is_what_its_name_and_entry_give(self) -> None:
+        for frame, entry in ((7, (0, 0)), (-(2**63), (-3, 41)), (2**63 - 1, (2**62, 9))):
+            assert frames._frame(frames._name_hash(frame, entry), entry) == frame % 2**64
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word
