@@ -1,4 +1,4 @@
-"""Ops of TensorFlow Text in a tf.data pipeline: tokenizers, masking for a language model, padding, an edit similarity."""
+"""Ops of TensorFlow Text in a tf.data pipeline: tokenizers, masking for a language model, padding, ROUGE."""
 
 import healthy
 import keras

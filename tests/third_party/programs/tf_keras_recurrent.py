@@ -16,9 +16,11 @@ sequence = layers.Bidirectional(layers.LSTM(6, return_sequences=True))(embedded)
 sequence = layers.Attention()([sequence, sequence])
 output = layers.Dense(1, activation="sigmoid")(layers.GRU(6)(sequence))
 model = tf_keras.Model(tokens, output)
-model.compile(tf_keras.optimizers.Nadam(0.01, clipnorm=1.0), "binary_crossentropy", metrics=[tf_keras.metrics.AUC()])
+model.compile(
+    tf_keras.optimizers.Nadam(0.01, clipnorm=1.0), "binary_crossentropy", metrics=[tf_keras.metrics.AUC(name="auc")]
+)
 lengths = data.integers(1, 10, 32)
 sentences = np.where(np.arange(9)[None, :] < lengths[:, None], data.integers(1, 30, (32, 9)), 0)
 labels = (lengths > 4).astype("float32")
 history = model.fit(sentences, labels, batch_size=16, epochs=2, verbose=0, class_weight={0: 2.0, 1: 1.0})
-healthy.report(loss=history.history["loss"], auc=history.history[[k for k in history.history if "auc" in k][0]])
+healthy.report(loss=history.history["loss"], auc=history.history["auc"])
