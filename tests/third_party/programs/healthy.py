@@ -6,6 +6,7 @@ The graph optimizer's passes that fuse and reorder ops are off, because README.m
 import random
 
 import numpy as np
+import rich.style  # noqa: F401 - draws from `random` when it is imported, which some libraries do late
 import tensorflow as tf
 
 

@@ -5,10 +5,8 @@ import t3f
 import tensorflow as tf
 
 healthy.start()
-truth = t3f.cast_to_dtype(t3f.random_tensor((3, 4, 5), tt_rank=2), tf.float64)
-estimate = t3f.get_variable(
-    "estimate", initializer=t3f.cast_to_dtype(t3f.random_tensor((3, 4, 5), tt_rank=2), tf.float64)
-)
+truth = t3f.cast(t3f.random_tensor((3, 4, 5), tt_rank=2), tf.float64)
+estimate = t3f.get_variable("estimate", initializer=t3f.cast(t3f.random_tensor((3, 4, 5), tt_rank=2), tf.float64))
 
 
 @tf.function

@@ -12,7 +12,7 @@ table = tf.lookup.StaticVocabularyTable(
 )
 tokenizer = tf_text.BertTokenizer(table, lower_case=True)
 selector = tf_text.RandomItemSelector(2, 0.3, unselectable_ids=[3, 4], shuffle_fn=lambda x: x)
-chooser = tf_text.MaskValuesChooser(len(words), mask_token=2, mask_token_rate=1.0)
+chooser = tf_text.MaskValuesChooser(len(words), mask_token=2, mask_token_rate=1.0, random_token_rate=0.0)
 
 
 def prepare(sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
