@@ -6,6 +6,7 @@
 #   make test      linters, types, layers, the specification's freshness, and the tests, in less than ten minutes
 #   make slow      the tests that need more than Python: Spark, a browser, an S3 server, Debugger V2's dumps, kills
 #   make exhaustive  the tests that take long: every mode beside Debugger V2's, 1,000 kills of a recording
+#   make third-party  record programs over other libraries (keras-hub, TensorFlow Probability …); downloads 1 GB the first time
 #   make coverage  the branches of recovery, manifest and compaction: fails where one is not taken by their tests
 #   make mutation  change these modules in some thousand places, one at a time, and list what no test notices
 #   make format    format the code
@@ -31,12 +32,15 @@ DEMO_REQUIREMENTS := requirements/build.txt requirements/demo.txt
 TEST_REQUIREMENTS := $(DEMO_REQUIREMENTS) requirements/test.txt
 # And what measures the tests on top.
 QUALITY_REQUIREMENTS := $(TEST_REQUIREMENTS) requirements/quality.txt
+# Libraries that need TensorFlow, in an environment of their own, because they also need other versions of what tests use.
+THIRD_PARTY := $(VENV)/third-party
+THIRD_PARTY_PIP := $(THIRD_PARTY)/bin/python -m pip --disable-pip-version-check
 # The browser in which the viewer is tested: Debian's.
 CHROMIUM := /usr/bin/chromium
 
 MODULES := $(STAMPS)/modules
 
-.PHONY: FORCE demo test slow exhaustive coverage mutation lint format protos clean distclean
+.PHONY: FORCE demo test slow exhaustive third-party coverage mutation lint format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -52,6 +56,9 @@ slow: $(STAMPS)/test $(STAMPS)/package $(CHROMIUM)
 
 exhaustive: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m exhaustive
+
+third-party: $(THIRD_PARTY)/.stamps/package
+	$(THIRD_PARTY)/bin/python -m pytest tests/third_party --durations 10
 
 # The modules are named in pyproject.toml.
 coverage: $(STAMPS)/quality $(STAMPS)/package
@@ -108,6 +115,17 @@ $(STAMPS)/test: $(TEST_REQUIREMENTS) | $(STAMPS)/venv
 $(STAMPS)/quality: $(QUALITY_REQUIREMENTS) | $(STAMPS)/venv
 	$(PIP) install --quiet -r requirements/quality.txt
 	@touch $@ $(STAMPS)/test $(STAMPS)/demo
+
+$(THIRD_PARTY)/.stamps/requirements: requirements/build.txt requirements/third_party.txt | $(STAMPS)/venv
+	$(PYTHON) -m venv $(THIRD_PARTY)
+	$(THIRD_PARTY_PIP) install --quiet -r requirements/third_party.txt
+	@mkdir -p $(@D)
+	@touch $@
+
+$(THIRD_PARTY)/.stamps/package: $(BUILD_SOURCES) $(MODULES) $(THIRD_PARTY)/.stamps/requirements
+	$(THIRD_PARTY_PIP) install --quiet --no-build-isolation --no-deps --editable . \
+		--config-settings=build-dir=build/third-party
+	@touch $@
 
 # Where it cannot be installed from here, the tests that need it fail and say so.
 $(CHROMIUM):

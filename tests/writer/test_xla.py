@@ -186,6 +186,20 @@ def test_ops_of_a_function_got_as_a_concrete_one_are_observed_too(tmp_path: Path
     assert {row["not_recorded_reason"] for row in rows(tmp_path, "graph_op_output")} == {None}
 
 
+def test_the_calls_of_compiled_functions_by_one_another_are_one_step_in_which_inputs_are_found(tmp_path: Path) -> None:
+    inner = tf.function(lambda x: x * 2.0, jit_compile=True)
+    outer = tf.function(lambda x: inner(tf.math.log(x)), jit_compile=True)
+    record(tmp_path, lambda: outer(X - X))
+    in_graphs = [row for row in rows(tmp_path, "tensor_health") if row["graph_id"] is not None]
+    assert len({row["step_id"] for row in in_graphs}) == 1
+    found = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert found is not None
+    assert (found.op_type, found.is_origin) == ("Log", True)
+    (product,) = [row for row in in_graphs if row["op_type"] == "Mul"]
+    steps = tfdbg_arrow.open_logdir(tmp_path).provenance(product["event_index"]).rows()
+    assert "Log" in {step["op_type"] for step in steps}
+
+
 def test_a_bad_value_out_of_a_compiled_function_is_found_but_not_called_proven(tmp_path: Path) -> None:
     compiled = tf.function(lambda x: tf.math.log(x - 1.0) * 0.0, jit_compile=True)
     record(tmp_path, lambda: compiled(X) + 1.0, xla="keep")

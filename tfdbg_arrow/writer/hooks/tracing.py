@@ -25,9 +25,7 @@ from tfdbg_arrow.writer.hooks.must_run import has_low_level_control_flow
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import reason_unobserved, this_thread, unobserved_graphs
-from tfdbg_arrow.writer.hooks.xla import must_compile, reaches_own_op, without_xla
-
-_NO_INLINE = "_noinline"
+from tfdbg_arrow.writer.hooks.xla import NO_INLINE, must_compile, reaches_own_op, without_xla
 
 _AttrValue = tf.compat.v1.AttrValue
 
@@ -60,7 +58,7 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
             observer.note_remote(text, None)
         elif reason is None and has_low_level_control_flow(graph):
             # A record op in a loop of graph mode cannot be waited for from outside: not by the caller either.
-            attrs = {**(attrs or {}), _NO_INLINE: _AttrValue(b=True)}
+            attrs = {**(attrs or {}), NO_INLINE: _AttrValue(b=True)}
             observer.note_not_inlined(text)
         results = list(graph.outputs)
         observer.before_function(text, graph, reason)

@@ -25,6 +25,8 @@ from tfdbg_arrow.writer.hooks.unobserved import traced_for, unobserved_graphs
 from tfdbg_arrow.writer.warning import warn
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
+NO_INLINE = "_noinline"
+"""The attribute of a function that TensorFlow runs as a call of its own, under a step id of its own."""
 
 
 def must_compile(attributes: Mapping[str, Any] | None) -> bool:
@@ -34,8 +36,11 @@ def must_compile(attributes: Mapping[str, Any] | None) -> bool:
 
 
 def without_xla(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the attributes of a function but the one that asks for XLA."""
-    return {key: value for key, value in attrs.items() if key != _XLA_MUST_COMPILE}
+    """Returns the attributes of a function without those that `jit_compile=True` gave it.
+
+    A function that is not inlined has a step id of its own, and its arguments cannot be traced to the caller.
+    """
+    return {key: value for key, value in attrs.items() if key not in (_XLA_MUST_COMPILE, NO_INLINE)}
 
 
 def reaches_own_op(graph: Any) -> bool:
