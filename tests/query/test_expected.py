@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tfdbg_arrow.cli import app
 from tfdbg_arrow.query import NonFinite, first_nonfinite, nonfinite
-from tfdbg_arrow.query.flow.effects import SKIPPED_STEP, UNUSED
+from tfdbg_arrow.query.flow.effects import SKIPPED_BRANCH, SKIPPED_STEP, UNUSED
 
 from .builder import CLEAN, INF, NAN, GraphBuilder, RunBuilder, counts
 
@@ -67,7 +67,7 @@ def test_what_was_applied_is_not(tmp_path: Path) -> None:
     assert reasons(nonfinite(tmp_path)) == [("gradient", None), ("g", None), ("scaled", None)]
 
 
-def test_a_branch_skipped_for_another_reason_is_no_excuse(tmp_path: Path) -> None:
+def test_so_is_what_a_branch_that_was_skipped_for_another_reason_would_have_used(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     Step(run, with_check=False).call(INF, is_applied=False)
     run.graph("elsewhere").op("IsFinite", dtypes=("bool",), not_recorded="dtype")
@@ -95,7 +95,7 @@ def test_an_infinity_out_of_a_zero_is_not(tmp_path: Path) -> None:
     assert [row.is_expected for row in nonfinite(run.write(tmp_path))] == [False]
 
 
-@pytest.mark.parametrize("op_type", ["AssignVariableOp", "ResourceApplyAdam", "EagerPyFunc", "PrintV2"])
+@pytest.mark.parametrize("op_type", ["AssignVariableOp", "ResourceApplyAdam", "EagerPyFunc"])
 def test_nor_is_what_an_op_with_an_effect_took_as_well(op_type: str, tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     step = Step(run)
@@ -105,16 +105,14 @@ def test_nor_is_what_an_op_with_an_effect_took_as_well(op_type: str, tmp_path: P
     assert nonfinite(run.write(tmp_path))[0].is_expected is False
 
 
-@pytest.mark.parametrize(("health", "reason"), [(INF, UNUSED), (NAN, None)])
-def test_an_overflow_that_no_op_took_is_expected_where_a_program_checks(
-    health: dict[str, object], reason: str | None, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("health", [INF, NAN])
+def test_what_no_op_took_is_expected(health: dict[str, object], tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     step = Step(run)
     step.graph.op("scaled_loss", "Mul", ["x"])
     step.call(CLEAN, is_applied=True)
     run.tensor(step.graph, "scaled_loss", health, execution=0)
-    assert reasons(nonfinite(run.write(tmp_path))) == [("scaled_loss", reason)]
+    assert reasons(nonfinite(run.write(tmp_path))) == [("scaled_loss", UNUSED)]
 
 
 def test_nor_what_the_call_gave_back(tmp_path: Path) -> None:
@@ -154,7 +152,7 @@ def test_the_first_is_one_that_is_not_expected_where_there_is_one(tmp_path: Path
     assert (found.event_index, found.is_expected) == (first, True)
 
 
-def test_in_eager_code_a_value_that_was_only_checked_is_expected(tmp_path: Path) -> None:
+def test_an_eager_value_that_was_only_checked_is_a_result(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     made = run.execution("Mul", inputs=[1, 1], outputs={2: "float32"})
     run.eager(made, INF, tensor_id=2)
@@ -162,9 +160,11 @@ def test_in_eager_code_a_value_that_was_only_checked_is_expected(tmp_path: Path)
     run.execution("All", inputs=[3], outputs={4: "bool"})
     assert check == 1
     logdir = run.write(tmp_path / "checked")
-    assert [row.expected_reason for row in nonfinite(logdir)] == [ONLY_CHECKED]
+    assert [(row.effect, row.is_expected) for row in nonfinite(logdir)] == [("result", False)]
     run.execution("AssignSubVariableOp", inputs=[9, 2])
-    assert [row.is_expected for row in nonfinite(run.write(tmp_path / "assigned"))] == [False]
+    assert [(row.effect, row.is_expected) for row in nonfinite(run.write(tmp_path / "assigned"))] == [
+        ("variable", False)
+    ]
 
 
 def test_the_command_calls_it_healthy_and_says_so(tmp_path: Path) -> None:

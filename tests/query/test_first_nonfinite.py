@@ -8,6 +8,7 @@ import pytest
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import (
+    CallSite,
     Frame,
     InputTensor,
     NonFinite,
@@ -87,6 +88,7 @@ def test_one_op_is_described_in_full(tmp_path: Path) -> None:
         ),
         stack=(Frame(*FRAMEWORK), Frame(*USER), Frame(*FRAMEWORK)),
         source=Frame(*USER),
+        called_from=(CallSite(function="loss", op_name=None, graph_name=None, layer=None, source=None),),
     )
 
 

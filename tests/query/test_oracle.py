@@ -15,7 +15,6 @@ from tfdbg_arrow.query import public_views
 from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Answers
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.recorded import read_events
 from tfdbg_arrow.schema import arrow_schema
@@ -84,7 +83,7 @@ def check(program: Program, tables: Tables) -> None:
 def assert_inputs(rows: dict[int, Row], tables: Tables) -> None:
     """Every row has the sources, and the verdict, that it should, and they are known to be all."""
     flow = DataFlow.of(tables, run_id="run-a")
-    origins = Origins(flow, Labels(tables, run_id="run-a"), kinds=("nan", "inf"))
+    origins = Origins(flow, kinds=("nan", "inf"))
     for event in read_events(tables, "event_index >= 0 ORDER BY event_index", ["run-a"]):
         row = rows[event.event_index]
         assert event.bad_kinds() == row.kinds

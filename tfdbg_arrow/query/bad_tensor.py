@@ -10,7 +10,7 @@ from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
 from tfdbg_arrow.query.flow.effects import Effect, Effects
-from tfdbg_arrow.query.flow.labels import Label, Labels
+from tfdbg_arrow.query.flow.labels import Label
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.places import EagerValue
 from tfdbg_arrow.query.flow.sinks import Sinks
@@ -175,14 +175,13 @@ class BadTensorReader:
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
         self.flow = DataFlow.of(logdir, run_id=run_id)
-        self.labels = Labels(logdir, run_id=run_id)
-        self.origins = Origins(self.flow, self.labels, kinds=kinds)
-        self.sinks = Sinks(logdir, self.flow, self.labels, run_id=run_id, kinds=kinds)
+        self.origins = Origins(self.flow, kinds=kinds)
+        self.sinks = Sinks(logdir, self.flow, run_id=run_id, kinds=kinds)
 
     @cached_property
     def effects(self) -> Effects:
         """Tells where bad values end."""
-        return Effects(self._logdir, self.flow, self.labels, self.origins, self.sinks, run_id=self._run_id)
+        return Effects(self._logdir, self.flow, self.origins, self.sinks, run_id=self._run_id)
 
     @cached_property
     def _devices(self) -> dict[int, str]:
@@ -210,7 +209,7 @@ class BadTensorReader:
 
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:
         inputs, stack = self.inputs_and_stack(event)
-        label = self.labels.of(event)
+        label = self.flow.labels.of(event)
         forward = self._forward(label)
         called_from = self._called_from(event)
         lines = [forward.source if forward else None, user_source(stack), *(call.source for call in called_from)]
@@ -253,7 +252,7 @@ class BadTensorReader:
                 op_type=None if op is None else op.op_type,
                 op_name=op_name,
                 graph_name=self._graph_name(graph_id),
-                layer=self.labels.op(graph_id, op_name).layer,
+                layer=self.flow.labels.op(graph_id, op_name).layer,
                 source=None if op is None else user_source(self._stacks.stack(op.stack_trace_id)),
             )
         index = label.forward_execution_index
@@ -264,7 +263,7 @@ class BadTensorReader:
             op_type=execution.op_type,
             op_name=None,
             graph_name=None,
-            layer=self.labels.execution(index).layer,
+            layer=self.flow.labels.execution(index).layer,
             source=user_source(self._stacks.stack(execution.stack_trace_id)),
         )
 
@@ -281,7 +280,7 @@ class BadTensorReader:
                     function=self._graph_name(call.callee_graph_id),
                     op_name=call.op_name,
                     graph_name=self._graph_name(call.graph_id),
-                    layer=self.labels.op(call.graph_id, call.op_name).layer,
+                    layer=self.flow.labels.op(call.graph_id, call.op_name).layer,
                     source=None if op is None else user_source(self._stacks.stack(op.stack_trace_id)),
                 )
             )
@@ -293,7 +292,7 @@ class BadTensorReader:
                     function=self._graph_name(self.flow.graphs.function_graphs.get(execution.op_type)),
                     op_name=None,
                     graph_name=None,
-                    layer=self.labels.execution(index).layer,
+                    layer=self.flow.labels.execution(index).layer,
                     source=user_source(self._stacks.stack(execution.stack_trace_id)),
                 )
             )

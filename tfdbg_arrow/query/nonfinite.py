@@ -93,7 +93,6 @@ class _RunSearch:
         self._culprits = Culprits(
             logdir.of_run(run_id),
             self._reader.flow,
-            self._reader.labels,
             self._reader.origins,
             self._reader.sinks,
             self._reader.effects,

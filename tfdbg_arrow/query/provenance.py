@@ -11,7 +11,6 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Growth, explain_event, find_growth
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.hops import DEFAULT_LIMIT, HopReader, HopRows, TensorHop, bad_start, check_one_run
 from tfdbg_arrow.query.logdir import opened
@@ -109,7 +108,7 @@ class _Search:
         self._logdir = logdir
         self._run_id = run_id
         self.flow = DataFlow.of(logdir, run_id=run_id)
-        self._origins = Origins(self.flow, Labels(logdir, run_id=run_id), kinds=KINDS)
+        self._origins = Origins(self.flow, kinds=KINDS)
         self._hop_reader = HopReader(logdir, self.flow, run_id=run_id)
         self._hops: list[Hop] = []
         self._found: dict[int, int] = {}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.effects import Effect, Effects
-from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.recorded import TensorEvent, bad_condition, read_events
@@ -36,7 +35,6 @@ class Culprits:
     Args:
         logdir: The logdir.
         flow: The run's data flow.
-        labels: The run's labels.
         origins: The run's origins.
         sinks: The run's sinks.
         effects: The run's effects.
@@ -48,7 +46,6 @@ class Culprits:
         self,
         logdir: Engine,
         flow: DataFlow,
-        labels: Labels,
         origins: Origins,
         sinks: Sinks,
         effects: Effects,
@@ -58,7 +55,7 @@ class Culprits:
     ) -> None:
         self._logdir = logdir
         self._flow = flow
-        self._labels = labels
+        self._labels = flow.labels
         self._origins = origins
         self._sinks = sinks
         self._effects = effects

@@ -14,6 +14,7 @@ from tfdbg_arrow.query.flow.contents import Contents
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.gaps import Gaps
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
+from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place, Trace
 from tfdbg_arrow.query.flow.variables import Resources, Write
 from tfdbg_arrow.query.recorded import TensorEvent
@@ -69,6 +70,7 @@ class DataFlow:
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self.graphs = GraphReader(logdir, run_id=run_id)
         self.events = EventReader(logdir, run_id=run_id)
+        self.labels = Labels(logdir, run_id=run_id)
         self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
         self.resources = Resources(self.graphs, self.events, self.borders)
         self.lock = threading.RLock()

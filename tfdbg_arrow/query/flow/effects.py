@@ -28,7 +28,6 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.borders import PASSING_OPS
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Call, Op
-from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.places import GraphTensor
 from tfdbg_arrow.query.flow.sinks import CHECKS, Sinks, is_writer
@@ -111,18 +110,15 @@ class Effects:
 
     Args:
         flow: The run's data flow.
-        labels: The run's labels.
         origins: The run's origins.
         sinks: The run's sinks.
         logdir: The logdir.
         run_id: The run.
     """
 
-    def __init__(
-        self, logdir: Engine, flow: DataFlow, labels: Labels, origins: Origins, sinks: Sinks, *, run_id: str
-    ) -> None:
+    def __init__(self, logdir: Engine, flow: DataFlow, origins: Origins, sinks: Sinks, *, run_id: str) -> None:
         self._flow = flow
-        self._labels = labels
+        self._labels = flow.labels
         self._origins = origins
         self._sinks = sinks
         self._known: dict[int, Effect] = {}
@@ -149,7 +145,7 @@ class Effects:
         computed = self._flow.computed(event)
         if self._origins.is_literal(computed):
             return Effect("absorbed", LITERAL)
-        walk = _Walk(self._flow, self._labels, self._sinks, self._records_graph)
+        walk = _Walk(self._flow, self._sinks, self._records_graph)
         try:
             walk.follow(self._start(computed))
         except _CannotTellError:
@@ -228,9 +224,9 @@ class _Walk:
         skipped_graphs: The branches that did not run and would have taken the value.
     """
 
-    def __init__(self, flow: DataFlow, labels: Labels, sinks: Sinks, records_graph: set[int]) -> None:
+    def __init__(self, flow: DataFlow, sinks: Sinks, records_graph: set[int]) -> None:
         self._flow = flow
-        self._labels = labels
+        self._labels = flow.labels
         self._sinks = sinks
         self._records_graph = records_graph
         self._harms: set[str] = set()
@@ -434,7 +430,7 @@ class _Walk:
             for tensor_id, dtype in self._flow.events.execution_outputs(execution.execution_index).values():
                 if is_verdict or dtype not in NEVER_BAD:
                     self._is_taken |= not is_verdict
-                    is_used = True
+                    is_used |= not is_verdict
                     yield _Tensor(None, "", tensor_id, is_verdict, role == "metric")
         if not is_used:
             self._note_unused(tensor, event)

@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.recorded import TensorEvent
 
 _LITERAL_TYPES = frozenset({"Const", "ReadVariableOp", "Placeholder", "PlaceholderWithDefault"})
@@ -43,13 +42,11 @@ class Origins:
 
     Args:
         flow: The run's data flow.
-        labels: The run's labels.
         kinds: The kinds that count: `nan`, `inf` or both.
     """
 
-    def __init__(self, flow: DataFlow, labels: Labels, *, kinds: tuple[str, ...]) -> None:
+    def __init__(self, flow: DataFlow, *, kinds: tuple[str, ...]) -> None:
         self._flow = flow
-        self._labels = labels
         self._kinds = kinds
         self._is_literal: dict[int, bool] = {}
 
@@ -120,7 +117,7 @@ class Origins:
         order of creation decides: of the calling ops from the outermost graph on, with the iterations of loops, and of
         the op itself. The event_index decides only what is left.
         """
-        is_gradient = self._labels.of(event).role == "gradient"
+        is_gradient = self._flow.labels.of(event).role == "gradient"
         return self._start(event), is_gradient, self._creation(event), event.output_slot or 0, event.event_index
 
     def _start(self, event: TensorEvent) -> int:

@@ -13,7 +13,6 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.borders import PASSING_OPS
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Graph, Op
-from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.resource_ops import WRITER
 from tfdbg_arrow.query.flow.sessions import REFERENCE_WRITER
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
@@ -35,15 +34,14 @@ class Sinks:
     Args:
         logdir: The logdir.
         flow: The run's data flow.
-        labels: The run's labels.
         run_id: The run.
         kinds: The kinds that count: `nan`, `inf` or both.
     """
 
-    def __init__(self, logdir: Engine, flow: DataFlow, labels: Labels, *, run_id: str, kinds: tuple[str, ...]) -> None:
+    def __init__(self, logdir: Engine, flow: DataFlow, *, run_id: str, kinds: tuple[str, ...]) -> None:
         self._logdir = logdir
         self._flow = flow
-        self._labels = labels
+        self._labels = flow.labels
         self._run_id = run_id
         self._bad = bad_condition(kinds)
         self._sites: dict[str, dict[Site, list[Op]]] | None = None
