@@ -19,7 +19,7 @@ class TwoTowers(tfrs.Model):
         super().__init__()
         self.user = tf_keras.layers.Embedding(20, 8)
         self.film = tf_keras.layers.Embedding(30, 8)
-        candidates = tf.data.Dataset.range(30).batch(10).map(self.film)
+        candidates = tf.data.Dataset.range(30).batch(10).map(lambda films: (films, self.film(films)))
         self.task = tfrs.tasks.Retrieval(
             metrics=tfrs.metrics.FactorizedTopK(candidates, ks=(1, 5)), remove_accidental_hits=True
         )

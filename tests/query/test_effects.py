@@ -1,0 +1,377 @@
+"""Where badness ends: in a variable, a result, a metric, or nowhere; and which op is to blame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tfdbg_arrow.cli import app
+from tfdbg_arrow.query import CallSite, Forward, Frame, NonFinite, first_nonfinite, nonfinite
+from tfdbg_arrow.query.flow.effects import (
+    ABSORBED,
+    LITERAL,
+    SKIPPED_BRANCH,
+    SKIPPED_STEP,
+    SKIPPED_UPDATE,
+    UNUSED,
+)
+
+from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
+
+
+class Step:
+    """A training step: `gradient` overflows, IsFinite asks, `cond` applies it or lowers the scale."""
+
+    def __init__(self, run: RunBuilder, *, with_check: bool = True, gradient_type: str = "Mul") -> None:
+        self.run = run
+        self.graph: GraphBuilder = run.graph("step").op("x", "Placeholder").op("gradient", gradient_type, ["x", "x"])
+        if with_check:
+            self.graph.op("IsFinite", inputs=["gradient"], dtypes=("bool",), not_recorded="dtype")
+        else:
+            self.graph.op("IsFinite", "Greater", ["x"], dtypes=("bool",), not_recorded="dtype")
+        self.graph.op("All", inputs=["IsFinite"], dtypes=("bool",), not_recorded="dtype")
+        self.graph.op("handle", "Placeholder", dtypes=("resource",), not_recorded="dtype")
+        self.graph.op("cond", "If", ["All", "gradient", "handle"], dtypes=("bool",), not_recorded="dtype")
+        self.apply = run.graph("apply").op("g", "Placeholder").op("w", "Placeholder", dtypes=("resource",))
+        self.apply.op("scaled", "Mul", ["g"]).op("Assign", "AssignSubVariableOp", ["w", "scaled"], dtypes=())
+        self.skip = run.graph("skip").op("g", "Placeholder").op("w", "Placeholder", dtypes=("resource",))
+        self.skip.op("half", "Mul")
+        for graph, name in ((self.apply, "apply"), (self.skip, "skip")):
+            graph.function(f"__{name}", ["g", "w"])
+        self.graph.calls("cond", "__apply", self.apply, attribute="then_branch")
+        self.graph.calls("cond", "__skip", self.skip, attribute="else_branch")
+        self.graph.function("__step", ["x", "handle"])
+
+    def call(self, health: dict[str, object], *, is_applied: bool, step: int = 1) -> int:
+        """A call of the step; returns the event of the gradient."""
+        execution = self.run.execution("__step", inputs=[1, 2], graph=self.graph)
+        self.run.tensor(self.graph, "x", CLEAN, execution=execution, step=step)
+        event = self.run.tensor(self.graph, "gradient", health, execution=execution, step=step)
+        branch, site = (self.apply, "cond/then/_1") if is_applied else (self.skip, "cond/else/_2")
+        self.run.tensor(branch, "g", health, site=site, execution=execution, step=step)
+        name = "scaled" if is_applied else "half"
+        self.run.tensor(branch, name, health if is_applied else CLEAN, site=site, execution=execution, step=step)
+        return event
+
+
+def reasons(rows: list[NonFinite]) -> list[tuple[str | None, str | None]]:
+    return [(row.op_name, row.expected_reason) for row in rows]
+
+
+def test_what_a_skipped_branch_would_have_used_is_expected(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    Step(run).call(INF, is_applied=False)
+    run.write(tmp_path)
+    assert reasons(nonfinite(tmp_path)) == [("gradient", SKIPPED_STEP), ("g", SKIPPED_STEP)]
+
+
+def test_what_was_applied_is_not(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    Step(run).call(INF, is_applied=True)
+    run.write(tmp_path)
+    assert reasons(nonfinite(tmp_path)) == [("gradient", None), ("g", None), ("scaled", None)]
+
+
+def test_so_is_what_a_branch_that_was_skipped_for_another_reason_would_have_used(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    Step(run, with_check=False).call(INF, is_applied=False)
+    run.graph("elsewhere").op("IsFinite", dtypes=("bool",), not_recorded="dtype")
+    run.write(tmp_path)
+    assert reasons(nonfinite(tmp_path)) == [("gradient", SKIPPED_BRANCH), ("g", SKIPPED_BRANCH)]
+
+
+@pytest.mark.parametrize(
+    ("gradient_type", "health", "is_expected"),
+    [("Mul", INF, True), ("Mul", NAN, False), ("RealDiv", INF, True), ("SqrtGrad", INF, True)],
+)
+def test_only_an_overflow_is(gradient_type: str, health: dict[str, object], is_expected: bool, tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    Step(run, gradient_type=gradient_type).call(health, is_applied=False)
+    assert nonfinite(run.write(tmp_path))[0].is_expected == is_expected
+
+
+def test_an_infinity_out_of_a_zero_is_not(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    step = Step(run, gradient_type="SqrtGrad")
+    execution = run.execution("__step", inputs=[1, 2], graph=step.graph)
+    run.tensor(step.graph, "x", counts(zero=1, pos=1), execution=execution)
+    run.tensor(step.graph, "gradient", INF, execution=execution)
+    run.tensor(step.skip, "half", CLEAN, site="cond/else/_2", execution=execution)
+    assert [row.is_expected for row in nonfinite(run.write(tmp_path))] == [False]
+
+
+@pytest.mark.parametrize("op_type", ["AssignVariableOp", "ResourceApplyAdam", "EagerPyFunc"])
+def test_nor_is_what_an_op_with_an_effect_took_as_well(op_type: str, tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    step = Step(run)
+    outputs = ("float32",) if op_type == "EagerPyFunc" else ()
+    step.graph.op("effect", op_type, ["handle", "gradient"], dtypes=outputs, not_recorded="dtype")
+    step.call(INF, is_applied=False)
+    assert nonfinite(run.write(tmp_path))[0].is_expected is False
+
+
+@pytest.mark.parametrize("health", [INF, NAN])
+def test_what_no_op_took_is_expected(health: dict[str, object], tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    step = Step(run)
+    step.graph.op("scaled_loss", "Mul", ["x"])
+    step.call(CLEAN, is_applied=True)
+    run.tensor(step.graph, "scaled_loss", health, execution=0)
+    assert reasons(nonfinite(run.write(tmp_path))) == [("scaled_loss", UNUSED)]
+
+
+def test_nor_what_the_call_gave_back(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    step = Step(run)
+    step.graph.op("loss", "Sum", ["gradient"]).function("__step", ["x", "handle"], ["loss"])
+    step.call(INF, is_applied=False)
+    assert nonfinite(run.write(tmp_path))[0].is_expected is False
+
+
+def test_without_call_sites_nothing_is_known_to_be_expected(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    step = Step(run)
+    run.tensor(step.graph, "gradient", INF, step=None)
+    assert [row.is_expected for row in nonfinite(run.write(tmp_path))] == [False]
+
+
+def test_the_first_is_one_that_is_not_expected_where_there_is_one(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    step = Step(run)
+    first = step.call(INF, is_applied=False, step=1)
+    step.call(INF, is_applied=False, step=2)
+    later = step.call(INF, is_applied=True, step=3)
+    found = first_nonfinite(run.write(tmp_path / "both"))
+    assert found is not None
+    assert (found.event_index, found.is_expected) == (later, False)
+    run = RunBuilder("run-b")
+    Step(run).call(INF, is_applied=False)
+    other = RunBuilder("run-c", wall_time_ns=1_800_000_000_000_000_000)
+    applied = Step(other).call(INF, is_applied=True)
+    logdir = other.write(run.write(tmp_path / "runs"))
+    found = first_nonfinite(logdir)
+    assert found is not None
+    assert (found.run_id, found.event_index) == ("run-c", applied)
+    found = first_nonfinite(logdir, run_id="run-b")
+    assert found is not None
+    assert (found.event_index, found.is_expected) == (first, True)
+
+
+def test_an_eager_value_that_was_only_checked_is_a_result(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    made = run.execution("Mul", inputs=[1, 1], outputs={2: "float32"})
+    run.eager(made, INF, tensor_id=2)
+    check = run.execution("IsFinite", inputs=[2], outputs={3: "bool"})
+    run.execution("All", inputs=[3], outputs={4: "bool"})
+    assert check == 1
+    logdir = run.write(tmp_path / "checked")
+    assert [(row.effect, row.is_expected) for row in nonfinite(logdir)] == [("result", False)]
+    run.execution("AssignSubVariableOp", inputs=[9, 2])
+    logdir = run.write(tmp_path / "assigned")
+    assert [(row.effect, row.is_expected) for row in nonfinite(logdir)] == [("variable", False)]
+
+
+def test_the_command_calls_it_healthy_and_says_so(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    Step(run).call(INF, is_applied=False)
+    result = CliRunner().invoke(app, ["first-nonfinite", str(run.write(tmp_path))])
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "Nothing is bad but what the program itself looked for and threw away. The first such value:"
+    assert lines[1] == "+Inf in gradient:0 (Mul)"
+    assert any(line.strip() == f"expected yes: {SKIPPED_STEP}" for line in lines)
+
+
+class Training:
+    """A call that computes `y` of `x` and a loss of it, with ops that are added before it is called."""
+
+    def __init__(self, run: RunBuilder) -> None:
+        self.run = run
+        self.graph = run.graph("step").op("x", "Placeholder").op("w", "Placeholder", dtypes=("resource",))
+        self._values: dict[str, dict[str, object]] = {"x": CLEAN}
+
+    def op(
+        self, name: str, op_type: str, inputs: list[str], health: dict[str, object] | None, *, role: str = "forward"
+    ) -> Training:
+        """Adds an op; health None: it has no output."""
+        self.graph.op(name, op_type, inputs, dtypes=("float32",) if health else ())
+        self.run.rows["graph_op"][-1]["role"] = role
+        if health:
+            self._values[name] = health
+        return self
+
+    def call(self, *results: str) -> None:
+        """Calls the function; what it returns goes to nobody."""
+        self.graph.function("__step", ["x", "w"], results)
+        ids = {100 + index: "float32" for index in range(len(results))}
+        execution = self.run.execution("__step", inputs=[1, 2], outputs=ids, graph=self.graph)
+        for name, health in self._values.items():
+            self.run.tensor(self.graph, name, health, execution=execution)
+        for slot, (tensor_id, result) in enumerate(zip(ids, results, strict=True)):
+            self.run.eager(execution, self._values[result], tensor_id=tensor_id, slot=slot)
+
+
+def answer(run: RunBuilder, directory: Path) -> tuple[str | None, str | None, str | None]:
+    found = first_nonfinite(run.write(directory))
+    assert found is not None
+    return found.op_name, found.effect, found.expected_reason
+
+
+def test_a_bad_variable_outranks_a_bad_result_and_that_a_bad_metric(tmp_path: Path) -> None:
+    def training(run: RunBuilder, *, writes: bool, returns: bool) -> RunBuilder:
+        step = Training(run).op("score", "RealDiv", ["x"], NAN, role="metric")
+        step.op("total", "AssignAddVariableOp", ["w", "score"], None, role="metric").op("loss", "Log", ["x"], INF)
+        step.op("grad", "Sqrt", ["x"], NAN)
+        if writes:
+            step.op("update", "AssignSubVariableOp", ["w", "grad"], None, role="optimizer")
+        step.call(*(["loss"] if returns else []))
+        return run
+
+    assert answer(training(RunBuilder("a"), writes=True, returns=True), tmp_path / "a") == ("grad", "variable", None)
+    assert answer(training(RunBuilder("b"), writes=False, returns=True), tmp_path / "b") == ("loss", "result", None)
+    assert answer(training(RunBuilder("c"), writes=False, returns=False), tmp_path / "c") == ("score", "metric", None)
+
+
+def test_a_value_of_which_everything_is_finite_again_is_absorbed(tmp_path: Path) -> None:
+    step = Training(RunBuilder("run-a")).op("log", "Log", ["x"], NEG_INF).op("clip", "Maximum", ["log"], CLEAN)
+    step.call("clip")
+    assert answer(step.run, tmp_path) == ("log", "absorbed", ABSORBED)
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_of_two_origins_the_one_that_was_created_first_is_named_whatever_arrived_first(
+    order: tuple[str, str], tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("a", "Log").op("b", "Sqrt").op("sum", "AddV2", ["a", "b"])
+    graph.function("__f", [], ["sum"])
+    call = run.execution("__f", outputs={100: "float32"}, graph=graph)
+    for name in (*order, "sum"):
+        run.tensor(graph, name, NAN, execution=call)
+    run.eager(call, NAN, tensor_id=100)
+    assert answer(run, tmp_path)[:2] == ("a", "result")
+
+
+def test_an_infinity_that_was_computed_is_to_blame_for_the_nan_made_from_it(tmp_path: Path) -> None:
+    step = Training(RunBuilder("run-a")).op("log", "Log", ["x"], NEG_INF).op("mul", "Mul", ["x", "log"], NAN)
+    step.call("mul")
+    assert answer(step.run, tmp_path) == ("log", "result", None)
+
+
+ALL_INF = counts(neg_inf=2, zero=3)
+
+
+@pytest.mark.parametrize(
+    ("mask", "softmax", "expected"),
+    [
+        (ALL_INF, CLEAN, ("mask", "absorbed", LITERAL)),
+        (ALL_INF, NAN, ("softmax", "result", None)),
+        (counts(neg_inf=1, neg=2), NAN, ("softmax", "result", None)),
+        (counts(pos_inf=1, pos=2), NAN, ("mask", "result", None)),
+    ],
+    ids=["mask", "everything-is-masked", "log-probabilities", "data"],
+)
+def test_an_infinity_that_the_program_wrote_is_not_to_blame(
+    mask: dict[str, object],
+    softmax: dict[str, object],
+    expected: tuple[str | None, str | None, str | None],
+    tmp_path: Path,
+) -> None:
+    step = Training(RunBuilder("run-a")).op("mask", "Const", [], mask).op("logits", "AddV2", ["x", "mask"], mask)
+    step.op("softmax", "Softmax", ["logits"], softmax).call("softmax")
+    assert answer(step.run, tmp_path) == expected
+
+
+def test_a_gradient_goes_back_to_its_forward_op_where_that_was_bad(tmp_path: Path) -> None:
+    def training(run: RunBuilder, log: dict[str, object]) -> RunBuilder:
+        step = Training(run).op("log", "Log", ["x"], log).op("where", "SelectV2", ["log"], CLEAN)
+        step.op("reciprocal", "Reciprocal", ["x"], INF, role="gradient")
+        run.rows["graph_op"][-1] |= {"forward_graph_id": step.graph.graph_id, "forward_op_name": "log"}
+        step.op("grad", "Mul", ["where", "reciprocal"], NAN, role="gradient")
+        step.op("update", "AssignSubVariableOp", ["w", "grad"], None, role="optimizer").call()
+        return run
+
+    assert answer(training(RunBuilder("a"), NEG_INF), tmp_path / "a") == ("log", "variable", None)
+    found = first_nonfinite(training(RunBuilder("b"), CLEAN).write(tmp_path / "b"))
+    assert found is not None
+    assert (found.op_name, found.role, found.effect) == ("reciprocal", "gradient", "variable")
+    assert found.forward == Forward(op_type="Log", op_name="log", graph_name="step", layer=None, source=None)
+
+
+def test_the_answer_has_the_layer_and_the_calls_that_led_to_it(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    inner = run.graph("inner").op("x", "Placeholder").op("Log", inputs=["x"]).function("inner_1", ["x"], ["Log"])
+    line = ("/home/me/model.py", 7, "call", "return inner(x)", "user")
+    start = ("/home/me/train.py", 3, "<module>", "outer(x)", "user")
+    outer = run.graph("outer").op("a", "Mul").op("call", "PartitionedCall", ["a"], stack=run.stack(line))
+    run.rows["graph_op"][-1]["layer"] = "encoder/dense"
+    outer.calls("call", "inner_1", inner).function("outer_2", [], ["call"])
+    call = run.execution("outer_2", outputs={100: "float32"}, graph=outer, stack=run.stack(start))
+    run.tensor(outer, "a", CLEAN, execution=call)
+    run.tensor(inner, "Log", NAN, execution=call, site="call")
+    run.eager(call, NAN, tensor_id=100)
+    found = first_nonfinite(run.write(tmp_path))
+    assert found is not None
+    assert (found.op_name, found.layer, found.source) == ("Log", "encoder/dense", Frame(*line))
+    assert found.called_from == (
+        CallSite(function="inner", op_name="call", graph_name="outer", layer="encoder/dense", source=Frame(*line)),
+        CallSite(function="outer", op_name=None, graph_name=None, layer=None, source=Frame(*start)),
+    )
+
+
+def test_an_update_that_is_left_out_once_is_expected(tmp_path: Path) -> None:
+    """Python looks at a gradient with numpy, and applies only a finite one."""
+
+    def training(run: RunBuilder, *gradients: dict[str, object]) -> RunBuilder:
+        line = run.stack(("/home/me/train.py", 5, "step", "tape.gradient(loss, w)", "user"))
+        for index, health in enumerate(gradients):
+            made = run.execution("Mul", inputs=[1, 1], outputs={10 + index: "float32"}, stack=line)
+            run.rows["execution"][-1]["role"] = "gradient"
+            run.eager(made, health, tensor_id=10 + index)
+            if health is CLEAN:
+                run.execution("AssignSubVariableOp", inputs=[9, 10 + index])
+        return run
+
+    assert answer(training(RunBuilder("a"), CLEAN, INF, CLEAN), tmp_path / "a") == (None, "absorbed", SKIPPED_UPDATE)
+    assert answer(training(RunBuilder("b"), CLEAN, INF), tmp_path / "b") == (None, "result", None)
+    assert answer(training(RunBuilder("c"), INF, INF), tmp_path / "c") == (None, "result", None)
+
+
+def test_what_a_call_gives_only_for_its_gradient_is_no_result(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("mask", "Log").op("y", "Softmax", ["mask"]).function("__f", [], ["y", "mask"])
+    call = run.execution("__f", outputs={100: "float32", 101: "float32"}, graph=graph)
+    run.rows["execution"][-1]["num_outputs"] = 1
+    run.tensor(graph, "mask", NEG_INF, execution=call)
+    run.tensor(graph, "y", CLEAN, execution=call)
+    run.eager(call, CLEAN, tensor_id=100)
+    run.eager(call, NEG_INF, tensor_id=101, slot=1)
+    assert answer(run, tmp_path) == ("mask", "absorbed", ABSORBED)
+
+
+def test_what_is_only_stored_from_outside_does_no_harm(tmp_path: Path) -> None:
+    def variable(run: RunBuilder, read: dict[str, object] | None) -> RunBuilder:
+        assign = run.execution("AssignVariableOp", inputs=[9, 5])
+        run.external(5, counts(nan=1, pos=3), execution=assign)
+        if read:
+            call = run.execution("Slice", inputs=[5], outputs={6: "float32"})
+            run.eager(call, read, tensor_id=6)
+        return run
+
+    assert answer(variable(RunBuilder("a"), CLEAN), tmp_path / "a") == (None, "absorbed", ABSORBED)
+    assert answer(variable(RunBuilder("b"), NAN), tmp_path / "b") == (None, "result", None)
+
+
+def test_the_origin_in_a_pipeline_is_found_from_the_element_that_it_gave(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    pipeline = run.graph("Dataset_map").op("x", "Placeholder").op("Log", inputs=["x"]).function("map", ["x"], ["Log"])
+    step = run.graph("step").op("next", "IteratorGetNext").op("loss", "Mul", ["next"]).function("step_1", [], ["loss"])
+    run.tensor(pipeline, "x", CLEAN, step=7)
+    run.tensor(pipeline, "Log", NEG_INF, step=7)
+    call = run.execution("step_1", outputs={100: "float32"}, graph=step)
+    run.tensor(step, "next", NEG_INF, execution=call)
+    run.tensor(step, "loss", NEG_INF, execution=call)
+    run.eager(call, NEG_INF, tensor_id=100)
+    assert answer(run, tmp_path) == ("Log", "result", None)
