@@ -60,8 +60,8 @@ class Backend(Recorder, Protocol):
 
     name: str
     """`native` or `tensorflow`, as the `run` table says it."""
-    op_callback: Callable[..., None]
-    """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`."""
+    op_callback: Callable[..., Any]
+    """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`; returns the outputs."""
     record_ops: RecordOps
     """Makes graphs record."""
     session_record_ops: SingleRecordOps

@@ -198,7 +198,7 @@ class NativeBackend(NativeSpool):
 
     def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
         super().__init__(settings, core=core, paths=paths, journal=journal, generation=generation)
-        self.op_callback: Callable[..., None] = core.op_callback
+        self.op_callback: Callable[..., Any] = core.op_callback
         self.record_ops: RecordOps = NativeRecordOps(generation=generation, is_gate=settings.on_nonfinite == "raise")
         self.session_record_ops: SingleRecordOps = NativeSessionRecordOps(generation=generation)
         self.events: EventWriter = self

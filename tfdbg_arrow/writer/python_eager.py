@@ -180,11 +180,11 @@ class EagerRecorder:
         outputs: Sequence[Any],
         op_name: str | None = None,
         graph: Any = None,
-    ) -> None:
-        """TensorFlow's op callback; replaces no output."""
+    ) -> Sequence[Any]:
+        """TensorFlow's op callback; returns `outputs`, which TensorFlow hands to the next callback."""
         handlers = self._handlers
         if handlers is None:
-            return
+            return outputs
         try:
             text = _text(op_type)
             if graph is not None:
@@ -200,6 +200,7 @@ class EagerRecorder:
         if handlers.on_nonfinite is not None and not self.is_paused and (self._calls.bad or self.is_watching):
             bad, self._calls.bad = self._calls.bad, []
             handlers.on_nonfinite(op_type, inputs, bad)
+        return outputs
 
     def begin_call(self, function_name: str | bytes, inputs: Sequence[Any], num_outputs: int) -> int:
         """Records that a call of a function begins; returns its execution index, -1 for none."""

@@ -359,9 +359,9 @@ const void* address_of(Session& session, PyObject* tensor) {
   return address;
 }
 
-PyObject* record_op(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
+void record_op(PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
   SessionGuard session;
-  if (!session || nargs < 4) Py_RETURN_NONE;
+  if (!session) return;
   PyObject* op_name = nargs > 4 ? args[4] : Py_None;
   PyObject* graph = nargs > 5 ? args[5] : Py_None;
   Py_ssize_t num_keywords = keyword_names == nullptr ? 0 : PyTuple_GET_SIZE(keyword_names);
@@ -374,14 +374,13 @@ PyObject* record_op(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject
     if (is_paused()) {
       // The index is used up, so that a gap in the recorded ones tells that something ran.
       session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
-      Py_RETURN_NONE;
+      return;
     }
     on_eager_op(*session, args[0], args[1], args[3]);
   } else {
     on_graph_op(args[0], op_name, args[3], graph);
   }
   if (PyErr_Occurred() != nullptr) report_error("recording an op");
-  Py_RETURN_NONE;
 }
 
 }  // namespace
@@ -402,12 +401,13 @@ void set_watching(bool watching) { g_is_watching = watching; }
 
 void set_local_task(const std::string& task) { g_local_task = task; }
 
-PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
-  PyObject* result = record_op(self, args, nargs, keyword_names);
+PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
+  if (nargs < 4) Py_RETURN_NONE;
+  record_op(args, nargs, keyword_names);
   // What is not recorded stops nothing, even if it takes what was.
-  if (nargs < 4 || is_paused() || tell_nonfinite(args[0], args[1])) return result;
-  Py_DECREF(result);
-  return nullptr;
+  if (!is_paused() && !tell_nonfinite(args[0], args[1])) return nullptr;
+  // TensorFlow hands what one callback returns to the next as the op's outputs.
+  return Py_NewRef(args[3]);
 }
 
 int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num_outputs) {

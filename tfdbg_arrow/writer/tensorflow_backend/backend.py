@@ -98,7 +98,7 @@ class TensorFlowBackend:
             settings, events=self._spool, measure=_EagerMeasure(settings.mode, devices=devices), step=lambda: self._step
         )
         self._mode = settings.mode
-        self.op_callback: Callable[..., None] = self._eager.op_callback
+        self.op_callback: Callable[..., Any] = self._eager.op_callback
         self.begin_call = self._eager.begin_call
         self.end_call = self._eager.end_call
 
