@@ -196,13 +196,13 @@ class TestReplacedOutputs:
     def test_what_raises_is_the_programs(self, program: Program, health_backend: str, tmp_path: Path) -> None:
         def fail(op_type: Any, *_: Any, **__: Any) -> None:
             if op_type in ("Log", b"Log"):
-                raise LookupError("no logarithms")
+                raise ValueError("no logarithms")
 
         op_callbacks.add_op_callback(fail)
         try:
             with (
                 tfdbg_arrow.capture(tmp_path, health_backend=health_backend),
-                pytest.raises(LookupError, match="no logarithms"),
+                pytest.raises(ValueError, match="no logarithms"),
             ):
                 program()
         finally:
@@ -230,7 +230,10 @@ def dumped(dump_root: Path, program: Program) -> dict[str, Any]:
             re.sub(r"_\d+$", "", each.op_type)
             for each in reader.executions()
         ]
-        traces = Counter(each.op_type for each in reader.graph_execution_traces())
+        # Arguments' Placeholders that nothing needs run only where we record them.
+        traces = Counter(
+            each.op_type for each in reader.graph_execution_traces() if each.op_type != "Placeholder"
+        )
     return {"executions": executions, "traces": traces}
 
 

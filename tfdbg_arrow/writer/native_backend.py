@@ -215,6 +215,10 @@ class NativeBackend(NativeSpool):
         """Records that a call of a function begins; returns its execution index, -1 for none."""
         return int(self.core.begin_call(function_name, inputs, num_outputs))
 
-    def end_call(self, execution_index: int, outputs: Sequence[Any] | None) -> None:
-        """Records that the call has returned its outputs, or raised (None)."""
-        self.core.end_call(execution_index, outputs)
+    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None) -> None:
+        """Records that the call has returned its outputs, or raised an error of a class, by name."""
+        self.core.end_call(execution_index, outputs, error_type)
+
+    def record_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str) -> None:
+        """Records that an eager op raised an error of a class, by name."""
+        self.core.record_failed_op(op_type, inputs, error_type)

@@ -218,8 +218,8 @@ class EagerRecorder:
             handlers.on_error("recording a call", error)
         return execution_index
 
-    def end_call(self, execution_index: int, outputs: Sequence[Any] | None) -> None:
-        """Records that the call has returned its outputs, or raised (None)."""
+    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None) -> None:
+        """Records that the call has returned its outputs, or raised an error of a class, by name."""
         if execution_index == NO_VALUE:
             return
         handlers = self._handlers
@@ -231,12 +231,36 @@ class EagerRecorder:
                 if handlers and call.execution_index == execution_index and not call.has_outputs:
                     self._record_outputs(call.op_type, outputs or (), execution_index, handlers)
             if handlers:
+                if error_type is not None:
+                    self._record_error(execution_index, error_type)
                 end = blank_records(1, Kind.EXECUTION_END, step=self._step())
                 end["execution_index"] = execution_index
                 self._events.append(end)
         except Exception as error:
             if handlers:
                 handlers.on_error("recording the end of a call", error)
+
+    def record_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str) -> None:
+        """Records that an eager op raised an error of a class, by name."""
+        handlers = self._handlers
+        name = _text(op_type)
+        stack = self._calls.stack
+        if handlers is None or (stack and stack[-1].op_type == name):  # end_call() records it
+            return
+        try:
+            execution_index = self._events.next_execution_index()
+            if not self.is_paused:
+                self._record_external(inputs, execution_index, handlers)
+                self._record_execution(name, inputs, 0, execution_index)
+                self._record_error(execution_index, error_type)
+        except Exception as error:
+            handlers.on_error("recording an op that failed", error)
+
+    def _record_error(self, execution_index: int, error_type: str) -> None:
+        record = blank_records(1, Kind.EXECUTION_ERROR, step=self._step())
+        record["node"] = self._events.intern_string(error_type)
+        record["execution_index"] = execution_index
+        self._events.append(record)
 
     def _record_op(self, op_type: str, inputs: Sequence[Any], outputs: Sequence[Any], handlers: Handlers) -> None:
         stack = self._calls.stack

@@ -44,8 +44,11 @@ class Observer(Protocol):
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
         """A call of a function from eager code begins; returns its execution index, -1 for none."""
 
-    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, /) -> None:
-        """The call has returned its outputs, or raised (None)."""
+    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None, /) -> None:
+        """The call has returned its outputs, or raised an error of a class, by name."""
+
+    def note_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str, /) -> None:
+        """An eager op raised an error of a class, by name; no op callback hears of it."""
 
     def before_function(self, function_name: str, graph: Any, unobserved_for: str | None, /) -> None:
         """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""

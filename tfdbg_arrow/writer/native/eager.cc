@@ -333,6 +333,15 @@ void on_eager_op(Session& session, PyObject* op_type, PyObject* inputs_object, P
   record_outputs(session, name, op_type, outputs.data(), outputs.size(), execution_index);
 }
 
+// Records that an execution has raised an error, by the name of its class.
+void record_error(Session& session, int64_t execution_index, PyObject* error_type) {
+  Record record = blank_record(kExecutionError, session);
+  if (!intern_unicode(error_type, &record.node)) return;
+  record.execution_index = execution_index;
+  record.wall_time_ns = wall_time_ns();
+  append_with_gil(session, record, 0, nullptr);
+}
+
 void on_graph_op(PyObject* op_type, PyObject* op_name, PyObject* outputs, PyObject* graph) {
   if (g_handlers.on_graph_op == nullptr) return;
   PyObject* result = PyObject_CallFunction(g_handlers.on_graph_op, "OOOOLL", op_type, op_name, outputs, graph,
@@ -428,7 +437,7 @@ int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num
   return execution_index;
 }
 
-void end_call(int64_t execution_index, PyObject* outputs_object) {
+void end_call(int64_t execution_index, PyObject* outputs_object, PyObject* error_type) {
   if (execution_index == kNoValue) return;
   SessionGuard session;
   // Calls end in the order in which they began, unless recording started or stopped in between.
@@ -443,11 +452,26 @@ void end_call(int64_t execution_index, PyObject* outputs_object) {
   }
   if (!session) return;
   session->calls.remove(execution_index);
+  if (error_type != Py_None) record_error(*session, execution_index, error_type);
   Record record = blank_record(kExecutionEnd, *session);
   record.execution_index = execution_index;
   record.wall_time_ns = wall_time_ns();
   append_with_gil(*session, record, 0, nullptr);
   if (PyErr_Occurred() != nullptr) report_error("recording the end of a call");
+}
+
+void record_failed_op(PyObject* op_type, PyObject* inputs_object, PyObject* error_type) {
+  SessionGuard session;
+  int32_t name;
+  if (!session || !intern_unicode(op_type, &name)) return;
+  if (!t_calls.empty() && t_calls.back().name == name) return;  // end_call() records it
+  int64_t execution_index = session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
+  if (is_paused()) return;
+  Items inputs(inputs_object);
+  record_external(*session, inputs.data(), inputs.size(), execution_index);
+  record_execution(*session, name, inputs.data(), inputs.size(), 0, execution_index, 0);
+  record_error(*session, execution_index, error_type);
+  if (PyErr_Occurred() != nullptr) report_error("recording an op that failed");
 }
 
 void reset_eager_state() {

@@ -101,6 +101,7 @@ class TensorFlowBackend:
         self.op_callback: Callable[..., Any] = self._eager.op_callback
         self.begin_call = self._eager.begin_call
         self.end_call = self._eager.end_call
+        self.record_failed_op = self._eager.record_failed_op
 
     @property
     def stack_table(self) -> StackTable:
