@@ -52,7 +52,7 @@ def outcome(program: Program) -> Any:
         return np.asarray(program()).tolist()
     except Exception as error:
         text = re.sub(r'File ".*test_beside_others.py", line \d+, in test_\w+\n', "", str(error))  # where it is called
-        return type(error), re.sub(r"_\d+\b|0x[0-9a-f]+|node \S+", "", text)
+        return type(error), re.sub(r"(_\d+)+\b|0x[0-9a-f]+|node \S+", "", text)
 
 
 def eager(x: float) -> Program:
