@@ -81,13 +81,14 @@ class GraphInstrumenter:
             if self._judge is not None:
                 batches = self._judge(graph, batches)
             # What a loop computes may be summed by its next iteration, or behind it.
-            sums = self._sums.find(graph, state, also=self._hold_loop_variables(graph))
+            loop_variables = self._hold_loop_variables(graph)
+            sums = self._sums.find(graph, state, also=loop_variables)
             summed = {tensor.op.name for each in sums for tensor in each.tensors}
             batches = [replace(batch, is_alone=True) if batch.op.name in summed else batch for batch in batches]
             if self._is_pruned(graph):
                 must_run = self._add_where_reached(graph, batches, state)
             else:
-                must_run = self._add_in_stages(graph, batches, state)
+                must_run = self._add_in_stages(graph, batches, state, loop_variables)
             # TensorFlow keeps what a call holds only if the call itself must run.
             must_run += [graph.get_operation_by_name(name) for name in sorted({key[0] for key in state.callees})]
             for each in sums:
@@ -115,11 +116,13 @@ class GraphInstrumenter:
             state.num_described = len(ops)
             return state.graph_id, batches if self._judge is None else self._judge(graph, batches)
 
-    def _add_in_stages(self, graph: Any, batches: Sequence[TensorBatch], state: GraphState) -> list[Any]:
-        """Adds record ops to a graph: what can fail runs after those of what it depends on."""
+    def _add_in_stages(
+        self, graph: Any, batches: Sequence[TensorBatch], state: GraphState, loop_variables: Sequence[Any]
+    ) -> list[Any]:
+        """Adds record ops to a graph: what can fail, and what a loop computes for later, waits for what it needs."""
         if has_checks(batches):
             batches = without_idle_checks(batches, ops_needed_for(_results(graph)))
-        found = self._stages.find(graph, state, batches)
+        found = self._stages.find(graph, state, batches, also=loop_variables)
         added = []
         for op, calls in found.calls:
             self._hold(op, (), calls=calls)
