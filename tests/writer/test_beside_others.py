@@ -226,14 +226,9 @@ def dumped(dump_root: Path, program: Program) -> dict[str, Any]:
         tf.debugging.experimental.disable_dump_debug_info()
     with debug_events_reader.DebugDataReader(str(dump_root)) as reader:
         reader.update()
-        executions = [
-            re.sub(r"_\d+$", "", each.op_type)
-            for each in reader.executions()
-        ]
+        executions = [re.sub(r"_\d+$", "", each.op_type) for each in reader.executions()]
         # Arguments' Placeholders that nothing needs run only where we record them.
-        traces = Counter(
-            each.op_type for each in reader.graph_execution_traces() if each.op_type != "Placeholder"
-        )
+        traces = Counter(each.op_type for each in reader.graph_execution_traces() if each.op_type != "Placeholder")
     return {"executions": executions, "traces": traces}
 
 

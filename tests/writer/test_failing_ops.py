@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import execute
 
 import tfdbg_arrow
 from tfdbg_arrow.query.coverage import coverage
@@ -48,13 +49,13 @@ def record_failure(logdir: Path, health_backend: str, program: Callable[[], Any]
 
 
 def errors(logdir: Path) -> list[tuple[str, str]]:
-    """Op type without what numbers it, and error."""
-    op_types = {row["execution_index"]: row["op_type"] for row in rows(logdir, "execution")}
+    """Op type, or that it is a call, and error."""
+    op_types = {
+        row["execution_index"]: "call" if row["op_type"].startswith("__") else row["op_type"]
+        for row in rows(logdir, "execution")
+    }
     found = sorted(rows(logdir, "execution_error"), key=lambda row: row["event_index"])
-    return [
-        ("call" if op_types[row["execution_index"]].startswith("__") else op_types[row["execution_index"]], row["error_type"])
-        for row in found
-    ]
+    return [(op_types[row["execution_index"]], row["error_type"]) for row in found]
 
 
 def check_in_function() -> Any:
@@ -190,7 +191,7 @@ def test_a_gradient_that_fails_has_its_inputs_recorded(health_backend: str, tmp_
         return tape.gradient(y, x)
 
     record_failure(tmp_path, health_backend, lambda: program(tf.constant(ZERO)))
-    assert ("Log" in {op_type for op_type, _ in bad_tensors(tmp_path)}) is True
+    assert "Log" in {op_type for op_type, _ in bad_tensors(tmp_path)}
 
 
 def test_keras_stops_at_an_assert_in_a_layer(health_backend: str, tmp_path: Path) -> None:
@@ -249,8 +250,6 @@ class TestEagerOps:
 
 def test_an_interrupt_in_a_call_is_recorded(health_backend: str, tmp_path: Path, monkeypatch: Any) -> None:
     """Ctrl-C reaches Python as TensorFlow's runtime returns from a call."""
-    from tensorflow.python.eager import execute
-
     double = tf.function(lambda x: x * 2.0)
     with tfdbg_arrow.capture(tmp_path, health_backend=health_backend):
         double(ZERO)

@@ -39,6 +39,16 @@ _ALWAYS_PREFIXES = (
 
 _RESHAPING = frozenset({"BroadcastTo", "Reshape"})
 
+_OF_SHAPES = frozenset({"Const", "Rank", "Shape", "ShapeN", "Size"})
+
+_OF_INTEGERS = frozenset(
+    (
+        *("AddV2", "BroadcastArgs", "Cast", "ConcatV2", "FloorDiv", "GatherV2", "Identity", "Maximum", "Mul", "Pack"),
+        *("Prod", "Range", "Slice", "StridedSlice", "Sub"),
+    )
+)
+"""Op types that the shapes for reshaping are computed by."""
+
 _INDEX_INPUT = {"Gather": 1, "GatherV2": 1, "StridedSlice": 1}
 """Op types that fail where an index is out of range, with the input that holds the indices."""
 
@@ -110,7 +120,8 @@ def can_fail(op: Any) -> bool:
     if kind in _ALWAYS or kind.startswith(_ALWAYS_PREFIXES):
         return True
     if kind in _RESHAPING:
-        return not _keeps_size(op.inputs[0].shape, op.outputs[0].shape)
+        # From a shape that the program computes TensorFlow infers what would be right, not what is.
+        return not (_keeps_size(op.inputs[0].shape, op.outputs[0].shape) and _is_of_shapes(op.inputs[1]))
     if kind in _INDEX_INPUT:
         # Slices of shapes are taken everywhere, and are right.
         is_of_values = op.outputs[0].dtype.is_floating or op.outputs[0].dtype.is_complex
@@ -140,6 +151,20 @@ def without_idle_checks(batches: Sequence[TensorBatch], needed: Sequence[Any]) -
 def has_checks(batches: Sequence[TensorBatch]) -> bool:
     """Returns whether some batch is the output of an op that only checks its input."""
     return any(batch.op.type in _CHECKS for batch in batches)
+
+
+def _is_of_shapes(tensor: Any) -> bool:
+    """Whether a tensor is made of constants and of the shapes of tensors alone."""
+    waiting, seen = [tensor.op], set()
+    while waiting:
+        op = waiting.pop()
+        if op.name in seen or op.type in _OF_SHAPES:
+            continue
+        if op.type not in _OF_INTEGERS:
+            return False
+        seen.add(op.name)
+        waiting += [each.op for each in op.inputs]
+    return True
 
 
 def _keeps_size(before: Any, after: Any) -> bool:
