@@ -46,8 +46,8 @@ def hook_calls(observation: Observation, patches: Patches) -> None:
                 outputs = original(ctx, name, tensor_inputs, num_outputs)
                 return outputs
             except BaseException as failure:
-                text = failure.message if isinstance(failure, tf.errors.OpError) else None
-                error = None if text is None else stop_error(observation, text)
+                message = failure.message if isinstance(failure, tf.errors.OpError) else None
+                error = None if message is None else stop_error(observation, message)
                 error_type = type(failure if error is None else error).__name__
                 if error is None:
                     raise
