@@ -27,6 +27,8 @@ def coverage(
 ) -> None:
     """Lists what was not looked at, and why: outputs of ops by run, graph and reason, and what capture_stat says.
 
+    It also counts the ops and calls that raised an error: a call that fails may lose tensors that it computed.
+
     Exit codes: 0 every tensor that could be bad was looked at, 1 some were not, 2 an error.
     """
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
@@ -50,6 +52,12 @@ def _print_coverage(found: Coverage) -> None:
         for group in groups:
             out.print(styled(f"  {group.graph_name or f'graph {group.graph_id}'}: {_group_text(group)}"))
             out.print(styled((f"      {_ops_text(group)}", "dim")))
+    if found.failed:
+        out.print()
+        out.print(styled(("raised an error", "bold")))
+    for failed in found.failed:
+        text = f"  {failed.op_type}: {failed.error_type}, {failed.num_executions:,} times"
+        out.print(styled(text + ("; some of its tensors may be missing" if failed.is_lossy else "")))
     if found.stats:
         out.print()
         out.print(styled(("noted while recording", "bold")))

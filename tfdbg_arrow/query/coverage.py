@@ -49,6 +49,27 @@ class UnobservedOps:
 
 
 @dataclass(frozen=True)
+class FailedExecutions:
+    """The executions of one op type or function that raised an error of one class.
+
+    Attributes:
+        run_id: The run.
+        op_type: Op type, or the function's runtime name.
+        error_type: Name of the error's class.
+        num_executions: How many.
+        is_lossy: Whether tensors that they computed may be missing: a call ends with its first op that fails, while
+            others run beside it. The end of a data set (OutOfRangeError, StopIteration) comes before anything is
+            computed.
+    """
+
+    run_id: str
+    op_type: str
+    error_type: str
+    num_executions: int
+    is_lossy: bool
+
+
+@dataclass(frozen=True)
 class Coverage:
     """What a recording did not look at.
 
@@ -56,11 +77,13 @@ class Coverage:
         path: The logdir.
         unobserved: What of the graphs was not recorded, by run, graph and reason.
         stats: What capture_stat says, by run, in order of time.
+        failed: The executions that raised an error, by run, op type and error.
     """
 
     path: str
     unobserved: tuple[UnobservedOps, ...]
     stats: tuple[CaptureStat, ...]
+    failed: tuple[FailedExecutions, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -88,7 +111,9 @@ class Coverage:
             outputs[group.reason] += group.num_could_be_bad
         said = [f"{number:,} op outputs ({reason})" for reason, number in sorted((+outputs).items())]
         lost = losses_text(self.stats, with_gaps=with_gaps)
-        return ", ".join([*said, *([lost] if lost else [])]) or None
+        num_lossy = sum(group.num_executions for group in self.failed if group.is_lossy)
+        failed = f"some tensors of {num_lossy:,} calls that raised an error" if num_lossy else None
+        return ", ".join([*said, *filter(None, (lost, failed))]) or None
 
 
 def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Coverage:
@@ -114,8 +139,18 @@ def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Cover
             [*_NEVER_BAD, run_id, run_id],
         )
         stats = read_capture_stats(open_, run_id=run_id)
-        return Coverage(str(open_.path), _grouped(rows), stats)
+        failed = open_.rows(_FAILED, [run_id, run_id])
+        return Coverage(str(open_.path), _grouped(rows), stats, tuple(FailedExecutions(*row) for row in failed))
 
+
+_FAILED = """
+SELECT run_id, op_type, error_type, count(*),
+    graph_id IS NOT NULL AND error_type NOT IN ('OutOfRangeError', 'StopIteration') AS is_lossy
+FROM execution_error JOIN execution USING (run_id, execution_index)
+WHERE (run_id = ? OR ? IS NULL)
+GROUP BY run_id, op_type, error_type, is_lossy
+ORDER BY run_id, min(execution_error.event_index)
+"""
 
 _NEVER_BAD = tuple(sorted(NEVER_BAD | _HANDLES))
 

@@ -164,6 +164,13 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "tensor_id": 6080,
         "dtype": "float32",
     },
+    "execution_error": {
+        "run_id": _RUN_ID,
+        "execution_index": 118,
+        "event_index": 5263,
+        **_time(2_400_500_000),
+        "error_type": "InvalidArgumentError",
+    },
     "tensor_health": {
         "run_id": _RUN_ID,
         "event_index": 5207,

@@ -702,6 +702,31 @@ EXECUTION_OUTPUT = Table(
     ),
 )
 
+EXECUTION_ERROR = Table(
+    name="execution_error",
+    row="One execution that raised an error instead of returning.",
+    key=("run_id", "execution_index"),
+    columns=(
+        _RUN_ID,
+        Column(
+            id=2, name="execution_index", type=_T.BIGINT, references="execution.execution_index", doc="The execution."
+        ),
+        Column(
+            id=3,
+            name="event_index",
+            type=_T.BIGINT,
+            doc="The place of the error among all events: for a call behind everything that ran in it.",
+        ),
+        *_wall_time(4, 5, "When the error was recorded"),
+        Column(
+            id=6,
+            name="error_type",
+            type=_T.VARCHAR,
+            doc="Name of the error's Python class, such as InvalidArgumentError.",
+        ),
+    ),
+)
+
 TENSOR_HEALTH = Table(
     name="tensor_health",
     row=(
@@ -1307,6 +1332,7 @@ TABLES: tuple[Table, ...] = (
     EXECUTION,
     EXECUTION_INPUT,
     EXECUTION_OUTPUT,
+    EXECUTION_ERROR,
     TENSOR_HEALTH,
     OP_DIGEST,
     TENSOR_VALUE,

@@ -97,7 +97,7 @@ class BlackBox:
         return sorted(cuts)
 
 
-_EAGER = (Kind.EXECUTION, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR)
+_EAGER = (Kind.EXECUTION, Kind.EXECUTION_ERROR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR)
 
 
 def _end_of_event(batch: Batch, position: int) -> int:

@@ -25,7 +25,10 @@ from tfdbg_arrow.spool.records import (
     Kind,
 )
 
-EVENT_TABLES = ("execution", "execution_input", "execution_output", "tensor_health", "tensor_value")
+EVENT_TABLES = (
+    *("execution", "execution_input", "execution_output", "execution_error"),
+    *("tensor_health", "tensor_value"),
+)
 """The tables that events are converted into: their rows grow with what runs; all others describe the program."""
 _MAX_DTYPE = 256
 
@@ -63,6 +66,9 @@ class Converter:
         outputs = np.flatnonzero(batch.kind == Kind.EXECUTION_TENSOR)
         if len(outputs):
             made["execution_output"] = self._outputs(batch, outputs)
+        errors = np.flatnonzero(batch.kind == Kind.EXECUTION_ERROR)
+        if len(errors):
+            made["execution_error"] = self._errors(batch, errors)
         if len(batch.covered):
             shapes = _shapes(batch)
             made["tensor_health"] = self._tensors(batch, shapes)
@@ -135,6 +141,15 @@ class Converter:
             "dtype": _dtypes(batch.field("dtype", rows)),
         }
         return self._table("execution_output", len(rows), columns)
+
+    def _errors(self, batch: Batch, rows: Ints) -> pa.Table:
+        columns = {
+            "execution_index": pa.array(batch.field("execution_index", rows)),
+            "event_index": pa.array(batch.event_index[rows]),
+            "wall_time_ns": pa.array(batch.field("wall_time_ns", rows)),
+            "error_type": _strings(np.maximum(self._names.of_strings(batch.field("node", rows)), 0), self._names.texts),
+        }
+        return self._table("execution_error", len(rows), columns)
 
     def _tensors(self, batch: Batch, shapes: pa.ListArray) -> pa.Table:
         rows, names = batch.covered, self._names

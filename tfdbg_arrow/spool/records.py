@@ -17,7 +17,8 @@ Which fields count, by kind:
   identifier, `frame_id` the execution whose gradient it computes (-1: none), `call_site` the interned layer and
   `device` the interned role (0: none, in both); the payload holds the first 19 input tensor ids.
 * INPUTS: further input tensor ids of the execution just before, `slot` the index of the first.
-* EXECUTION_END: the call `execution_index` has returned.
+* EXECUTION_END: the call `execution_index` has returned, or raised.
+* EXECUTION_ERROR: the execution `execution_index` has raised; `node` is the interned class name of the error.
 * DIMS: dimensions 6 and up of the tensor just before, in the payload.
 
 `EXECUTION` and its `INPUTS`, and a tensor and its `DIMS`, stand next to each other.
@@ -49,6 +50,7 @@ class Kind(IntEnum):
     EXECUTION_END = 5
     INPUTS = 6
     DIMS = 7
+    EXECUTION_ERROR = 8
 
 
 class Flag(IntFlag):

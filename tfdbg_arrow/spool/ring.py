@@ -57,6 +57,9 @@ class _Kept:
         return empty
 
 
+_EAGER = (Kind.EXECUTION, Kind.EXECUTION_ERROR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR)
+
+
 class LastEvents:
     """Holds the last `size` executions, with all eager records that belong to them, and the last `size` graph tensors.
 
@@ -87,7 +90,7 @@ class LastEvents:
         if len(graph):
             keys = batch.event_index[heads[graph]]
             self._graph.add(pick(batch.records, graph), keys=keys, is_counted=kind[graph] == Kind.GRAPH_TENSOR)
-        eager = own[np.isin(head_kind, (Kind.EXECUTION, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR))]
+        eager = own[np.isin(head_kind, _EAGER)]
         if len(eager):
             keys = batch.field("execution_index", heads[eager])
             newest = np.maximum(np.maximum.accumulate(keys), self._newest)

@@ -61,8 +61,8 @@ class Backend(Recorder, EagerScopes, Protocol):
 
     name: str
     """`native` or `tensorflow`, as the `run` table says it."""
-    op_callback: Callable[..., None]
-    """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`."""
+    op_callback: Callable[..., Any]
+    """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`; returns the outputs."""
     record_ops: RecordOps
     """Makes graphs record."""
     session_record_ops: SingleRecordOps
@@ -90,8 +90,11 @@ class Backend(Recorder, EagerScopes, Protocol):
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int) -> int:
         """Records that a call of a function begins; returns its execution index, -1 for none."""
 
-    def end_call(self, execution_index: int, outputs: Sequence[Any] | None) -> None:
-        """Records that the call has returned its outputs, or raised (None)."""
+    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None) -> None:
+        """Records that the call has returned its outputs, or raised an error of a class, by name."""
+
+    def record_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str) -> None:
+        """Records that an eager op raised an error of a class, by name."""
 
     def intern_stack(self) -> int:
         """Returns the id of the calling thread's Python stack, -1 for none."""

@@ -200,7 +200,7 @@ class NativeBackend(NativeSpool):
     def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
         super().__init__(settings, core=core, paths=paths, journal=journal, generation=generation)
         self._generation = generation
-        self.op_callback: Callable[..., None] = core.op_callback
+        self.op_callback: Callable[..., Any] = core.op_callback
         self.record_ops: RecordOps = NativeRecordOps(generation=generation, is_gate=settings.on_nonfinite == "raise")
         self.session_record_ops: SingleRecordOps = NativeSessionRecordOps(generation=generation)
         self.events: EventWriter = self
@@ -242,6 +242,10 @@ class NativeBackend(NativeSpool):
         """Records that a call of a function begins; returns its execution index, -1 for none."""
         return int(self.core.begin_call(function_name, inputs, num_outputs))
 
-    def end_call(self, execution_index: int, outputs: Sequence[Any] | None) -> None:
-        """Records that the call has returned its outputs, or raised (None)."""
-        self.core.end_call(execution_index, outputs)
+    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None) -> None:
+        """Records that the call has returned its outputs, or raised an error of a class, by name."""
+        self.core.end_call(execution_index, outputs, error_type)
+
+    def record_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str) -> None:
+        """Records that an eager op raised an error of a class, by name."""
+        self.core.record_failed_op(op_type, inputs, error_type)

@@ -245,11 +245,11 @@ class EagerRecorder:
         outputs: Sequence[Any],
         op_name: str | None = None,
         graph: Any = None,
-    ) -> None:
-        """TensorFlow's op callback; replaces no output."""
+    ) -> Sequence[Any]:
+        """TensorFlow's op callback; returns `outputs`, which TensorFlow hands to the next callback."""
         handlers = self._handlers
         if handlers is None:
-            return
+            return outputs
         try:
             text = _text(op_type)
             if graph is not None:
@@ -266,6 +266,7 @@ class EagerRecorder:
         if handlers.on_nonfinite is not None and not self.is_paused and (self._calls.bad or self.is_watching):
             bad, self._calls.bad = self._calls.bad, []
             handlers.on_nonfinite(op_type, inputs, bad)
+        return outputs
 
     def begin_call(self, function_name: str | bytes, inputs: Sequence[Any], num_outputs: int) -> int:
         """Records that a call of a function begins; returns its execution index, -1 for none."""
@@ -283,8 +284,8 @@ class EagerRecorder:
             handlers.on_error("recording a call", error)
         return execution_index
 
-    def end_call(self, execution_index: int, outputs: Sequence[Any] | None) -> None:
-        """Records that the call has returned its outputs, or raised (None)."""
+    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None) -> None:
+        """Records that the call has returned its outputs, or raised an error of a class, by name."""
         if execution_index == NO_VALUE:
             return
         handlers = self._handlers
@@ -296,6 +297,8 @@ class EagerRecorder:
                 if handlers and call.execution_index == execution_index and not call.has_outputs:
                     self._record_outputs(call.op_type, outputs or (), execution_index, handlers)
             if handlers:
+                if error_type is not None:
+                    self._record_error(execution_index, error_type)
                 end = blank_records(1, Kind.EXECUTION_END, step=self._step())
                 end["execution_index"] = execution_index
                 self._events.append(end)
@@ -330,6 +333,28 @@ class EagerRecorder:
     def execution_of(self, tensor: Any) -> int:
         """Returns the execution that made an eager tensor just now, -1 where that is not known."""
         return self._forwards.producer(self._measure.tensor_id(tensor))
+
+    def record_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str) -> None:
+        """Records that an eager op raised an error of a class, by name."""
+        handlers = self._handlers
+        name = _text(op_type)
+        stack = self._calls.stack
+        if handlers is None or (stack and stack[-1].op_type == name):  # end_call() records it
+            return
+        try:
+            execution_index = self._events.next_execution_index()
+            if not self.is_paused:
+                self._record_external(inputs, execution_index, handlers)
+                self._record_execution(name, inputs, 0, execution_index)
+                self._record_error(execution_index, error_type)
+        except Exception as error:
+            handlers.on_error("recording an op that failed", error)
+
+    def _record_error(self, execution_index: int, error_type: str) -> None:
+        record = blank_records(1, Kind.EXECUTION_ERROR, step=self._step())
+        record["node"] = self._events.intern_string(error_type)
+        record["execution_index"] = execution_index
+        self._events.append(record)
 
     def _record_op(
         self, op_type: str, inputs: Sequence[Any], attrs: object, outputs: Sequence[Any], handlers: Handlers

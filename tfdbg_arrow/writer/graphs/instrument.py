@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfdbg_arrow.writer.graphs.description import GraphDescriber, Reasons
+from tfdbg_arrow.writer.graphs.failing_ops import StageFinder, has_checks, without_idle_checks
 from tfdbg_arrow.writer.graphs.own_ops import HoldForRecordOps, RecordOps, SingleRecordOps, TensorBatch
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.graphs.sums import SumFinder
@@ -56,6 +57,7 @@ class GraphInstrumenter:
         self._hold_loop_variables = hold_loop_variables
         self._hold = hold
         self._sums = SumFinder()
+        self._stages = StageFinder()
         self._is_remote = is_remote
         self._judge = judge
 
@@ -79,13 +81,14 @@ class GraphInstrumenter:
             if self._judge is not None:
                 batches = self._judge(graph, batches)
             # What a loop computes may be summed by its next iteration, or behind it.
-            sums = self._sums.find(graph, state, also=self._hold_loop_variables(graph))
+            loop_variables = self._hold_loop_variables(graph)
+            sums = self._sums.find(graph, state, also=loop_variables)
             summed = {tensor.op.name for each in sums for tensor in each.tensors}
             batches = [replace(batch, is_alone=True) if batch.op.name in summed else batch for batch in batches]
             if self._is_pruned(graph):
                 must_run = self._add_where_reached(graph, batches, state)
             else:
-                must_run = self._record_ops.add(graph, batches) if batches else []
+                must_run = self._add_in_stages(graph, batches, state, loop_variables)
             # TensorFlow keeps what a call holds only if the call itself must run.
             must_run += [graph.get_operation_by_name(name) for name in sorted({key[0] for key in state.callees})]
             for each in sums:
@@ -113,14 +116,30 @@ class GraphInstrumenter:
             state.num_described = len(ops)
             return state.graph_id, batches if self._judge is None else self._judge(graph, batches)
 
+    def _add_in_stages(
+        self, graph: Any, batches: Sequence[TensorBatch], state: GraphState, loop_variables: Sequence[Any]
+    ) -> list[Any]:
+        """Adds record ops to a graph: what can fail, and what a loop computes for later, waits for what it needs."""
+        if has_checks(batches):
+            batches = without_idle_checks(batches, ops_needed_for(_results(graph)))
+        found = self._stages.find(graph, state, batches, also=loop_variables)
+        added = []
+        for op, calls in found.calls:
+            self._hold(op, (), calls=calls)
+        for stage in found.stages:
+            record_ops = self._record_ops.add(graph, stage.batches)
+            added += record_ops
+            for op in stage.gates:
+                op._add_control_inputs(record_ops)
+        return added
+
     def _add_where_reached(self, graph: Any, batches: Sequence[TensorBatch], state: GraphState) -> list[Any]:
         """Adds record ops to a graph of which only what its results need runs: one for each tensor that does."""
         for batch in batches:
             for tensor, node, decides in zip(batch.tensors, batch.nodes, batch.all_decides, strict=True):
                 state.unreached[tensor.op.name, tensor.value_index] = (node, batch.is_chosen, decides)
-        asked_for = [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
         added = []
-        for op in ops_needed_for(asked_for):
+        for op in ops_needed_for(_results(graph)):
             for slot, tensor in enumerate(op.outputs):
                 if (op.name, slot) in state.unreached:
                     node, keep, decides = state.unreached.pop((op.name, slot))
@@ -135,6 +154,11 @@ class GraphInstrumenter:
             return unobserved_for or ("remote" if self._is_remote(op.device) else None)
 
         return reason
+
+
+def _results(graph: Any) -> list[Any]:
+    """The ops that a function runs for its results and for its control outputs."""
+    return [tensor.op for tensor in graph.outputs] + list(graph.control_outputs)
 
 
 def ops_needed_for(asked_for: Sequence[Any]) -> list[Any]:

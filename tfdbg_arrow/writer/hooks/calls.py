@@ -41,17 +41,19 @@ def hook_calls(observation: Observation, patches: Patches) -> None:
                 with _named_as_called():
                     return original(ctx, to_run, tensor_inputs, num_outputs)
             execution_index = observer.begin_call(name, tensor_inputs, num_outputs)
-            outputs = None
+            outputs, error_type = None, None
             try:
                 outputs = original(ctx, name, tensor_inputs, num_outputs)
                 return outputs
-            except tf.errors.OpError as failure:
-                error = stop_error(observation, failure.message)
+            except BaseException as failure:
+                message = failure.message if isinstance(failure, tf.errors.OpError) else None
+                error = None if message is None else stop_error(observation, message)
+                error_type = type(failure if error is None else error).__name__
                 if error is None:
                     raise
                 raise error from None
             finally:
-                observer.end_call(execution_index, outputs)
+                observer.end_call(execution_index, outputs, error_type)
 
         return call_function
 

@@ -4,6 +4,8 @@
 |---|---|
 | op callback of each thread | every eager op, and the Python stack of every op created in a graph |
 | `threading.Thread._bootstrap_inner`, `FuncRegistry.__call__` | threads that start, and TensorFlow's that run Python |
+| `op_callbacks.invoke_op_callbacks` | our callback alone changes nothing of what TensorFlow does with an op's outputs |
+| `op_callbacks.remove_op_callback` | the removal of another callback does not end ours |
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from typing import Any, Protocol
 
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute
+from tensorflow.python.framework import op_callbacks
 from tensorflow.python.ops import script_ops
+from tensorflow.python.util import tf_stack
 
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.recording.fit_marks import FitMarks
@@ -31,7 +35,7 @@ class Stop(Protocol):
 class Observer(Protocol):
     """What the hooks tell a recording. Nothing of it may raise."""
 
-    op_callback: Callable[..., None]
+    op_callback: Callable[..., Any]
     generation: int
     keeps_xla: bool
     scopes: Scopes
@@ -44,8 +48,11 @@ class Observer(Protocol):
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
         """A call of a function from eager code begins; returns its execution index, -1 for none."""
 
-    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, /) -> None:
-        """The call has returned its outputs, or raised (None)."""
+    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None, /) -> None:
+        """The call has returned its outputs, or raised an error of a class, by name."""
+
+    def note_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str, /) -> None:
+        """An eager op raised an error of a class, by name; no op callback hears of it."""
 
     def before_function(self, function_name: str, graph: Any, unobserved_for: str | None, /) -> None:
         """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""
@@ -97,20 +104,26 @@ class Observation:
         self.is_active = False
         self._callback_lists: list[list[Any]] = []
         self._lock = threading.Lock()
+        self._are_others_elsewhere = False
 
     def begin(self) -> None:
         """Observes the calling thread, and lets TensorFlow ask its callbacks."""
+        is_on = execute.execute is not execute.quick_execute
+        self._are_others_elsewhere = is_on and not eager_context.context().op_callbacks
         self.observe_thread()
         execute.execute = execute.execute_with_callbacks
 
     def observe_thread(self) -> None:
-        """Gives the calling thread our op callback: TensorFlow keeps a list of them for each thread."""
+        """Gives the calling thread our op callback: TensorFlow keeps a list of them for each thread.
+
+        Ours is the first of the list: it sees the op's own outputs, and is told even where another callback raises.
+        """
         callbacks = eager_context.context().op_callbacks
         callback = self.observer.op_callback
         if callback not in callbacks:
             with self._lock:
                 if self.is_active:
-                    callbacks.append(callback)
+                    callbacks.insert(0, callback)
                     self._callback_lists.append(callbacks)
 
     def end(self) -> None:
@@ -120,9 +133,42 @@ class Observation:
             for callbacks in self._callback_lists:
                 if callback in callbacks:
                     callbacks.remove(callback)
+            has_others = any(self._callback_lists) or bool(eager_context.context().op_callbacks)
             self._callback_lists.clear()
-        if not eager_context.context().op_callbacks:
-            execute.execute = execute.quick_execute
+        keeps_callbacks = has_others or self._are_others_elsewhere
+        execute.execute = execute.execute_with_callbacks if keeps_callbacks else execute.quick_execute
+
+
+def hook_op_callbacks(observation: Observation, patches: Patches) -> None:
+    """From here on our op callback and others do not disturb each other."""
+    callback = observation.observer.op_callback
+
+    def make_invoke_op_callbacks(original: Any) -> Any:
+        def invoke_op_callbacks(
+            op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
+        ) -> Any:
+            if any(each is not callback for each in eager_context.context().op_callbacks):
+                # The ops that others add have the stack of the program alone.
+                with tf_stack.CurrentModuleFilter():
+                    return original(op_type, inputs, attrs, outputs, op_name=op_name, graph=graph)
+            original(op_type, inputs, attrs, outputs, op_name=op_name, graph=graph)
+            return None  # the outputs stay as they are
+
+        return invoke_op_callbacks
+
+    def make_remove_op_callback(original: Any) -> Any:
+        def remove_op_callback(op_callback: Any) -> None:
+            if op_callback is callback and observation.is_active:
+                return  # clear_op_callbacks() removes all that it finds
+            original(op_callback)
+            if observation.is_active:
+                # In a thread without ours TensorFlow switches the callbacks of all threads off.
+                execute.execute = execute.execute_with_callbacks
+
+        return remove_op_callback
+
+    patches.put(op_callbacks, "invoke_op_callbacks", make_invoke_op_callbacks)
+    patches.put(op_callbacks, "remove_op_callback", make_remove_op_callback)
 
 
 def hook_threads(observation: Observation, patches: Patches) -> None:

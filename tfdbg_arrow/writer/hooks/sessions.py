@@ -77,8 +77,10 @@ class SessionObserver(Protocol):
     def begin_run(self, plan: RunPlan, values: Sequence[Any]) -> int:
         """A run begins; returns its execution index, -1 for none."""
 
-    def end_run(self, plan: RunPlan, execution_index: int, values: Sequence[Any] | None) -> None:
-        """The run has returned the values of its fetches, or raised (None)."""
+    def end_run(
+        self, plan: RunPlan, execution_index: int, values: Sequence[Any] | None, error_type: str | None
+    ) -> None:
+        """The run has returned the values of its fetches, or raised an error of a class, by name."""
 
     def note_partial_run(self) -> None:
         """A run in pieces is set up."""
@@ -139,15 +141,18 @@ class SessionHooks:
             if plan is None:
                 return original(session, *plain)
             execution_index = observer.begin_run(plan, [value for _, value in feeds])
-            values = None
+            values, error_type = None, None
             try:
                 targets = [*target_list, *(op._c_op for op in plan.record_ops)]
                 if plan.token is not None:
                     feed_dict = {**feed_dict, plan.token._as_tf_output(): np.array(execution_index, np.int64)}
                 values = original(session, options, feed_dict, fetch_list, targets, run_metadata)
                 return values
+            except BaseException as error:
+                error_type = type(error).__name__
+                raise
             finally:
-                observer.end_run(plan, execution_index, values)
+                observer.end_run(plan, execution_index, values, error_type)
 
         return call_tf_sessionrun
 
@@ -212,13 +217,16 @@ class _ObservedCallable:
         if not hooks.is_active or is_unobserved() or len(args) != len(plan.request.feeds):
             return self._plain(*args, **kwargs)
         execution_index = hooks.observer.begin_run(plan, args)
-        values = None
+        values, error_type = None, None
         try:
             token = () if plan.token is None else (np.array(execution_index, np.int64),)
             values = self._recorded(*args, *token, **kwargs)
             return values
+        except BaseException as error:
+            error_type = type(error).__name__
+            raise
         finally:
-            hooks.observer.end_run(plan, execution_index, values)
+            hooks.observer.end_run(plan, execution_index, values, error_type)
 
 
 def _output_name(output: Any) -> TensorName:

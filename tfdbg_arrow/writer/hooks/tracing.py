@@ -20,6 +20,7 @@ from tensorflow.python.eager.polymorphic_function import (
     tracing_compilation,
 )
 from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.util import tf_stack
 
 from tfdbg_arrow.writer.hooks.must_run import has_low_level_control_flow
 from tfdbg_arrow.writer.hooks.observation import Observation
@@ -94,6 +95,8 @@ def _make_create_concrete_function(observation: Observation, original: Any) -> A
             reason = "xla" if is_kept else reason_unobserved(framework_ops.get_default_graph())
             if reason is not None:
                 unobserved_graphs[func_graph] = reason
-        return original(function_type, type_context, func_graph, options)
+        # The stack of an op's creation, which errors of TensorFlow quote, is the program's own.
+        with tf_stack.CurrentModuleFilter():
+            return original(function_type, type_context, func_graph, options)
 
     return create_concrete_function

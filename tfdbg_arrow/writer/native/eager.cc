@@ -404,6 +404,15 @@ void on_eager_op(Session& session, PyObject* op_type, PyObject* inputs_object, P
   record_outputs(session, name, op_type, outputs.data(), outputs.size(), execution_index);
 }
 
+// Records that an execution has raised an error, by the name of its class.
+void record_error(Session& session, int64_t execution_index, PyObject* error_type) {
+  Record record = blank_record(kExecutionError, session);
+  if (!intern_unicode(error_type, &record.node)) return;
+  record.execution_index = execution_index;
+  record.wall_time_ns = wall_time_ns();
+  append_with_gil(session, record, 0, nullptr);
+}
+
 void on_graph_op(PyObject* op_type, PyObject* op_name, PyObject* outputs, PyObject* graph) {
   if (g_handlers.on_graph_op == nullptr) return;
   PyObject* result = PyObject_CallFunction(g_handlers.on_graph_op, "OOOOLL", op_type, op_name, outputs, graph,
@@ -430,9 +439,9 @@ const void* address_of(Session& session, PyObject* tensor) {
   return address;
 }
 
-PyObject* record_op(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
+void record_op(PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
   SessionGuard session;
-  if (!session || nargs < 4) Py_RETURN_NONE;
+  if (!session) return;
   PyObject* op_name = nargs > 4 ? args[4] : Py_None;
   PyObject* graph = nargs > 5 ? args[5] : Py_None;
   Py_ssize_t num_keywords = keyword_names == nullptr ? 0 : PyTuple_GET_SIZE(keyword_names);
@@ -446,14 +455,13 @@ PyObject* record_op(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject
       // The index is used up, so that a gap in the recorded ones tells that something ran.
       session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
       g_forwards.forget(args[2]);
-      Py_RETURN_NONE;
+      return;
     }
     on_eager_op(*session, args[0], args[1], args[2], args[3]);
   } else {
     on_graph_op(args[0], op_name, args[3], graph);
   }
   if (PyErr_Occurred() != nullptr) report_error("recording an op");
-  Py_RETURN_NONE;
 }
 
 }  // namespace
@@ -474,12 +482,13 @@ void set_watching(bool watching) { g_is_watching = watching; }
 
 void set_local_task(const std::string& task) { g_local_task = task; }
 
-PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
-  PyObject* result = record_op(self, args, nargs, keyword_names);
+PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
+  if (nargs < 4) Py_RETURN_NONE;
+  record_op(args, nargs, keyword_names);
   // What is not recorded stops nothing, even if it takes what was.
-  if (nargs < 4 || is_paused() || tell_nonfinite(args[0], args[1])) return result;
-  Py_DECREF(result);
-  return nullptr;
+  if (!is_paused() && !tell_nonfinite(args[0], args[1])) return nullptr;
+  // TensorFlow hands what one callback returns to the next as the op's outputs.
+  return Py_NewRef(args[3]);
 }
 
 int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num_outputs) {
@@ -500,7 +509,7 @@ int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num
   return execution_index;
 }
 
-void end_call(int64_t execution_index, PyObject* outputs_object) {
+void end_call(int64_t execution_index, PyObject* outputs_object, PyObject* error_type) {
   if (execution_index == kNoValue) return;
   SessionGuard session;
   // Calls end in the order in which they began, unless recording started or stopped in between.
@@ -515,6 +524,7 @@ void end_call(int64_t execution_index, PyObject* outputs_object) {
   }
   if (!session) return;
   session->calls.remove(execution_index);
+  if (error_type != Py_None) record_error(*session, execution_index, error_type);
   Record record = blank_record(kExecutionEnd, *session);
   record.execution_index = execution_index;
   record.wall_time_ns = wall_time_ns();
@@ -542,6 +552,20 @@ int64_t execution_of(PyObject* tensor) {
   if (id < 0) return kNoValue;
   const Producer& producer = g_producers[id % kNumProducers];
   return producer.tensor_id == id ? producer.execution_index : kNoValue;
+}
+
+void record_failed_op(PyObject* op_type, PyObject* inputs_object, PyObject* error_type) {
+  SessionGuard session;
+  int32_t name;
+  if (!session || !intern_unicode(op_type, &name)) return;
+  if (!t_calls.empty() && t_calls.back().name == name) return;  // end_call() records it
+  int64_t execution_index = session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
+  if (is_paused()) return;
+  Items inputs(inputs_object);
+  record_external(*session, inputs.data(), inputs.size(), execution_index);
+  record_execution(*session, name, inputs.data(), inputs.size(), 0, execution_index, 0);
+  record_error(*session, execution_index, error_type);
+  if (PyErr_Occurred() != nullptr) report_error("recording an op that failed");
 }
 
 void reset_eager_state() {

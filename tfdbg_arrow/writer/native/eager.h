@@ -32,7 +32,10 @@ PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, P
 int64_t begin_call(PyObject* function_name, PyObject* inputs, int64_t num_outputs);
 // The call has returned its outputs, or raised (None). Records the outputs where the op callback was not
 // called for them, as under a cancellation manager; `on_nonfinite` hears of them at the thread's next op.
-void end_call(int64_t execution_index, PyObject* outputs);
+void end_call(int64_t execution_index, PyObject* outputs, PyObject* error_type);
+
+// Records an eager op that raised an error of a class, by name, before any callback heard of it.
+void record_failed_op(PyObject* op_type, PyObject* inputs, PyObject* error_type);
 
 // What the calling thread runs from here on belongs to: interned layer and role (0: none, and the role `forward`), and
 // the execution whose gradient is computed (kNoValue: none). Holds for the recording of that generation.

@@ -164,7 +164,7 @@ class Recording {
 PyMethodDef g_op_callback = {"op_callback", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(op_callback)),
                              METH_FASTCALL | METH_KEYWORDS,
                              "op_callback(op_type, inputs, attrs, outputs, op_name=None, graph=None)\n\n"
-                             "TensorFlow's op callback. Records; raises only what `on_nonfinite` raises; returns None."};
+                             "TensorFlow's op callback. Records; raises only what `on_nonfinite` raises; returns `outputs`."};
 
 // Where each field of a record lies, as (name, offset, size), for the Python side to compare with its own.
 nb::list record_layout() {
@@ -296,8 +296,12 @@ NB_MODULE(_core, m) {
   m.def("begin_call", [](nb::handle name, nb::handle inputs, int64_t num_outputs) {
     return begin_call(name.ptr(), inputs.ptr(), num_outputs);
   });
-  m.def("end_call", [](int64_t execution_index, nb::handle outputs) { end_call(execution_index, outputs.ptr()); },
-        nb::arg("execution_index"), nb::arg("outputs").none());
+  m.def("end_call", [](int64_t execution_index, nb::handle outputs, nb::handle error_type) {
+    end_call(execution_index, outputs.ptr(), error_type.ptr());
+  }, nb::arg("execution_index"), nb::arg("outputs").none(), nb::arg("error_type").none());
+  m.def("record_failed_op", [](nb::handle op_type, nb::handle inputs, nb::handle error_type) {
+    record_failed_op(op_type.ptr(), inputs.ptr(), error_type.ptr());
+  }, nb::arg("op_type"), nb::arg("inputs"), nb::arg("error_type"));
   nb::class_<Scope>(m, "Scope")
       .def_ro("layer", &Scope::layer)
       .def_ro("forward_execution", &Scope::forward_execution)

@@ -20,6 +20,7 @@ enum Kind : uint8_t {
   kExecutionEnd = 5,
   kInputs = 6,
   kDims = 7,
+  kExecutionError = 8,
 };
 
 enum Flag : int32_t {

@@ -42,7 +42,8 @@ class FunctionObserver:
 
     Attributes:
         op_callback: TensorFlow's op callback.
-        end_call: A call has returned its outputs, or raised (None).
+        end_call: A call has returned its outputs, or raised an error.
+        note_failed_op: An eager op raised an error.
         generation: As given.
         keeps_xla: As given.
         stop: As given.
@@ -87,6 +88,7 @@ class FunctionObserver:
         self.keeps_xla = keeps_xla
         self.op_callback = backend.op_callback
         self.end_call = backend.end_call if stop is None else self._end_call_and_tell
+        self.note_failed_op = backend.record_failed_op
         self.note_without_xla = notes.without_xla
         self.note_kept_xla = notes.kept_xla
         self.note_remote = notes.remote
@@ -132,7 +134,9 @@ class FunctionObserver:
         self._backend.set_local_task(task)
         self._notes.connected(task)
 
-    def _end_call_and_tell(self, execution_index: int, outputs: Sequence[Any] | None, /) -> None:
-        self._backend.end_call(execution_index, outputs)
+    def _end_call_and_tell(
+        self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None, /
+    ) -> None:
+        self._backend.end_call(execution_index, outputs, error_type)
         if self.stop is not None and outputs is not None:
             self.stop.after_call()

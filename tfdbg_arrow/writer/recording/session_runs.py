@@ -202,15 +202,17 @@ class SessionRuns:
             feeds = []
         return self._eager.begin_call(plan.function_name, feeds, len(plan.fetch_dtypes))
 
-    def end_run(self, plan: RunPlan, execution_index: int, values: Sequence[Any] | None) -> None:
-        """The run has returned the values of its fetches, or raised (None)."""
+    def end_run(
+        self, plan: RunPlan, execution_index: int, values: Sequence[Any] | None, error_type: str | None
+    ) -> None:
+        """The run has returned the values of its fetches, or raised an error of a class, by name."""
         fetches = None
         if values is not None:
             try:
                 fetches = [self._array(value, dtype) for value, dtype in zip(values, plan.fetch_dtypes, strict=True)]
             except Exception as error:
                 self._note("failed", plan.function_name, f"its fetches could not be recorded: {sentence_of(error)}")
-        self._eager.end_call(execution_index, fetches)
+        self._eager.end_call(execution_index, fetches, error_type)
 
     def note_partial_run(self) -> None:
         """A run in pieces is set up."""

@@ -98,7 +98,7 @@ class TensorFlowBackend:
             settings, events=self._spool, measure=_EagerMeasure(settings.mode, devices=devices), step=lambda: self._step
         )
         self._mode = settings.mode
-        self.op_callback: Callable[..., None] = self._eager.op_callback
+        self.op_callback: Callable[..., Any] = self._eager.op_callback
         self.set_scope = self._eager.set_scope
         self.enter_gradient = self._eager.enter_gradient
         self.current_scope = self._eager.current_scope
@@ -107,6 +107,7 @@ class TensorFlowBackend:
         self.execution_of = self._eager.execution_of
         self.begin_call = self._eager.begin_call
         self.end_call = self._eager.end_call
+        self.record_failed_op = self._eager.record_failed_op
 
     @property
     def stack_table(self) -> StackTable:

@@ -1,0 +1,298 @@
+"""TensorFlow's own tools, and op callbacks of others: they work beside a recording as they do without one."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.debug.lib import debug_events_reader
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager import execute
+from tensorflow.python.framework import op_callbacks
+
+import tfdbg_arrow
+from tfdbg_arrow.writer import backend
+
+from .tables import rows
+
+pytestmark = pytest.mark.usefixtures("not_recording")
+
+Program = Callable[[], Any]
+BACKENDS = ("native", "tensorflow", "without core")
+
+
+@pytest.fixture(params=BACKENDS)
+def health_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "native" and backend.native_core() is None:
+        pytest.skip("the native core was not built")
+    if request.param == "without core":
+        monkeypatch.setattr(backend, "native_core", lambda: None)
+    return "native" if request.param == "native" else "tensorflow"
+
+
+@contextmanager
+def checking_numerics() -> Iterator[None]:
+    tf.debugging.enable_check_numerics()
+    try:
+        yield
+    finally:
+        tf.debugging.disable_check_numerics()
+
+
+def outcome(program: Program) -> Any:
+    """What a program returns, or the type and text of what it raises, without numbers that differ from run to run."""
+    try:
+        return np.asarray(program()).tolist()
+    except Exception as error:
+        text = re.sub(r'File ".*test_beside_others.py", line \d+, in test_\w+\n', "", str(error))  # where it is called
+        return type(error), re.sub(r"(_\d+)+\b|0x[0-9a-f]+|node \S+", "", text)
+
+
+def eager(x: float) -> Program:
+    return lambda: tf.math.log(tf.constant([x])) * 2.0
+
+
+def in_function(x: float) -> Program:
+    def program() -> Any:
+        @tf.function
+        def inner(x: tf.Tensor) -> tf.Tensor:
+            return tf.math.log(x)
+
+        @tf.function
+        def outer(x: tf.Tensor) -> tf.Tensor:
+            for _ in tf.range(2):
+                x = x * 1.0
+            return inner(x) * 2.0
+
+        return outer(tf.constant([x]))
+
+    return program
+
+
+def with_tape(x: float) -> Program:
+    def program() -> Any:
+        @tf.function
+        def root(x: tf.Tensor) -> tf.Tensor:
+            return tf.sqrt(x)
+
+        value = tf.Variable([x])
+        with tf.GradientTape() as tape:
+            y = root(value)
+        return tape.gradient(y, value)
+
+    return program
+
+
+PROGRAMS = [make(x) for make in (eager, in_function, with_tape) for x in (0.0, 4.0)]
+IDS = [f"{name} {kind}" for name in ("eager", "function", "tape") for kind in ("bad", "healthy")]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=IDS)
+class TestCheckNumerics:
+    def test_enabled_first(self, program: Program, health_backend: str, tmp_path: Path) -> None:
+        with checking_numerics():
+            bare = outcome(program)
+            with tfdbg_arrow.capture(tmp_path, health_backend=health_backend):
+                recorded = outcome(program)
+            after = outcome(program)
+        assert recorded == bare
+        assert after == bare
+
+    def test_enabled_while_recording(self, program: Program, health_backend: str, tmp_path: Path) -> None:
+        with checking_numerics():
+            bare = outcome(program)
+        unchecked = outcome(program)
+        with tfdbg_arrow.capture(tmp_path, health_backend=health_backend):
+            with checking_numerics():
+                recorded = outcome(program)
+            assert outcome(program) == unchecked
+        assert recorded == bare
+        assert outcome(program) == unchecked
+        assert eager_context.context().op_callbacks == []
+        assert execute.execute is execute.quick_execute
+
+    def test_stays_on_after_the_recording(self, program: Program, health_backend: str, tmp_path: Path) -> None:
+        with checking_numerics():
+            bare = outcome(program)
+        tfdbg_arrow.enable(tmp_path, health_backend=health_backend)
+        tf.debugging.enable_check_numerics()
+        try:
+            tfdbg_arrow.disable()
+            assert outcome(program) == bare
+        finally:
+            tf.debugging.disable_check_numerics()
+
+
+def test_what_check_numerics_stopped_at_is_recorded(health_backend: str, tmp_path: Path) -> None:
+    with (
+        checking_numerics(),
+        tfdbg_arrow.capture(tmp_path, health_backend=health_backend),
+        pytest.raises(tf.errors.InvalidArgumentError),
+    ):
+        tf.math.log(tf.constant([0.0]))
+    [log] = [row for row in rows(tmp_path) if row["op_type"] == "Log"]
+    assert log["num_neg_inf"] == 1
+
+
+class TestReplacedOutputs:
+    """A callback that replaces the outputs of ops in graphs."""
+
+    @pytest.mark.parametrize("is_first", [True, False])
+    def test_what_replaces_is_used(self, is_first: bool, health_backend: str, tmp_path: Path) -> None:
+        def negate(op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> Any:
+            if graph is None or op_type != "Exp":
+                return None
+            return [tf.negative(outputs[0])]
+
+        @tf.function
+        def program(x: tf.Tensor) -> tf.Tensor:
+            return tf.exp(x) + 1.0
+
+        if is_first:
+            op_callbacks.add_op_callback(negate)
+        with tfdbg_arrow.capture(tmp_path, health_backend=health_backend):
+            if not is_first:
+                op_callbacks.add_op_callback(negate)
+            try:
+                result = program(tf.constant(0.0)).numpy()
+            finally:
+                op_callbacks.remove_op_callback(negate)
+        assert result == 0.0
+        assert {row["op_type"] for row in rows(tmp_path) if row["scope"] == "graph"} >= {"Exp", "Neg", "AddV2"}
+
+    def test_each_gets_what_the_one_before_returned(self, health_backend: str, tmp_path: Path) -> None:
+        got: list[tuple[Any, Any]] = []
+
+        def first(op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> Any:
+            got.append((op_type, type(outputs)))
+
+        def second(op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> Any:
+            got.append((op_type, type(outputs)))
+
+        def trace() -> list[tuple[Any, Any]]:
+            got.clear()
+            tf.function(lambda x: tf.split(tf.exp(x), 2)[0])(tf.constant([1.0, 2.0]))
+            return [each for each in got if not str(each[0]).startswith(("__", "b'__", "NoOp"))]
+
+        op_callbacks.add_op_callback(first)
+        op_callbacks.add_op_callback(second)
+        try:
+            bare = trace()
+            with tfdbg_arrow.capture(tmp_path, health_backend=health_backend):
+                recorded = trace()
+        finally:
+            op_callbacks.clear_op_callbacks()
+            op_callbacks.remove_op_callback(second)
+        assert [each for each in recorded if each[0] not in ("NoOp", b"NoOp")] == bare
+
+    @pytest.mark.parametrize("program", [eager(4.0), in_function(4.0)], ids=["eager", "function"])
+    def test_what_raises_is_the_programs(self, program: Program, health_backend: str, tmp_path: Path) -> None:
+        def fail(op_type: Any, *_: Any, **__: Any) -> None:
+            if op_type in ("Log", b"Log"):
+                raise ValueError("no logarithms")
+
+        op_callbacks.add_op_callback(fail)
+        try:
+            with (
+                tfdbg_arrow.capture(tmp_path, health_backend=health_backend),
+                pytest.raises(ValueError, match="no logarithms"),
+            ):
+                program()
+        finally:
+            op_callbacks.remove_op_callback(fail)
+        assert not [row for row in rows(tmp_path, "capture_stat") if row["stat"] == "failed"]
+
+    def test_clearing_them_leaves_ours(self, health_backend: str, tmp_path: Path) -> None:
+        with tfdbg_arrow.capture(tmp_path, health_backend=health_backend):
+            op_callbacks.add_op_callback(lambda *_, **__: None)
+            op_callbacks.clear_op_callbacks()
+            tf.constant(1.0) + 2.0
+        assert "AddV2" in [row["op_type"] for row in rows(tmp_path, "execution")]
+
+
+def dumped(dump_root: Path, program: Program) -> dict[str, Any]:
+    """What Debugger V2 writes of a program, without what our own ops could add."""
+    tf.debugging.experimental.enable_dump_debug_info(str(dump_root), "FULL_HEALTH", circular_buffer_size=-1)
+    try:
+        program()
+    finally:
+        tf.debugging.experimental.disable_dump_debug_info()
+    with debug_events_reader.DebugDataReader(str(dump_root)) as reader:
+        reader.update()
+        executions = [re.sub(r"_\d+$", "", each.op_type) for each in reader.executions()]
+        # Arguments' Placeholders that nothing needs run only where we record them.
+        traces = Counter(each.op_type for each in reader.graph_execution_traces() if each.op_type != "Placeholder")
+    return {"executions": executions, "traces": traces}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_debugger_v2_writes_the_same(is_first: bool, health_backend: str, tmp_path: Path) -> None:
+    program = in_function(4.0)
+    bare = dumped(tmp_path / "bare", program)
+    if is_first:
+
+        def recorded_program() -> None:
+            with tfdbg_arrow.capture(tmp_path / "logdir", health_backend=health_backend):
+                program()
+
+        recorded = dumped(tmp_path / "recorded", recorded_program)
+    else:
+        with tfdbg_arrow.capture(tmp_path / "logdir", health_backend=health_backend):
+            recorded = dumped(tmp_path / "recorded", program)
+    assert recorded == bare
+    assert dumped(tmp_path / "after", program) == bare
+
+
+def test_the_profiler_writes_its_trace(health_backend: str, tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path / "logdir", health_backend=health_backend):
+        tf.profiler.experimental.start(str(tmp_path / "profile"))
+        in_function(4.0)()
+        tf.profiler.experimental.stop()
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
+
+
+def test_keras_profiles_a_batch(health_backend: str, tmp_path: Path) -> None:
+    keras = tf.keras
+
+    def weights() -> list[Any]:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+        board = keras.callbacks.TensorBoard(str(tmp_path / "board"), profile_batch=(2, 3))
+        x = np.linspace(0, 1, 48, dtype=np.float32).reshape(16, 3)
+        model.fit(x, x[:, :2], batch_size=4, shuffle=False, verbose=0, callbacks=[board])
+        return [each.tolist() for each in model.get_weights()]
+
+    bare = weights()
+    with tfdbg_arrow.capture(tmp_path / "logdir", health_backend=health_backend):
+        assert weights() == bare
+    assert len(list((tmp_path / "board").rglob("*.xplane.pb"))) == 2
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_data_service_serves(is_first: bool, health_backend: str, tmp_path: Path) -> None:
+    def start() -> tuple[Any, Any]:
+        dispatcher = tf.data.experimental.service.DispatchServer()
+        address = dispatcher.target.split("://")[1]
+        config = tf.data.experimental.service.WorkerConfig(dispatcher_address=address)
+        return dispatcher, tf.data.experimental.service.WorkerServer(config)
+
+    def serve(servers: tuple[Any, Any]) -> list[float]:
+        data = tf.data.Dataset.range(6).map(lambda x: tf.cast(x, tf.float32) * 2.0)
+        service = tf.data.experimental.service.distribute(
+            processing_mode=tf.data.experimental.service.ShardingPolicy.OFF, service=servers[0].target
+        )
+        return sorted(float(x) for x in data.apply(service))
+
+    servers = start() if is_first else None
+    with tfdbg_arrow.capture(tmp_path, health_backend=health_backend):
+        served = serve(servers or start())
+    assert served == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    assert serve(servers or start()) == served
