@@ -72,7 +72,7 @@ class OverviewPage:
         source: The user's line that made the op.
         runs: The runs, oldest first; all of them, also where one was chosen.
         rules: The alert rules that found something, worst first.
-        unfinished_rules: The rules that were not run to their end, for want of time or memory; the page `alerts` gives them more time.
+        unfinished_rules: The rules that were not run to their end, for want of time or memory.
         strip: When and where the run went bad: of the origin's run, else of the chosen or only one.
         not_observed: What could be bad and was not looked at, in one line; None where there is nothing.
         coverage: The same in full.
