@@ -1,0 +1,35 @@
+"""The closing summary of `tfdbg-arrow run`: bounded in time, and open about what was not done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.cli import run
+from tfdbg_arrow.cli.run import Summary
+
+from ..query.builder import CLEAN, NAN, RunBuilder
+
+
+def summary(path: Path, health: dict[str, object]) -> Summary:
+    recorded = RunBuilder("run-a")
+    recorded.tensor(recorded.graph("f").op("x", "Log"), "x", health)
+    return Summary(logdir=str(recorded.write(path)), run_ids=("run-a",), program_exit_code=0)
+
+
+def test_a_search_that_is_cut_off_names_the_command_that_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "_SUMMARY_S", 0.0)
+    assert run._finish(summary(tmp_path / "logdir", NAN), shown_logdir="logs", json=False) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-2:] == [
+        "tfdbg-arrow: recorded in logs; the search for the first bad one took longer than 0 s",
+        "tfdbg-arrow: to look for it: tfdbg-arrow first-nonfinite logs",
+    ]
+
+
+@pytest.mark.parametrize(("health", "exit_code"), [(CLEAN, 0), (NAN, 1)])
+def test_a_search_that_ends_decides(tmp_path: Path, health: dict[str, object], exit_code: int) -> None:
+    assert run._finish(summary(tmp_path / "logdir", health), shown_logdir="logs", json=False) == exit_code
