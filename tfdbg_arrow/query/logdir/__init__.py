@@ -182,8 +182,8 @@ class Logdir(Statements, Answers):
     def joining_as_written(self) -> Iterator[None]:
         """Has DuckDB join tables in the order in which the queries in the block name them.
 
-        It is for whole views of all tensors. DuckDB's own order may join all tensors of a call with each other before
-        it looks at the edges between them, which costs the square of their number.
+        It is for whole views of all tensors. DuckDB may choose to join all tensors of a call with each other before it
+        looks at the edges between them, which costs the square of their number.
         """
         self.rows("SET disabled_optimizers = 'join_order'")
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from tfdbg_arrow.query import AlertFinding, BrokenPart, Coverage, Hop, Logdir, NonFinite, Run
+from tfdbg_arrow.query import AlertFinding, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.naming import tensor_name
 from tfdbg_arrow.viewer.page import PageKind, chosen_run
@@ -67,12 +67,14 @@ class OverviewPage:
         headline: The answer in one sentence.
         origin: The tensor that went bad first; None where none is.
         why: What its op did, where the counts prove it.
+        repair: What would mend it.
+        growth: What had grown from step to step until then.
         path: The way from the origin's inputs to it, as `Provenance.path`.
         num_unrecorded_inputs: Inputs of its op that were not recorded.
         source: The user's line that made the op.
         runs: The runs, oldest first; all of them, also where one was chosen.
         rules: The alert rules that found something, worst first.
-        unfinished_rules: The rules that were not run to their end, for want of time or memory.
+        unfinished_rules: The rules that ran out of time or memory; the page `alerts` gives them more time.
         strip: When and where the run went bad: of the origin's run, else of the chosen or only one.
         not_observed: What could be bad and was not looked at, in one line; None where there is nothing.
         coverage: The same in full.
@@ -85,6 +87,8 @@ class OverviewPage:
     headline: str
     origin: NonFinite | None
     why: str | None
+    repair: str | None
+    growth: Growth | None
     path: tuple[Hop, ...]
     num_unrecorded_inputs: int
     source: Excerpt | None
@@ -112,8 +116,11 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
     asked = tuple(summary for summary in summaries if run_id in (None, summary.run.run_id))
     origin = logdir.first_nonfinite(run_id=run_id)
     path: tuple[Hop, ...] = ()
+    growth: Growth | None = None
     if origin is not None:
-        path = logdir.provenance(origin.event_index, run_id=origin.run_id, limit=_MAX_HOPS).path
+        provenance = logdir.provenance(origin.event_index, run_id=origin.run_id, limit=_MAX_HOPS)
+        path, growth = provenance.path, provenance.growth
+    why, repair = next(((hop.why, hop.repair) for hop in path if hop.why is not None), (None, None))
     verdict = _verdict(origin, asked)
     coverage = logdir.coverage(run_id=run_id)
     shown_run = origin.run_id if origin is not None else asked[-1].run.run_id if asked else None
@@ -124,7 +131,9 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
         verdict=verdict,
         headline=_headline(verdict, origin, asked),
         origin=origin,
-        why=next((hop.why for hop in path if hop.why is not None), None),
+        why=why,
+        repair=repair,
+        growth=growth,
         path=path,
         num_unrecorded_inputs=0 if origin is None else sum(input_.health is None for input_ in origin.inputs),
         source=source,
