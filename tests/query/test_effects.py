@@ -268,10 +268,9 @@ ALL_INF = counts(neg_inf=2, zero=3)
     [
         (ALL_INF, CLEAN, ("mask", "absorbed", LITERAL)),
         (ALL_INF, NAN, ("softmax", "result", None)),
-        (counts(neg_inf=1, neg=2), NAN, ("softmax", "result", None)),
         (counts(pos_inf=1, pos=2), NAN, ("mask", "result", None)),
     ],
-    ids=["mask", "everything-is-masked", "log-probabilities", "data"],
+    ids=["mask", "everything-is-masked", "data"],
 )
 def test_an_infinity_that_the_program_wrote_is_not_to_blame(
     mask: dict[str, object],

@@ -18,6 +18,9 @@ from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
+_GRADIENT_FUNCS = frozenset({"imperative_grad", "_GradientsHelper"})
+"""Functions of TensorFlow below which gradients are computed."""
+
 
 @dataclass(frozen=True)
 class Producer:
@@ -210,7 +213,7 @@ class BadTensorReader:
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:
         inputs, stack = self.inputs_and_stack(event)
         label = self.flow.labels.of(event)
-        forward = self._forward(label)
+        forward = None if _is_users_gradient(stack) else self._forward(label)
         called_from = self._called_from(event)
         lines = [forward.source if forward else None, user_source(stack), *(call.source for call in called_from)]
         return NonFinite(
@@ -365,3 +368,9 @@ class BadTensorReader:
 
 def _health(event: TensorEvent) -> TensorHealth:
     return TensorHealth(**health_facts(event))
+
+
+def _is_users_gradient(stack: tuple[Frame, ...]) -> bool:
+    """Whether a gradient was written by the user (`tf.custom_gradient`): TensorFlow called the user's code for it."""
+    user = next((depth for depth, frame in enumerate(stack) if frame.is_user), len(stack))
+    return any(frame.func in _GRADIENT_FUNCS and frame.owner == "framework" for frame in stack[user:])

@@ -19,7 +19,7 @@ from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place, Trace
 from tfdbg_arrow.query.flow.variables import Resources, Write
 from tfdbg_arrow.query.recorded import TensorEvent
 
-_CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
+CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
 """How the types of ops begin whose variant output holds just the tensors that they take."""
 COLLECTIVES = ("Collective", "Nccl")
 """How the types of ops begin whose output depends on what the same op of other replicas takes, maybe in other runs."""
@@ -362,4 +362,4 @@ class DataFlow:
         if not isinstance(place, GraphTensor):
             return False
         op = self.graphs.op(place.graph_id, place.op_name)
-        return op is not None and op.op_type.startswith(_CONTAINERS)
+        return op is not None and op.op_type.startswith(CONTAINERS)

@@ -26,12 +26,12 @@ from functools import cached_property
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.borders import PASSING_OPS
-from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Call, Op
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.places import GraphTensor
-from tfdbg_arrow.query.flow.sinks import CHECKS, Sinks, is_writer
-from tfdbg_arrow.query.recorded import Context, SiteVisit, TensorEvent, Use
+from tfdbg_arrow.query.flow.sinks import CHECKS, Sinks, effect_of_write, is_writer
+from tfdbg_arrow.query.recorded import Context, Execution, SiteVisit, TensorEvent, Use
 
 _CONDITIONALS = frozenset({"then_branch", "else_branch", "branches"})
 _LOOPS = frozenset({"body", "cond"})
@@ -302,9 +302,9 @@ class _Walk:
             yield from self._into(op, index, calls, tensor, frame)
             return
         role = self._labels.op(frame.graph_id, op.op_name).role
-        is_metric = tensor.is_metric if op.op_type in PASSING_OPS else role == "metric"
+        is_metric = self._is_metric(op.op_type, role, tensor)
         if not tensor.is_verdict:
-            self._note_end(op.op_type, tensor, is_metric=role == "metric")
+            self._note_end(op.op_type, tensor, role=role)
         dtypes = self._flow.graphs.graph(frame.graph_id).dtypes
         slots = [slot for name, slot in dtypes if name == op.op_name]
         is_verdict = tensor.is_verdict or self._asks(op.op_type)
@@ -313,16 +313,22 @@ class _Walk:
                 self._is_taken |= not is_verdict
                 yield _Tensor(frame, op.op_name, slot, is_verdict, is_metric)
 
+    @staticmethod
+    def _is_metric(op_type: str, role: str | None, tensor: _Tensor) -> bool:
+        """Whether what an op gives is a metric's: what only hands a tensor on makes no other thing of it."""
+        is_handed_on = op_type in PASSING_OPS or op_type.startswith(CONTAINERS)
+        return tensor.is_metric if is_handed_on else role == "metric"
+
     def _asks(self, op_type: str) -> bool:
         """Returns whether an op only asks whether a tensor is bad."""
         self._is_checked |= op_type in CHECKS
         return op_type in CHECKS
 
-    def _note_end(self, op_type: str, tensor: _Tensor, *, is_metric: bool) -> None:
+    def _note_end(self, op_type: str, tensor: _Tensor, *, role: str | None) -> None:
         if op_type == "MakeIterator" or (is_writer(op_type) and self._is_from_outside(tensor)):
             raise _OutOfSightError
         if is_writer(op_type):
-            self._harms.add("metric" if is_metric else "variable")
+            self._harms.add(effect_of_write(role))
         elif _HANDS_OUT.fullmatch(op_type):
             self._harms.add("result")
 
@@ -408,8 +414,15 @@ class _Walk:
         outputs = self._flow.events.execution_outputs(execution.execution_index)
         for result in self._flow.graphs.result_indexes(execution.op_type, tensor.name, tensor.slot):
             if result not in outputs:
-                raise _CannotTellError
+                self._note_failure(execution)
+                return
             yield replace(tensor, frame=None, name="", slot=outputs[result][0])
+
+    def _note_failure(self, execution: Execution) -> None:
+        """Notes that a call did not return what it computed: the program got an error in its place."""
+        if not self._sinks.has_failed(execution.execution_index):
+            raise _CannotTellError
+        self._harms.add("result")
 
     # Eager code.
 
@@ -431,13 +444,14 @@ class _Walk:
                 if is_verdict or dtype not in NEVER_BAD:
                     self._is_taken |= not is_verdict
                     is_used |= not is_verdict
-                    yield _Tensor(None, "", tensor_id, is_verdict, role == "metric")
+                    is_metric = self._is_metric(execution.op_type, role, tensor)
+                    yield _Tensor(None, "", tensor_id, is_verdict, is_metric)
         if not is_used:
             self._note_unused(tensor, event)
 
     def _is_used_by(self, use: Use, tensor: _Tensor, event: TensorEvent | None) -> bool:
         op_type, index = use.execution.op_type, use.execution.execution_index
-        self._note_end(op_type, tensor, is_metric=self._labels.execution(index).role == "metric")
+        self._note_end(op_type, tensor, role=self._labels.execution(index).role)
         if is_writer(op_type):
             return True
         # A comparison or a choice among infinities is well-defined; with a NaN it is not.

@@ -151,13 +151,12 @@ class Origins:
 
 
 def _is_written(origin: TensorEvent) -> bool:
-    """Whether an origin looks as if its author wrote infinities: they stand alone, among zeros or as log-probabilities.
+    """Whether an origin looks as if its author wrote infinities: alone or among zeros, as in a mask.
 
-    A batch of data in which some elements are infinite holds other numbers of both signs.
+    A batch of data in which some elements are infinite holds other numbers too.
     """
     if origin.op_type is not None and origin.op_type not in _LITERAL_TYPES:
         return False
     if origin.num_pos_finite is None or origin.num_neg_finite is None:
         return False
-    is_log_probability = not origin.num_pos_inf and not origin.num_pos_finite
-    return is_log_probability or not (origin.num_pos_finite or origin.num_neg_finite)
+    return not (origin.num_pos_finite or origin.num_neg_finite)

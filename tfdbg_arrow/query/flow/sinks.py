@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.borders import PASSING_OPS
-from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Graph, Op
 from tfdbg_arrow.query.flow.resource_ops import WRITER
 from tfdbg_arrow.query.flow.sessions import REFERENCE_WRITER
@@ -55,7 +55,7 @@ class Sinks:
             effect: `variable`, `result` or `metric`; or `skipped`: what the program got and left out this once.
         """
         streams: list[Iterator[list[TensorEvent]]] = []
-        if effect in ("variable", "metric"):
+        if effect != "skipped":
             written = (row for row in self._written_eagerly() if self._variable_effect(row) == effect)
             streams += [self._in_graphs(effect), self._batched(written)]
         if effect != "variable":
@@ -114,7 +114,7 @@ class Sinks:
             for graph_id, tensors in bad.items():
                 graph = self._flow.graphs.graph(graph_id)
                 for op in (op for op in graph.ops.values() if is_writer(op.op_type)):
-                    effect = "metric" if self._labels.op(graph_id, op.op_name).role == "metric" else "variable"
+                    effect = effect_of_write(self._labels.op(graph_id, op.op_name).role)
                     for source in _written_by(graph, op):
                         if source in tensors and graph.ops[source[0]].op_type != "Const":
                             self._sites.setdefault(effect, {}).setdefault((graph_id, *source), []).append(op)
@@ -142,8 +142,8 @@ class Sinks:
     def _variable_effect(self, row: TensorEvent) -> str:
         assert row.tensor_id is not None
         writers = [use.execution for use in self._flow.events.uses(row.tensor_id) if is_writer(use.execution.op_type)]
-        roles = {self._labels.execution(writer.execution_index).role for writer in writers}
-        return "metric" if roles == {"metric"} else "variable"
+        effects = {effect_of_write(self._labels.execution(writer.execution_index).role) for writer in writers}
+        return min(effects, key=EFFECTS.index)
 
     # Results.
 
@@ -201,9 +201,20 @@ class Sinks:
         return not any(batch for effect in EFFECTS[:-1] for batch in self.batches(effect))
 
     def _result_effect(self, row: TensorEvent) -> str:
-        if self._labels.of(self._flow.computed(row)).role == "metric":
+        computed = self._flow.computed(row)
+        made = [computed]
+        if (computed.op_type or "").startswith(CONTAINERS):
+            made = [source for source in self._flow.recent_sources_of(computed) if source.has_inf_or_nan] or made
+        if all(self._labels.of(each).role == "metric" for each in made):
             return "metric"
         return "skipped" if self.is_skipped(row) else "result"
+
+    def has_failed(self, execution_index: int) -> bool:
+        """Returns whether an execution raised an error."""
+        rows = self._logdir.rows(
+            "SELECT 1 FROM execution_error WHERE run_id = ? AND execution_index = ?", [self._run_id, execution_index]
+        )
+        return bool(rows)
 
     def is_skipped(self, row: TensorEvent) -> bool:
         """Returns whether the program left out this once what it otherwise does with a tensor, and went on.
@@ -247,6 +258,11 @@ class Sinks:
             batch.append(row)
         if batch:
             yield batch
+
+
+def effect_of_write(role: str | None) -> str:
+    """Returns where badness ends that an op writes to a variable: metrics and the tracker of a loss count apart."""
+    return {"metric": "metric", "loss": "result"}.get(role or "", "variable")
 
 
 def _computes(row: TensorEvent, op_type: str, can_be_bad: bool) -> bool:
