@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
@@ -247,7 +247,20 @@ class BadTensorReader:
         return next((layer for layer in layers if layer is not None), None)
 
     def _forward(self, label: Label) -> Forward | None:
-        """Returns the op whose gradient an op computes."""
+        """Returns the op whose gradient an op computes; its line is that of the op at the root of all gradients."""
+        forward = self._forward_op(label)
+        if forward is None:
+            return None
+        above = self._forward(self._forward_label(label))
+        return forward if above is None else replace(forward, layer=above.layer, source=above.source)
+
+    def _forward_label(self, label: Label) -> Label:
+        if label.forward_graph_id is not None and label.forward_op_name is not None:
+            return self.flow.labels.op(label.forward_graph_id, label.forward_op_name)
+        assert label.forward_execution_index is not None
+        return self.flow.labels.execution(label.forward_execution_index)
+
+    def _forward_op(self, label: Label) -> Forward | None:
         if label.forward_graph_id is not None and label.forward_op_name is not None:
             graph_id, op_name = label.forward_graph_id, label.forward_op_name
             op = self.flow.graphs.op(graph_id, op_name)

@@ -85,8 +85,8 @@ def cleaned_input_beside_a_division() -> None:
 
 
 @bug(op_type="Exp", effect="variable")
-def infinite_clip_norm_beside_an_exponential() -> None:
-    """Clipping is switched off by an infinite norm; the loss overflows."""
+def infinite_clip_bounds_beside_an_exponential() -> None:
+    """Clipping is switched off by infinite bounds; the loss overflows."""
     weight = tf.Variable([10.0])
     optimizer = keras.optimizers.SGD(1.0)
 
@@ -94,8 +94,8 @@ def infinite_clip_norm_beside_an_exponential() -> None:
     def train_step() -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.exp(weight * weight))  # culprit
-        gradients, _ = tf.clip_by_global_norm(tape.gradient([loss], [weight]), tf.constant(float("inf")))
-        optimizer.apply_gradients(zip(gradients, [weight], strict=True))
+        gradient = tf.clip_by_value(tape.gradient(loss, weight), tf.constant(float("-inf")), tf.constant(float("inf")))
+        optimizer.apply_gradients([(gradient, weight)])
         return loss
 
     weight.assign([2.0])
@@ -104,9 +104,9 @@ def infinite_clip_norm_beside_an_exponential() -> None:
     train_step()
 
 
-@bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
-def warmup_schedule_beside_a_norm() -> None:
-    """rsqrt(0) before a minimum in the schedule of the learning rate, and the norm of a zero vector in the loss."""
+@bug(op_type="RealDiv", effect="variable")
+def warmup_schedule_beside_a_unit_vector() -> None:
+    """rsqrt(0) before a minimum in the learning rate's schedule; a zero vector divided by its norm in the loss."""
 
     class Warmup(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step: Any) -> Any:
@@ -117,16 +117,16 @@ def warmup_schedule_beside_a_norm() -> None:
             return {}
 
     def loss(y_true: Any, y_pred: Any) -> Any:
-        return tf.sqrt(tf.reduce_sum(tf.square(y_pred), axis=-1))  # culprit
+        return tf.reduce_sum(y_pred / tf.norm(y_pred, axis=-1, keepdims=True), axis=-1)  # culprit
 
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     model.compile(keras.optimizers.SGD(Warmup()), loss)
     features = _data()[0]
-    features[6:] = 0.0
+    features[:2] = 0.0
     model.fit(features, np.zeros((8, 2), "float32"), batch_size=2, shuffle=False, epochs=1, verbose=0)
 
 
-@bug(op_type="Softmax", effect="variable")
+@bug(op_type="Softmax", effect="result")
 def mask_that_is_right_in_one_row_only() -> None:
     """The same mask of -Inf is meant in the first row, and leaves nothing in the second."""
     weights = tf.Variable(tf.eye(3))

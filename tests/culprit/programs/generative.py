@@ -34,7 +34,7 @@ def vae_divergence_of_a_large_log_variance() -> None:
     model.fit(images, images, epochs=1, verbose=0)
 
 
-@bug(op_type="Log", effect="variable")
+@bug(op_type="Log", effect="result")
 def vae_with_tanh_decoder() -> None:
     """A decoder ends in tanh, and the loss takes the logarithm of it. pkmital/tensorflow_tutorials#23."""
     weights = tf.Variable(tf.ones([2, 2]) * -0.7)

@@ -17,7 +17,7 @@ def _data(rows: int = 8) -> tuple[Any, Any]:
     return features, features.sum(axis=1, keepdims=True)
 
 
-@bug(op_type="Square", effect="variable")
+@bug(op_type="Mul", effect="variable")
 def learning_rate_far_too_large() -> None:
     """A linear model with a learning rate of 1e12 overflows in the loss of its second or third step."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
@@ -25,9 +25,9 @@ def learning_rate_far_too_large() -> None:
     model.fit(*_data(), batch_size=8, epochs=5, verbose=0)  # culprit
 
 
-@bug(op_type="Square", effect="variable")
+@bug(op_type="Mul", effect="variable")
 def learning_rate_far_too_large_in_a_loop() -> None:
-    """The same in a loop of one's own: the square in the loss overflows first."""
+    """The same in a loop of one's own. The loss overflows too, and the update overflows in the weights."""
     features, targets = _data()
     weights = tf.Variable(tf.ones([4, 1]))
 
@@ -35,8 +35,8 @@ def learning_rate_far_too_large_in_a_loop() -> None:
     def train_step() -> Any:
         with tf.GradientTape() as tape:
             error = features @ weights - targets
-            loss = tf.reduce_mean(tf.square(error))  # culprit
-        weights.assign_sub(1e12 * tape.gradient(loss, weights))
+            loss = tf.reduce_mean(tf.square(error))
+        weights.assign_sub(1e12 * tape.gradient(loss, weights))  # culprit
         return loss
 
     weights.assign_add(tf.ones([4, 1]))
@@ -332,3 +332,18 @@ def prediction_of_an_unseen_input() -> Any:
     model.compile("sgd", "mse")
     model.fit(np.ones((4, 2), "float32"), np.ones((4, 1), "float32"), epochs=1, verbose=0)
     return model.predict(np.array([[1.0, -1.0]], "float32"), verbose=0)
+
+
+@bug(op_type="Mul", effect="variable")
+def clip_norm_that_is_infinite() -> None:
+    """clip_by_global_norm with an infinite norm does not switch clipping off: TensorFlow computes Inf * 0."""
+    weight = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def train_step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(weight))
+        gradients, _ = tf.clip_by_global_norm([tape.gradient(loss, weight)], float("inf"))  # culprit
+        weight.assign_sub(0.1 * gradients[0])
+
+    train_step()

@@ -124,7 +124,7 @@ def squared_log_error_of_negative_predictions() -> None:
     model.fit(_features(scale=10.0), np.ones((16, 1), "float32"), epochs=1, batch_size=16, verbose=0)
 
 
-@bug(op_type="Log1p", effect="variable")
+@bug(op_type="Log1p", effect="result")
 def log1p_of_minus_one() -> None:
     """log1p of a prediction that is clipped to -1."""
     scale = tf.Variable(2.0)
@@ -245,7 +245,7 @@ def contrastive_loss_at_temperature_zero() -> None:
     temperature.assign(tf.reduce_mean(logits))
 
 
-@bug(op_type="Mean", effect="variable")
+@bug(op_type="Mean", effect="result")
 def mean_of_no_hard_examples() -> None:
     """Hard example mining keeps nothing, and the mean of nothing is NaN."""
     scale = tf.Variable(0.1)
@@ -274,7 +274,7 @@ def masked_mean_of_a_padded_batch() -> None:
     train_step(tf.ones([2, 3]), tf.constant([0.0, 0.0]))
 
 
-@bug(op_type="Log", effect="variable")
+@bug(op_type="Log", effect="result")
 def wasserstein_temperature_in_log() -> None:
     """A loss balanced by log of a learned uncertainty that an optimizer step makes negative."""
     sigma = tf.Variable(0.05)

@@ -51,7 +51,7 @@ def triangular_system_with_a_zero_pivot() -> Any:
     return tf.linalg.triangular_solve(matrix, tf.constant([[1.0], [2.0]]))  # culprit
 
 
-@bug(op_type="Log", effect="variable")
+@bug(op_type="Log", effect="result")
 def covariance_that_lost_a_rank() -> None:
     """The log of the eigenvalues of a covariance matrix, of which one is not positive."""
     scale = tf.Variable([1.0, -0.5])

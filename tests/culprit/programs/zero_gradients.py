@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.culprit.corpus import bug
+from tests.culprit.corpus import bug, harmless
 
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
@@ -86,14 +86,14 @@ def pairwise_distances_with_their_diagonal() -> None:
     optimizer.apply_gradients([(tape.gradient(spread, points), points)])
 
 
-@bug(op_type="Sqrt", effect="variable")
+@harmless
 def guarded_root_in_where() -> None:
     """tf.where leaves out the root of a negative number, and its NaN comes back. tensorflow/tensorflow#38349."""
     scale = tf.Variable([1.0, 2.0])
     inputs = tf.constant([-1.0, 4.0])
     with tf.GradientTape() as tape:
         product = scale * inputs
-        rooted = tf.where(product > 0.0, tf.sqrt(product), 0.0)  # culprit
+        rooted = tf.where(product > 0.0, tf.sqrt(product), 0.0)
         loss = tf.reduce_sum(rooted)
     scale.assign_sub(0.1 * tape.gradient(loss, scale))
 
@@ -241,13 +241,13 @@ def precision_of_a_collapsed_cluster() -> None:
     points.assign_sub(0.1 * tape.gradient(loss, points))
 
 
-@bug(op_type="Rsqrt", effect="variable")
+@harmless
 def clipped_infinite_reciprocal_root() -> None:
-    """rsqrt(0) is infinite, a minimum hides it, and the gradient brings it back. keras-team/keras#23093."""
+    """rsqrt(0) is infinite, and a minimum hides it, also from the gradient. keras-team/keras#23093."""
     vectors = tf.Variable([[0.0, 0.0], [3.0, 4.0]])
     with tf.GradientTape() as tape:
         squares = tf.reduce_sum(tf.square(vectors), axis=-1, keepdims=True)
-        inverse = tf.minimum(tf.math.rsqrt(squares), 1e12)  # culprit
+        inverse = tf.minimum(tf.math.rsqrt(squares), 1e12)
         loss = tf.reduce_sum(vectors * inverse)
     vectors.assign_sub(0.1 * tape.gradient(loss, vectors))
 

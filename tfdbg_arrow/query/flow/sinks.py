@@ -13,7 +13,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.borders import PASSING_OPS
 from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Graph, Op
-from tfdbg_arrow.query.flow.resource_ops import WRITER
+from tfdbg_arrow.query.flow.resource_ops import READER, WRITER
 from tfdbg_arrow.query.flow.sessions import REFERENCE_WRITER
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
 
@@ -23,6 +23,8 @@ EFFECTS = ("variable", "result", "metric", "absorbed")
 """Where the badness of a tensor can end, the most harmful first."""
 _BATCH = 256
 _EAGER_BATCH = 2048
+_MAX_KEPT = 100
+"""Variables and lists that are looked into for one tensor."""
 
 Site = tuple[int, str, int]
 """Graph, op and output slot."""
@@ -201,13 +203,27 @@ class Sinks:
         return not any(batch for effect in EFFECTS[:-1] for batch in self.batches(effect))
 
     def _result_effect(self, row: TensorEvent) -> str:
-        computed = self._flow.computed(row)
-        made = [computed]
-        if (computed.op_type or "").startswith(CONTAINERS):
-            made = [source for source in self._flow.recent_sources_of(computed) if source.has_inf_or_nan] or made
-        if all(self._labels.of(each).role == "metric" for each in made):
+        if all(self._labels.of(maker).role == "metric" for maker in self._makers(row)):
             return "metric"
         return "skipped" if self.is_skipped(row) else "result"
+
+    def _makers(self, row: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors that a tensor is: where it was only kept in a variable or a list, what was put in."""
+        found: list[TensorEvent] = []
+        seen: set[int] = set()
+        waiting = [row]
+        while waiting:
+            computed = self._flow.computed(waiting.pop())
+            if computed.event_index in seen:
+                continue
+            seen.add(computed.event_index)
+            is_kept = (computed.op_type or "").startswith((*CONTAINERS, READER))
+            put_in = [source for source in self._flow.recent_sources_of(computed) if source.has_inf_or_nan]
+            if is_kept and put_in and len(seen) < _MAX_KEPT:
+                waiting += put_in
+            else:
+                found.append(computed)
+        return found
 
     def has_failed(self, execution_index: int) -> bool:
         """Returns whether an execution raised an error."""
