@@ -138,7 +138,7 @@ class Culprits:
 
     def _cause(self, root: TensorEvent) -> TensorEvent:
         """Returns the origin behind one: the bad forward op of a gradient, or the bad op of a pipeline or call."""
-        behind = self._bad_forward(root) or self._in_pipeline(root) or self._in_unlinked_call(root)
+        behind = self._bad_forward(root) or self._in_pipeline(root) or self._in_call(root)
         if not behind:
             return root
         return min(self._origins.roots(behind, {root.event_index}), key=self._origins.order)
@@ -185,16 +185,15 @@ class Culprits:
             [self._run_id, *graphs, root.event_index],
         )
 
-    def _in_unlinked_call(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors of graphs in a call that does not say which graph it ran.
+    def _in_call(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors of graphs in a call of which it is not known what gave its result.
 
-        Debugger V2 does not say it of the calls that a gradient tape watches.
+        Debugger V2 does not record it.
         """
-        if root.scope != "execution" or root.execution_index is None:
+        if root.scope != "execution" or root.execution_index is None or root.output_slot is None:
             return []
         execution = self._flow.events.execution(root.execution_index)
-        graphs = self._flow.graphs.function_graphs
-        if execution is None or graphs.get(execution.op_type, execution.graph_id) is not None:
+        if execution is None or self._flow.graphs.result(execution.op_type, root.output_slot) is not None:
             return []
         return read_events(
             self._logdir,
