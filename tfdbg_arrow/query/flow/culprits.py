@@ -137,8 +137,8 @@ class Culprits:
         )
 
     def _cause(self, root: TensorEvent) -> TensorEvent:
-        """Returns the origin behind one: the bad forward op of a gradient, or the bad op of a pipeline."""
-        behind = self._bad_forward(root) or self._in_pipeline(root)
+        """Returns the origin behind one: the bad forward op of a gradient, or the bad op of a pipeline or call."""
+        behind = self._bad_forward(root) or self._in_pipeline(root) or self._in_call(root)
         if not behind:
             return root
         return min(self._origins.roots(behind, {root.event_index}), key=self._origins.order)
@@ -183,6 +183,23 @@ class Culprits:
             f"{self._bad} AND scope = 'graph' {apart} AND event_index < ? ORDER BY event_index "
             f"LIMIT {_MAX_PIPELINE_ROWS}",
             [self._run_id, *graphs, root.event_index],
+        )
+
+    def _in_call(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors of graphs in a call of which it is not known what gave its result.
+
+        Debugger V2 does not record it.
+        """
+        if root.scope != "execution" or root.execution_index is None or root.output_slot is None:
+            return []
+        execution = self._flow.events.execution(root.execution_index)
+        if execution is None or self._flow.graphs.result(execution.op_type, root.output_slot) is not None:
+            return []
+        return read_events(
+            self._logdir,
+            f"{self._bad} AND scope = 'graph' AND execution_index = ? AND event_index < ? ORDER BY event_index "
+            f"LIMIT {_MAX_PIPELINE_ROWS}",
+            [self._run_id, root.execution_index, root.event_index],
         )
 
     def _called_graphs(self) -> set[int]:
