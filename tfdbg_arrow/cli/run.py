@@ -326,11 +326,12 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
     if summary.nonfinite is not None:
         command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run-id {summary.nonfinite.run_id}"
         if summary.nonfinite.is_expected:
-            what = "of them bad, as the program expected and found out itself; the first"
+            what = "of them bad, which did no harm; the first"
         else:
             what = "of them bad; the first"
         return [
             f"{recorded}, {summary.num_nonfinite:,} {what}: {_in_one_line(summary.nonfinite)}",
+            *_about(summary.nonfinite),
             f"for its inputs and stack: {command}",
             *left_out,
         ]
@@ -350,17 +351,23 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
 
 
 def _in_one_line(found: NonFinite) -> str:
-    from tfdbg_arrow.query.wording import bad_kinds_text, graph_text, tensor_text
+    from tfdbg_arrow.query.wording import graph_text, headline_text
 
-    text = f"{bad_kinds_text(found)} in {tensor_text(found)}"
     graph = graph_text(found)
-    if graph is not None:
-        text += f" in {graph}"
+    text = headline_text(found) + (f" in {graph}" if graph is not None else "")
     if found.source is not None:
         text += f", {found.source.file_path}:{found.source.lineno}"
         if found.source.code:
             text += f": {found.source.code}"
     return text
+
+
+def _about(found: NonFinite) -> list[str]:
+    """Returns the layer, the step, the role and the effect of a bad tensor in one line, or no line."""
+    from tfdbg_arrow.query.wording import label_facts
+
+    facts = label_facts(found)
+    return ["; ".join(f"{name} {text}" if name != "effect" else text for name, text in facts)] if facts else []
 
 
 def _say(text: str) -> None:
