@@ -242,7 +242,7 @@ def _first_origin(logdir: Logdir, recording: TestRecording) -> NonFinite | None:
 
 def _nonfinite_text(found: NonFinite, reasons: Reasons) -> str:
     from tfdbg_arrow.query.wording import (
-        call_text,
+        call_lines,
         facts_text,
         frame_text,
         graph_text,
@@ -260,7 +260,7 @@ def _nonfinite_text(found: NonFinite, reasons: Reasons) -> str:
     lines += [f"  input {each.index}  {producer_text(each)}: {input_health_text(each)}" for each in found.inputs]
     if found.source is not None:
         lines.append(f"  source   {frame_text(found.source)}")
-    lines += [f"  called   {call_text(call)}" for call in found.called_from]
+    lines += [f"  called   {line}" for line in call_lines(found)]
     if not found.is_origin:
         lines.append("  origin   not proven: an input was not recorded, or holds it too")
     lines += [f"  but      not all was recorded: {text}" for text in found.left_out]

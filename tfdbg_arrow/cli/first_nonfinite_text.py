@@ -11,7 +11,7 @@ from tfdbg_arrow.cli.output import console, printable_line, styled
 from tfdbg_arrow.cli.why_text import reason_lines
 from tfdbg_arrow.query import Frame, NonFinite, Reasons, SourceLine
 from tfdbg_arrow.query.wording import (
-    call_text,
+    call_lines,
     facts_text,
     graph_text,
     headline_text,
@@ -59,8 +59,8 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
     if found.called_from:
         out.print()
         out.print(styled(("called from", "bold"), ", innermost first"))
-        for call in found.called_from:
-            out.print(styled(f"  {printable_line(call_text(call))}"))
+        for line in call_lines(found):
+            out.print(styled(f"  {printable_line(line)}"))
     if found.source is not None and lines:
         out.print()
         out.print(styled(("source ", "bold"), f"{found.source.file_path}:{found.source.lineno}"))

@@ -284,6 +284,8 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
 
 def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     """Yields attributes of the summary, those that cost least first."""
+    from tfdbg_arrow.query.nonfinite import most_harmful
+
     run_ids = [run.run_id for run in runs]
     ((num_tensors, num_nonfinite),) = logdir.rows(
         "SELECT count(*), count(*) FILTER (has_inf_or_nan) FROM tensor_health WHERE list_contains($runs, run_id)",
@@ -291,7 +293,7 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     )
     yield {"num_tensors": num_tensors, "num_nonfinite": num_nonfinite, "is_searched": num_nonfinite == 0}
     found = [each for run_id in run_ids if (each := logdir.first_nonfinite(run_id=run_id)) is not None]
-    yield {"nonfinite": min(found, key=lambda each: each.is_expected, default=None), "is_searched": True}
+    yield {"nonfinite": most_harmful(found), "is_searched": True}
     unobserved = [logdir.coverage(run_id=run.run_id).summary_beside_gaps for run in runs if run.measures_health]
     yield {"unobserved": "; ".join(text for text in unobserved if text is not None) or None}
 

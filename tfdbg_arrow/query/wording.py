@@ -56,7 +56,13 @@ def frame_text(frame: Frame) -> str:
     return f"{frame.file_path}:{frame.lineno} in {frame.func}" + (f": {frame.code}" if frame.code else "")
 
 
-def call_text(call: CallSite) -> str:
+def call_lines(found: NonFinite) -> list[str]:
+    """Returns the calls that led to an op, the innermost first; calls that one line wrote in a row are one."""
+    lines = [_call_text(call) for call in found.called_from]
+    return [line for index, line in enumerate(lines) if index == 0 or line != lines[index - 1]]
+
+
+def _call_text(call: CallSite) -> str:
     """Returns a call on one line, as `/home/me/train.py:9 in main, layer dense: model(x)`."""
     layer = "" if call.layer is None else f", layer {call.layer}"
     if call.source is not None:
