@@ -79,12 +79,10 @@ def views_sql(logdir: str) -> str:
 
 
 def _table_sql(logdir: str, table: Table) -> str:
-    nothing = ", ".join(f'CAST(NULL AS {column.type.value}) AS "{column.name}"' for column in table.columns)
     pattern = f"{logdir.rstrip('/')}/{table.name}/run_id=*/part-*.parquet".replace("'", "''")
     # can_have_nan: min/max statistics leave NaN out, and DuckDB prunes by them otherwise.
     return (
         f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT * FROM read_parquet(\n'
         f"    '{pattern}', union_by_name = true, can_have_nan = true,\n"
-        "    hive_partitioning = true, hive_types = {'run_id': VARCHAR})\n"
-        f"UNION ALL BY NAME SELECT {nothing} WHERE false;  -- the columns that an older recording does not have"
+        "    hive_partitioning = true, hive_types = {'run_id': VARCHAR});"
     )

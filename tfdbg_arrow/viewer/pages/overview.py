@@ -212,7 +212,7 @@ def _headline(verdict: str, origin: NonFinite | None, runs: tuple[RunSummary, ..
             return f"{what} came into the program in a tensor from outside."
         if verdict == "expected":
             return f"Nothing is bad but a value that did no harm: {what} in {tensor_name(origin)}{where}."
-        return f"{what} first came up in {tensor_name(origin)}{where}."
+        return f"{what} came up in {tensor_name(origin)}{where}."
     if verdict == "empty":
         return "Nothing is recorded here yet."
     if verdict == "unmeasured":
