@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
@@ -17,6 +17,7 @@ from tfdbg_arrow.query.flow.places import EagerValue
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.results import FLAT
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
 
@@ -162,7 +163,7 @@ class NonFinite(TensorHealth):
     inputs: tuple[InputTensor, ...]
     stack: tuple[Frame, ...]
     source: Frame | None
-    forward: Forward | None = None
+    forward: Forward | None = field(default=None, metadata={FLAT: True})
     called_from: tuple[CallSite, ...] = ()
     step: int | None = None
     layer: str | None = None
