@@ -29,8 +29,8 @@ _DIRECTORY = "tfdbg_arrow"
 _MARKER_DOC = (
     "tfdbg(mode, *, kinds, allow, allow_expected, rules, **settings): records the test and fails it where a NaN or an "
     "infinity came up. mode: how much of each tensor is recorded (FULL_HEALTH). kinds: what is bad (nan, inf). allow: "
-    "a regular expression; ops whose name or type it matches may make bad values. allow_expected: whether what the "
-    "program itself looked for and threw away may be (True). rules: alert rules that fail the test, too, as a list of "
+    "a regular expression; ops whose name or type it matches may make bad values. allow_expected: whether a "
+    "bad value that did no harm may be (True). rules: alert rules that fail the test, too, as a list of "
     "names or a mapping of name to parameters. Other settings are those of tfdbg_arrow.enable()."
 )
 _MAX_ALERTS = 5
@@ -44,7 +44,7 @@ class RecordingOptions:
         mode: The tensor_debug_mode.
         kinds: What counts as bad: `nan`, `inf` or both; empty: neither, only the rules decide.
         allow: Regular expression (`re.match`) for the names or types of ops that may make bad values; None: none may.
-        allow_expected: Whether a bad value that the program itself looked for and threw away is no failure.
+        allow_expected: Whether a bad value that did no harm is no failure.
         rules: Alert rules that fail the test, with parameters that take the place of their defaults.
         settings: Other arguments of `tfdbg_arrow.enable`.
     """
@@ -242,24 +242,25 @@ def _first_origin(logdir: Logdir, recording: TestRecording) -> NonFinite | None:
 
 def _nonfinite_text(found: NonFinite, reasons: Reasons) -> str:
     from tfdbg_arrow.query.wording import (
-        bad_kinds_text,
+        call_lines,
         facts_text,
+        frame_text,
         graph_text,
+        headline_text,
         input_health_text,
+        label_facts,
         producer_text,
-        tensor_text,
     )
 
     graph = graph_text(found)
-    lines = [f"{bad_kinds_text(found)} in {tensor_text(found)}" + (f" in {graph}" if graph else "")]
+    lines = [headline_text(found) + (f" in {graph}" if graph else "")]
     lines += [f"  why      {sentence}" for sentence in reasons.sentences]
+    lines += [f"  {name:<8} {text}" for name, text in label_facts(found)]
     lines.append(f"  tensor   {facts_text(found)}")
     lines += [f"  input {each.index}  {producer_text(each)}: {input_health_text(each)}" for each in found.inputs]
     if found.source is not None:
-        source = found.source
-        lines.append(
-            f"  source   {source.file_path}:{source.lineno} in {source.func}: {source.code or ''}".rstrip(": ")
-        )
+        lines.append(f"  source   {frame_text(found.source)}")
+    lines += [f"  called   {line}" for line in call_lines(found)]
     if not found.is_origin:
         lines.append("  origin   not proven: an input was not recorded, or holds it too")
     lines += [f"  but      not all was recorded: {text}" for text in found.left_out]

@@ -40,23 +40,23 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
 
 
 def sentence(found: NonFinite, *, reasons: Reasons) -> str:
-    """Returns a bad tensor as a paragraph: what, where, from which inputs, on which line, and why."""
+    """Returns a bad tensor as a paragraph: what, where, in which layer and step, its inputs, its line, and why."""
     from tfdbg_arrow.query.wording import (
-        bad_kinds_text,
         facts_text,
+        frame_text,
         graph_text,
+        headline_text,
         input_health_text,
+        label_facts,
         producer_text,
-        tensor_text,
     )
 
     graph = graph_text(found)
-    text = f"{bad_kinds_text(found)} in {tensor_text(found)}" + (f" in {graph}" if graph else "")
-    parts = [f"{text}, {facts_text(found)}"]
+    text = headline_text(found) + (f" in {graph}" if graph else "")
+    parts = [f"{text}, {facts_text(found)}", *(f"{name} {value}" for name, value in label_facts(found))]
     parts += [f"input {each.index}: {producer_text(each)}, {input_health_text(each)}" for each in found.inputs]
     if found.source is not None:
-        where = f"{found.source.file_path}:{found.source.lineno} in {found.source.func}"
-        parts.append(where + (f": {found.source.code}" if found.source.code else ""))
+        parts.append(frame_text(found.source))
     return " ".join(["; ".join(parts) + ("." if reasons.sentences else ""), *reasons.sentences])
 
 

@@ -47,7 +47,7 @@ def test_view_prints_an_address_that_opens_the_page_and_ends_on_ctrl_c(logdir: P
             )
             with opener.open(printed["url"], timeout=60) as answer:
                 assert answer.url == f"http://127.0.0.1:{printed['port']}/?run=run-a"
-                assert "NaN first came up in x:0, in the function f." in answer.read().decode()
+                assert "NaN came up in x:0, in the function f." in answer.read().decode()
         finally:
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)

@@ -101,7 +101,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 def test_the_first_screen_answers_without_a_click(page: Page, large: Large) -> None:
     page.goto(f"{large.served.url}/?token={TOKEN}")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("-Inf first came up in Log:0, in the function loss")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("-Inf came up in Log:0, in the function loss")
     expect(page.locator(".verdict .pill.neg-inf")).to_be_in_viewport()
     expect(page.locator(".why")).to_contain_text("Log of 0")
     expect(page.locator(".chain .hop", has_text="Softmax:0")).to_be_in_viewport()

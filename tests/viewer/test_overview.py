@@ -19,7 +19,7 @@ def overview(path: Path, run_id: str | None = None) -> OverviewPage:
 def test_the_three_questions_are_answered(tmp_path: Path) -> None:
     page = overview(logdirs.log_of_zero(tmp_path))
 
-    assert (page.verdict, page.headline) == ("bad", "-Inf first came up in Log:0, in the function loss.")
+    assert (page.verdict, page.headline) == ("bad", "-Inf came up in Log:0, in the function loss.")
     assert page.why == "Log of 0: 2 of 6 elements are 0, and the logarithm of 0 is -Inf."
     assert [(hop.op_name, hop.role, hop.num_zero) for hop in page.path] == [("probs", "cause", 2), ("Log", "origin", 0)]
     assert page.source is not None

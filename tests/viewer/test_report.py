@@ -43,7 +43,7 @@ def test_it_holds_the_pages_and_their_data(path: Path) -> None:
     with open_logdir(path) as logdir:
         report = read_report(logdir)
     text, left_out = render_report(report)
-    assert "-Inf first came up in Log:0, in the function loss." in text
+    assert "-Inf came up in Log:0, in the function loss." in text
     assert [section.page.tensor.op_name for section in report.tensors] == ["Log", "probs", "Sqrt", "Neg"]
     assert [section.page.file_path for section in report.sources] == [logdirs.TRAIN]
     assert left_out == (
@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_left_out_and_named(path: Path) -> None:
     assert left_out[-1] == "the data of the pages as JSON: it did not fit"
     assert left_out[-1] in text
     least, left_out = render_report(report, max_bytes=1)
-    assert "-Inf first came up in Log:0" in least
+    assert "-Inf came up in Log:0" in least
     assert [text.rpartition(":")[2] for text in left_out[1:]] == [" it did not fit"] * 1 + [" they did not fit"] * 3 + [
         " it did not fit"
     ]

@@ -23,12 +23,13 @@ def first_nonfinite(
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Names the op that made the first NaN or infinity, why, its inputs and the line of code.
+    """Names the op that is to blame for a NaN or infinity, why, its inputs and the line of code.
 
-    A value that the program itself looked for and threw away, as an optimizer with dynamic loss scaling does with
-    gradients that overflow, is expected: it is named where there is no other, and is no finding.
+    A bad value that reached a variable counts more than one that was returned to the program, and that more than one
+    in a metric. A value that did no harm is named only where there is no other: a mask of -Inf, or gradients that
+    overflowed and whose step the optimizer skipped.
 
-    Exit codes: 0 nothing is bad but what is expected, 1 something is, 2 an error.
+    Exit codes: 0 nothing is bad but values that did no harm, 1 something is, 2 an error.
     """
     from tfdbg_arrow.cli.first_nonfinite_text import print_nonfinite
     from tfdbg_arrow.query import read_reasons, source_lines

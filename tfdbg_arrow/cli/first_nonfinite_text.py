@@ -11,17 +11,18 @@ from tfdbg_arrow.cli.output import console, printable_line, styled
 from tfdbg_arrow.cli.why_text import reason_lines
 from tfdbg_arrow.query import Frame, NonFinite, Reasons, SourceLine
 from tfdbg_arrow.query.wording import (
-    bad_kinds_text,
+    call_lines,
     facts_text,
     graph_text,
+    headline_text,
     input_health_text,
+    label_facts,
     producer_text,
-    tensor_text,
 )
 
 
 def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: Reasons, stderr: bool = False) -> None:
-    """Prints a bad tensor: what it is, why, its inputs, the stack with the user's frames first, the line of code.
+    """Prints a bad tensor: what it is, why, what it did, its inputs, its stack, the calls that led to it, its line.
 
     Args:
         found: The tensor.
@@ -31,17 +32,18 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
     """
     out = console(stderr=stderr)
     if found.is_expected:
-        out.print(styled("Nothing is bad but what the program itself looked for and threw away. The first such value:"))
-    out.print(styled((bad_kinds_text(found), "bold red"), " in ", (tensor_text(found), "bold")))
+        out.print(styled("Nothing is bad but a value that did no harm. The first such value:"))
+    kinds, _, where = headline_text(found).partition(" in ")
+    out.print(styled((kinds, "bold red"), " in ", (where, "bold")))
     _print_reasons(reasons, out)
     facts = [
         ("graph", graph_text(found)),
+        *label_facts(found),
         ("tensor", facts_text(found)),
         ("device", found.device_name),
         ("worker", found.worker),
         ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
         ("origin", _origin_text(found)),
-        ("expected", None if found.expected_reason is None else f" yes: {found.expected_reason}"),
         *(("but", f"not all was recorded: {text}") for text in found.left_out),
     ]
     for name, value in facts:
@@ -54,6 +56,11 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
             out.print(styled((f"  {input_.index:<3}", "dim"), producer_text(input_)))
             out.print(styled("     ", (input_health_text(input_), "dim" if input_.health is None else "")))
     _print_stack(found.stack, out)
+    if found.called_from:
+        out.print()
+        out.print(styled(("called from", "bold"), ", innermost first"))
+        for line in call_lines(found):
+            out.print(styled(f"  {printable_line(line)}"))
     if found.source is not None and lines:
         out.print()
         out.print(styled(("source ", "bold"), f"{found.source.file_path}:{found.source.lineno}"))

@@ -284,6 +284,8 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
 
 def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     """Yields attributes of the summary, those that cost least first."""
+    from tfdbg_arrow.query.nonfinite import most_harmful
+
     run_ids = [run.run_id for run in runs]
     ((num_tensors, num_nonfinite),) = logdir.rows(
         "SELECT count(*), count(*) FILTER (has_inf_or_nan) FROM tensor_health WHERE list_contains($runs, run_id)",
@@ -291,7 +293,7 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     )
     yield {"num_tensors": num_tensors, "num_nonfinite": num_nonfinite, "is_searched": num_nonfinite == 0}
     found = [each for run_id in run_ids if (each := logdir.first_nonfinite(run_id=run_id)) is not None]
-    yield {"nonfinite": min(found, key=lambda each: each.is_expected, default=None), "is_searched": True}
+    yield {"nonfinite": most_harmful(found), "is_searched": True}
     unobserved = [logdir.coverage(run_id=run.run_id).summary_beside_gaps for run in runs if run.measures_health]
     yield {"unobserved": "; ".join(text for text in unobserved if text is not None) or None}
 
@@ -326,11 +328,12 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
     if summary.nonfinite is not None:
         command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run-id {summary.nonfinite.run_id}"
         if summary.nonfinite.is_expected:
-            what = "of them bad, as the program expected and found out itself; the first"
+            what = "of them bad, which did no harm; the first"
         else:
             what = "of them bad; the first"
         return [
             f"{recorded}, {summary.num_nonfinite:,} {what}: {_in_one_line(summary.nonfinite)}",
+            *_about(summary.nonfinite),
             f"for its inputs and stack: {command}",
             *left_out,
         ]
@@ -350,17 +353,23 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
 
 
 def _in_one_line(found: NonFinite) -> str:
-    from tfdbg_arrow.query.wording import bad_kinds_text, graph_text, tensor_text
+    from tfdbg_arrow.query.wording import graph_text, headline_text
 
-    text = f"{bad_kinds_text(found)} in {tensor_text(found)}"
     graph = graph_text(found)
-    if graph is not None:
-        text += f" in {graph}"
+    text = headline_text(found) + (f" in {graph}" if graph is not None else "")
     if found.source is not None:
         text += f", {found.source.file_path}:{found.source.lineno}"
         if found.source.code:
             text += f": {found.source.code}"
     return text
+
+
+def _about(found: NonFinite) -> list[str]:
+    """Returns the layer, the step, the role and the effect of a bad tensor in one line, or no line."""
+    from tfdbg_arrow.query.wording import label_facts
+
+    facts = label_facts(found)
+    return ["; ".join(f"{name} {text}" if name != "effect" else text for name, text in facts)] if facts else []
 
 
 def _say(text: str) -> None:

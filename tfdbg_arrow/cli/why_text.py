@@ -168,6 +168,8 @@ def _name(hop: TensorHop) -> str:
 def _where(hop: TensorHop) -> str:
     facts = [
         None if hop.graph_name is None else f"in {hop.graph_name}",
+        None if hop.forward_op_type is None else f"gradient of {hop.forward_op_type}",
+        None if hop.layer is None else f"layer {hop.layer}",
         f"iteration {hop.iteration}" if hop.iteration else None,
         None if hop.step is None else f"step {hop.step}",
         _HOW.get(hop.how),

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
 from tfdbg_arrow.query.flow.effects import Effect, Effects
+from tfdbg_arrow.query.flow.forward_ops import forward_op
 from tfdbg_arrow.query.flow.labels import Label
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.places import EagerValue
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.results import FLAT
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
 _GRADIENT_FUNCS = frozenset({"imperative_grad", "_GradientsHelper"})
@@ -101,6 +103,19 @@ class CallSite:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TensorContext:
+    """Where and for what a tensor was computed, bad or not. The attributes are those of NonFinite."""
+
+    inputs: tuple[InputTensor, ...]
+    stack: tuple[Frame, ...]
+    source: Frame | None
+    forward: Forward | None
+    called_from: tuple[CallSite, ...]
+    layer: str | None
+    role: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class NonFinite(TensorHealth):
     """A tensor with an infinity or a NaN in it; None is "not measured in this mode" or does not apply.
 
@@ -151,7 +166,7 @@ class NonFinite(TensorHealth):
     inputs: tuple[InputTensor, ...]
     stack: tuple[Frame, ...]
     source: Frame | None
-    forward: Forward | None = None
+    forward: Forward | None = field(default=None, metadata={FLAT: True})
     called_from: tuple[CallSite, ...] = ()
     step: int | None = None
     layer: str | None = None
@@ -211,11 +226,6 @@ class BadTensorReader:
             return self._describe(event, effect or Effect(None, None))
 
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:
-        inputs, stack = self.inputs_and_stack(event)
-        label = self.flow.labels.of(event)
-        forward = None if _is_users_gradient(stack) else self._forward(label)
-        called_from = self._called_from(event)
-        lines = [forward.source if forward else None, user_source(stack), *(call.source for call in called_from)]
         return NonFinite(
             run_id=self._run_id,
             **health_facts(event),
@@ -227,14 +237,8 @@ class BadTensorReader:
             output_slot=event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
             is_origin=self.origins.verdict(event).is_origin,
-            inputs=inputs,
-            stack=stack,
-            source=next((line for line in lines if line is not None), None),
-            forward=forward,
-            called_from=called_from,
+            **vars(self.context(event)),
             step=event.step,
-            layer=self._layer(label, forward, called_from),
-            role=label.role,
             effect=effect.name,
             is_expected=effect.expected_reason is not None,
             expected_reason=effect.expected_reason,
@@ -242,45 +246,39 @@ class BadTensorReader:
             left_out=self._left_out,
         )
 
+    def context(self, event: TensorEvent) -> TensorContext:
+        """Returns what the op of a tensor took, the stack that made or ran it, and what it was for."""
+        inputs = tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
+        stack = self._stacks.stack(self.flow.stack_trace_id(event))
+        label = self.flow.labels.of(event)
+        forward = None if _is_users_gradient(stack) else self._forward(label)
+        called_from = self._called_from(event)
+        lines = [forward.source if forward else None, user_source(stack), *(call.source for call in called_from)]
+        return TensorContext(
+            inputs=inputs,
+            stack=stack,
+            source=next((line for line in lines if line is not None), None),
+            forward=forward,
+            called_from=called_from,
+            layer=self._layer(label, forward, called_from),
+            role=label.role,
+        )
+
     def _layer(self, label: Label, forward: Forward | None, called_from: Iterable[CallSite]) -> str | None:
         layers = [label.layer, forward.layer if forward else None, *(call.layer for call in called_from)]
         return next((layer for layer in layers if layer is not None), None)
 
     def _forward(self, label: Label) -> Forward | None:
-        """Returns the op whose gradient an op computes; its line is that of the op at the root of all gradients."""
-        forward = self._forward_op(label)
+        """Returns the op whose gradient an op computes."""
+        forward = forward_op(self.flow, label)
         if forward is None:
             return None
-        above = self._forward(self._forward_label(label))
-        return forward if above is None else replace(forward, layer=above.layer, source=above.source)
-
-    def _forward_label(self, label: Label) -> Label:
-        if label.forward_graph_id is not None and label.forward_op_name is not None:
-            return self.flow.labels.op(label.forward_graph_id, label.forward_op_name)
-        assert label.forward_execution_index is not None
-        return self.flow.labels.execution(label.forward_execution_index)
-
-    def _forward_op(self, label: Label) -> Forward | None:
-        if label.forward_graph_id is not None and label.forward_op_name is not None:
-            graph_id, op_name = label.forward_graph_id, label.forward_op_name
-            op = self.flow.graphs.op(graph_id, op_name)
-            return Forward(
-                op_type=None if op is None else op.op_type,
-                op_name=op_name,
-                graph_name=self._graph_name(graph_id),
-                layer=self.flow.labels.op(graph_id, op_name).layer,
-                source=None if op is None else user_source(self._stacks.stack(op.stack_trace_id)),
-            )
-        index = label.forward_execution_index
-        execution = None if index is None else self.flow.events.execution(index)
-        if index is None or execution is None:
-            return None
         return Forward(
-            op_type=execution.op_type,
-            op_name=None,
-            graph_name=None,
-            layer=self.flow.labels.execution(index).layer,
-            source=user_source(self._stacks.stack(execution.stack_trace_id)),
+            op_type=forward.op_type,
+            op_name=forward.op_name,
+            graph_name=self._graph_name(forward.graph_id),
+            layer=forward.layer,
+            source=user_source(self._stacks.stack(forward.stack_trace_id)),
         )
 
     def _called_from(self, event: TensorEvent) -> tuple[CallSite, ...]:
@@ -318,11 +316,6 @@ class BadTensorReader:
         """Returns the origin that a bad tensor goes back to."""
         with self.flow.lock:
             return self.origins.of(event)
-
-    def inputs_and_stack(self, event: TensorEvent) -> tuple[tuple[InputTensor, ...], tuple[Frame, ...]]:
-        """Returns what the op of a tensor took, and the stack that made or ran it."""
-        inputs = tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
-        return inputs, self._stacks.stack(self.flow.stack_trace_id(event))
 
     def _input(self, input_: Input) -> InputTensor:
         trace = input_.trace

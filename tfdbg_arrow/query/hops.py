@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.forward_ops import forward_op
 from tfdbg_arrow.query.health import TensorHealth, health_facts
 from tfdbg_arrow.query.info import read_runs
 from tfdbg_arrow.query.recorded import TensorEvent
@@ -36,7 +37,13 @@ class TensorHop(TensorHealth):
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
         output_slot: Which output of the op.
-        source: The user's innermost frame in the stack that created the op, or None.
+        layer: The Keras layer or module that the op belongs to, as the user named it; of a gradient that of its
+            forward op; None outside layers.
+        op_role: What the op is for: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
+        forward_op_type: Of a gradient, the type of the op whose gradient it is.
+        forward_op_name: That op's name in its graph; None outside graphs.
+        source: The user's innermost frame in the stack that created the op, of a gradient that of its forward op
+            where it has one; or None.
     """
 
     hop_index: int
@@ -49,6 +56,10 @@ class TensorHop(TensorHealth):
     op_name: str | None
     graph_name: str | None
     output_slot: int | None
+    layer: str | None
+    op_role: str | None
+    forward_op_type: str | None
+    forward_op_name: str | None
     source: Frame | None
 
 
@@ -67,13 +78,14 @@ class HopReader:
     def __init__(self, logdir: Engine, flow: DataFlow, *, run_id: str) -> None:
         self._flow = flow
         self._stacks = StackReader(logdir, run_id=run_id)
-        self._stack_ids: dict[int, int] = {}
+        self._stack_ids: dict[int, list[int]] = {}
 
     def facts(self, event: TensorEvent) -> dict[str, Any]:
         """Returns the attributes of a TensorHop that depend on the tensor alone; `source` is filled in later."""
-        stack_trace_id = self._flow.stack_trace_id(event)
-        if stack_trace_id is not None:
-            self._stack_ids[event.event_index] = stack_trace_id
+        label = self._flow.labels.of(event)
+        forward = forward_op(self._flow, label)
+        ids = [None if forward is None else forward.stack_trace_id, self._flow.stack_trace_id(event)]
+        self._stack_ids[event.event_index] = [each for each in ids if each is not None]
         return {
             **health_facts(event),
             "execution_index": event.execution_index,
@@ -83,15 +95,22 @@ class HopReader:
             "op_name": event.op_name,
             "graph_name": None if event.graph_id is None else self._flow.graphs.names.get(event.graph_id),
             "output_slot": event.output_slot,
+            "layer": label.layer or (None if forward is None else forward.layer),
+            "op_role": label.role,
+            "forward_op_type": None if forward is None else forward.op_type,
+            "forward_op_name": None if forward is None else forward.op_name,
             "source": None,
         }
 
     def with_sources(self, hops: Iterable[_Hop]) -> tuple[_Hop, ...]:
         """Returns hops that were made of `facts` with their lines of source, which are read together."""
         hops = tuple(hops)
-        ids = {self._stack_ids[hop.event_index] for hop in hops if hop.event_index in self._stack_ids}
-        sources = self._stacks.user_sources(ids)
-        return tuple(replace(hop, source=sources.get(self._stack_ids.get(hop.event_index, -1))) for hop in hops)
+        ids = {hop.event_index: self._stack_ids.get(hop.event_index, ()) for hop in hops}
+        sources = self._stacks.user_sources(each for some in ids.values() for each in some)
+        return tuple(
+            replace(hop, source=next((sources[each] for each in ids[hop.event_index] if each in sources), None))
+            for hop in hops
+        )
 
 
 def bad_start(flow: DataFlow, event_index: int, *, run_id: str) -> TensorEvent:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.bad_tensor import BadTensorReader, InputTensor, NonFinite
+from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, TensorContext
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprit, Culprits
@@ -18,7 +18,6 @@ from tfdbg_arrow.query.flow.effects import Effect
 from tfdbg_arrow.query.flow.sinks import EFFECTS
 from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.recorded import KINDS, bad_condition
-from tfdbg_arrow.query.stacks import Frame
 
 IsAllowed = Callable[[str | None, str | None], bool]
 """Told the type and the name of an op (None where it has none), says whether it may make bad values."""
@@ -134,6 +133,12 @@ def _harmless(searches: Iterable[_RunSearch], is_allowed: IsAllowed) -> _Found |
     return first
 
 
+def most_harmful(found: Iterable[NonFinite]) -> NonFinite | None:
+    """Returns the first of the bad tensors of the highest rank, as `first_nonfinite` ranks them; None where none is."""
+    ranks = {effect: rank for rank, effect in enumerate(EFFECTS)}
+    return min(found, key=lambda each: (each.is_expected, ranks.get(each.effect or "", len(EFFECTS) - 1)), default=None)
+
+
 def first_nan(logdir: Engine | str | Path, *, run_id: str | None = None) -> NonFinite | None:
     """Returns the op that is to blame for the first NaN: `first_nonfinite` with kinds=("nan",)."""
     return first_nonfinite(logdir, kinds=("nan",), run_id=run_id)
@@ -233,18 +238,13 @@ def _bad_runs(logdir: Engine, kinds: tuple[str, ...], *, run_id: str | None) -> 
     return [row[0] for row in rows]
 
 
-def inputs_and_stack(
-    logdir: Engine, event_index: int, *, run_id: str
-) -> tuple[tuple[InputTensor, ...], tuple[Frame, ...]]:
-    """Returns what the op of a recorded tensor, bad or not, took in that very call and iteration, and its stack.
+def tensor_context(logdir: Engine, event_index: int, *, run_id: str) -> TensorContext:
+    """Returns what the op of a recorded tensor, bad or not, took in that very call, its stack, and what it was for.
 
     Args:
         logdir: The logdir.
         event_index: The tensor's row in tensor_health.
         run_id: The run.
-
-    Returns:
-        (its inputs in order, its stack with the innermost frame first); see `NonFinite`.
 
     Raises:
         QueryError: The run has no such row.
@@ -255,4 +255,4 @@ def inputs_and_stack(
         event = reader.flow.events.event(event_index)
         if event is None:
             raise QueryError(f"event {event_index} of run {run_id} is no row of tensor_health.")
-        return reader.inputs_and_stack(event)
+        return reader.context(event)

@@ -3,6 +3,8 @@
 to_polars(logdir.history("Softmax")).group_by("step").agg(pl.col("max_finite").max())
 
 One column an attribute, in their order: a dataclass within is a struct, a tuple a list, None is NULL; NaN stays NaN.
+`NonFinite.forward` is several columns: `forward_op_type`, `forward_op_name` …, and its line `forward_file_path`,
+`forward_lineno`, `forward_func`, `forward_code`, `forward_owner`.
 The types are those that the dataclass declares, whatever the rows hold, but for elements of tensors (`object`), whose
 type depends on the tensors: booleans, integers or floats where all of them are such, else their text.
 """
@@ -27,6 +29,8 @@ _SCALARS: Mapping[type, pa.DataType] = {
     str: pa.string(),
     bytes: pa.binary(),
 }
+FLAT = "is_flat"
+"""In the metadata of a field that holds a dataclass: each attribute of that is a column of its own."""
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -52,9 +56,11 @@ def to_arrow(rows: Iterable[Any], row_type: type | None = None) -> pa.Table:
     other = next((row for row in found if type(row) is not kind), None)
     if other is not None:
         raise QueryError(f"a row is a {type(other).__name__}, expected only {kind.__name__}.")
-    columns = {
-        name: _array([getattr(row, name) for row in found], annotation) for name, annotation in _attributes(kind)
-    }
+    flat = {field.name for field in dataclasses.fields(kind) if field.metadata.get(FLAT)}
+    columns: dict[str, pa.Array] = {}
+    for name, annotation in _attributes(kind):
+        values = [getattr(row, name) for row in found]
+        columns |= _flat(name, values, annotation) if name in flat else {name: _array(values, annotation)}
     return pa.table(columns)
 
 
@@ -106,6 +112,17 @@ def as_pandas(table: pa.Table) -> Any:
 def _attributes(kind: type) -> tuple[tuple[str, Any], ...]:
     hints = typing.get_type_hints(kind)
     return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
+
+
+def _flat(prefix: str, values: Sequence[Any], annotation: Any) -> dict[str, pa.Array]:
+    """Returns a column for each attribute of dataclasses, and of the dataclasses within: all are NULL for None."""
+    kind = next(each for each in (annotation, *typing.get_args(annotation)) if dataclasses.is_dataclass(each))
+    columns: dict[str, pa.Array] = {}
+    for name, type_ in _attributes(kind):
+        inner = [None if value is None else getattr(value, name) for value in values]
+        is_within = any(dataclasses.is_dataclass(each) for each in (type_, *typing.get_args(type_)))
+        columns |= _flat(prefix, inner, type_) if is_within else {f"{prefix}_{name}": _array(inner, type_)}
+    return columns
 
 
 def _array(values: Sequence[Any], annotation: Any) -> pa.Array:

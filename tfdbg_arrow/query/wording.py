@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.query.bad_tensor import InputTensor, NonFinite, Producer
+from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
 from tfdbg_arrow.query.health import TensorHealth
+from tfdbg_arrow.query.stacks import Frame
 
 _COUNTS = (
     ("num_nan", "NaN"),
@@ -23,6 +24,64 @@ _BORDERS = {
     "eager": "",
     "external": "",
 }
+_EFFECTS = {
+    "variable": "reached a variable",
+    "result": "was returned to the program",
+    "metric": "only a metric took it",
+    "absorbed": "absorbed: nothing that was computed from it is bad",
+}
+
+
+def headline_text(found: NonFinite) -> str:
+    """Returns what is bad in one line, as `NaN in Sqrt_grad:0 (SqrtGrad), the gradient of Sqrt, line 9`."""
+    gradient = "" if found.forward is None else f", {gradient_text(found.forward)}"
+    return f"{bad_kinds_text(found)} in {tensor_text(found)}{gradient}"
+
+
+def gradient_text(forward: Forward) -> str:
+    """Returns whose gradient an op computes, as `the gradient of Sqrt, line 9`."""
+    line = "" if forward.source is None else f", line {forward.source.lineno}"
+    return f"the gradient of {forward.op_type or forward.op_name or 'an unknown op'}{line}"
+
+
+def effect_text(found: NonFinite) -> str | None:
+    """Returns what a bad value did, as `reached a variable`; None where that is not known."""
+    if found.expected_reason is not None:
+        return f"no harm: {found.expected_reason}"
+    return None if found.effect is None else _EFFECTS[found.effect]
+
+
+def frame_text(frame: Frame) -> str:
+    """Returns a frame on one line, as `/home/me/train.py:9 in loss: y = tf.sqrt(x)`."""
+    return f"{frame.file_path}:{frame.lineno} in {frame.func}" + (f": {frame.code}" if frame.code else "")
+
+
+def call_lines(found: NonFinite) -> list[str]:
+    """Returns the calls that led to an op, the innermost first; calls that one line wrote in a row are one."""
+    lines = [_call_text(call) for call in found.called_from]
+    return [line for index, line in enumerate(lines) if index == 0 or line != lines[index - 1]]
+
+
+def _call_text(call: CallSite) -> str:
+    """Returns a call on one line, as `/home/me/train.py:9 in main, layer dense: model(x)`."""
+    layer = "" if call.layer is None else f", layer {call.layer}"
+    if call.source is not None:
+        code = f": {call.source.code}" if call.source.code else ""
+        return f"{call.source.file_path}:{call.source.lineno} in {call.source.func}{layer}{code}"
+    if call.op_name is None:
+        return f"eager code{layer}"
+    return call.op_name + (f" in {call.graph_name}" if call.graph_name else "") + layer
+
+
+def label_facts(found: NonFinite) -> tuple[tuple[str, str], ...]:
+    """Returns what is known of the purpose and the effect of a bad tensor, as pairs of a name and a text."""
+    facts = (
+        ("layer", found.layer),
+        ("step", None if found.step is None else f"{found.step:,}"),
+        ("role", found.role),
+        ("effect", effect_text(found)),
+    )
+    return tuple((name, text) for name, text in facts if text is not None)
 
 
 def bad_kinds_text(found: NonFinite) -> str:

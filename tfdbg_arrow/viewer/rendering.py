@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.json_values import to_json
 from tfdbg_arrow.printable import printable, printable_line
+from tfdbg_arrow.query import wording
 from tfdbg_arrow.query.diff import wording as diff_wording
 from tfdbg_arrow.query.logdir.questions import Question
 from tfdbg_arrow.viewer import graph_words, naming, pills
@@ -48,6 +49,7 @@ def _environment() -> Environment:
         facts=pills.facts,
         shares=pills.shares,
         tensor_name=naming.tensor_name,
+        effect_text=wording.effect_text,
         alert_name=naming.alert_name,
         function_name=naming.short_function_name,
         time=naming.time_text,

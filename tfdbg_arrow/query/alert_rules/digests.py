@@ -72,10 +72,13 @@ _WRITTEN = (
 """What op_digest has, for some parts."""
 _EXTREMES = f"""\
 WITH known_role AS (
-    SELECT run_id, graph_id, op_name, role FROM graph_op WHERE role IS NOT NULL
+    SELECT run_id, graph_id, op_name, layer, role, forward_graph_id, forward_op_name
+    FROM graph_op
+    WHERE role IS NOT NULL
 ),
 graph_op AS (
-    SELECT DISTINCT d.run_id, d.graph_id, d.op_name, d.op_type, r.role
+    SELECT DISTINCT
+        d.run_id, d.graph_id, d.op_name, d.op_type, r.layer, r.role, r.forward_graph_id, r.forward_op_name
     FROM derived.digest AS d
     LEFT JOIN known_role AS r ON r.run_id = d.run_id AND r.graph_id = d.graph_id AND r.op_name = d.op_name
     WHERE d.graph_id IS NOT NULL

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Frame, InputTensor, Logdir, user_source
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.nonfinite import inputs_and_stack
+from tfdbg_arrow.query.nonfinite import tensor_context
 from tfdbg_arrow.query.recorded import Context
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.query.structure.borders import Caller, callers
@@ -221,7 +221,7 @@ def _focused(logdir: Logdir, view: GraphView, graph: GraphFacts, run: GraphRun |
     events = [output.health.first_event_index for output in facts.outputs if output.health is not None]
     origins: tuple[InputTensor, ...] = ()
     if context is not None and events and not facts.num_inputs:
-        origins, _ = inputs_and_stack(logdir, events[0], run_id=run_id)
+        origins = tensor_context(logdir, events[0], run_id=run_id).inputs
     return FocusedOp(
         facts=facts,
         neighbourhood=around,

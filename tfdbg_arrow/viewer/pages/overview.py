@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import AlertFinding, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
+from tfdbg_arrow.query.wording import gradient_text
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.naming import tensor_name
 from tfdbg_arrow.viewer.page import PageKind, chosen_run
@@ -62,10 +63,10 @@ class OverviewPage:
     """The first screen.
 
     Attributes:
-        verdict: `bad`, `expected` (the program looked for what is bad and threw it away), `healthy`, `unmeasured` (no
-            run looked for infinities or NaN) or `empty` (nothing is recorded).
+        verdict: `bad`, `expected` (what is bad did no harm), `healthy`, `unmeasured` (no run looked for infinities or
+            NaN) or `empty` (nothing is recorded).
         headline: The answer in one sentence.
-        origin: The tensor that went bad first; None where none is.
+        origin: The tensor that is to blame, as `first_nonfinite` finds it; None where none is bad.
         why: What its op did, where the counts prove it.
         repair: What would mend it.
         growth: What had grown from step to step until then.
@@ -205,12 +206,13 @@ def _headline(verdict: str, origin: NonFinite | None, runs: tuple[RunSummary, ..
             if count
         ]
         what = " and ".join(kinds) or "An infinity or NaN"
-        where = "" if origin.graph_name is None else f", in the function {origin.graph_name}"
+        gradient = "" if origin.forward is None else f", {gradient_text(origin.forward)}"
+        where = gradient + ("" if origin.graph_name is None else f", in the function {origin.graph_name}")
         if origin.op_type is None:
             return f"{what} came into the program in a tensor from outside."
         if verdict == "expected":
-            return f"Nothing is bad but what the program itself threw away: {what} in {tensor_name(origin)}{where}."
-        return f"{what} first came up in {tensor_name(origin)}{where}."
+            return f"Nothing is bad but a value that did no harm: {what} in {tensor_name(origin)}{where}."
+        return f"{what} came up in {tensor_name(origin)}{where}."
     if verdict == "empty":
         return "Nothing is recorded here yet."
     if verdict == "unmeasured":

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdbg_arrow.query import Frame, Growth, Hop, InputTensor, Logdir, user_source
+from tfdbg_arrow.query import Growth, Hop, Logdir
+from tfdbg_arrow.query.bad_tensor import TensorContext
 from tfdbg_arrow.query.histogram import Histogram, read_histogram
-from tfdbg_arrow.query.nonfinite import inputs_and_stack
+from tfdbg_arrow.query.nonfinite import tensor_context
 from tfdbg_arrow.query.values import NUM_COLUMNS, NUM_ROWS, TensorValues, read_values
 from tfdbg_arrow.query.windows.tensors import TensorFilter, TensorRow, neighbours, next_bad, read_tensor
 from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
@@ -25,14 +26,14 @@ class TensorPage:
 
     Attributes:
         tensor: The tensor.
-        inputs: The inputs of its op, in order, as that call and iteration took them.
+        context: The inputs of its op, as that call and iteration took them, its stack, its forward op, the calls that
+            led to it, its layer and its role.
         path: Of a bad tensor, the way from where it went bad to it, as `Provenance.path`; empty for another.
         why: What the op in which it went bad did, where the counts prove it.
         repair: What would mend it.
         growth: What had grown from step to step until that op.
         is_path_cut: Whether the way is longer than was looked for; the page `provenance` looks further.
-        stack: The Python stack that created its op, ran it, or first used the tensor; innermost frame first.
-        source: The lines around the user's innermost frame.
+        source: The lines around the line to look at: of a gradient, that of its forward op.
         values: Elements from the asked one on, where they were kept.
         num_rows: How many rows of them a page has.
         num_columns: How many columns.
@@ -44,13 +45,12 @@ class TensorPage:
     """
 
     tensor: TensorRow
-    inputs: tuple[InputTensor, ...]
+    context: TensorContext
     path: tuple[Hop, ...]
     why: str | None
     repair: str | None
     growth: Growth | None
     is_path_cut: bool
-    stack: tuple[Frame, ...]
     source: Excerpt | None
     values: TensorValues | None
     num_rows: int
@@ -82,7 +82,7 @@ def read_tensor_page(
         raise NoSuchPageError(f"event {event_index} of run {run_id} is no recorded tensor.")
     everything = TensorFilter()
     before, after = neighbours(logdir, event_index, run_id=run_id)
-    inputs, stack = inputs_and_stack(logdir, event_index, run_id=run_id)
+    context = tensor_context(logdir, event_index, run_id=run_id)
     path: tuple[Hop, ...] = ()
     is_path_cut = False
     growth: Growth | None = None
@@ -92,14 +92,13 @@ def read_tensor_page(
     why, repair = next(((hop.why, hop.repair) for hop in path if hop.why is not None), (None, None))
     return TensorPage(
         tensor=tensor,
-        inputs=inputs,
+        context=context,
         path=path,
         why=why,
         repair=repair,
         growth=growth,
         is_path_cut=is_path_cut,
-        stack=stack,
-        source=read_excerpt(logdir, user_source(stack), run_id=run_id),
+        source=read_excerpt(logdir, context.source, run_id=run_id),
         values=read_values(logdir, event_index, run_id=run_id, at=values_at, num_rows=num_rows),
         num_rows=num_rows,
         num_columns=NUM_COLUMNS,

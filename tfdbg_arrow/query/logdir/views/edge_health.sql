@@ -2,7 +2,9 @@
 -- recorded in the same call, call site and iteration. Edges over borders (arguments, calls, loops) are not here.
 --   run_id, graph_id, step_id, frame_id, iteration, call_site, execution_index  where and when
 --   source_event_index, source_op_name, source_op_type, source_output_slot  the tensor
+--   source_layer, source_role  the Keras layer or module of its op, and what that is for; NULL where not recorded
 --   event_index, op_name, op_type, output_slot  what the op gave
+--   layer, role    likewise of the op that took it
 --   input_index    which input of the op the tensor was
 --   source_is_bad, is_bad  whether they hold an infinity or a NaN; NULL where not measured
 --   source_num_nan, source_num_inf, num_nan, num_inf  how many elements; NULL where not measured
@@ -18,10 +20,14 @@ SELECT
     a.op_name AS source_op_name,
     a.op_type AS source_op_type,
     a.output_slot AS source_output_slot,
+    p.layer AS source_layer,
+    p.role AS source_role,
     b.event_index,
     b.op_name,
     b.op_type,
     b.output_slot,
+    o.layer,
+    o.role,
     i.input_index,
     a.has_inf_or_nan AS source_is_bad,
     b.has_inf_or_nan AS is_bad,
@@ -42,4 +48,6 @@ JOIN tensor_health AS a
     AND a.iteration = b.iteration
     AND a.call_site = b.call_site
     AND a.execution_index IS NOT DISTINCT FROM b.execution_index
+LEFT JOIN graph_op AS p ON p.run_id = a.run_id AND p.graph_id = a.graph_id AND p.op_name = a.op_name
+LEFT JOIN graph_op AS o ON o.run_id = b.run_id AND o.graph_id = b.graph_id AND o.op_name = b.op_name
 WHERE a.scope = 'graph' AND b.scope = 'graph'

@@ -7,6 +7,8 @@
 --   num_inputs     how many tensors went in
 --   num_outputs    how many came out
 --   num_bad        how many recorded tensors of the op, or of the call and all it ran, hold an infinity or a NaN
+--   layer, role    the Keras layer or module that ran it, and what it is for; NULL where not recorded
+--   forward_execution_index  of a gradient, the execution whose gradient it computes: a row of this view, too
 --   file_path      the user's file; NULL where no frame is the user's
 --   lineno         line in it, from 1
 --   func           name of the user's function
@@ -21,6 +23,9 @@ SELECT
     e.num_inputs,
     e.num_outputs,
     coalesce(b.num_bad, 0) AS num_bad,
+    e.layer,
+    e.role,
+    e.forward_execution_index,
     s.file_path,
     s.lineno,
     s.func,

@@ -3,12 +3,18 @@
 --   run_id, graph_id, op_name  identify it
 --   graph_name     name of the graph
 --   op_type        type of the op
+--   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
+--   forward_graph_id, forward_op_name  the op whose gradient it computes; NULL where not recorded
 SELECT
     o.run_id,
     o.graph_id,
     o.op_name,
     g.graph_name,
-    o.op_type
+    o.op_type,
+    o.layer,
+    o.role,
+    o.forward_graph_id,
+    o.forward_op_name
 FROM graph_op AS o
 JOIN graph AS g ON g.run_id = o.run_id AND g.graph_id = o.graph_id
 WHERE o.role = 'gradient'

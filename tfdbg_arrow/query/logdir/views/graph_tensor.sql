@@ -2,6 +2,8 @@
 --   every column of tensor_health, without the TIMESTAMP beside wall_time_ns, and
 --   graph_name     name of the graph
 --   device_name    where it was computed; NULL where unknown
+--   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
+--   forward_graph_id, forward_op_name  of a gradient, the op whose gradient it computes
 --   file_path, lineno, code  the user's line; NULL where no frame is the user's
 SELECT
     h.run_id,
@@ -36,6 +38,10 @@ SELECT
     h.max_abs_finite,
     h.num_subnormal,
     h.is_call_inferred,
+    s.layer,
+    s.role,
+    s.forward_graph_id,
+    s.forward_op_name,
     s.file_path,
     s.lineno,
     s.code

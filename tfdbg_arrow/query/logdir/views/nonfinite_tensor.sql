@@ -7,6 +7,9 @@
 --   output_slot    which output of the op, from 0
 --   iteration      iteration of the loop, from 0; NULL where unknown
 --   device_name    where it was computed; NULL where unknown
+--   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
+--   forward_graph_id, forward_op_name  of a gradient, the op whose gradient it computes; NULL for an eager one
+--   forward_execution_index  of an eager gradient, the execution whose gradient it computes
 --   dtype, shape, size and the six counts  as in tensor_health
 SELECT
     h.run_id,
@@ -20,6 +23,11 @@ SELECT
     h.output_slot,
     h.iteration,
     d.device_name,
+    coalesce(o.layer, e.layer) AS layer,
+    coalesce(o.role, e.role) AS role,
+    o.forward_graph_id,
+    o.forward_op_name,
+    e.forward_execution_index,
     h.dtype,
     h.shape,
     h.size,
@@ -32,4 +40,7 @@ SELECT
 FROM tensor_health AS h
 LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id
 LEFT JOIN device AS d ON d.run_id = h.run_id AND d.device_id = h.device_id
+LEFT JOIN graph_op AS o ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name
+LEFT JOIN execution AS e
+    ON e.run_id = h.run_id AND e.execution_index = h.execution_index AND h.scope = 'execution'
 WHERE h.has_inf_or_nan

@@ -1,6 +1,8 @@
 -- One row is one output of one op in one training step: what it held over all calls and iterations of that step.
+-- An eager op that ran in several layers or roles has a row for each.
 --   run_id, step   the training step as marked; NULL before the first mark
 --   graph_id, graph_name, op_name, op_type, output_slot  the output; the first three are NULL for an eager op
+--   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
 --   num_tensors    how many times it was computed
 --   num_bad        how many of these hold an infinity or a NaN
 --   size           elements of all of them
@@ -15,6 +17,8 @@ SELECT
     h.op_name,
     h.op_type,
     h.output_slot,
+    coalesce(o.layer, e.layer) AS layer,
+    coalesce(o.role, e.role) AS role,
     count(*) AS num_tensors,
     sum(CASE WHEN h.has_inf_or_nan THEN 1 ELSE 0 END) AS num_bad,
     sum(h.size) AS size,
@@ -30,5 +34,9 @@ SELECT
     max(h.max_abs_finite) AS max_abs_finite
 FROM tensor_health AS h
 LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id
+LEFT JOIN graph_op AS o ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name
+LEFT JOIN execution AS e
+    ON e.run_id = h.run_id AND e.execution_index = h.execution_index AND h.scope = 'execution'
 WHERE h.scope <> 'external'
-GROUP BY h.run_id, h.step, h.graph_id, g.graph_name, h.op_name, h.op_type, h.output_slot
+GROUP BY h.run_id, h.step, h.graph_id, g.graph_name, h.op_name, h.op_type, h.output_slot,
+    coalesce(o.layer, e.layer), coalesce(o.role, e.role)

@@ -4,6 +4,8 @@
 --   op_index       order of creation within the graph, from 0
 --   op_type        type of the op
 --   num_outputs    how many tensors it gives
+--   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
+--   forward_graph_id, forward_op_name  of a gradient, the op whose gradient it computes: a row of this view, too
 --   file_path      the user's file; NULL where no frame is the user's
 --   lineno         line in it, from 1
 --   func           name of the user's function
@@ -17,6 +19,10 @@ SELECT
     o.op_name,
     o.op_type,
     o.num_outputs,
+    o.layer,
+    o.role,
+    o.forward_graph_id,
+    o.forward_op_name,
     s.file_path,
     s.lineno,
     s.func,
