@@ -258,8 +258,7 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
 
 
 def _own_exit_code(summary: Summary) -> int:
-    if summary.run_ids and not summary.is_searched:
-        return _EXIT_ERROR  # whether something is bad that the program does not expect is not known
+    # A search that was cut off found nothing: the program ends as it would unrecorded, and the summary says so.
     is_finding = summary.nonfinite is not None and not summary.nonfinite.is_expected
     return _EXIT_FINDINGS if is_finding else 0
 

@@ -170,6 +170,36 @@ def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run
     return list(found.values())
 
 
+def expected_reasons(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run_id: str) -> dict[int, str]:
+    """Returns why origins of a run are expected, by event_index; an origin that is not expected is left out.
+
+    In a run where a bad value did harm, only an infinity that the program wrote itself is known to be harmless: of the
+    others, a later tensor of the same op may have done the harm.
+
+    Args:
+        logdir: A logdir, opened or its path.
+        event_indexes: The origins, as rows of tensor_health.
+        run_id: The run.
+
+    Raises:
+        LogdirError: The path is not a logdir that can be read.
+        BrokenPartError: A part cannot be read.
+    """
+    found: dict[int, str] = {}
+    with opened(logdir) as open_:
+        reader = BadTensorReader(open_, run_id=run_id, kinds=KINDS)
+        with reader.flow.lock:
+            for event_index in event_indexes:
+                event = reader.flow.events.event(event_index)
+                if event is None:
+                    continue
+                is_judged = reader.sinks.has_none or reader.origins.is_literal(event)
+                reason = reader.effects.of(event).expected_reason if is_judged else None
+                if reason is not None:
+                    found[event_index] = reason
+    return found
+
+
 def nonfinite(
     logdir: Engine | str | Path,
     *,

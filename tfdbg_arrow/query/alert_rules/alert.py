@@ -29,6 +29,7 @@ class Alert:
         last_step: The training step of the last one.
         message: One sentence.
         source: The user's line that made the op, or None.
+        is_expected: Whether what it found did no harm, as `NonFinite.is_expected`.
     """
 
     kind: str
@@ -48,3 +49,4 @@ class Alert:
     last_step: int | None
     message: str
     source: Frame | None
+    is_expected: bool = False

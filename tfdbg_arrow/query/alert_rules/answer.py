@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,16 @@ from tfdbg_arrow.query.alert_rules.scan import Found, is_large, scan
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.nonfinite import expected_reasons
 from tfdbg_arrow.query.stacks import Frame
 
 DEFAULT_LIMIT = 100
 MAX_ROLLED_UP = 5_000
 """Alerts of each rule that findings are made of: it bounds the memory."""
+ORIGIN_RULE = "nonfinite_origin"
+"""The rule whose alerts are about origins of bad values."""
+_MAX_JUDGED = 200
+"""Origins of a run of which is looked up whether they did harm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +106,7 @@ def alerts(
                 continue
             num_found[rule.kind] = number
             found += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
+        found = _judged(open_, found)
     found.sort(key=lambda alert: SEVERITIES.index(alert.severity))
     listed = _first_of_each(found, limit)
     return Alerts(
@@ -110,6 +116,24 @@ def alerts(
         num_cut=sum(num_found.values()) - len(listed),
         not_run=not_run,
     )
+
+
+def _judged(logdir: Engine, alerts: list[Alert]) -> list[Alert]:
+    """Returns the alerts, those about origins that did no harm as an info that says why."""
+    expected: dict[tuple[str, int], str] = {}
+    for run_id in {alert.run_id for alert in alerts if alert.kind == ORIGIN_RULE}:
+        firsts = [a.first_event_index for a in alerts if a.kind == ORIGIN_RULE and a.run_id == run_id]
+        indexes = [index for index in firsts if index is not None][:_MAX_JUDGED]
+        reasons = expected_reasons(logdir, indexes, run_id=run_id)
+        expected |= {(run_id, index): reason for index, reason in reasons.items()}
+    return [_with_reason(alert, expected.get((alert.run_id, alert.first_event_index or -1))) for alert in alerts]
+
+
+def _with_reason(alert: Alert, reason: str | None) -> Alert:
+    if reason is None or alert.kind != ORIGIN_RULE:
+        return alert
+    message = f"A bad value came up here and did no harm: {reason}."
+    return replace(alert, severity="info", message=message, is_expected=True)
 
 
 def _first_of_each(found: Iterable[Alert], limit: int) -> tuple[Alert, ...]:

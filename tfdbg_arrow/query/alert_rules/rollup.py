@@ -27,6 +27,7 @@ class AlertFinding:
         first_event_index: Row in tensor_health of the first one.
         last_event_index: Row in tensor_health of the last one.
         first: The alert that begins first.
+        is_expected: Whether what it found did no harm, as `NonFinite.is_expected`.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class AlertFinding:
     first_event_index: int | None
     last_event_index: int | None
     first: Alert
+    is_expected: bool = False
 
 
 def roll_up(alerts: Iterable[Alert]) -> tuple[AlertFinding, ...]:
@@ -48,7 +50,7 @@ def roll_up(alerts: Iterable[Alert]) -> tuple[AlertFinding, ...]:
     groups: dict[tuple[object, ...], list[Alert]] = {}
     for alert in alerts:
         line = None if alert.source is None else (alert.source.file_path, alert.source.lineno)
-        groups.setdefault((alert.kind, alert.run_id, alert.layer, line), []).append(alert)
+        groups.setdefault((alert.kind, alert.run_id, alert.layer, line, alert.is_expected), []).append(alert)
     return tuple(sorted(map(_finding, groups.values()), key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
@@ -68,4 +70,5 @@ def _finding(alerts: list[Alert]) -> AlertFinding:
         first_event_index=first.first_event_index,
         last_event_index=last.last_event_index,
         first=first,
+        is_expected=first.is_expected,
     )
