@@ -50,6 +50,8 @@ class Row:
         execution: The execution in which it was made; -1 for one from outside that nothing used.
         creation: Its place in the order of creation: (index of the op, iteration), from the outermost graph in.
         slot: Which output of its op.
+        op: The op of a graph, and the graph.
+        forward: Of a gradient, the op whose gradient it is, and the graph.
         is_used: Whether a later statement takes it, where it is an eager tensor.
     """
 
@@ -64,6 +66,8 @@ class Row:
     execution: int = -1
     creation: tuple[tuple[int, int], ...] = ()
     slot: int = 0
+    op: tuple[Graph, str] | None = None
+    forward: tuple[Graph, str] | None = None
     is_used: bool = False
 
     @property
@@ -145,7 +149,7 @@ class Interpreter:
             for statement in program.statements:
                 self._execute(statement)
         for row in (*self.run.rows["graph_op"], *self.run.rows["execution"]):
-            row["role"] = "forward"
+            row["role"] = row["role"] or "forward"
 
     # Eager code.
 
@@ -276,6 +280,8 @@ class Interpreter:
         def row(values: Array, made_from: list[tuple[str, list[Row]]], slot: int = 0) -> Row:
             creation = (*place.path, (list(graph.ops).index(op.name), 0))
             found = Row(values, made_from, lambda: -1, execution=place.execution, creation=creation, slot=slot)
+            found.op = (graph, op.name)
+            found.forward = None if op.forward is None else (graph, op.forward)
             found.record = self._recorder_in_graph(builder, op, slot, found, place)
             self._pending.append(found)
             return found
@@ -401,6 +407,9 @@ class Interpreter:
         builder = self._builders[graph] = self.run.graph(graph.name)
         for op in graph.ops.values():
             builder.op(op.name, op.op_type, [symbol.name for symbol in op.inputs], dtypes=op.dtypes)
+            if op.forward is not None:
+                forward = {"forward_graph_id": builder.graph_id, "forward_op_name": op.forward, "role": "gradient"}
+                self.run.rows["graph_op"][-1] |= forward
             for attribute, index, callee in op.calls:
                 builder.calls(op.name, callee.function_name, parts[callee], attribute=attribute, branch=index)
         builder.function(

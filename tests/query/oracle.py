@@ -80,7 +80,9 @@ def first_nonfinite(rows: dict[int, Row], kinds: tuple[str, ...]) -> int | None:
     """Returns the event_index of the culprit: the first in the order of the program that did the worst harm."""
     bad = [row for row in rows.values() if row.kinds & set(kinds)]
     for harmed in ([row for row in bad if row.variables], [row for row in bad if is_result(row)], bad):
-        found = {root.event_index: root for row in harmed for root in blamed(row, kinds)}
+        is_harm = harmed is not bad
+        roots = [root for row in harmed for root in blamed(row, kinds)]
+        found = {root.event_index: root for root in (_behind(root, rows, kinds) if is_harm else root for root in roots)}
         # A tensor can do harm by another kind than the one that is asked for.
         harmful = [root for root in found.values() if effect(root, rows) != "absorbed"]
         if found:
@@ -88,9 +90,19 @@ def first_nonfinite(rows: dict[int, Row], kinds: tuple[str, ...]) -> int | None:
     return None
 
 
+def _behind(root: Row, rows: dict[int, Row], kinds: tuple[str, ...]) -> Row:
+    """Returns what is to blame in the place of a gradient: its forward op, if that was bad in the same call."""
+    if root.forward is None:
+        return root
+    forward = [row for row in rows.values() if (row.op, row.execution) == (root.forward, root.execution)]
+    found = {root: None}
+    blamed_too = [first for row in forward if row.kinds & set(kinds) for first in blamed(row, kinds, found)]
+    return min(blamed_too, key=order, default=root)
+
+
 def order(row: Row) -> tuple[object, ...]:
     """The place of a row in the order of the program."""
-    return row.execution, row.creation, row.slot, row.event_index
+    return row.execution, row.forward is not None, row.creation, row.slot, row.event_index
 
 
 def is_result(row: Row) -> bool:

@@ -150,7 +150,12 @@ class _Writer:
             inputs = [self._choice(tensors[-3:]), *([self._choice(tensors)] if op_type in _BINARY else [])]
             poison = None if op_type == "Identity" else self._draw(_POISONS)
             dtypes = ("float32",) * (2 if op_type == "Unpack" else 1)
-            first = graph.add(op_type, inputs, dtypes=dtypes, poison=poison)
+            # Ops that pass a tensor on have no gradient of their own.
+            known = [
+                op.name for op in graph.ops.values() if op.op_type in (*_BINARY, *_UNARY) and op.op_type != "Identity"
+            ]
+            forward = self._choice(known) if op_type != "Identity" and known and self._number(0, 3) == 3 else None
+            first = graph.add(op_type, inputs, dtypes=dtypes, poison=poison, forward=forward)
             tensors += [Symbol(graph, first.op_name, slot) for slot in range(len(dtypes))]
         elif kind == "outside":
             tensors.append(graph.capture(self._choice(self._eager)))

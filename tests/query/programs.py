@@ -65,7 +65,12 @@ class Poison:
 
 @dataclass(eq=False)
 class Op:
-    """One op. `calls` are the graphs that it calls: (attribute, branch_index, graph)."""
+    """One op.
+
+    Attributes:
+        calls: The graphs that it calls: (attribute, branch_index, graph).
+        forward: The op of the graph whose gradient it is; None for an op that is no gradient.
+    """
 
     name: str
     op_type: str
@@ -74,6 +79,7 @@ class Op:
     calls: tuple[tuple[str, int, Graph], ...] = ()
     num_iterations: int = 0
     poison: Poison | None = None
+    forward: str | None = None
 
 
 @dataclass(eq=False)
@@ -97,13 +103,14 @@ class Graph:
         calls: tuple[tuple[str, int, Graph], ...] = (),
         num_iterations: int = 0,
         poison: Poison | None = None,
+        forward: str | None = None,
         name: str | None = None,
     ) -> Symbol:
         """Adds an op under a name of its own, as TensorFlow makes it; returns its first output."""
         wanted = name or op_type
         names = (wanted if number == 0 else f"{wanted}_{number}" for number in itertools.count())
         free = next(candidate for candidate in names if candidate not in self.ops)
-        self.ops[free] = Op(free, op_type, tuple(inputs), dtypes, calls, num_iterations, poison)
+        self.ops[free] = Op(free, op_type, tuple(inputs), dtypes, calls, num_iterations, poison, forward)
         return Symbol(self, free)
 
     def argument(self, *, dtype: str = "float32") -> Symbol:
@@ -196,6 +203,7 @@ class Graph:
             what = "".join(f" {attribute}{index or ''}={graph!r}" for attribute, index, graph in op.calls)
             times = f" x{op.num_iterations}" if op.op_type == "While" else ""
             poison = "" if op.poison is None else f" {op.poison}"
+            poison += "" if op.forward is None else f" gradient of {op.forward}"
             lines += f"  {op.name} = {op.op_type}{list(op.inputs)}{times}{poison}{what}".splitlines()
         return "\n    ".join([*lines, f"  return {self.results}"])
 
