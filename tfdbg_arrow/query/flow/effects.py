@@ -410,7 +410,9 @@ class _Walk:
         index = frame.context.execution_index
         execution = None if index is None else self._flow.events.execution(index)
         if execution is None:
-            raise _CannotTellError
+            if self._flow.graphs.may_return(frame.graph_id, tensor.name, tensor.slot):
+                raise _CannotTellError
+            return
         outputs = self._flow.events.execution_outputs(execution.execution_index)
         for result in self._flow.graphs.result_indexes(execution.op_type, tensor.name, tensor.slot):
             if result not in outputs:

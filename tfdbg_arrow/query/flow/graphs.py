@@ -181,6 +181,13 @@ class GraphReader:
                 return [index for index, result in results.items() if result == (op_name, output_slot)]
         return []
 
+    def may_return(self, graph_id: int, op_name: str, output_slot: int) -> bool:
+        """Returns whether a function of a graph returns a tensor, or none of its functions was recorded."""
+        names = self._functions_of.get(graph_id, [])
+        return not names or any(
+            result == (op_name, output_slot) for name in names for result in self._results.get(name, {}).values()
+        )
+
     def results_of(self, function_name: str) -> list[tuple[str, int]]:
         """Returns (op name, output slot) of all results of a function."""
         return list(self._results.get(function_name, {}).values())
