@@ -9,6 +9,7 @@ from tfdbg_arrow.writer.hooks.failures import hook_failed_ops
 from tfdbg_arrow.writer.hooks.gradients import hook_gradients
 from tfdbg_arrow.writer.hooks.keras_parts import hook_keras
 from tfdbg_arrow.writer.hooks.layers import hook_layers
+from tfdbg_arrow.writer.hooks.lifting import keep_copied_ops_clean
 from tfdbg_arrow.writer.hooks.observation import Observation, Observer, hook_op_callbacks, hook_threads
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.saved_models import keep_saved_models_clean
@@ -32,6 +33,7 @@ class Hooks:
     def install(self) -> None:
         """Puts all hooks in place; the calling thread and every later one is observed."""
         keep_saved_models_clean()
+        keep_copied_ops_clean()
         keep_functions_compilable()
         keep_remote_calls_clean()
         observation, patches = self._observation, self._patches
