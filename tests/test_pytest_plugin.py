@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import textwrap
 import tomllib
@@ -168,11 +169,13 @@ def test_a_failure_names_the_op_its_counts_its_inputs_the_line_and_the_logdir(re
     lines = [line.strip() for line in results["test_bad"].text.splitlines()]
     assert lines[0].startswith("-Inf in Log:0 (Log) in ")
     assert lines[1].startswith("why      Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf. ")
-    assert lines[2] == "tensor   float32 [3]: 1 -Inf, 1 zero, 1 positive of 3 elements"
-    assert "float32 [3]: 1 zero, 2 positive of 3 elements" in lines[3]
-    assert lines[4].endswith("test_it.py:6 in logarithm: return tf.math.log(x)  # the line")
-    assert lines[5].startswith("logdir   ")
-    assert (Path(lines[5].removeprefix("logdir   ")) / "tfdbg_arrow.json").exists()
+    assert lines[2:4] == ["role     forward", "effect   was returned to the program"]
+    assert lines[4] == "tensor   float32 [3]: 1 -Inf, 1 zero, 1 positive of 3 elements"
+    assert "float32 [3]: 1 zero, 2 positive of 3 elements" in lines[5]
+    assert lines[6].endswith("test_it.py:6 in logarithm: return tf.math.log(x)  # the line")
+    assert re.fullmatch(r"called   .*test_it\.py:\d+ in test_bad: logarithm\(.*", lines[7])
+    assert lines[8].startswith("logdir   ")
+    assert (Path(lines[8].removeprefix("logdir   ")) / "tfdbg_arrow.json").exists()
 
 
 def test_a_body_that_fails_keeps_its_failure_and_says_what_came_up(results: dict[str, Outcome]) -> None:

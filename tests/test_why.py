@@ -131,11 +131,28 @@ CASES = (
     Case("log of softmax", lambda: tf.math.log(tf.nn.softmax(_t(0, 200))), "Log of 0: 1 of 2", "log_softmax"),
     Case("log of a lost epsilon", lambda: _lost_epsilon(_t(0, 1)), "Log of 0: 1 of 2 elements is 0, and", "float16"),
     Case("acos", lambda: tf.acos(_t(1.001, 0)), "Acos of a number outside [-1, 1]: 1 of 2", "clip_by_value"),
-    Case("gradient of acos", lambda: _gradient(tf.acos, _t(1, 0)), "Reciprocal of 0: 1 of 2", "epsilon"),
-    Case("gradient of atan2", lambda: _gradient(lambda x: tf.atan2(x, x), _t(0, 1)), "Division by 0: 1 of 2"),
-    Case("gradient of pow", lambda: _gradient(lambda x: x**0.5, _t(0, 1)), "Pow of 0: 1 of 2 elements is 0"),
     Case(
-        "masked log", lambda: _masked_log(_t(0, 1)), "In a gradient, Inf * 0: ", "Put tf.where around the input", "Mul"
+        "gradient of acos",
+        lambda: _gradient(tf.acos, _t(1, 0)),
+        "The gradient of Acos: Reciprocal of 0: 1 of 2",
+        "Clip the argument wi",
+    ),
+    Case(
+        "gradient of atan2",
+        lambda: _gradient(lambda x: tf.atan2(x, x), _t(0, 1)),
+        "The gradient of Atan2: Division by 0: 1 of 2",
+    ),
+    Case(
+        "gradient of pow",
+        lambda: _gradient(lambda x: x**0.5, _t(0, 1)),
+        "The gradient of Pow at 0: 1 of 2 elements is 0",
+    ),
+    Case(
+        "masked log",
+        lambda: _masked_log(_t(0, 1)),
+        "The gradient of Log: Inf * 0: ",
+        "Put tf.where around the input",
+        "Mul",
     ),
     Case("mean of nothing", lambda: _mean_of_nothing(_t(1, 2)), "Mean of no elements: ", "empty batch"),
     Case("max of nothing", lambda: tf.reduce_max(tf.zeros([0])), "Max of no elements: its input is empty"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from tfdbg_arrow.query import NonFinite
 
 from ..query.builder import RunBuilder
+from ..viewer.logdirs import gradient
 from .commands import run_cli
 
 
@@ -46,6 +47,45 @@ class TestFirstNonfinite:
             "> 3 |     return tf.math.log(clipped)  # [bold]x",
             "  4 | \\x1b[31mred",
             "  5 |",
+        ]
+
+    def test_a_gradient_names_its_forward_op_its_layer_what_it_did_and_its_calls(self, tmp_path: Path) -> None:
+        result = run_cli("first-nonfinite", gradient(tmp_path))
+        assert (result.exit_code, result.stderr) == (1, "")
+        assert result.stdout.splitlines() == [
+            "+Inf in Grad:0 (SqrtGrad), the gradient of Sqrt, line 8",
+            "The gradient of Sqrt at 0: 1 of 2 elements is 0 in its result, and the slope there is infinite.",
+            "To mend it: Add an epsilon before the root or the division, and put tf.where around its input as well.",
+            "  graph   root",
+            "  layer   model/norm",
+            "  step    2",
+            "  role    gradient",
+            "  effect  reached a variable",
+            "  tensor  float32 [2]: 1 +Inf, 1 positive of 2 elements",
+            "  device  /job:localhost/replica:0/task:0/device:CPU:0",
+            "  event   3, 2023-11-14 22:13:20.000003 UTC, run run-a",
+            "  origin  yes: no input holds what it holds",
+            "",
+            "inputs",
+            "  0  Sqrt:0 (Sqrt) in root",
+            "     float32 [2]: 1 zero, 1 positive of 2 elements",
+            "  1  dy:0 (Const) in root",
+            "     float32 [2]: 2 positive of 2 elements",
+            "",
+            "stack, innermost first",
+            "  and 1 framework frame",
+            "",
+            "called from, innermost first",
+            "  /home/me/train.py:4 in model: return tf.nn.softmax(dense(images))",
+            "  /home/me/train.py:9 in loss: return -log_probs",
+            "",
+            "source /home/me/train.py:8",
+            "   5 |",
+            "   6 | def loss(probs):",
+            "   7 |     log_probs = tf.math.log(probs)",
+            ">  8 |     scaled = tf.sqrt(offset)",
+            "   9 |     return -log_probs",
+            "  10 |",
         ]
 
     def test_json_has_the_dataclass(self, bad: Path) -> None:

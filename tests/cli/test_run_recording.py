@@ -23,12 +23,13 @@ class TestRecording:
         program = write(here, "program.py", BAD_PROGRAM)
         ours = run(here, "program.py", is_forked=False)
         assert (ours.returncode, ours.stdout) == (1, "loss nan 2\n"), ours.stderr
-        first, second = ours.stderr.splitlines()[-2:]
+        first, about, second = ours.stderr.splitlines()[-3:]
         assert re.fullmatch(
             r"tfdbg-arrow: recorded \d+ tensors in tfdbg_logdir, \d+ of them bad; the first: -Inf in Log:0 \(Log\) in "
             rf"loss, {re.escape(str(program))}:{LOG_LINE}: return -tf.reduce_mean\(labels \* tf.math.log\(probs\)\)",
             first,
         )
+        assert about == "tfdbg-arrow: role forward; was returned to the program"
         ((run_id,),) = rows(here / "tfdbg_logdir", "SELECT run_id FROM run")
         assert second == (
             f"tfdbg-arrow: for its inputs and stack: tfdbg-arrow first-nonfinite tfdbg_logdir --run-id {run_id}"
@@ -199,5 +200,5 @@ class TestRecording:
         _, stderr = process.communicate(timeout=300)
         assert process.returncode == 130
         assert "\nKeyboardInterrupt\n" in stderr
-        assert "-Inf in Log:0 (Log) in loss" in stderr.splitlines()[-2]
+        assert "-Inf in Log:0 (Log) in loss" in stderr.splitlines()[-3]
         assert rows(here / "tfdbg_logdir", "SELECT is_clean_end FROM run") == [(True,)]

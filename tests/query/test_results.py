@@ -28,6 +28,19 @@ from tfdbg_arrow.query import (
 
 from .builder import CLEAN, NAN, RunBuilder
 
+FORWARD = [
+    f"forward_{name}"
+    for name in ("op_type", "op_name", "graph_name", "layer", "file_path", "lineno", "func", "code", "owner")
+]
+
+
+def columns_of(row_type: type) -> list[str]:
+    names = [*row_type.__dataclass_fields__]  # type: ignore[attr-defined]
+    if row_type is NonFinite:
+        place = names.index("forward")
+        names[place : place + 1] = FORWARD
+    return names
+
 
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
@@ -47,14 +60,38 @@ def test_a_dataclass_within_is_a_struct_and_a_tuple_a_list(logdir: Path) -> None
     assert found["source"] == {"file_path": "train.py", "lineno": 3, "func": "f", "code": "log(x)", "owner": "user"}
     (input_,) = found["inputs"]
     assert (input_["index"], input_["health"]["event_index"], input_["producer"]["op_name"]) == (0, 0, "x")
-    assert list(found) == [*NonFinite.__dataclass_fields__]
+    assert list(found) == columns_of(NonFinite)
+    assert found["called_from"] == []
     assert found["left_out"] == list(expected.left_out) == []
 
 
 @pytest.mark.parametrize("row_type", [NonFinite, Alert, HistoryRow, Hop, CaptureStat, UnobservedOps, Frame])
 def test_without_rows_the_columns_are_the_same(row_type: type) -> None:
     assert to_arrow([], row_type).num_rows == 0
-    assert to_arrow([], row_type).column_names == [*row_type.__dataclass_fields__]  # type: ignore[attr-defined]
+    assert to_arrow([], row_type).column_names == columns_of(row_type)
+
+
+def test_the_forward_op_is_columns(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    stack = run.stack(("train.py", 3, "f", "sqrt(x)", "user"))
+    graph = run.graph("f").op("x", "Sqrt", stack=stack).op("y", "SqrtGrad", inputs=["x"])
+    run.rows["graph_op"][-1].update(role="gradient", forward_graph_id=graph.graph_id, forward_op_name="x")
+    run.tensor(graph, "x", CLEAN)
+    run.tensor(graph, "y", NAN)
+    with open_logdir(run.write(tmp_path / "logdir")) as opened:
+        (found,) = to_arrow(opened.nonfinite()).to_pylist()
+    forward = {name: value for name, value in found.items() if name.startswith("forward_")}
+    assert forward == {
+        "forward_op_type": "Sqrt",
+        "forward_op_name": "x",
+        "forward_graph_name": "f",
+        "forward_layer": None,
+        "forward_file_path": "train.py",
+        "forward_lineno": 3,
+        "forward_func": "f",
+        "forward_code": "sqrt(x)",
+        "forward_owner": "user",
+    }
 
 
 def test_the_types_with_rows_are_those_without(logdir: Path) -> None:

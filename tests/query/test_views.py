@@ -10,7 +10,7 @@ import pytest
 
 from tfdbg_arrow.query import View, open_logdir, public_views, views_sql
 
-from .builder import START_NS, RunBuilder, counts
+from .builder import NAN, START_NS, RunBuilder, counts
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +113,34 @@ def test_graph_tensor_has_every_column_of_tensor_health_and_the_line(logdir: Pat
         found = opened.rows("SELECT op_name, iteration, num_neg_inf, lineno FROM graph_tensor ORDER BY event_index")
     assert health - columns == {"wall_time", "scope", "tensor_id", "device_id", "rank"}
     assert found == [("x", 0, 0, None), ("Log", 0, 0, 3), ("x", 1, 0, None), ("Log", 1, 2, 3)]
+
+
+def test_layer_role_and_forward_op_are_in_the_views(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("root").op("x", "Sqrt").op("Grad", "SqrtGrad", inputs=["x"])
+    label_of_gradient = {"layer": "model/norm", "role": "gradient", "forward_graph_id": 0, "forward_op_name": "x"}
+    run.rows["graph_op"][-1].update(label_of_gradient)
+    run.tensor(graph, "x", counts(zero=1))
+    run.tensor(graph, "Grad", counts(pos_inf=1))
+    logdir = run.write(tmp_path)
+    label = ("model/norm", "gradient")
+    of_gradient = "layer, role, forward_graph_id, forward_op_name"
+    for view in ("op_source", "graph_tensor", "gradient_op", "gradient_tensor", "nonfinite_tensor"):
+        found = rows(logdir, f"SELECT {of_gradient} FROM {view} WHERE op_name = 'Grad'")
+        assert found == [(*label, 0, "x")], view
+    assert rows(logdir, "SELECT layer, role, num_bad FROM op_health WHERE op_name = 'Grad'") == [(*label, 1)]
+    edges = "SELECT source_layer, source_role, layer, role FROM edge_health WHERE op_name = 'Grad'"
+    assert rows(logdir, edges) == [(None, None, *label)]
+
+
+def test_an_eager_op_has_its_layer_and_its_role(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    forward = run.execution("Sqrt", outputs={1: "float32"})
+    back = run.execution("SqrtGrad", inputs=[1], outputs={2: "float32"})
+    run.rows["execution"][back].update(layer="norm", role="gradient", forward_execution_index=forward)
+    run.eager(back, NAN, tensor_id=2)
+    logdir = run.write(tmp_path)
+    labels = "layer, role, forward_execution_index"
+    for view in ("nonfinite_tensor", "execution_source"):
+        assert rows(logdir, f"SELECT {labels} FROM {view} WHERE op_type = 'SqrtGrad'") == [("norm", "gradient", 0)]
+    assert rows(logdir, "SELECT layer, role FROM op_health") == [("norm", "gradient")]

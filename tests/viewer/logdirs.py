@@ -85,6 +85,9 @@ def hostile(path: Path, *, run_id: str = "run-a", host: str = HOSTILE[0], bad: M
         stack = run.stack((text, 1, text, text, "user"), (text, 2, text, text, "framework"))
         op = text.replace(":", ";")  # behind a colon the builder expects the output's slot
         graph.op(f"in-{op}", text, stack=stack).op(op, text, [f"in-{op}"], stack=stack)
+        run.rows["graph_op"][-1].update(
+            layer=text, role=text, forward_graph_id=graph.graph_id, forward_op_name=f"in-{op}"
+        )
         graph.op(f"not-{op}", text, not_recorded=text)
         run.tensor(graph, f"in-{op}", CLEAN)
         event = run.tensor(graph, op, {**bad, "dtype": "string"})
@@ -93,6 +96,35 @@ def hostile(path: Path, *, run_id: str = "run-a", host: str = HOSTILE[0], bad: M
         run.add("mark", event_index=0, label=text, value=text)
         run.add("capture_stat", stat="dropped", subject=text, reason=text)
         run.execution(text, stack=stack)
+    return run.write(path)
+
+
+def gradient(path: Path) -> Path:
+    """In step 2 the layer `norm` takes the root of 0, in `root`, called by `step`: at event 3 its gradient is bad.
+
+    It is written to a variable.
+    """
+    run = RunBuilder("run-a")
+    run.add("source_file", source_file_id=0, file_path=TRAIN, source_text=TEXT)
+    step = run.graph("step").op("x", "Placeholder").op("w", "Placeholder", dtypes=("resource",))
+    step.op("call", "PartitionedCall", ["x"], stack=line(run, 4, "model"))
+    step.op("assign", "AssignVariableOp", ["w", "call"], dtypes=())
+    root = (
+        run.graph("root").op("a", "Placeholder").op("dy", "Const").op("Sqrt", "Sqrt", ["a"], stack=line(run, 8, "loss"))
+    )
+    root.op("Grad", "SqrtGrad", ["Sqrt", "dy"], stack=run.stack(FRAMEWORK))
+    run.rows["graph_op"][-1].update(
+        layer="model/norm", role="gradient", forward_graph_id=root.graph_id, forward_op_name="Sqrt"
+    )
+    root.function("root_fn", ["a"], ["Grad"])
+    step.calls("call", "root_fn", root)
+    step.function("__inference_step_9", ["x", "w"], ["call"])
+    run.rows["graph"][1]["outer_graph_id"] = 0
+    call = run.execution("__inference_step_9", graph=step, stack=line(run, 9, "loss"))
+    run.tensor(root, "dy", CLEAN, execution=call, site="call")
+    run.tensor(root, "Sqrt", {**counts(zero=1, pos=1), "step": 2}, execution=call, site="call")
+    run.tensor(root, "Grad", {**counts(pos_inf=1, pos=1), "step": 2}, execution=call, site="call")
+    run.tensor(step, "call", {**counts(pos_inf=1, pos=1), "step": 2}, execution=call)
     return run.write(path)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from pathlib import Path
 
 from tfdbg_arrow.query import builtin_rules, open_logdir
 from tfdbg_arrow.viewer.pages.overview import OverviewPage, read_overview
+from tfdbg_arrow.viewer.report import read_report, render_report
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
@@ -26,6 +29,39 @@ def test_the_three_questions_are_answered(tmp_path: Path) -> None:
     assert (page.source.frame.file_path, page.source.frame.lineno) == (logdirs.TRAIN, 7)
     assert [line.text for line in page.source.lines if line.lineno == 7] == ["    log_probs = tf.math.log(probs)"]
     assert page.num_unrecorded_inputs == 0
+
+
+def test_a_gradient_names_its_forward_op_its_layer_and_its_calls(tmp_path: Path) -> None:
+    page = overview(logdirs.gradient(tmp_path))
+    assert page.headline == "+Inf came up in Grad:0, the gradient of Sqrt, line 8, in the function root."
+    origin = page.origin
+    assert origin is not None
+    assert (origin.layer, origin.role, origin.step, origin.effect) == ("model/norm", "gradient", 2, "variable")
+    assert page.source is not None
+    assert page.source.frame.lineno == 8
+    html = render(tmp_path)
+    labels = re.search(r'<dl class="labels">(.*?)</dl>', html, re.DOTALL)
+    assert labels is not None
+    assert words(labels[1]) == (
+        "gradient of Sqrt, train.py:8 in loss layer model/norm role gradient step 2 effect reached a variable"
+    )
+    calls = re.search(r'aria-label="Called from">(.*?)</section>', html, re.DOTALL)
+    assert calls is not None
+    assert words(calls[1]) == (
+        "Called from innermost first "
+        "train.py:4 in model return tf.nn.softmax(dense(images)) calls root "
+        "train.py:9 in loss return -log_probs calls step"
+    )
+
+
+def render(path: Path) -> str:
+    with open_logdir(path) as logdir:
+        return render_report(read_report(logdir), max_bytes=1_000_000)[0]
+
+
+def words(html: str) -> str:
+    """Returns the text of a piece of a page, with single spaces."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).replace(" ,", ",").split())
 
 
 def test_what_rules_found_comes_worst_first(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
     if found.called_from:
         out.print()
         out.print(styled(("called from", "bold"), ", innermost first"))
-        for line in call_lines(found):
-            out.print(styled(f"  {printable_line(line)}"))
+        for call in call_lines(found):
+            out.print(styled(f"  {printable_line(call)}"))
     if found.source is not None and lines:
         out.print()
         out.print(styled(("source ", "bold"), f"{found.source.file_path}:{found.source.lineno}"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -185,15 +185,23 @@ class BadTensorReader:
         logdir: The logdir.
         run_id: The run.
         kinds: The kinds that count: `nan`, `inf` or both.
+        is_allowed: Whether an origin may be bad.
     """
 
-    def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        logdir: Engine,
+        *,
+        run_id: str,
+        kinds: tuple[str, ...],
+        is_allowed: Callable[[TensorEvent], bool] = lambda event: False,
+    ) -> None:
         logdir = logdir.of_run(run_id)
         self._logdir = logdir
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
         self.flow = DataFlow.of(logdir, run_id=run_id)
-        self.origins = Origins(self.flow, kinds=kinds)
+        self.origins = Origins(self.flow, kinds=kinds, is_allowed=is_allowed)
         self.sinks = Sinks(logdir, self.flow, run_id=run_id, kinds=kinds)
 
     @cached_property

@@ -44,7 +44,7 @@ def first_nonfinite(
         run_id: Only this run; None: of the runs with the most harmful origin the one in which a bad value was recorded
             first.
         is_allowed: Told the type and the name of an op (None where it has none), whether it may make bad values:
-            origins for which it is true are passed over.
+            origins for which it is true are passed over. What another op makes of their values counts.
 
     Returns:
         The origin. Of several workers that reduce together, the one where it came up, not one that received it. Where
@@ -60,8 +60,10 @@ def first_nonfinite(
     wanted = _check_kinds(kinds)
     with opened(logdir) as open_:
         runs = _bad_runs(open_, wanted, run_id=run_id)
-        search_of = lru_cache(maxsize=None)(lambda run: _RunSearch(open_, run_id=run, kinds=wanted))
-        found = _most_harmful(map(search_of, runs), is_allowed) or _harmless(map(search_of, runs), is_allowed)
+        search_of = lru_cache(maxsize=None)(
+            lambda run: _RunSearch(open_, run_id=run, kinds=wanted, is_allowed=is_allowed)
+        )
+        found = _most_harmful(map(search_of, runs)) or _harmless(map(search_of, runs))
         return None if found is None else found.describe()
 
 
@@ -87,8 +89,9 @@ class _Found:
 class _RunSearch:
     """The search for the culprit in one run."""
 
-    def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...]) -> None:
-        self._reader = BadTensorReader(logdir, run_id=run_id, kinds=kinds)
+    def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...], is_allowed: IsAllowed) -> None:
+        self._is_allowed = lambda event: is_allowed(event.op_type, event.op_name)
+        self._reader = BadTensorReader(logdir, run_id=run_id, kinds=kinds, is_allowed=self._is_allowed)
         self._culprits = Culprits(
             logdir.of_run(run_id),
             self._reader.flow,
@@ -99,22 +102,22 @@ class _RunSearch:
             kinds=kinds,
         )
 
-    def harmful(self, is_allowed: IsAllowed) -> _Found | None:
+    def harmful(self) -> _Found | None:
         with self._reader.flow.lock:
-            return self._found(self._culprits.harmful(lambda event: is_allowed(event.op_type, event.op_name)))
+            return self._found(self._culprits.harmful(self._is_allowed))
 
-    def harmless(self, is_allowed: IsAllowed) -> _Found | None:
+    def harmless(self) -> _Found | None:
         with self._reader.flow.lock:
-            return self._found(self._culprits.harmless(lambda event: is_allowed(event.op_type, event.op_name)))
+            return self._found(self._culprits.harmless(self._is_allowed))
 
     def _found(self, culprit: Culprit | None) -> _Found | None:
         return None if culprit is None else _Found(culprit, self._reader)
 
 
-def _most_harmful(searches: Iterable[_RunSearch], is_allowed: IsAllowed) -> _Found | None:
+def _most_harmful(searches: Iterable[_RunSearch]) -> _Found | None:
     best: _Found | None = None
     for search in searches:
-        found = search.harmful(is_allowed)
+        found = search.harmful()
         if found is not None and (best is None or found.rank < best.rank):
             best = found
         if best is not None and best.rank == (0, False):
@@ -122,11 +125,11 @@ def _most_harmful(searches: Iterable[_RunSearch], is_allowed: IsAllowed) -> _Fou
     return best
 
 
-def _harmless(searches: Iterable[_RunSearch], is_allowed: IsAllowed) -> _Found | None:
+def _harmless(searches: Iterable[_RunSearch]) -> _Found | None:
     """Returns the first origin of which it is not proven that it did no harm, else the first of all."""
     first: _Found | None = None
     for search in searches:
-        found = search.harmless(is_allowed)
+        found = search.harmless()
         if found is not None and found.culprit.effect.expected_reason is None:
             return found
         first = first or found

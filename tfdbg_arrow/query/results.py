@@ -116,13 +116,22 @@ def _attributes(kind: type) -> tuple[tuple[str, Any], ...]:
 
 def _flat(prefix: str, values: Sequence[Any], annotation: Any) -> dict[str, pa.Array]:
     """Returns a column for each attribute of dataclasses, and of the dataclasses within: all are NULL for None."""
-    kind = next(each for each in (annotation, *typing.get_args(annotation)) if dataclasses.is_dataclass(each))
+    kind = _dataclass_in(annotation)
+    assert kind is not None
     columns: dict[str, pa.Array] = {}
     for name, type_ in _attributes(kind):
         inner = [None if value is None else getattr(value, name) for value in values]
-        is_within = any(dataclasses.is_dataclass(each) for each in (type_, *typing.get_args(type_)))
-        columns |= _flat(prefix, inner, type_) if is_within else {f"{prefix}_{name}": _array(inner, type_)}
+        if _dataclass_in(type_) is not None:
+            columns |= _flat(prefix, inner, type_)
+        else:
+            columns[f"{prefix}_{name}"] = _array(inner, type_)
     return columns
+
+
+def _dataclass_in(annotation: Any) -> type | None:
+    """Returns the dataclass that an annotation names, alone or beside None."""
+    named = (annotation, *typing.get_args(annotation))
+    return next((each for each in named if isinstance(each, type) and dataclasses.is_dataclass(each)), None)
 
 
 def _array(values: Sequence[Any], annotation: Any) -> pa.Array:

@@ -243,7 +243,7 @@ def _files(overview: OverviewPage, alerts: AlertsPage, tensors: tuple[TensorSect
         frames += [(run, overview.origin.source), *((run, call.source) for call in overview.origin.called_from)]
         frames += [(run, hop.source) for hop in overview.path]
     frames += [(finding.run_id, finding.source) for group in alerts.groups for finding in group.findings]
-    frames += [(section.page.tensor.run_id, frame) for section in tensors for frame in section.page.context.stack]
+    frames += [(section.page.tensor.run_id, frame) for section in tensors for frame in section.page.stack]
     for run, frame in frames:
         if frame is not None and frame.is_user:
             yield run, frame.file_path

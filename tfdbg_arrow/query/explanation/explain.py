@@ -33,4 +33,5 @@ def _of_gradient(forward_type: str, found: Explanation) -> Explanation:
     """Returns the explanation of an op in a gradient, with the op whose gradient it is."""
     if found.sentence.startswith("The gradient of"):
         return found
-    return Explanation(f"The gradient of {forward_type}: {found.sentence}", GRADIENTS.get(forward_type, found.repair))
+    sentence = found.sentence.removeprefix("In a gradient, ")
+    return Explanation(f"The gradient of {forward_type}: {sentence}", GRADIENTS.get(forward_type, found.repair))

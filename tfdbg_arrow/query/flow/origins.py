@@ -12,7 +12,7 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -43,11 +43,19 @@ class Origins:
     Args:
         flow: The run's data flow.
         kinds: The kinds that count: `nan`, `inf` or both.
+        is_allowed: Whether an origin may be bad: what it holds counts as a literal.
     """
 
-    def __init__(self, flow: DataFlow, *, kinds: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        flow: DataFlow,
+        *,
+        kinds: tuple[str, ...],
+        is_allowed: Callable[[TensorEvent], bool] = lambda event: False,
+    ) -> None:
         self._flow = flow
         self._kinds = kinds
+        self._is_allowed = is_allowed
         self._is_literal: dict[int, bool] = {}
 
     def verdict(self, event: TensorEvent) -> Verdict:
@@ -95,20 +103,31 @@ class Origins:
         return [source for source in bad if not self.is_literal(source)]
 
     def is_literal(self, event: TensorEvent) -> bool:
-        """Returns whether a tensor holds only infinities that the program wrote itself."""
-        known = self._is_literal.get(event.event_index)
-        if known is None:
-            self._is_literal[event.event_index] = True  # of a circle the others decide
-            known = self._is_literal[event.event_index] = self._find_literal(event)
-        return known
+        """Returns whether a tensor holds only what the program wrote itself, or what may be bad."""
+        takers: dict[int, int | None] = {event.event_index: None}
+        waiting = [event]
+        while waiting:
+            row = waiting.pop()
+            known = self._is_literal.get(row.event_index)
+            causes = () if known is not None else self.verdict(row).causes
+            if known is False or (known is None and not causes and not self._is_base_literal(row)):
+                self._note_not_literal(row.event_index, takers)
+                return False
+            new = [cause for cause in causes if cause.event_index not in takers]
+            takers.update((cause.event_index, row.event_index) for cause in new)
+            waiting += new
+        self._is_literal.update(dict.fromkeys(takers, True))
+        return True
 
-    def _find_literal(self, event: TensorEvent) -> bool:
-        if event.num_nan is None or event.num_nan:
-            return False
-        causes = self.verdict(event).causes
-        if causes:
-            return all(self.is_literal(cause) for cause in causes)
-        return _is_written(event)
+    def _note_not_literal(self, event_index: int, takers: Mapping[int, int | None]) -> None:
+        """Notes that neither a tensor nor what was computed from it, one after the other, is a literal."""
+        at: int | None = event_index
+        while at is not None:
+            self._is_literal[at] = False
+            at = takers[at]
+
+    def _is_base_literal(self, origin: TensorEvent) -> bool:
+        return self._is_allowed(origin) or (origin.num_nan == 0 and _is_written(origin))
 
     def order(self, event: TensorEvent) -> OrderKey:
         """Returns the place of a tensor among those of a run: the order of the program, whatever arrived first.

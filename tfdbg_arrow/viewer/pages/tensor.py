@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdbg_arrow.query import Growth, Hop, Logdir
-from tfdbg_arrow.query.bad_tensor import TensorContext
+from tfdbg_arrow.query import Frame, Growth, Hop, InputTensor, Logdir
+from tfdbg_arrow.query.bad_tensor import CallSite, Forward
 from tfdbg_arrow.query.histogram import Histogram, read_histogram
 from tfdbg_arrow.query.nonfinite import tensor_context
 from tfdbg_arrow.query.values import NUM_COLUMNS, NUM_ROWS, TensorValues, read_values
@@ -26,13 +26,17 @@ class TensorPage:
 
     Attributes:
         tensor: The tensor.
-        context: The inputs of its op, as that call and iteration took them, its stack, its forward op, the calls that
-            led to it, its layer and its role.
+        inputs: The inputs of its op, in order, as that call and iteration took them.
+        forward: Of a gradient, the op whose gradient it is.
+        called_from: The calls that led to this very execution of its op, the innermost first.
+        layer: The Keras layer or module that its op belongs to.
+        role: What its op is for.
         path: Of a bad tensor, the way from where it went bad to it, as `Provenance.path`; empty for another.
         why: What the op in which it went bad did, where the counts prove it.
         repair: What would mend it.
         growth: What had grown from step to step until that op.
         is_path_cut: Whether the way is longer than was looked for; the page `provenance` looks further.
+        stack: The Python stack that created its op, ran it, or first used the tensor; innermost frame first.
         source: The lines around the line to look at: of a gradient, that of its forward op.
         values: Elements from the asked one on, where they were kept.
         num_rows: How many rows of them a page has.
@@ -45,12 +49,17 @@ class TensorPage:
     """
 
     tensor: TensorRow
-    context: TensorContext
+    inputs: tuple[InputTensor, ...]
+    forward: Forward | None
+    called_from: tuple[CallSite, ...]
+    layer: str | None
+    role: str | None
     path: tuple[Hop, ...]
     why: str | None
     repair: str | None
     growth: Growth | None
     is_path_cut: bool
+    stack: tuple[Frame, ...]
     source: Excerpt | None
     values: TensorValues | None
     num_rows: int
@@ -92,12 +101,17 @@ def read_tensor_page(
     why, repair = next(((hop.why, hop.repair) for hop in path if hop.why is not None), (None, None))
     return TensorPage(
         tensor=tensor,
-        context=context,
+        inputs=context.inputs,
+        forward=context.forward,
+        called_from=context.called_from,
+        layer=context.layer,
+        role=context.role,
         path=path,
         why=why,
         repair=repair,
         growth=growth,
         is_path_cut=is_path_cut,
+        stack=context.stack,
         source=read_excerpt(logdir, context.source, run_id=run_id),
         values=read_values(logdir, event_index, run_id=run_id, at=values_at, num_rows=num_rows),
         num_rows=num_rows,
