@@ -35,7 +35,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
         out.print(styled("Nothing is bad but a value that did no harm. The first such value:"))
     kinds, _, where = headline_text(found).partition(" in ")
     out.print(styled((kinds, "bold red"), " in ", (where, "bold")))
-    _print_reasons(reasons, out)
+    _print_reasons(reasons, out, is_expected=found.is_expected)
     facts = [
         ("graph", graph_text(found)),
         *label_facts(found),
@@ -71,10 +71,12 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
             out.print(styled((text.rstrip(), "bold" if is_it else "")))
 
 
-def _print_reasons(reasons: Reasons, out: Console) -> None:
+def _print_reasons(reasons: Reasons, out: Console, *, is_expected: bool) -> None:
+    """Prints why a value is bad, and how to mend it where that is needed."""
     why = reasons.explanation
     sentence, repair = (None, None) if why is None else (why.sentence, why.repair)
-    for line in reason_lines(why=sentence, repair=repair, growth=reasons.growth):
+    repair, growth = (None, None) if is_expected else (repair, reasons.growth)
+    for line in reason_lines(why=sentence, repair=repair, growth=growth):
         out.print(styled(line))
 
 

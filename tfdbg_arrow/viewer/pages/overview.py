@@ -122,6 +122,8 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
         provenance = logdir.provenance(origin.event_index, run_id=origin.run_id, limit=_MAX_HOPS)
         path, growth = provenance.path, provenance.growth
     why, repair = next(((hop.why, hop.repair) for hop in path if hop.why is not None), (None, None))
+    if origin is not None and origin.is_expected:
+        repair = growth = None  # there is nothing to mend
     verdict = _verdict(origin, asked)
     coverage = logdir.coverage(run_id=run_id)
     shown_run = origin.run_id if origin is not None else asked[-1].run.run_id if asked else None
