@@ -29,6 +29,8 @@ class Label:
 
 
 _NO_LABEL = Label()
+_BLOCK = 256
+"""Executions that are read at a time."""
 
 
 class Labels:
@@ -43,7 +45,7 @@ class Labels:
         self._logdir = logdir
         self._run_id = run_id
         self._of_graph = lru_cache(maxsize=256)(self._read_graph)
-        self._of_execution = lru_cache(maxsize=4096)(self._read_execution)
+        self._of_block = lru_cache(maxsize=64)(self._read_block)
 
     @cached_property
     def has_roles(self) -> bool:
@@ -69,7 +71,7 @@ class Labels:
 
     def execution(self, execution_index: int) -> Label:
         """Returns the label of an execution."""
-        return self._of_execution(execution_index)
+        return self._of_block(execution_index // _BLOCK).get(execution_index, _NO_LABEL)
 
     def _read_graph(self, graph_id: int) -> dict[str, Label]:
         rows = self._logdir.rows(
@@ -79,12 +81,10 @@ class Labels:
         )
         return {op_name: Label(*label) for op_name, *label in rows}
 
-    def _read_execution(self, execution_index: int) -> Label:
+    def _read_block(self, block: int) -> dict[int, Label]:
         rows = self._logdir.rows(
-            "SELECT role, layer, forward_execution_index FROM execution WHERE run_id = ? AND execution_index = ?",
-            [self._run_id, execution_index],
+            "SELECT execution_index, role, layer, forward_execution_index FROM execution "
+            "WHERE run_id = ? AND execution_index BETWEEN ? AND ? AND (role IS NOT NULL OR layer IS NOT NULL)",
+            [self._run_id, block * _BLOCK, (block + 1) * _BLOCK - 1],
         )
-        if not rows:
-            return _NO_LABEL
-        ((role, layer, forward),) = rows
-        return Label(role, layer, forward_execution_index=forward)
+        return {index: Label(role, layer, forward_execution_index=forward) for index, role, layer, forward in rows}
