@@ -88,15 +88,21 @@ class StageFinder:
     def find(
         self, graph: Any, state: GraphState, batches: Sequence[TensorBatch], *, also: Sequence[Any] = ()
     ) -> Stages:
-        """Returns the stages of tensors that are to be recorded, and of ops that are to wait as if they could fail."""
+        """Returns the stages of tensors that are to be recorded.
+
+        Args:
+            graph: The graph.
+            state: What is known of it.
+            batches: The tensors.
+            also: The ops that wait too where some op of the graph can fail: those that end an iteration of a loop.
+        """
         failing_callers = {key[0] for key, callee in state.callees.items() if callee in self._can_fail}
         ops = [op for op in graph.get_operations() if not is_own(op.type, op.name)]
         failing = [op for op in ops if op.name in failing_callers or can_fail(op)]
-        if failing:
-            self._can_fail.add(state.graph_id)
-        failing += also
         if not failing:
             return Stages(stages=(Stage(batches=tuple(batches), gates=()),) if batches else (), calls=())
+        self._can_fail.add(state.graph_id)
+        failing += also
         nearest = _nearest(ops, failing)
         by_gates: defaultdict[int, list[TensorBatch]] = defaultdict(list)
         for batch in batches:

@@ -119,7 +119,7 @@ class GraphInstrumenter:
     def _add_in_stages(
         self, graph: Any, batches: Sequence[TensorBatch], state: GraphState, loop_variables: Sequence[Any]
     ) -> list[Any]:
-        """Adds record ops to a graph: what can fail, and what a loop computes for later, waits for what it needs."""
+        """Adds record ops to a graph: what can fail, and what its loop computes for later, waits for what it needs."""
         if has_checks(batches):
             batches = without_idle_checks(batches, ops_needed_for(_results(graph)))
         found = self._stages.find(graph, state, batches, also=loop_variables)
