@@ -335,6 +335,8 @@ class Logdir(Statements, Answers):
 
     def _need(self, query: str) -> None:
         """Fetches the tables that a statement reads, and makes its views."""
+        if query.startswith(("SET ", "RESET ")):
+            return
         if self._remote is not None:
             self.fetch(*mentioned_tables(query) or {"run"})
         self._views.need(query)
