@@ -33,6 +33,9 @@ def holds(found: Any, stored: Any, where: str = "answers") -> None:
             if f"{where}.{key}" in CHOICES:
                 assert bool(found[key]) == bool(value), f"{where}.{key}"
                 continue
+            if key == "alerts":
+                holds_alerts(found[key], value)
+                continue
             holds(found[key], value, f"{where}.{key}")
     elif isinstance(stored, list):
         assert isinstance(found, list), where
@@ -41,6 +44,18 @@ def holds(found: Any, stored: Any, where: str = "answers") -> None:
             holds(found[index], value, f"{where}[{index}]")
     else:
         assert found == stored, where
+
+
+def holds_alerts(found: list[dict[str, Any]], stored: list[dict[str, Any]]) -> None:
+    """Checks that the alerts are the same; of one that did no harm, the severity and the message say so now."""
+    assert len(found) == len(stored)
+    for new, old in zip(sorted(found, key=_place), sorted(stored, key=_place), strict=True):
+        judged = {"severity", "message"} if new["is_expected"] else set()
+        holds(new, {key: value for key, value in old.items() if key not in judged}, "answers.alerts")
+
+
+def _place(alert: dict[str, Any]) -> tuple[str, str, int, str]:
+    return alert["kind"], alert["run_id"], alert["first_event_index"] or -1, alert["op_name"] or ""
 
 
 @pytest.mark.parametrize("logdir", LOGDIRS, ids=[f"{path.parent.name}-{path.name}" for path in LOGDIRS])

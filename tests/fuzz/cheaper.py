@@ -12,6 +12,7 @@ from unittest import mock
 import duckdb
 import pyarrow as pa
 
+from tfdbg_arrow.query.limits import DEFAULT_MEMORY_LIMIT
 from tfdbg_arrow.query.logdir.connection import connect
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.writer.debugger_v2 import importer
@@ -63,7 +64,7 @@ class SharedDatabase:
                 self._database = None
         if self._database is None:
             with mock.patch.object(duckdb, "connect", open_database):
-                self._database = connect(self._spill)
+                self._database = connect(self._spill, memory_limit=DEFAULT_MEMORY_LIMIT)
         return self._database
 
 

@@ -34,7 +34,7 @@ from tfdbg_arrow.schema.logdir_layout import manifest_path
 from .builder import CLEAN, INF, NAN, RunBuilder
 from .manifests import resealed
 from .test_alerts import CASES
-from .test_expected import Step
+from .test_effects import Step
 from .test_first_nonfinite import chain, loop
 
 pytestmark = pytest.mark.slow

@@ -82,6 +82,11 @@ class _Found:
         is_received = is_received and not self.reader.origins.verdict(event).is_origin
         return EFFECTS.index(self.culprit.effect.name or EFFECTS[-1]), is_received
 
+    @property
+    def harmless_rank(self) -> tuple[bool, bool]:
+        """The same among those that did no harm as far as is known."""
+        return self.culprit.effect.expected_reason is not None, self.rank[1]
+
     def describe(self) -> NonFinite:
         return self.reader.describe(self.culprit.event, effect=self.culprit.effect)
 
@@ -126,14 +131,18 @@ def _most_harmful(searches: Iterable[_RunSearch]) -> _Found | None:
 
 
 def _harmless(searches: Iterable[_RunSearch]) -> _Found | None:
-    """Returns the first origin of which it is not proven that it did no harm, else the first of all."""
-    first: _Found | None = None
+    """Returns the first origin of which it is not proven that it did no harm, else the first of all.
+
+    One that came from another worker is after all others.
+    """
+    best: _Found | None = None
     for search in searches:
         found = search.harmless()
-        if found is not None and found.culprit.effect.expected_reason is None:
-            return found
-        first = first or found
-    return first
+        if found is not None and (best is None or found.harmless_rank < best.harmless_rank):
+            best = found
+        if best is not None and best.harmless_rank == (False, False):
+            break
+    return best
 
 
 def most_harmful(found: Iterable[NonFinite]) -> NonFinite | None:

@@ -19,36 +19,28 @@ None and the value is not expected.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.flow.borders import PASSING_OPS
-from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
-from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Call, Op
+from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.origins import Origins
-from tfdbg_arrow.query.flow.places import GraphTensor
-from tfdbg_arrow.query.flow.sinks import CHECKS, Sinks, effect_of_write, is_writer
-from tfdbg_arrow.query.recorded import Context, Execution, SiteVisit, TensorEvent, Use
+from tfdbg_arrow.query.flow.sinks import Sinks
+from tfdbg_arrow.query.flow.walk import (
+    ABSORBED,
+    SKIPPED_STEP,
+    CannotTellError,
+    Frame,
+    OutOfSightError,
+    Walk,
+    WalkedTensor,
+)
+from tfdbg_arrow.query.recorded import Context, TensorEvent
 
-_CONDITIONALS = frozenset({"then_branch", "else_branch", "branches"})
-_LOOPS = frozenset({"body", "cond"})
-_HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
-"""Types of ops that hand what they take out of TensorFlow."""
 _POLE_INPUT = {
     "Div": 1, "RealDiv": 1, "Xdivy": 1, "Inv": 0, "Log": 0, "Pow": 0, "Reciprocal": 0, "Rsqrt": 0, "SqrtGrad": 0,
 }  # fmt: skip
 """Op types that make an infinity out of a zero, and the input that must not be one."""
-_MAX_STEPS = 20_000
-"""Tensors that are followed for one bad tensor."""
-
-SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
-SKIPPED_UPDATE = "the program left out the update that would have used it, and went on"
-SKIPPED_BRANCH = "only a branch that did not run would have used it"
-UNUSED = "nothing was computed, assigned or returned from it"
-ABSORBED = "everything that was computed from it is finite"
 LITERAL = "the program wrote this infinity itself, and no NaN was made from it"
 
 
@@ -66,43 +58,6 @@ class Effect:
 
 
 _UNKNOWN = Effect(None, None)
-
-
-class _CannotTellError(Exception):
-    """The recording does not say where a tensor goes."""
-
-
-class _OutOfSightError(Exception):
-    """A tensor went where it is not followed, but where its harm would be seen at other places."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """One run of a graph: where, and which op called it (None: eager code)."""
-
-    graph_id: int
-    context: Context
-    call: Call | None
-    caller: _Frame | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    """A tensor on its way: an output of an op in a frame, or an eager tensor (no frame).
-
-    Attributes:
-        frame: The run of the graph; None for an eager tensor.
-        name: The op; empty for an eager tensor.
-        slot: The output; the id of an eager tensor.
-        is_verdict: Whether it is what a check said, or was computed from that, and not the value itself.
-        is_metric: Whether an op of a metric computed it.
-    """
-
-    frame: _Frame | None
-    name: str
-    slot: int
-    is_verdict: bool = False
-    is_metric: bool = False
 
 
 class Effects:
@@ -145,12 +100,12 @@ class Effects:
         computed = self._flow.computed(event)
         if self._origins.is_literal(computed):
             return Effect("absorbed", LITERAL)
-        walk = _Walk(self._flow, self._sinks, self._records_graph)
+        walk = Walk(self._flow, self._sinks, self._records_graph)
         try:
             walk.follow(self._start(computed))
-        except _CannotTellError:
+        except CannotTellError:
             return _UNKNOWN
-        except _OutOfSightError:
+        except OutOfSightError:
             return Effect("absorbed", ABSORBED) if self._sinks.has_none else _UNKNOWN
         if walk.harm is not None:
             return Effect(walk.harm, None)
@@ -188,290 +143,29 @@ class Effects:
         health = next((each.trace.health for each in self._flow.inputs_of(origin) if each.index == index), None)
         return health is not None and bool(health.num_zero)
 
-    def _start(self, event: TensorEvent) -> _Tensor:
+    def _start(self, event: TensorEvent) -> WalkedTensor:
         if event.scope != "graph":
             if event.tensor_id is None:
-                raise _CannotTellError
-            return _Tensor(None, "", event.tensor_id, is_metric=self._is_metric(event))
+                raise CannotTellError
+            return WalkedTensor(None, "", event.tensor_id, is_metric=self._is_metric(event))
         if event.graph_id is None or event.op_name is None or event.output_slot is None:
-            raise _CannotTellError
+            raise CannotTellError
         levels = self._flow.borders.levels(event.context, event.graph_id)
         if self._flow.borders.sessions.is_session_graph(event.graph_id) or self._labels.of(event).role == "input":
-            raise _OutOfSightError
+            raise OutOfSightError
         if levels is None:
-            raise _CannotTellError
+            raise CannotTellError
         root_id = levels[0].call.graph_id if levels else event.graph_id
         outermost = Context(event.step_id, event.execution_index, "", 0, 0)
-        frame = _Frame(root_id, outermost if levels else event.context, None, None)
+        frame = Frame(root_id, outermost if levels else event.context, None, None)
         for depth, level in enumerate(levels, start=1):
             if level.call.callee_graph_id is None:
-                raise _CannotTellError
+                raise CannotTellError
             context = event.context
             for inner in range(len(levels), depth, -1):
                 context = self._flow.borders.outer_context(context, levels[:inner])
-            frame = _Frame(level.call.callee_graph_id, context, level.call, frame)
-        return _Tensor(frame, event.op_name, event.output_slot, is_metric=self._is_metric(event))
+            frame = Frame(level.call.callee_graph_id, context, level.call, frame)
+        return WalkedTensor(frame, event.op_name, event.output_slot, is_metric=self._is_metric(event))
 
     def _is_metric(self, event: TensorEvent) -> bool:
         return self._labels.of(event).role == "metric"
-
-
-class _Walk:
-    """Follows one bad tensor to everything bad that is computed from it.
-
-    Attributes:
-        harm: The most harmful end that was found; None where there is none.
-        skipped_graphs: The branches that did not run and would have taken the value.
-    """
-
-    def __init__(self, flow: DataFlow, sinks: Sinks, records_graph: set[int]) -> None:
-        self._flow = flow
-        self._labels = flow.labels
-        self._sinks = sinks
-        self._records_graph = records_graph
-        self._harms: set[str] = set()
-        self._is_taken = False
-        self._is_checked = False
-        self._decides = False
-        self.skipped_graphs: set[int] = set()
-        self._is_skipped_eagerly = False
-
-    @property
-    def harm(self) -> str | None:
-        if self._is_skipped_eagerly and self._harms == {"result"}:
-            return None
-        return next((effect for effect in ("variable", "result", "metric") if effect in self._harms), None)
-
-    @property
-    def reason(self) -> str:
-        """Why a value that did no harm is expected."""
-        if self._is_skipped_eagerly:
-            return SKIPPED_UPDATE
-        if self.skipped_graphs:
-            return SKIPPED_STEP if self._is_checked and self._decides else SKIPPED_BRANCH
-        return ABSORBED if self._is_taken else UNUSED
-
-    def follow(self, start: _Tensor) -> None:
-        """Follows the tensor to its ends, or until it has come to a variable."""
-        seen = {start}
-        waiting = [start]
-        while waiting and "variable" not in self._harms:
-            tensor = waiting.pop()
-            users = self._eager_users(tensor) if tensor.frame is None else self._graph_users(tensor, tensor.frame)
-            for found in users:
-                if found not in seen and (found.is_verdict or self._is_bad(found)):
-                    seen.add(found)
-                    waiting.append(found)
-            if len(seen) > _MAX_STEPS:
-                raise _CannotTellError
-
-    def _is_bad(self, tensor: _Tensor) -> bool:
-        """Whether a tensor is bad, or was not recorded and may be; one that its graph records ran only with a row."""
-        frame = tensor.frame
-        if frame is None:
-            event = self._flow.events.eager(tensor.slot).event
-            return event is None or bool(event.has_inf_or_nan)
-        place = GraphTensor(frame.context, frame.graph_id, tensor.name, tensor.slot, 2**63 - 1)
-        event = self._flow.events.graph_tensor(
-            place.context,
-            graph_id=place.graph_id,
-            op_name=place.op_name,
-            output_slot=place.output_slot,
-            near=place.near,
-        )
-        if event is not None:
-            return bool(event.has_inf_or_nan)
-        crossing = self._flow.borders.crossing(place)
-        return crossing is None or crossing.place is None or self._flow.is_bad(crossing.place)
-
-    # Graphs.
-
-    def _graph_users(self, tensor: _Tensor, frame: _Frame) -> Iterator[_Tensor]:
-        graph = self._flow.graphs.graph(frame.graph_id)
-        for name in graph.users.get(tensor.name, ()):
-            op = graph.ops[name]
-            for index, source in enumerate(op.inputs):
-                if source == (tensor.name, tensor.slot):
-                    yield from self._through(op, index, tensor, frame)
-        yield from self._returned(tensor, frame)
-
-    def _through(self, op: Op, index: int, tensor: _Tensor, frame: _Frame) -> Iterator[_Tensor]:
-        """Yields what an op makes of an input."""
-        calls = self._flow.graphs.calls(frame.graph_id, op.op_name)
-        if calls:
-            yield from self._into(op, index, calls, tensor, frame)
-            return
-        role = self._labels.op(frame.graph_id, op.op_name).role
-        is_metric = self._is_metric(op.op_type, role, tensor)
-        if not tensor.is_verdict:
-            self._note_end(op.op_type, tensor, role=role)
-        dtypes = self._flow.graphs.graph(frame.graph_id).dtypes
-        slots = [slot for name, slot in dtypes if name == op.op_name]
-        is_verdict = tensor.is_verdict or self._asks(op.op_type)
-        for slot in slots:
-            if is_verdict or dtypes[op.op_name, slot] not in NEVER_BAD:
-                self._is_taken |= not is_verdict
-                yield _Tensor(frame, op.op_name, slot, is_verdict, is_metric)
-
-    @staticmethod
-    def _is_metric(op_type: str, role: str | None, tensor: _Tensor) -> bool:
-        """Whether what an op gives is a metric's: what only hands a tensor on makes no other thing of it."""
-        is_handed_on = op_type in PASSING_OPS or op_type.startswith(CONTAINERS)
-        return tensor.is_metric if is_handed_on else role == "metric"
-
-    def _asks(self, op_type: str) -> bool:
-        """Returns whether an op only asks whether a tensor is bad."""
-        self._is_checked |= op_type in CHECKS
-        return op_type in CHECKS
-
-    def _note_end(self, op_type: str, tensor: _Tensor, *, role: str | None) -> None:
-        if op_type == "MakeIterator" or (is_writer(op_type) and self._is_from_outside(tensor)):
-            raise _OutOfSightError
-        if is_writer(op_type):
-            self._harms.add(effect_of_write(role))
-        elif _HANDS_OUT.fullmatch(op_type):
-            self._harms.add("result")
-
-    def _is_from_outside(self, tensor: _Tensor) -> bool:
-        """Whether a tensor was not computed: it does no harm by being stored, only by what is computed from it."""
-        if tensor.frame is None:
-            event = self._flow.events.eager(tensor.slot).event
-            return event is not None and event.scope == "external"
-        op = self._flow.graphs.op(tensor.frame.graph_id, tensor.name)
-        return op is not None and op.op_type == "Const"
-
-    def _into(self, op: Op, index: int, calls: list[Call], tensor: _Tensor, frame: _Frame) -> Iterator[_Tensor]:
-        """Yields the arguments under which the functions that an op calls know a tensor."""
-        is_conditional = calls[0].attribute in _CONDITIONALS
-        if is_conditional and index == 0:
-            self._decides |= tensor.is_verdict
-            return
-        for call in calls:
-            if call.callee_graph_id is None:
-                raise _CannotTellError
-            visit = self._flow.borders.visit(frame.context, call)
-            if call.attribute == "body" and visit is None:
-                yield self._past_loop(op, index, call, tensor, frame)
-                continue
-            if visit is None and is_conditional and call.callee_graph_id in self._records_graph:
-                self.skipped_graphs |= set() if tensor.is_verdict else {call.callee_graph_id}
-                continue
-            inner = _Frame(call.callee_graph_id, self._inner_context(frame.context, call, visit), call, frame)
-            yield self._argument(call, index - 1 if is_conditional else index, inner, tensor)
-
-    def _past_loop(self, op: Op, index: int, body: Call, tensor: _Tensor, frame: _Frame) -> _Tensor:
-        """Returns the result of a loop that ended before its first iteration: it is what the loop was given."""
-        if not self._flow.borders.is_never_entered(frame.context, body):
-            raise _CannotTellError
-        return replace(tensor, frame=frame, name=op.op_name, slot=index)
-
-    def _inner_context(self, context: Context, call: Call, visit: SiteVisit | None) -> Context:
-        """Returns where a called graph ran, of a loop in its first iteration."""
-        context = replace(context, call_site=self._flow.borders.callee_site(context, call, visit))
-        if visit is None:
-            return context
-        iteration = 0 if call.attribute in _LOOPS else context.iteration
-        return replace(context, frame_id=visit.frame_id, iteration=iteration)
-
-    def _argument(self, call: Call, index: int, frame: _Frame, tensor: _Tensor) -> _Tensor:
-        placeholder = self._flow.graphs.placeholder(call.function_name, index)
-        if placeholder is None:
-            raise _CannotTellError
-        return replace(tensor, frame=frame, name=placeholder, slot=0)
-
-    def _returned(self, tensor: _Tensor, frame: _Frame) -> Iterator[_Tensor]:
-        """Yields what a result of a function is to its caller."""
-        graphs = self._flow.graphs
-        if frame.call is None or frame.caller is None:
-            yield from self._returned_to_eager_code(tensor, frame)
-            return
-        call = frame.call
-        for index in graphs.result_indexes(call.function_name, tensor.name, tensor.slot):
-            if call.attribute == "cond":
-                continue
-            if call.attribute == "body" and (again := self._next_iteration(frame, call)) is not None:
-                yield self._argument(call, index, again, tensor)
-                continue
-            yield replace(tensor, frame=frame.caller, name=call.op_name, slot=index)
-
-    def _next_iteration(self, frame: _Frame, body: Call) -> _Frame | None:
-        """Returns the run of a loop's body after another one; None after the last one."""
-        assert frame.caller is not None
-        visits = self._flow.borders.visits(frame.caller.context, body)
-        here = [visit for visit in visits if visit.frame_id == frame.context.frame_id]
-        if frame.context.iteration is None or len(here) != 1:
-            raise _CannotTellError
-        if frame.context.iteration >= here[0].last_iteration:
-            return None
-        context = replace(frame.context, iteration=frame.context.iteration + 1)
-        return replace(frame, context=context)
-
-    def _returned_to_eager_code(self, tensor: _Tensor, frame: _Frame) -> Iterator[_Tensor]:
-        index = frame.context.execution_index
-        execution = None if index is None else self._flow.events.execution(index)
-        if execution is None:
-            if self._flow.graphs.may_return(frame.graph_id, tensor.name, tensor.slot):
-                raise _CannotTellError
-            return
-        outputs = self._flow.events.execution_outputs(execution.execution_index)
-        for result in self._flow.graphs.result_indexes(execution.op_type, tensor.name, tensor.slot):
-            if result not in outputs:
-                self._note_failure(execution)
-                return
-            yield replace(tensor, frame=None, name="", slot=outputs[result][0])
-
-    def _note_failure(self, execution: Execution) -> None:
-        """Notes that a call did not return what it computed: the program got an error in its place."""
-        if not self._sinks.has_failed(execution.execution_index):
-            raise _CannotTellError
-        self._harms.add("result")
-
-    # Eager code.
-
-    def _eager_users(self, tensor: _Tensor) -> Iterator[_Tensor]:
-        event = self._flow.events.eager(tensor.slot).event
-        is_used = tensor.is_verdict
-        for use in self._flow.events.uses(tensor.slot):
-            execution = use.execution
-            graph_id = self._flow.graphs.function_graphs.get(execution.op_type, execution.graph_id)
-            if graph_id is not None:
-                is_used = True
-                yield self._called(tensor, graph_id, execution.op_type, execution.execution_index, use.input_index)
-                continue
-            is_verdict = tensor.is_verdict or self._asks(execution.op_type)
-            if not is_verdict:
-                is_used |= self._is_used_by(use, tensor, event)
-            role = self._labels.execution(execution.execution_index).role
-            for tensor_id, dtype in self._flow.events.execution_outputs(execution.execution_index).values():
-                if is_verdict or dtype not in NEVER_BAD:
-                    self._is_taken |= not is_verdict
-                    is_used |= not is_verdict
-                    is_metric = self._is_metric(execution.op_type, role, tensor)
-                    yield _Tensor(None, "", tensor_id, is_verdict, is_metric)
-        if not is_used:
-            self._note_unused(tensor, event)
-
-    def _is_used_by(self, use: Use, tensor: _Tensor, event: TensorEvent | None) -> bool:
-        op_type, index = use.execution.op_type, use.execution.execution_index
-        self._note_end(op_type, tensor, role=self._labels.execution(index).role)
-        if is_writer(op_type):
-            return True
-        # A comparison or a choice among infinities is well-defined; with a NaN it is not.
-        return event is not None and event.num_nan == 0 and op_type not in CHECKS
-
-    def _note_unused(self, tensor: _Tensor, event: TensorEvent | None) -> None:
-        if event is None:
-            raise _CannotTellError
-        if self._sinks.is_skipped(event):
-            self._is_skipped_eagerly = True
-        elif self._sinks.is_given(event):
-            self._harms.add("metric" if tensor.is_metric else "result")
-
-    def _called(
-        self, tensor: _Tensor, graph_id: int, function_name: str, execution_index: int, input_index: int
-    ) -> _Tensor:
-        placeholder = self._flow.graphs.placeholder(function_name, input_index)
-        if placeholder is None:
-            raise _CannotTellError
-        context = self._flow.events.root_context(execution_index, graph_id)
-        return replace(tensor, frame=_Frame(graph_id, context, None, None), name=placeholder, slot=0)
