@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.effects import Effect, Effects
-from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.flow.origins import OrderKey, Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.recorded import TensorEvent, bad_condition, read_events
 
@@ -90,8 +90,13 @@ class Culprits:
             roots = [self._cause(root) for root in self._origins.roots(batch, seen) if root.event_index not in handled]
             found = [root for root in roots if not self._origins.is_literal(root) and not is_passed_over(root)]
             if found:
-                return Culprit(min(found, key=self._origins.order), Effect(effect, None))
+                return Culprit(min(found, key=self._place), Effect(effect, None))
         return None
+
+    def _place(self, root: TensorEvent) -> tuple[int, bool, OrderKey]:
+        """Returns the place of a root: within a call, proven origins come before what only may be one."""
+        order = self._origins.order(root)
+        return order[0], not self._origins.verdict(root).is_origin, order
 
     def _handled(self) -> set[int]:
         """Returns the origins of which the program knew: it left out the updates that would have used them."""
@@ -108,7 +113,7 @@ class Culprits:
         bad = self._bad_sites()
         bad += self._of_first_call(bad)
         roots = [root for root in self._origins.roots(bad, set()) if not is_passed_over(root)]
-        culprits = [Culprit(root, self._effects.of(root)) for root in sorted(roots, key=self._origins.order)]
+        culprits = [Culprit(root, self._effects.of(root)) for root in sorted(roots, key=self._place)]
         unproven = (culprit for culprit in culprits if culprit.effect.expected_reason is None)
         return next(unproven, culprits[0] if culprits else None)
 
