@@ -64,6 +64,14 @@ def program():
     compiled(tf.constant([1.0, 2.0]))
     tf.data.Dataset.range(4).map(lambda i: tf.sqrt(tf.cast(i, tf.float32) - 1.0)).reduce(0.0, lambda a, b: a + b)
     tf.math.log(tf.constant([[-1.0, 0.0, np.nan, np.inf, -np.inf, 1e-40, -1e38]]))
+    with tf.GradientTape() as tape:
+        tape.watch(w.value())
+        loss = tf.reduce_sum(tf.square(w))
+    tape.gradient(loss, w)
+    try:
+        tf.debugging.assert_all_finite(tf.math.log(tf.constant([-1.0])), "not finite")
+    except tf.errors.InvalidArgumentError:
+        pass
 
 
 for mode in ("FULL_TENSOR", "FULL_NUMERICS"):
@@ -178,8 +186,9 @@ REFERENCES = [
 def test_a_reference_resolves(logdir: Logdir, of: Table, column: Column) -> None:
     assert column.references is not None
     target, _, target_column = column.references.partition(".")
-    # The name of an op is one within its graph.
-    same_graph = " AND target.graph_id = source.graph_id" if target == "graph_op" else ""
+    # The name of an op is unique within its graph only.
+    graph = "forward_graph_id" if column.name == "forward_op_name" else "graph_id"
+    same_graph = f" AND target.graph_id = source.{graph}" if target == "graph_op" else ""
     lost = logdir.rows(
         f'SELECT DISTINCT run_id, "{column.name}" FROM "{of.name}" AS source WHERE "{column.name}" IS NOT NULL '
         f'AND NOT EXISTS (SELECT 1 FROM "{target}" AS target WHERE target.run_id = source.run_id '

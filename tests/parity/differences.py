@@ -312,6 +312,17 @@ def made_as_stateful(difference: Difference) -> bool:
     )
 
 
+@explain(
+    "library_frames",
+    what="Keras's wrapper of a layer's `__call__`, where AutoGraph converted it",
+    why="A recording puts a wrapper of its own around it, which AutoGraph converts. Our stacks leave it out.",
+)
+def converted_wrapper(difference: Difference) -> bool:
+    return {(path.rpartition("/site-packages/")[2], func) for path, _, func in difference.theirs} == {
+        ("keras/src/utils/traceback_utils.py", "error_handler")
+    }
+
+
 # Traces.
 
 

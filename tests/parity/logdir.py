@@ -30,7 +30,9 @@ def read_logdir(logdir: Path) -> Recording:
     health = sorted(_rows(logdir, "tensor_health"), key=lambda row: row["event_index"])
     values = {row["event_index"]: _value(row, mode, full) for row in health}
     devices = {row["device_id"]: row["device_name"] for row in _rows(logdir, "device")}
-    executions = sorted(_rows(logdir, "execution"), key=lambda row: row["execution_index"])
+    failed = {row["execution_index"] for row in _rows(logdir, "execution_error")}  # Debugger V2 records none of these
+    rows = [row for row in _rows(logdir, "execution") if row["execution_index"] not in failed]
+    executions = sorted(rows, key=lambda row: row["execution_index"])
     thread = executions[0]["thread_id"]  # the first op of the corpus is the main thread's
     of_main = [row for row in executions if row["thread_id"] == thread]
     inputs, outputs = _by_execution(logdir, "execution_input"), _by_execution(logdir, "execution_output")

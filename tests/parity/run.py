@@ -113,10 +113,11 @@ def unresolved_references(logdir: Path) -> Counter[str]:
             if column.references is None:
                 continue
             target, name = column.references.split(".")
-            # An op's name is one only together with its graph.
+            # The name of an op is unique within its graph only.
             own, others = [column.name], [name]
             if name == "op_name":
-                own, others = ["graph_id", column.name], ["graph_id", name]
+                graph = "forward_graph_id" if column.name == "forward_op_name" else "graph_id"
+                own, others = [graph, column.name], ["graph_id", name]
             known = set(map(tuple, _columns(logdir, target, others)))
             rows = _columns(logdir, table.name, own)
             found[f"{table.name}.{column.name}"] += sum(row[-1] is not None and tuple(row) not in known for row in rows)

@@ -202,6 +202,8 @@ class StackTable:
             return None, False
         lineno = lineno_of(code, instruction)
         original = self._original_location(path, lineno)
+        if original is not None and original[0].startswith(_PACKAGE_DIRECTORY):
+            return None, False  # AutoGraph converts a method of the user's with our wrapper around it
         return original or (path, lineno, code.co_qualname), original is not None
 
     def _frame_id(self, location: Location, new: _NewRows) -> int:

@@ -235,13 +235,27 @@ class Sinks:
     def is_skipped(self, row: TensorEvent) -> bool:
         """Returns whether the program left out this once what it otherwise does with a tensor, and went on.
 
-        It does so where the same line of code gave such a tensor again later, and something was computed with that.
+        It does so where the same line of code gave such a tensor at another time and something was computed with that.
+        That it went on shows in a later one, or in an optimizer that wrote to a variable afterwards: an optimizer that
+        scales the loss writes the new scale where it skips a step.
         """
         execution = None if row.execution_index is None else self._flow.events.execution(row.execution_index)
         if execution is None or execution.stack_trace_id is None:
             return False
         last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0)
-        return last is not None and last > execution.execution_index
+        return last is not None and max(last, self._last_optimizer_write) > execution.execution_index
+
+    @cached_property
+    def _last_optimizer_write(self) -> int:
+        """The last execution in which eager code of an optimizer wrote to a variable; -1 where there is none."""
+        if not self._eager_writers:
+            return -1
+        ((last,),) = self._logdir.rows(
+            "SELECT max(execution_index) FROM execution WHERE run_id = ? AND role = 'optimizer' "
+            f"AND op_type IN ({', '.join('?' * len(self._eager_writers))})",
+            [self._run_id, *self._eager_writers],
+        )
+        return -1 if last is None else int(last)
 
     def _read_last_used(self, op_type: str, stack_trace_id: int, output_slot: int) -> int | None:
         """Returns the last execution by a line of code with whose output something was computed.
