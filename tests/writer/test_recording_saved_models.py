@@ -1,12 +1,14 @@
-"""SavedModels: they hold nothing of ours, and are recorded when they are loaded."""
+"""SavedModels and GraphDefs: they hold nothing of ours; a SavedModel is recorded when it is loaded."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 import tfdbg_arrow
 
@@ -86,3 +88,41 @@ class TestSavedModels:
         with tfdbg_arrow.capture(tmp_path / "logdir"):
             tf.saved_model.load(tmp_path / "model").f(X)
         assert [row["op_type"] for row in rows(tmp_path / "logdir") if row["scope"] == "graph"].count("Exp") == 1
+
+
+@pytest.mark.parametrize("health_backend", ["native", "tensorflow"])
+def test_a_graph_def_of_a_recorded_function_loads_where_we_are_not(health_backend: str, tmp_path: Path) -> None:
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.softmax(x)
+
+    @tf.function
+    def run(x: tf.Tensor) -> tf.Tensor:
+        total = tf.reduce_sum(inner(x) * [1.0, 2.0])
+        for i in tf.range(3):
+            total += tf.cast(i, tf.float32)
+        return total
+
+    x = tf.constant(X)
+    with tfdbg_arrow.capture(tmp_path / "logdir", health_backend=health_backend):
+        expected = run(x).numpy().tolist()
+        concrete = run.get_concrete_function(x)
+        (tmp_path / "graph.pb").write_bytes(concrete.graph.as_graph_def().SerializeToString())
+        tf.io.write_graph(concrete.graph, str(tmp_path), "graph.pbtxt")
+        frozen = convert_variables_to_constants_v2(concrete)
+    assert np.asarray(frozen(x)).tolist() == [expected]
+    text = """
+        import sys, tensorflow as tf
+        from google.protobuf import text_format
+        graph_def, from_text = tf.compat.v1.GraphDef(), tf.compat.v1.GraphDef()
+        graph_def.ParseFromString(open(f"{sys.argv[1]}/graph.pb", "rb").read())
+        text_format.Parse(open(f"{sys.argv[1]}/graph.pbtxt").read(), from_text)
+        for each in (graph_def, from_text):
+            with tf.Graph().as_default() as graph:
+                tf.import_graph_def(each, name="")
+                with tf.compat.v1.Session() as session:
+                    print(session.run(sys.argv[2], {"x:0": [1.0, -1.0]}))
+    """
+    printed = run_python(tmp_path / "load.py", text, tmp_path, concrete.graph.outputs[0].name)
+    assert [float(line) for line in printed.splitlines()] == [pytest.approx(expected)] * 2
+    assert rows(tmp_path / "logdir", "tensor_health")

@@ -31,6 +31,7 @@ class GraphInstrumenter:
         hold_loop_variables: The ops that give what an iteration of a loop, by its body's graph, computes for the next.
         hold: Makes an op wait for the record ops of tensors.
         is_remote: Whether a device, by name, is another process's, where our ops have no kernels.
+        is_pipeline: Whether what the calling thread traces is a function of a tf.data pipeline.
         judge: `(graph, batches)`: says of the tensors of a graph which stop the program if they are bad; None: none.
     """
 
@@ -46,6 +47,7 @@ class GraphInstrumenter:
         hold_loop_variables: Callable[[Any], Sequence[Any]],
         hold: HoldForRecordOps,
         is_remote: Callable[[str], bool],
+        is_pipeline: Callable[[], bool],
         judge: Callable[[Any, list[TensorBatch]], list[TensorBatch]] | None,
     ) -> None:
         self._registry = registry
@@ -59,6 +61,7 @@ class GraphInstrumenter:
         self._sums = SumFinder()
         self._stages = StageFinder()
         self._is_remote = is_remote
+        self._is_pipeline = is_pipeline
         self._judge = judge
 
     def prepare(self, function_name: str, graph: Any, *, unobserved_for: str | None = None) -> None:
@@ -127,7 +130,7 @@ class GraphInstrumenter:
         for op, calls in found.calls:
             self._hold(op, (), calls=calls)
         for stage in found.stages:
-            record_ops = self._record_ops.add(graph, stage.batches)
+            record_ops = self._record_ops.add(graph, stage.batches, is_stateless=self._is_pipeline())
             added += record_ops
             for op in stage.gates:
                 op._add_control_inputs(record_ops)

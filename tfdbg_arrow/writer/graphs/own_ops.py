@@ -21,8 +21,15 @@ def is_own(op_type: str, name: str) -> bool:
 class RecordOps(Protocol):
     """Adds the ops that record, in the way of the health backend."""
 
-    def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
-        """Adds record ops for the tensors to the graph; returns those that must run."""
+    def add(self, graph: Any, batches: Sequence[TensorBatch], *, is_stateless: bool = False) -> list[Any]:
+        """Adds record ops for the tensors to the graph; returns those that must run.
+
+        Args:
+            graph: The FuncGraph.
+            batches: The tensors.
+            is_stateless: Whether TensorFlow takes the ops for such without a state: tf.data runs a pipeline
+                differently where a function of it is stateful.
+        """
 
 
 class HoldForRecordOps(Protocol):

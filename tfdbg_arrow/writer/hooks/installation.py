@@ -5,6 +5,7 @@ from __future__ import annotations
 from tfdbg_arrow.writer.hooks.calls import hook_calls
 from tfdbg_arrow.writer.hooks.cluster import tell_no_more, tell_when_connected
 from tfdbg_arrow.writer.hooks.distribution import hook_work_for_others, keep_remote_calls_clean
+from tfdbg_arrow.writer.hooks.exports import keep_exports_clean
 from tfdbg_arrow.writer.hooks.failures import hook_failed_ops
 from tfdbg_arrow.writer.hooks.gradients import hook_gradients
 from tfdbg_arrow.writer.hooks.keras_parts import hook_keras
@@ -12,7 +13,6 @@ from tfdbg_arrow.writer.hooks.layers import hook_layers
 from tfdbg_arrow.writer.hooks.lifting import keep_copied_ops_clean
 from tfdbg_arrow.writer.hooks.observation import Observation, Observer, hook_op_callbacks, hook_threads
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.hooks.saved_models import keep_saved_models_clean
 from tfdbg_arrow.writer.hooks.stop_errors import hook_errors
 from tfdbg_arrow.writer.hooks.tracing import hook_tracing
 from tfdbg_arrow.writer.hooks.xla import hook_compiled_calls, keep_functions_compilable
@@ -32,7 +32,7 @@ class Hooks:
 
     def install(self) -> None:
         """Puts all hooks in place; the calling thread and every later one is observed."""
-        keep_saved_models_clean()
+        keep_exports_clean()
         keep_copied_ops_clean()
         keep_functions_compilable()
         keep_remote_calls_clean()

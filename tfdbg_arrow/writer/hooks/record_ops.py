@@ -57,6 +57,7 @@ def create_summary_op(
     decides: Sequence[bool],
     generation: int,
     device: str,
+    is_stateless: bool,
 ) -> Any:
     """Creates the op that records summary rows, and returns it.
 
@@ -68,6 +69,7 @@ def create_summary_op(
         decides: For each whether it stops the program if it is bad.
         generation: Tells the recordings of one process apart.
         device: Where the tensors are; the rows are taken from host memory.
+        is_stateless: Whether TensorFlow takes the op for one without a state.
     """
     attrs = {
         "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),
@@ -76,7 +78,12 @@ def create_summary_op(
         "generation": _AttrValue(i=generation),
     }
     with graph.as_default():
-        return create_record_op(graph, "TfdbgArrowRecordSummary", [rows], attrs=attrs, device=device)
+        op_type = _op_type("TfdbgArrowRecordSummary", is_stateless=is_stateless)
+        return create_record_op(graph, op_type, [rows], attrs=attrs, device=device)
+
+
+def _op_type(op_type: str, *, is_stateless: bool) -> str:
+    return f"{op_type}Stateless" if is_stateless else op_type
 
 
 @contextmanager
@@ -105,8 +112,9 @@ class NativeRecordOps:
         self._max_ops = 1 if is_gate else _MAX_OPS_IN_GROUP
         self._is_gate = is_gate
 
-    def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
+    def add(self, graph: Any, batches: Sequence[TensorBatch], *, is_stateless: bool = False) -> list[Any]:
         """Adds the record ops; returns them."""
+        op_type = _op_type("TfdbgArrowRecord", is_stateless=is_stateless)
         added = []
         with graph.as_default():
             places = {id(tensor): index for index, tensor in enumerate(graph.inputs)}
@@ -126,7 +134,7 @@ class NativeRecordOps:
                     "arguments": _AttrValue(list=_AttrValue.ListValue(i=arguments)),
                     "keeps": _AttrValue(list=_AttrValue.ListValue(i=keeps)),
                 }
-                added.append(create_record_op(graph, "TfdbgArrowRecord", tensors, attrs=attrs, device=device))
+                added.append(create_record_op(graph, op_type, tensors, attrs=attrs, device=device))
                 if self._is_gate:
                     _hold_users(added[-1], [tensor for tensor, decide in zip(tensors, decides, strict=True) if decide])
         return added

@@ -1,14 +1,7 @@
-"""The ops that we add to the graphs of sessions, and what we keep with these graphs.
-
-| hook | why |
-|---|---|
-| `Graph._as_graph_def` | a GraphDef never holds an op of ours; stays for good |
-"""
+"""The ops that we add to the graphs of sessions, and what we keep with these graphs."""
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +10,6 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
 
 from tfdbg_arrow.writer.hooks.record_ops import own_name
-from tfdbg_arrow.writer.hooks.stripping import strip_own_nodes
 
 _AttrValue = tf.compat.v1.AttrValue
 
@@ -146,30 +138,4 @@ def _create_op(graph: Any, op_type: str, name: str, inputs: list[Any], attrs: Ma
         c_op = framework_ops._create_c_op(graph, node_def, inputs, [])
         op = framework_ops.Operation._from_c_op(c_op, graph)
         op._set_control_flow_context(None)
-    _graphs_with_own_ops.add(graph)
     return op
-
-
-_graphs_with_own_ops: weakref.WeakSet[Any] = weakref.WeakSet()
-
-_graph_defs_are_kept_clean = False
-
-_lock = threading.Lock()
-
-
-def keep_graph_defs_clean() -> None:
-    """From now on no GraphDef of a session's graph holds an op of ours, nor what is made of one: meta graphs, files."""
-    global _graph_defs_are_kept_clean
-    with _lock:
-        if _graph_defs_are_kept_clean:
-            return
-        _graph_defs_are_kept_clean = True
-    original = framework_ops.Graph._as_graph_def
-
-    def as_graph_def(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        graph_def, version = original(graph, *args, **kwargs)
-        if graph in _graphs_with_own_ops:
-            strip_own_nodes(graph_def.node)
-        return graph_def, version
-
-    framework_ops.Graph._as_graph_def = as_graph_def

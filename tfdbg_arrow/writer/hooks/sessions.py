@@ -25,7 +25,6 @@ from tensorflow.python.eager import wrap_function
 
 from tfdbg_arrow.writer.hooks.must_run import has_low_level_control_flow
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.hooks.session_ops import keep_graph_defs_clean
 from tfdbg_arrow.writer.hooks.unobserved import is_unobserved
 
 TensorName = tuple[str, int]
@@ -104,7 +103,6 @@ class SessionHooks:
 
     def install(self) -> None:
         """Puts the hooks in place."""
-        keep_graph_defs_clean()
         self.is_active = True
         session = tf_session.BaseSession
         self._patches.put(session, "_call_tf_sessionrun", self._make_run)

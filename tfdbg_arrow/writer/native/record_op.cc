@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -367,6 +368,23 @@ void check(Status& status, const char* what) {
   if (!status.ok()) throw std::runtime_error(std::string("TensorFlow refused ") + what + ": " + status.message());
 }
 
+void register_op(const char* name, bool is_stateful, std::initializer_list<const char*> inputs,
+                 std::initializer_list<const char*> attrs) {
+  const TensorFlowApi& tf = tf_api();
+  Status status;
+  TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder(name);
+  for (const char* input : inputs) tf.TF_OpDefinitionBuilderAddInput(builder, input);
+  for (const char* attr : attrs) tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
+  for (const char* attr : {"nodes: list(int)", "decides: list(int)", "generation: int", "own_name: string"}) {
+    tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
+  }
+  // TensorFlow makes the op stateful whatever the argument is.
+  if (is_stateful) tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);
+  tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, no_outputs);
+  tf.TF_RegisterOpDefinition(builder, status.get());
+  check(status, "a record op");
+}
+
 void register_kernel(const char* op, const char* device, const char* host_input,
                      void* (*create)(TF_OpKernelConstruction*), void (*compute)(void*, TF_OpKernelContext*)) {
   const TensorFlowApi& tf = tf_api();
@@ -384,39 +402,18 @@ void register_record_ops() {
   static bool registered = false;
   if (registered) return;
   const TensorFlowApi& tf = tf_api();
-  {
-    Status status;
-    TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder("TfdbgArrowRecord");
-    tf.TF_OpDefinitionBuilderAddInput(builder, "tensors: T");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "T: list(type) >= 1");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "arguments: list(int)");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "keeps: list(int)");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "nodes: list(int)");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "decides: list(int)");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "generation: int");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "own_name: string");
-    tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);
-    tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, no_outputs);
-    tf.TF_RegisterOpDefinition(builder, status.get());
-    check(status, "the op TfdbgArrowRecord");
+  // tf.data runs a pipeline otherwise where a function of it is stateful: there the record ops are not.
+  for (bool is_stateful : {true, false}) {
+    const std::string suffix = is_stateful ? "" : "Stateless";
+    const std::string record = "TfdbgArrowRecord" + suffix;
+    const std::string summary = "TfdbgArrowRecordSummary" + suffix;
+    register_op(record.c_str(), is_stateful,
+                {"tensors: T"}, {"T: list(type) >= 1", "arguments: list(int)", "keeps: list(int)"});
+    register_op(summary.c_str(), is_stateful, {"summaries: double"}, {"dtypes: list(int)"});
+    register_kernel(record.c_str(), "CPU", nullptr, create_record, compute_record);
+    register_kernel(summary.c_str(), "CPU", nullptr, create_record_summary, compute_record_summary);
+    register_kernel(summary.c_str(), "GPU", "summaries", create_record_summary, compute_record_summary);
   }
-  {
-    Status status;
-    TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder("TfdbgArrowRecordSummary");
-    tf.TF_OpDefinitionBuilderAddInput(builder, "summaries: double");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "nodes: list(int)");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "decides: list(int)");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "dtypes: list(int)");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "generation: int");
-    tf.TF_OpDefinitionBuilderAddAttr(builder, "own_name: string");
-    tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);
-    tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, no_outputs);
-    tf.TF_RegisterOpDefinition(builder, status.get());
-    check(status, "the op TfdbgArrowRecordSummary");
-  }
-  register_kernel("TfdbgArrowRecord", "CPU", nullptr, create_record, compute_record);
-  register_kernel("TfdbgArrowRecordSummary", "CPU", nullptr, create_record_summary, compute_record_summary);
-  register_kernel("TfdbgArrowRecordSummary", "GPU", "summaries", create_record_summary, compute_record_summary);
   registered = true;
 }
 

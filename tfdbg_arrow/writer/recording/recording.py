@@ -37,7 +37,7 @@ from tfdbg_arrow.writer.remote.settings import (
 from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.rows import Row
 from tfdbg_arrow.writer.schedule import StepGate
-from tfdbg_arrow.writer.scopes import Scopes
+from tfdbg_arrow.writer.scopes import INPUT, Scopes
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.sink.sink import Sink
 from tfdbg_arrow.writer.spool_files import discard_spool_files, remove_spool_files
@@ -123,6 +123,7 @@ class Recording:
             hold_loop_variables=must_run.hold_loop_variables,
             hold=record_ops.hold_for_record_ops,
             is_remote=cluster.is_remote,
+            is_pipeline=lambda: self._scopes.current().role == INPUT,
             judge=None if self.stop is None else judge.judge,
         )
         gate = StepGate(settings.steps) if settings.steps is not None else None

@@ -78,13 +78,13 @@ class PythonSummaryOps:
         self._gate = gate
         self._devices = devices
 
-    def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
+    def add(self, graph: Any, batches: Sequence[TensorBatch], *, is_stateless: bool = False) -> list[Any]:
         """Adds the ops; returns those that must run."""
         # What is handed over whole and is summed goes alone: the sum waits for it, and others might wait for the sum.
         alone = [batch for batch in batches if batch.is_alone and self._is_kept(batch.is_chosen)]
         rest = [batch for batch in batches if not (batch.is_alone and self._is_kept(batch.is_chosen))]
         return [
-            self._add_function(graph, device, group)
+            self._add_function(graph, device, group, is_stateless=is_stateless)
             for together in (*([batch] for batch in alone), rest)
             for device, group in by_device(together).items()
         ]
@@ -92,7 +92,7 @@ class PythonSummaryOps:
     def _is_kept(self, is_chosen: bool) -> bool:
         return self._mode is TensorDebugMode.FULL_TENSOR or is_chosen
 
-    def _add_function(self, graph: Any, device: str, group: Sequence[Grouped]) -> Any:
+    def _add_function(self, graph: Any, device: str, group: Sequence[Grouped], *, is_stateless: bool) -> Any:
         tensors = [each.tensor for each in group]
         positions = range(len(tensors))
         in_matrix = [i for i in positions if summary.can_measure(tensors[i].dtype)]
@@ -125,7 +125,8 @@ class PythonSummaryOps:
                     inputs.append(summary.pack([tensors[i] for i in in_matrix], mode=self._mode))
                 inputs += [tensors[i] for i in pack.whole]
                 inputs += [tf.shape(tensors[i], out_type=tf.int64) for i in pack.shaped]
-            return tf.numpy_function(record_pack, inputs, [], stateful=True)
+            tf.numpy_function(record_pack, inputs, [], stateful=not is_stateless)
+            return graph.get_operations()[-1]  # TensorFlow returns no stateless op that has no outputs
 
 
 class PythonSessionRecordOps:

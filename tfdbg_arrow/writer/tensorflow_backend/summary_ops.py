@@ -23,12 +23,12 @@ class NativeSummaryOps:
         self._devices = devices
         self._on_host = record_ops.NativeRecordOps(generation=generation)
 
-    def add(self, graph: Any, batches: Sequence[TensorBatch]) -> list[Any]:
+    def add(self, graph: Any, batches: Sequence[TensorBatch], *, is_stateless: bool = False) -> list[Any]:
         """Adds the ops; returns those that must run."""
         # What the user chose goes there whole, and so does what a summary has no room for.
         whole = [batch for batch in batches if batch.is_chosen]
         others = [batch for batch in batches if not batch.is_chosen]
-        added = self._on_host.add(graph, [*whole, *_select(others, self._belongs_on_host)])
+        added = self._on_host.add(graph, [*whole, *_select(others, self._belongs_on_host)], is_stateless=is_stateless)
         summarized = _select(others, lambda tensor: not self._belongs_on_host(tensor))
         for device, group in by_device(summarized).items():
             tensors = [each.tensor for each in group]
@@ -43,6 +43,7 @@ class NativeSummaryOps:
                     decides=[each.decides for each in group],
                     generation=self._generation,
                     device=device,
+                    is_stateless=is_stateless,
                 )
             )
         return added

@@ -1,0 +1,60 @@
+"""What a program writes of its graphs never holds an op of ours, so that it loads where we are not.
+
+| hook | why |
+|---|---|
+| `Graph._as_graph_def` | strips every GraphDef, and the functions in it; stays for good |
+| `save._build_meta_graph_impl` | strips every SavedModel; stays for good |
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.saved_model import save as saved_model_save
+
+from tfdbg_arrow.writer.graphs.own_ops import OWN_OP_PREFIX
+from tfdbg_arrow.writer.hooks.stripping import delete_from, strip_function, strip_own_nodes
+
+_are_kept_clean = False
+
+_lock = threading.Lock()
+
+
+def keep_exports_clean() -> None:
+    """From now on no GraphDef and no SavedModel of this process holds an op of ours, also after recording has ended."""
+    global _are_kept_clean
+    with _lock:
+        if _are_kept_clean:
+            return
+        _are_kept_clean = True
+    original_as_graph_def = framework_ops.Graph._as_graph_def
+    original_build = saved_model_save._build_meta_graph_impl
+
+    def as_graph_def(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        graph_def, version = original_as_graph_def(graph, *args, **kwargs)
+        strip_graph(graph_def)
+        return graph_def, version
+
+    def build_meta_graph(*args: Any, **kwargs: Any) -> Any:
+        result = original_build(*args, **kwargs)
+        strip_meta_graph(result[0])
+        return result
+
+    framework_ops.Graph._as_graph_def = as_graph_def
+    saved_model_save._build_meta_graph_impl = build_meta_graph
+
+
+def strip_graph(graph_def: Any) -> None:
+    """Removes every op of ours, and every mention of one, from a GraphDef and its functions."""
+    strip_own_nodes(graph_def.node)
+    for function in graph_def.library.function:
+        strip_function(function)
+
+
+def strip_meta_graph(meta_graph_def: Any) -> None:
+    """Removes every op of ours, and every mention of one, from a MetaGraphDef."""
+    stripped = meta_graph_def.meta_info_def.stripped_op_list.op
+    delete_from(stripped, lambda op: op.name.startswith(OWN_OP_PREFIX))
+    strip_graph(meta_graph_def.graph_def)
