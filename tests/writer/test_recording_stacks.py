@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -367,3 +368,15 @@ def test_stacks_pass_as_columns_unless_rows_are_redacted(tmp_path: Path, redact:
     )
     assert (b'["rows","stack_trace",' in journaled) is (redact is not None)
     assert Stacks(tmp_path).place("Sinh")[2] == "test_stacks_pass_as_columns_unless_rows_are_redacted"
+
+
+def test_the_line_of_an_op_that_keras_created_is_that_of_the_call_that_ran_it(tmp_path: Path) -> None:
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, keras.ops.log(inputs))
+    with tfdbg_arrow.capture(tmp_path):
+        model.predict(np.array([[1.0, 2.0]], "float32"), verbose=0)  # traces the function
+        model.predict(np.array([[1.0, 0.0]], "float32"), verbose=0)
+    found = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert found is not None
+    assert found.source is not None
+    assert found.source.code == 'model.predict(np.array([[1.0, 0.0]], "float32"), verbose=0)'

@@ -260,8 +260,14 @@ class BadTensorReader:
         stack = self._stacks.stack(self.flow.stack_trace_id(event))
         label = self.flow.labels.of(event)
         forward = None if _is_users_gradient(stack) else self._forward(label)
-        called_from = self._called_from(event)
-        lines = [forward.source if forward else None, user_source(stack), *(call.source for call in called_from)]
+        calls = self._calls(event)
+        called_from = tuple(call for call, _ in calls)
+        lines = [
+            forward.source if forward else None,
+            self._own_line(stack, event.graph_id),
+            *(line for _, line in calls),
+            user_source(stack),
+        ]
         return TensorContext(
             inputs=inputs,
             stack=stack,
@@ -289,36 +295,50 @@ class BadTensorReader:
             source=user_source(self._stacks.stack(forward.stack_trace_id)),
         )
 
-    def _called_from(self, event: TensorEvent) -> tuple[CallSite, ...]:
-        """Returns the calls that led to the op of a graph's tensor, the innermost first."""
+    def _calls(self, event: TensorEvent) -> list[tuple[CallSite, Frame | None]]:
+        """Returns the calls that led to the op of a graph's tensor, the innermost first, each with its own line."""
         if event.scope != "graph" or event.graph_id is None:
-            return ()
+            return []
         found = []
         for level in reversed(self.flow.borders.levels(event.context, event.graph_id) or ()):
             call = level.call
             op = self.flow.graphs.op(call.graph_id, call.op_name)
-            found.append(
-                CallSite(
-                    function=self._graph_name(call.callee_graph_id),
-                    op_name=call.op_name,
-                    graph_name=self._graph_name(call.graph_id),
-                    layer=self.flow.labels.op(call.graph_id, call.op_name).layer,
-                    source=None if op is None else user_source(self._stacks.stack(op.stack_trace_id)),
-                )
+            stack = () if op is None else self._stacks.stack(op.stack_trace_id)
+            site = CallSite(
+                function=self._graph_name(call.callee_graph_id),
+                op_name=call.op_name,
+                graph_name=self._graph_name(call.graph_id),
+                layer=self.flow.labels.op(call.graph_id, call.op_name).layer,
+                source=user_source(stack),
             )
+            found.append((site, self._own_line(stack, call.graph_id)))
         index = event.execution_index
         execution = None if index is None else self.flow.events.execution(index)
         if index is not None and execution is not None:
-            found.append(
-                CallSite(
-                    function=self._graph_name(self.flow.graphs.function_graphs.get(execution.op_type)),
-                    op_name=None,
-                    graph_name=None,
-                    layer=self.flow.labels.execution(index).layer,
-                    source=user_source(self._stacks.stack(execution.stack_trace_id)),
-                )
+            site = CallSite(
+                function=self._graph_name(self.flow.graphs.function_graphs.get(execution.op_type)),
+                op_name=None,
+                graph_name=None,
+                layer=self.flow.labels.execution(index).layer,
+                source=user_source(self._stacks.stack(execution.stack_trace_id)),
             )
-        return tuple(found)
+            found.append((site, site.source))
+        return found
+
+    def _own_line(self, stack: tuple[Frame, ...], graph_id: int | None) -> Frame | None:
+        """Returns the user's innermost frame in the stack of an op; None where that is outside of the op's function.
+
+        An op that TensorFlow or Keras created by itself, as in a SavedModel, has the user's frames of the call for
+        which its function was traced. The call that led to its execution may be another.
+        """
+        traced_at = [frame for frame in self._stacks.stack(self._graph_stack_ids.get(graph_id)) if frame.is_user]
+        own = [frame for frame in stack if frame.is_user]
+        return None if own == traced_at else user_source(stack)
+
+    @cached_property
+    def _graph_stack_ids(self) -> dict[int | None, int]:
+        query = "SELECT graph_id, stack_trace_id FROM graph WHERE run_id = ? AND stack_trace_id IS NOT NULL"
+        return dict(self._logdir.rows(query, [self._run_id]))
 
     def origin_of(self, event: TensorEvent) -> TensorEvent:
         """Returns the origin that a bad tensor goes back to."""
