@@ -95,6 +95,7 @@ class TestRecording:
             "num_nonfinite": bad,
             "unobserved": None,
             "stopped_by": None,
+            "has_nan_variable": False,
             "is_searched": True,
             "is_finished": True,
         }

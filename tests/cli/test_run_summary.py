@@ -8,8 +8,10 @@ import pytest
 
 from tfdbg_arrow.cli import run
 from tfdbg_arrow.cli.run import Summary
+from tfdbg_arrow.errors import TimeLimitError
+from tfdbg_arrow.query import Logdir
 
-from ..query.builder import CLEAN, NAN, RunBuilder
+from ..query.builder import CLEAN, INF, NAN, RunBuilder
 
 
 def summary(path: Path, health: dict[str, object]) -> Summary:
@@ -28,6 +30,27 @@ def test_a_search_that_is_cut_off_names_the_command_that_does_it(
         "tfdbg-arrow: recorded in logs; the search for the first bad one took longer than 0 s",
         "tfdbg-arrow: to look for it: tfdbg-arrow first-nonfinite logs",
     ]
+
+
+@pytest.mark.parametrize(("health", "exit_code"), [(CLEAN, 0), (INF, 0), (NAN, 1)])
+def test_a_nan_in_a_variable_decides_where_the_search_is_cut_off(
+    health: dict[str, object],
+    exit_code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def take_too_long(*args: object, **kwargs: object) -> None:
+        raise TimeLimitError("stopped")
+
+    monkeypatch.setattr(Logdir, "first_nonfinite", take_too_long)
+    recorded = RunBuilder("run-a")
+    execution = recorded.execution("Log", inputs=[1], outputs={2: "float32"})
+    recorded.eager(execution, health, tensor_id=2)
+    recorded.execution("AssignSubVariableOp", inputs=[9, 2])
+    ended = Summary(logdir=str(recorded.write(tmp_path / "logdir")), run_ids=("run-a",), program_exit_code=0)
+    assert run._finish(ended, shown_logdir="logs", json=False) == exit_code
+    assert ("a NaN was written to a variable" in capsys.readouterr().err) == (exit_code == 1)
 
 
 @pytest.mark.parametrize(("health", "exit_code"), [(CLEAN, 0), (NAN, 1)])

@@ -66,6 +66,7 @@ class Summary:
         nonfinite: The first bad tensor, as `first-nonfinite --json` gives it; None if there is none.
         unobserved: What of these runs was not looked at, in one line; None where there is nothing.
         stopped_by: What stopped the program first, likewise, under `--on-nonfinite raise`; None where nothing did.
+        has_nan_variable: Whether an op wrote a NaN to a variable.
         is_searched: Whether the first bad tensor was looked for to the end.
         is_finished: Whether the time for the summary sufficed; what was not done then has its default value.
     """
@@ -78,6 +79,7 @@ class Summary:
     nonfinite: NonFinite | None = None
     unobserved: str | None = None
     stopped_by: NonFinite | None = None
+    has_nan_variable: bool = False
     is_searched: bool = False
     is_finished: bool = True
 
@@ -185,8 +187,9 @@ def run(
     when it has ended. A program that calls tf.debugging.experimental.enable_dump_debug_info is recorded with the
     settings that it gives there, in place of TensorFlow's own dumping.
 
-    Exit codes: the program's own if it fails (1 for an exception); else 0 nothing is bad but what the program expects
-    (see first-nonfinite), 1 something is, 2 an error, or the search for it took longer than 2 seconds.
+    Exit codes: the program's own if it fails (1 for an exception); else 0 nothing is bad but what did no harm (see
+    first-nonfinite), 1 something is, 2 an error. The search ends after 2 seconds. Where it found nothing until then,
+    the exit code is 1 if a NaN was written to a variable, and else 0.
     """
     import tfdbg_arrow.stop  # noqa: F401  (a recording that stops the program has its answer from there)
     from tfdbg_arrow.schema.location import parse_location
@@ -258,9 +261,9 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
 
 
 def _own_exit_code(summary: Summary) -> int:
-    # A search that was cut off found nothing: the program ends as it would unrecorded, and the summary says so.
+    # Where the search was cut off and nothing else tells of harm, the program ends as it would unrecorded.
     is_finding = summary.nonfinite is not None and not summary.nonfinite.is_expected
-    return _EXIT_FINDINGS if is_finding else 0
+    return _EXIT_FINDINGS if is_finding or summary.has_nan_variable else 0
 
 
 def _read(summary: Summary) -> tuple[Summary, list[Run]]:
@@ -283,7 +286,7 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
 
 def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     """Yields attributes of the summary, those that cost least first."""
-    from tfdbg_arrow.query.nonfinite import most_harmful
+    from tfdbg_arrow.query.nonfinite import has_nan_variable, most_harmful
 
     run_ids = [run.run_id for run in runs]
     ((num_tensors, num_nonfinite),) = logdir.rows(
@@ -291,6 +294,7 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
         {"runs": run_ids},
     )
     yield {"num_tensors": num_tensors, "num_nonfinite": num_nonfinite, "is_searched": num_nonfinite == 0}
+    yield {"has_nan_variable": any(has_nan_variable(logdir, run_id=run_id) for run_id in run_ids)}
     found = [each for run_id in run_ids if (each := logdir.first_nonfinite(run_id=run_id)) is not None]
     yield {"nonfinite": most_harmful(found), "is_searched": True}
     unobserved = [logdir.coverage(run_id=run.run_id).summary_beside_gaps for run in runs if run.measures_health]
@@ -320,6 +324,7 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
         )
         return [
             f"recorded{numbers} in {shown_logdir}; the search for the first bad one took longer than {_SUMMARY_S:g} s",
+            *(["a NaN was written to a variable"] if summary.has_nan_variable else []),
             f"to look for it: tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)}",
         ]
     recorded = f"recorded {summary.num_tensors:,} tensors in {shown_logdir}"

@@ -67,6 +67,13 @@ def first_nonfinite(
         return None if found is None else found.describe()
 
 
+def has_nan_variable(logdir: Engine, *, run_id: str) -> bool:
+    """Returns whether an op wrote a NaN to a variable that is no metric's: this is found sooner than its origin."""
+    reader = BadTensorReader(logdir, run_id=run_id, kinds=("nan",))
+    with reader.flow.lock:
+        return any(row.num_nan for batch in reader.sinks.batches("variable") for row in batch)
+
+
 @dataclass(frozen=True)
 class _Found:
     """A culprit and the run that it is of."""

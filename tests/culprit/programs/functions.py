@@ -352,3 +352,22 @@ def compiled_function() -> None:
 
     train_step(tf.constant([1.0, 2.0]))
     train_step(tf.constant([0.0, 2.0]))
+
+
+@bug(op_type="RealDiv", effect="variable")
+def vectorized_map_over_a_constant_image() -> None:
+    """TensorFlow makes the ops of a vectorized map of those of its body, without calling the body again."""
+    weights = tf.Variable(tf.ones([4]))
+
+    def standardize(image: Any) -> Any:
+        centered = image - tf.reduce_mean(image)
+        return centered / tf.math.reduce_std(image)  # culprit
+
+    @tf.function
+    def train_step(images: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.vectorized_map(standardize, images) * weights)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    train_step(tf.constant([[1.0, 2.0, 3.0, 4.0], [4.0, 1.0, 3.0, 2.0]]))
+    train_step(tf.constant([[1.0, 2.0, 3.0, 4.0], [5.0, 5.0, 5.0, 5.0]]))

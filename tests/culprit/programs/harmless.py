@@ -449,3 +449,29 @@ def truncated_distribution_support() -> Any:
         return tf.reduce_logsumexp(tf.stack([uniform, normal]) + tf.math.log(0.5), axis=0)
 
     return log_prob(tf.constant([0.5, 2.0]))
+
+
+@harmless
+def labels_that_are_missing_on_distributed_batches() -> None:
+    """NaN stands for a missing label, and is replaced before anything is computed."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        weights = tf.Variable([[0.1], [0.2]])
+
+    def replica_step(features: Any, labels: Any) -> None:
+        is_known = tf.math.logical_not(tf.math.is_nan(labels))
+        labels = tf.where(is_known, labels, 0.0)
+        with tf.GradientTape() as tape:
+            errors = tf.where(is_known, tf.square(features @ weights - labels), 0.0)
+            loss = tf.reduce_mean(errors)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    @tf.function
+    def train_step(features: Any, labels: Any) -> None:
+        strategy.run(replica_step, args=(features, labels))
+
+    features = np.ones((8, 2), "float32")
+    labels = np.array([[1.0], [np.nan]] * 4, "float32")
+    batches = tf.data.Dataset.from_tensor_slices((features, labels)).batch(4)
+    for features, labels in strategy.experimental_distribute_dataset(batches):
+        train_step(features, labels)

@@ -287,3 +287,19 @@ def convolution_that_overflows() -> Any:
         return tf.nn.relu(tf.nn.conv2d(image, kernel, 1, "SAME"))  # culprit
 
     return blur(tf.fill([1, 4, 4, 1], 1e20))
+
+
+@bug(op_type="MatrixLogarithm", effect="result")
+def mean_of_covariances_one_of_them_singular() -> Any:
+    """TensorFlow's matrix exponential answers with a NaN constant of its own once it is given a NaN."""
+
+    def logarithm(matrix: Any) -> Any:
+        return tf.linalg.logm(tf.cast(matrix, tf.complex64))  # culprit
+
+    @tf.function
+    def mean(first: Any, second: Any) -> Any:
+        return tf.math.real(tf.linalg.expm((logarithm(first) + logarithm(second)) / 2.0))
+
+    regular = tf.constant([[2.0, 0.5], [0.5, 1.0]])
+    mean(regular, tf.eye(2))
+    return mean(regular, tf.zeros([2, 2]))

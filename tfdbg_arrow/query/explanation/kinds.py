@@ -23,7 +23,8 @@ from tfdbg_arrow.query.recorded import TensorEvent
 
 Rule = Callable[[Computed], Explanation | None]
 
-_SMALLEST = {"float16": "6e-08", "bfloat16": "1e-38", "float32": "1e-38", "float64": "1e-308"}
+_SMALLEST = {"float16": "6e-08"}
+"""Dtypes in which the usual epsilons are 0; in wider ones a 0 that is added is no lost epsilon."""
 _ADDS = ("Add", "AddV2")
 
 

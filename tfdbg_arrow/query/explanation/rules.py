@@ -28,12 +28,18 @@ from tfdbg_arrow.query.explanation.kinds import (
 )
 from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Remainder, Softmax, Sums, ZeroTimes
 
-_OVERFLOW = "Lower the learning rate, clip the gradients, or scale the inputs down; float16 also needs loss scaling."
-_EXPONENTIAL = "Subtract the maximum before (tf.reduce_logsumexp, tf.nn.softmax), or clip the argument from above."
+_OVERFLOW = (
+    "Scale the inputs down or compute in a wider dtype; in a training, lower the learning rate or clip the gradients."
+)
+_EXPONENTIAL = (
+    "Clip the argument from above, or use a function that cannot overflow: tf.nn.softmax, tf.reduce_logsumexp, "
+    "tf.nn.softplus for log(1 + exp(x)), tf.nn.sigmoid for 1 / (1 + exp(-x))."
+)
 _EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
 _POSITIVE = "Keep the argument above 0: add an epsilon or use tf.maximum."
+_SIGNED_LOG = "Use tf.linalg.slogdet: it gives the sign of the determinant and the logarithm of its magnitude."
 _NOT_NEGATIVE = "Keep the argument at or above 0, for example with tf.maximum."
-_UNIT = "Clip the argument with tf.clip_by_value to a range inside -1 to 1."
+_UNIT = "Clip the argument with tf.clip_by_value inside -1 to 1, as -0.999999 to 0.999999: the slope at 1 is infinite."
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
 _SLOPE = "Add an epsilon before the root or the division, and put tf.where around its input as well."
@@ -65,7 +71,9 @@ def _log(computed: Computed) -> Explanation | None:
     """The logarithm; what the argument was made by says which function to use in its place."""
     found = _LOG(computed)
     if found is None or not computed.output.num_neg_inf:
-        return found
+        x = computed.inputs.get(0)
+        is_of_determinant = found is not None and x is not None and x.op_type == "MatrixDeterminant"
+        return Explanation(found.sentence, _SIGNED_LOG) if found is not None and is_of_determinant else found
     return Explanation(found.sentence, _STABLE_LOG.get(computed.inputs[0].op_type or "", found.repair))
 
 

@@ -170,12 +170,14 @@ class CallReader:
     def _read_block(self, call: _Call, context: Context) -> None:
         """Reads the iterations of a call site around one, if they are not there yet."""
         assert context.step_id is not None
+        known = call.passes.setdefault((context.step_id, context.call_site or ""), {})
+        if (context.frame_id, context.iteration) in known:
+            return
         visits = [
             visit
             for visit in self.site_visits(context.step_id, context.execution_index)
             if visit.call_site == context.call_site and context.frame_id in (None, visit.frame_id)
         ]
-        known = call.passes.setdefault((context.step_id, context.call_site or ""), {})
         wanted = [
             (visit.frame_id, iteration)
             for visit in visits

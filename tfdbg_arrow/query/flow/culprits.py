@@ -142,8 +142,13 @@ class Culprits:
         )
 
     def _cause(self, root: TensorEvent) -> TensorEvent:
-        """Returns the origin behind one: the bad forward op of a gradient, or the bad op of a pipeline or call."""
-        behind = self._bad_forward(root) or self._in_pipeline(root) or self._in_call(root)
+        """Returns the origin behind one: the bad forward op of a gradient, or the bad op of a pipeline or call.
+
+        A constant NaN is in a program on purpose, for a branch that a computed NaN takes: that one is behind it.
+        """
+        behind = (
+            self._bad_forward(root) or self._in_pipeline(root) or self._in_call(root) or self._beside_constant(root)
+        )
         if not behind:
             return root
         return min(self._origins.roots(behind, {root.event_index}), key=self._origins.order)
@@ -206,6 +211,19 @@ class Culprits:
             f"LIMIT {_MAX_PIPELINE_ROWS}",
             [self._run_id, root.execution_index, root.event_index],
         )
+
+    def _beside_constant(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the origins, other than constants, of the NaN in the call that a constant NaN is in."""
+        if root.op_type != "Const" or not root.num_nan or root.execution_index is None:
+            return []
+        bad = read_events(
+            self._logdir,
+            f"num_nan > 0 AND scope = 'graph' AND execution_index = ? AND op_type <> 'Const' ORDER BY event_index "
+            f"LIMIT {_MAX_CALL_ROWS}",
+            [self._run_id, root.execution_index],
+        )
+        roots = self._origins.roots(bad, set())
+        return [each for each in roots if each.op_type != "Const" and self._origins.verdict(each).is_origin]
 
     def _called_graphs(self) -> set[int]:
         """Returns the graphs that run within calls from eager code or runs of sessions, at any depth."""

@@ -16,6 +16,7 @@ from tfdbg_arrow.query.flow.gaps import Gaps
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
 from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place, Trace
+from tfdbg_arrow.query.flow.tensor_lists import ELEMENT, POP, TensorLists
 from tfdbg_arrow.query.flow.variables import Resources, Write
 from tfdbg_arrow.query.recorded import TensorEvent
 
@@ -77,6 +78,7 @@ class DataFlow:
         self._sources: dict[tuple[int, int], Sources] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
         self._contents = Contents(self.resources, self._gaps)
+        self._lists = TensorLists(self.graphs, self._made_at)
         settings = logdir.rows(
             "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 AND NOT EXISTS "
             "(SELECT 1 FROM capture_stat WHERE run_id = ? AND stat = 'dropped') FROM run WHERE run_id = ?",
@@ -320,6 +322,10 @@ class DataFlow:
             op = self.graphs.op(place.graph_id, place.op_name)
             # An argument whose caller is not known, or a loop's result, is not made from the calling op's inputs.
             if crossing is None and op is not None:
+                popped = self._lists.popped(place) if op.op_type == POP and place.output_slot == ELEMENT else None
+                if popped is not None:
+                    yield popped, "graph"
+                    return
                 for source, slot in op.inputs:
                     yield GraphTensor(place.context, place.graph_id, source, slot, place.near), "graph"
         else:
@@ -327,6 +333,11 @@ class DataFlow:
             if tensor.execution_index is not None:
                 for tensor_id in self.events.execution_inputs(tensor.execution_index).values():
                     yield EagerValue(tensor_id), "eager"
+
+    def _made_at(self, place: GraphTensor) -> Place | None:
+        """Returns the place of the op that computed a tensor; None where that is not known."""
+        trace = self.trace(place, how="graph", near=place.near)
+        return None if trace.is_lost else trace.place
 
     def _event(self, place: Place) -> TensorEvent | None:
         if isinstance(place, EagerValue):

@@ -176,7 +176,7 @@ class Walk:
         return op_type in CHECKS
 
     def _note_end(self, op_type: str, tensor: WalkedTensor, *, role: str | None) -> None:
-        if op_type == "MakeIterator" or (is_writer(op_type) and self._is_from_outside(tensor)):
+        if op_type == "MakeIterator" or "Dataset" in op_type or (is_writer(op_type) and self._is_from_outside(tensor)):
             raise OutOfSightError
         if is_writer(op_type):
             self._harms.add(effect_of_write(role))
@@ -263,6 +263,8 @@ class Walk:
         index = frame.context.execution_index
         execution = None if index is None else self._flow.events.execution(index)
         if execution is None:
+            if self._labels.op(frame.graph_id, tensor.name).role == "input":
+                raise OutOfSightError  # a function of a tf.data pipeline: its elements are tensors of their own
             if self._flow.graphs.may_return(frame.graph_id, tensor.name, tensor.slot):
                 raise CannotTellError
             return

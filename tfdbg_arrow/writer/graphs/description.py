@@ -37,6 +37,10 @@ class Coverage(Protocol):
         """Returns None for a tensor to record, else a `not_recorded_reason`."""
 
 
+_Creation = tuple[int, int, Scope | None]
+"""Stack trace id, wall time and scope of an op's creation."""
+
+
 class _Covered(NamedTuple):
     """The tensors of one op that are to be recorded, before they have keys."""
 
@@ -164,6 +168,7 @@ class GraphDescriber:
         all_ops = graph.get_operations()  # before the node_defs: another thread may add ops meanwhile
         node_defs = {node.name: node for node in graph.as_graph_def().node}
         state.taped.clear()  # no tape outlives the making of its function
+        created: dict[str, _Creation] = {}
         for op_index, op in enumerate(all_ops):
             name = op.name
             if is_own(op.type, name):
@@ -189,7 +194,9 @@ class GraphDescriber:
                 state.edges[name] = (len(op.inputs), len(op_outputs))
             if not is_new:
                 continue
-            stack_id, wall_time_ns, scope = state.creations.pop(name, (-1, 0, None))
+            creation = state.creations.pop(name, None) or created.get(_vectorized_name(name)) or (-1, 0, None)
+            created[name] = creation
+            stack_id, wall_time_ns, scope = creation
             if stack_id < 0:
                 stack_id = self._intern_traceback(_traceback_of(op))  # made before recording began
             times = wall_time_columns(wall_time_ns) if wall_time_ns else now_columns()
@@ -341,6 +348,15 @@ class GraphDescriber:
                 }
             )
         return rows
+
+
+def _vectorized_name(op_name: str) -> str:
+    """Returns the op of the loop's body from which `tf.vectorized_map` or a jacobian made an op; "" for another.
+
+    No op callback is told of what it makes: its line, layer and forward op are those of the body's op.
+    """
+    body_op, separator, _ = op_name.rpartition("/pfor/")
+    return body_op if separator else ""
 
 
 def _scope_columns(scope: Scope | None) -> Row:

@@ -5,7 +5,7 @@
 | `Module.name_scope` | entered by `with_name_scope` and by Sonnet's modules for each method |
 | `atomic_function.partitioned_call_op` | a graph calls a function: no op callback is told of that op |
 | `_MirroredReplicaContext._merge_call` | the main thread runs a function for a replica's |
-| `StructuredFunctionWrapper.__init__` | the functions of tf.data pipelines |
+| `StructuredFunctionWrapper.__init__`, `_PerDeviceGenerator.__init__` | the functions of tf.data pipelines |
 | `FuncRegistry.insert`, `__call__` | a Python function that an op calls belongs to what the op belongs to |
 | `Optimizer.apply_gradients` of `tf.compat.v1.train` | the optimizer |
 """
@@ -16,7 +16,7 @@ import functools
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import structured_function
+from tensorflow.python.data.ops import multi_device_iterator_ops, structured_function
 from tensorflow.python.distribute import mirrored_run
 from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import ops as framework_ops
@@ -35,6 +35,7 @@ def hook_layers(observation: Observation, patches: Patches) -> None:
     optimizer = scoped(observation, lambda *args, **kwargs: scopes.in_role(OPTIMIZER))
     put(observation, patches, tf.Module, "name_scope", functools.partial(_make_name_scope, observation))
     put(observation, patches, structured_function.StructuredFunctionWrapper, "__init__", pipeline)
+    put(observation, patches, multi_device_iterator_ops._PerDeviceGenerator, "__init__", pipeline)
     put(observation, patches, tf.compat.v1.train.Optimizer, "apply_gradients", optimizer)
     put(observation, patches, atomic_function, "partitioned_call_op", functools.partial(_make_call_op, observation))
     replica = mirrored_run._MirroredReplicaContext

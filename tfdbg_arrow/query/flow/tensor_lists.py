@@ -1,0 +1,85 @@
+"""TensorLists: which element a list of tensors gives back.
+
+A loop keeps what its gradient needs in lists: the forward loop pushes one element an iteration, the backward loop pops
+them. The place of a list holds no row, so the list is followed back to the ops that pushed and popped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.flow.graphs import GraphReader
+from tfdbg_arrow.query.flow.places import GraphTensor, Place
+from tfdbg_arrow.query.recorded import Context
+
+PUSH, POP = "TensorListPushBack", "TensorListPopBack"
+ELEMENT = 1
+"""The output slot of a pop that is the element; slot 0 is the rest of the list."""
+
+_Key = tuple[Context, int, str, int]
+
+
+@dataclass(frozen=True)
+class _List:
+    """A list of tensors: its last element, and the list without it; None for one that is empty or not known."""
+
+    last: Place
+    rest: _List | None
+
+
+class TensorLists:
+    """Follows the lists of tensors of one run.
+
+    Args:
+        graphs: The run's graphs.
+        resolve: Returns the place of the op that made a tensor; None where that was not recorded.
+    """
+
+    def __init__(self, graphs: GraphReader, resolve: Callable[[GraphTensor], Place | None]) -> None:
+        self._graphs = graphs
+        self._resolve = resolve
+        self._known: dict[_Key, _List | None] = {}
+        """By the place of a list."""
+
+    def popped(self, pop: GraphTensor) -> Place | None:
+        """Returns the place of the element that a pop gives; None where that is not known."""
+        op = self._graphs.op(pop.graph_id, pop.op_name)
+        tensors = None if op is None or not op.inputs else self._list(_input(pop, op.inputs[0]))
+        return None if tensors is None else tensors.last
+
+    def _list(self, place: GraphTensor) -> _List | None:
+        """Returns a list. It is followed back without recursion, and each place once: loops make long lists."""
+        waiting: list[tuple[_Key, Place | None]] = []
+        found: _List | None = None
+        at = self._resolve(place)
+        while isinstance(at, GraphTensor) and None not in (
+            at.context.step_id,
+            at.context.frame_id,
+            at.context.iteration,
+        ):
+            key = (at.context, at.graph_id, at.op_name, at.output_slot)
+            if key in self._known:
+                found = self._known[key]
+                break
+            self._known[key] = None  # ends a circle
+            op = self._graphs.op(at.graph_id, at.op_name)
+            if op is not None and op.op_type == PUSH:
+                waiting.append((key, _input(at, op.inputs[1])))
+            elif op is not None and op.op_type == POP and at.output_slot != ELEMENT:
+                waiting.append((key, None))
+            else:
+                break
+            at = self._resolve(_input(at, op.inputs[0]))
+        for key, pushed in reversed(waiting):
+            if pushed is not None:
+                found = _List(pushed, found)
+            elif found is not None:
+                found = found.rest
+            self._known[key] = found
+        return found
+
+
+def _input(place: GraphTensor, source: tuple[str, int]) -> GraphTensor:
+    name, slot = source
+    return GraphTensor(place.context, place.graph_id, name, slot, place.near)
