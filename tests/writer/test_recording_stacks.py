@@ -18,6 +18,7 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.schema.logdir_layout import spool_paths
+from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.stacks import FrameOwners, StackTable, lineno_of
 
 from .tables import rows
@@ -354,6 +355,18 @@ def test_generated_helpers_of_one_statement_are_one_frame() -> None:
     table.add(5, [[(code, 0), (code, 0), (compile("y = 1\n", "other.py", "exec"), 0)]])
     assert traces == [("stack_trace", {"stack_trace_id": [5, 5], "depth": [0, 1], "stack_frame_id": [0, 1]})]
     assert [row["file_path"] for name, row in found if name == "stack_frame"] == ["user.py", "other.py"]
+
+
+def test_a_traceback_ends_before_the_command_line_that_ran_the_program() -> None:
+    found: list[tuple[str, Any]] = []
+    table = StackTable(
+        lambda name, new: found.extend((name, row) for row in new),
+        lambda name, columns: None,
+        original_location=lambda path, lineno: None,
+    )
+    runner = (EXECUTE_MAIN_CODE.co_filename, 1, EXECUTE_MAIN_CODE.co_name)
+    table.add_traceback([("train.py", 3, "step"), ("train.py", 9, "<module>"), runner, ("tfdbg-arrow", 8, "<module>")])
+    assert [row["file_path"] for name, row in found if name == "stack_frame"] == ["train.py", "train.py"]
 
 
 @pytest.mark.parametrize("redact", [None, "paths"])

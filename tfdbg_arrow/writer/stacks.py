@@ -6,6 +6,7 @@ those that are new into rows, once a run. Whose code a frame is (`owner`) is dec
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
 import re
@@ -148,8 +149,15 @@ class StackTable:
     def add_traceback(self, traceback: Iterable[Location]) -> int:
         """Writes the rows of a stack known only by its locations, innermost first; returns its id, -1 for none."""
         with self._lock:
+            # Further out than the function that runs the program is the command line.
+            of_program = itertools.takewhile(
+                lambda location: (
+                    location[0] != EXECUTE_MAIN_CODE.co_filename or location[2] != EXECUTE_MAIN_CODE.co_name
+                ),
+                traceback,
+            )
             kept = tuple(
-                self._original_location(path, lineno) or (path, lineno, func) for path, lineno, func in traceback
+                self._original_location(path, lineno) or (path, lineno, func) for path, lineno, func in of_program
             )
             kept = tuple(location for location in kept if not location[0].startswith(_PACKAGE_DIRECTORY))
             if not kept:
