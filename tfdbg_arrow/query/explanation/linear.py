@@ -23,6 +23,7 @@ from tfdbg_arrow.query.explanation.kinds import Overflow, with_lost_epsilon
 from tfdbg_arrow.query.recorded import TensorEvent
 
 _ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
+_NEAR_ZERO = "Keep the divisor away from 0, for example with tf.maximum or an epsilon, or scale the dividend down."
 _NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
 _POWER = "Keep the base away from 0: add an epsilon or use tf.maximum."
 
@@ -100,7 +101,7 @@ class Division:
             f"Overflow in {computed.op}: no divisor is 0, but a divisor near 0 or a large dividend makes "
             f"{elements(infs(computed.output), computed.output)} infinite."
         )
-        return Explanation(sentence, self.repair)
+        return Explanation(sentence, _NEAR_ZERO)
 
     def _nan(self, computed: Computed, x: TensorEvent, y: TensorEvent) -> Explanation | None:
         is_by_zero = not self.is_zero_safe and may_be_zero(x) and may_be_zero(y)
