@@ -17,6 +17,8 @@ _PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "Datase
 _MAX_PIPELINE_ROWS = 256
 _MAX_SITES = 1000
 """Kinds of harmless origin that are looked at."""
+_NUM_LATER = 1000
+"""Executions after a result in which the program may leave out the update that belongs to it."""
 _MAX_CALL_ROWS = 4000
 """Bad tensors of the first call that are looked at."""
 
@@ -27,6 +29,31 @@ class Culprit:
 
     event: TensorEvent
     effect: Effect
+
+
+class _Handled:
+    """The origins of which the program knew: it left out the updates that would have used them.
+
+    Args:
+        origins: The run's origins.
+        sinks: The run's sinks.
+
+    Attributes:
+        origins: The event indexes of those that were found so far.
+    """
+
+    def __init__(self, origins: Origins, sinks: Sinks) -> None:
+        self._origins = origins
+        self._skipped = (row for batch in sinks.batches("skipped") for row in batch)
+        self._next = next(self._skipped, None)
+        self._seen: set[int] = set()
+        self.origins: set[int] = set()
+
+    def look_until(self, execution_index: int) -> None:
+        """Finds the origins of what executions before one gave and the program left out."""
+        while self._next is not None and (self._next.execution_index or 0) < execution_index:
+            self.origins.update(root.event_index for root in self._origins.roots([self._next], self._seen))
+            self._next = next(self._skipped, None)
 
 
 class Culprits:
@@ -85,9 +112,15 @@ class Culprits:
     def _earliest(self, effect: str, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
         """Returns the earliest origin of the first sinks of an effect that have one."""
         seen: set[int] = set()
-        handled = self._handled() if effect == "result" else set()
+        handled = _Handled(self._origins, self._sinks) if effect == "result" else None
         for batch in self._sinks.batches(effect):
-            roots = [self._cause(root) for root in self._origins.roots(batch, seen) if root.event_index not in handled]
+            if handled is not None:
+                handled.look_until(max((row.execution_index or 0 for row in batch), default=0) + _NUM_LATER)
+            roots = [
+                self._cause(root)
+                for root in self._origins.roots(batch, seen)
+                if handled is None or root.event_index not in handled.origins
+            ]
             found = [root for root in roots if not self._origins.is_literal(root) and not is_passed_over(root)]
             if found:
                 return Culprit(min(found, key=self._place), Effect(effect, None))
@@ -97,12 +130,6 @@ class Culprits:
         """Returns the place of a root: within a call, proven origins come before what only may be one."""
         order = self._origins.order(root)
         return order[0], not self._origins.verdict(root).is_origin, order
-
-    def _handled(self) -> set[int]:
-        """Returns the origins of which the program knew: it left out the updates that would have used them."""
-        seen: set[int] = set()
-        batches = self._sinks.batches("skipped")
-        return {root.event_index for batch in batches for root in self._origins.roots(batch, seen)}
 
     def harmless(self, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
         """Returns the earliest origin of which it is not proven that it did no harm, else the earliest of all.

@@ -21,7 +21,7 @@ CHECKS = frozenset({"IsFinite", "IsInf", "IsNan"})
 """Types of ops that only ask whether a tensor is bad."""
 EFFECTS = ("variable", "result", "metric", "absorbed")
 """Where the badness of a tensor can end, the most harmful first."""
-_BATCH = 256
+_FIRST_BATCH, _BATCH = 4, 256
 _EAGER_BATCH = 2048
 _MAX_KEPT = 100
 """Variables and lists that are looked into for one tensor."""
@@ -280,11 +280,13 @@ class Sinks:
 
     @staticmethod
     def _batched(rows: Iterable[TensorEvent]) -> Iterator[list[TensorEvent]]:
+        """Yields the rows in batches, small ones first: mostly the first sinks have the answer."""
         batch: list[TensorEvent] = []
+        size = _FIRST_BATCH
         for row in rows:
-            if len(batch) >= _BATCH and row.execution_index != batch[-1].execution_index:
+            if len(batch) >= size and row.execution_index != batch[-1].execution_index:
                 yield batch
-                batch = []
+                batch, size = [], min(2 * size, _BATCH)
             batch.append(row)
         if batch:
             yield batch
