@@ -412,7 +412,8 @@ PROGRAMS: dict[str, Program] = {
         branches={"while/cond": (Fraction(1, 2), Fraction(1, 2))},
     ),
     "for_over_rows": Program(run=for_over_rows, iterations={"while": 3}),
-    "for_over_data_set": Program(run=for_over_data_set, elements={"ScanDataset": 5, "ReduceDataset": 5}),
+    # tf.data does not run a function that only hands on what it takes, as that of the ReduceDataset does here.
+    "for_over_data_set": Program(run=for_over_data_set, elements={"ScanDataset": 5, "ReduceDataset": 0}),
     "gradient_outside": Program(run=gradient_outside),
     "gradient_inside": Program(run=gradient_inside),
     "second_order": Program(run=second_order),

@@ -17,6 +17,8 @@ from tensorflow.python.saved_model import save as saved_model_save
 from tfdbg_arrow.writer.graphs.own_ops import OWN_OP_PREFIX
 from tfdbg_arrow.writer.hooks.stripping import delete_from, strip_function, strip_own_nodes
 
+_original_as_graph_def = framework_ops.Graph._as_graph_def
+
 _are_kept_clean = False
 
 _lock = threading.Lock()
@@ -29,11 +31,10 @@ def keep_exports_clean() -> None:
         if _are_kept_clean:
             return
         _are_kept_clean = True
-    original_as_graph_def = framework_ops.Graph._as_graph_def
     original_build = saved_model_save._build_meta_graph_impl
 
     def as_graph_def(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        graph_def, version = original_as_graph_def(graph, *args, **kwargs)
+        graph_def, version = _original_as_graph_def(graph, *args, **kwargs)
         strip_graph(graph_def)
         return graph_def, version
 
@@ -44,6 +45,11 @@ def keep_exports_clean() -> None:
 
     framework_ops.Graph._as_graph_def = as_graph_def
     saved_model_save._build_meta_graph_impl = build_meta_graph
+
+
+def with_own_ops(graph: Any) -> Any:
+    """Returns the GraphDef of a graph as TensorFlow runs it, with the ops that we have added."""
+    return _original_as_graph_def(graph)[0]
 
 
 def strip_graph(graph_def: Any) -> None:

@@ -19,6 +19,7 @@ from tensorflow.python.eager.polymorphic_function import (
 
 from tfdbg_arrow.writer.graphs.node_defs import functions_of
 from tfdbg_arrow.writer.graphs.own_ops import is_own
+from tfdbg_arrow.writer.hooks.exports import with_own_ops
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import traced_for, unobserved_graphs
@@ -45,7 +46,7 @@ def without_xla(attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 def reaches_own_op(graph: Any) -> bool:
     """Returns whether a graph, or a function that it calls, holds an op that only we have."""
-    graph_def = graph.as_graph_def()
+    graph_def = with_own_ops(graph)
     library = {function.signature.name: function.node_def for function in graph_def.library.function}
     waiting, seen = [graph_def.node], set()
     while waiting:
