@@ -149,8 +149,7 @@ def named_after_stateful_type(difference: Difference) -> bool:
 @explain(
     "op_inputs",
     what="A call with Stateful in its name against the same without",
-    why="As stateful_by_debug_ops: without tensors to record, our functions stay stateless.",
-    modes=("NO_TENSOR",),
+    why="As stateful_by_debug_ops: without tensors to record ours stay stateless, and those of tf.data always do.",
 )
 def input_named_after_stateful_call(difference: Difference) -> bool:
     theirs, ours = ([_plain_call(name) for name in names] for names in (difference.theirs, difference.ours))
@@ -335,6 +334,17 @@ def converted_wrapper(difference: Difference) -> bool:
 )
 def traces_of_saved_debug_ops(difference: Difference) -> bool:
     return difference.program == "saved_model" and difference.theirs in difference.elsewhere
+
+
+@explain(
+    "trace",
+    what="The arguments of a function of tf.data that only hands them on",
+    why="tf.data does not run such a function, unless it is stateful, as Debugger V2's ops make it. Ours do not.",
+    modes=MODES[1:],
+)
+def argument_that_is_handed_on(difference: Difference) -> bool:
+    is_argument = difference.subject.startswith("Placeholder:") and difference.ours is None
+    return is_argument and difference.program in ("for_over_data_set", "iterator_in_function")
 
 
 @explain(
