@@ -82,7 +82,7 @@ def _print_reasons(reasons: Reasons, out: Console, *, is_expected: bool) -> None
 
 def _origin_text(found: NonFinite) -> str:
     if found.is_origin:
-        return "yes: no input holds what it holds"
+        return "yes: this op created the value; its inputs do not hold it"
     return "not proven: an input was not recorded, or holds it too"
 
 

@@ -132,7 +132,7 @@ def _judged(logdir: Engine, alerts: list[Alert]) -> list[Alert]:
 def _with_reason(alert: Alert, reason: str | None) -> Alert:
     if reason is None or alert.kind != ORIGIN_RULE:
         return alert
-    message = f"A bad value came up here and did no harm: {reason}."
+    message = f"This op created a bad value, which did no harm: {reason}."
     return replace(alert, severity="info", message=message, is_expected=True)
 
 

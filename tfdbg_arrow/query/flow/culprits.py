@@ -18,7 +18,7 @@ _MAX_PIPELINE_ROWS = 256
 _MAX_SITES = 1000
 """Kinds of harmless origin that are looked at."""
 _NUM_LATER = 1000
-"""Executions after a result in which the program may leave out the update that belongs to it."""
+"""The program may skip the update that belongs to a result within so many executions after it."""
 _MAX_CALL_ROWS = 4000
 """Bad tensors of the first call that are looked at."""
 
@@ -32,7 +32,7 @@ class Culprit:
 
 
 class _Handled:
-    """The origins of which the program knew: it left out the updates that would have used them.
+    """Origins that the program handled: it skipped the updates that would have used them.
 
     Args:
         origins: The run's origins.
@@ -50,7 +50,7 @@ class _Handled:
         self.origins: set[int] = set()
 
     def look_until(self, execution_index: int) -> None:
-        """Finds the origins of what executions before one gave and the program left out."""
+        """Finds the origins of the skipped tensors of all executions before one."""
         while self._next is not None and (self._next.execution_index or 0) < execution_index:
             self.origins.update(root.event_index for root in self._origins.roots([self._next], self._seen))
             self._next = next(self._skipped, None)
@@ -171,7 +171,7 @@ class Culprits:
     def _cause(self, root: TensorEvent) -> TensorEvent:
         """Returns the origin behind one: the bad forward op of a gradient, or the bad op of a pipeline or call.
 
-        A constant NaN is in a program on purpose, for a branch that a computed NaN takes: that one is behind it.
+        A program holds a constant NaN on purpose: it is the result where another value is NaN. That value is the cause.
         """
         behind = (
             self._bad_forward(root) or self._in_pipeline(root) or self._in_call(root) or self._beside_constant(root)

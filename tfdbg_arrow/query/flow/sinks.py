@@ -233,11 +233,11 @@ class Sinks:
         return bool(rows)
 
     def is_skipped(self, row: TensorEvent) -> bool:
-        """Returns whether the program left out this once what it otherwise does with a tensor, and went on.
+        """Returns whether the program skipped, this time only, what it usually does with a tensor, and continued.
 
-        It does so where the same line of code gave such a tensor at another time and something was computed with that.
-        That it went on shows in a later one, or in an optimizer that wrote to a variable afterwards: an optimizer that
-        scales the loss writes the new scale where it skips a step.
+        The same line of code must have given such a tensor another time, and something must have been computed from
+        it. The program continued if that was later, or if an optimizer wrote to a variable afterwards: an optimizer
+        that scales the loss writes the new scale where it skips a step.
         """
         execution = None if row.execution_index is None else self._flow.events.execution(row.execution_index)
         if execution is None or execution.stack_trace_id is None:

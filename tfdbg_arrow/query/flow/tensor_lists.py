@@ -1,7 +1,7 @@
 """TensorLists: which element a list of tensors gives back.
 
 A loop keeps what its gradient needs in lists: the forward loop pushes one element an iteration, the backward loop pops
-them. The place of a list holds no row, so the list is followed back to the ops that pushed and popped.
+them. A list has no row of its own, so it is followed back to the ops that pushed and popped.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TensorLists:
         return None if tensors is None else tensors.last
 
     def _list(self, place: GraphTensor) -> _List | None:
-        """Returns a list. It is followed back without recursion, and each place once: loops make long lists."""
+        """Returns a list. Loops make long lists, so the search does not recurse and visits each place once."""
         waiting: list[tuple[_Key, Place | None]] = []
         found: _List | None = None
         at = self._resolve(place)

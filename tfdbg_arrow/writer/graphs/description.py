@@ -353,7 +353,7 @@ class GraphDescriber:
 def _vectorized_name(op_name: str) -> str:
     """Returns the op of the loop's body from which `tf.vectorized_map` or a jacobian made an op; "" for another.
 
-    No op callback is told of what it makes: its line, layer and forward op are those of the body's op.
+    TensorFlow calls no op callback for such an op. It gets the line, layer and forward op of the op in the body.
     """
     body_op, separator, _ = op_name.rpartition("/pfor/")
     return body_op if separator else ""

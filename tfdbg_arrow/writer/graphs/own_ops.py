@@ -27,8 +27,8 @@ class RecordOps(Protocol):
         Args:
             graph: The FuncGraph.
             batches: The tensors.
-            is_stateless: Whether TensorFlow takes the ops for such without a state: tf.data runs a pipeline
-                differently where a function of it is stateful.
+            is_stateless: Whether TensorFlow treats the ops as stateless. tf.data runs a pipeline differently if one
+                of its functions is stateful.
         """
 
 

@@ -1,4 +1,4 @@
-"""What a program writes of its graphs never holds an op of ours, so that it loads where we are not.
+"""The graphs that a program exports hold no op of ours, so that they load in a process without tfdbg_arrow.
 
 | hook | why |
 |---|---|

@@ -69,7 +69,7 @@ def create_summary_op(
         decides: For each whether it stops the program if it is bad.
         generation: Tells the recordings of one process apart.
         device: Where the tensors are; the rows are taken from host memory.
-        is_stateless: Whether TensorFlow takes the op for one without a state.
+        is_stateless: Whether TensorFlow treats the op as stateless.
     """
     attrs = {
         "nodes": _AttrValue(list=_AttrValue.ListValue(i=nodes)),

@@ -402,7 +402,7 @@ void register_record_ops() {
   static bool registered = false;
   if (registered) return;
   const TensorFlowApi& tf = tf_api();
-  // tf.data runs a pipeline otherwise where a function of it is stateful: there the record ops are not.
+  // tf.data runs a pipeline differently if one of its functions is stateful, so it gets stateless record ops.
   for (bool is_stateful : {true, false}) {
     const std::string suffix = is_stateful ? "" : "Stateless";
     const std::string record = "TfdbgArrowRecord" + suffix;
