@@ -70,11 +70,12 @@ _LOG = FirstOf(
 def _log(computed: Computed) -> Explanation | None:
     """The logarithm; what the argument was made by says which function to use in its place."""
     found = _LOG(computed)
-    if found is None or not computed.output.num_neg_inf:
-        x = computed.inputs.get(0)
-        is_of_determinant = found is not None and x is not None and x.op_type == "MatrixDeterminant"
-        return Explanation(found.sentence, _SIGNED_LOG) if found is not None and is_of_determinant else found
-    return Explanation(found.sentence, _STABLE_LOG.get(computed.inputs[0].op_type or "", found.repair))
+    if found is None:
+        return None
+    x = computed.inputs.get(0)
+    made_by = "" if x is None else x.op_type or ""
+    repairs = _STABLE_LOG if computed.output.num_neg_inf else {"MatrixDeterminant": _SIGNED_LOG}
+    return Explanation(found.sentence, repairs.get(made_by, found.repair))
 
 
 def _lgamma(computed: Computed) -> Explanation | None:
