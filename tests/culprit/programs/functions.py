@@ -189,9 +189,9 @@ def eager_mode_of_functions() -> Any:
     return score(tf.constant([0.0, 1.0]))
 
 
-@bug(op_type="Log", effect="variable")
+@bug(op_type="Log", effect="result")
 def fit_that_runs_eagerly() -> None:
-    """compile(run_eagerly=True)."""
+    """compile(run_eagerly=True); the loss is NaN, and its gradient is finite."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(y_true - tf.math.log(y_pred), axis=-1)  # culprit
