@@ -127,7 +127,7 @@ class Culprits:
         return None
 
     def _place(self, root: TensorEvent) -> tuple[int, bool, OrderKey]:
-        """Returns the place of a root: within a call, proven origins come before what only may be one."""
+        """Returns the sort key of a root. Within a call, proven origins sort before unproven ones."""
         order = self._origins.order(root)
         return order[0], not self._origins.verdict(root).is_origin, order
 
@@ -223,7 +223,7 @@ class Culprits:
         )
 
     def _in_call(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors of graphs in a call of which it is not known what gave its result.
+        """Returns the bad tensors inside a call whose result is not linked to a tensor of its graph.
 
         Debugger V2 does not record it.
         """

@@ -182,7 +182,7 @@ class GraphReader:
         return []
 
     def may_return(self, graph_id: int, op_name: str, output_slot: int) -> bool:
-        """Returns whether a function of a graph returns a tensor, or none of its functions was recorded."""
+        """Returns whether a graph's function returns a tensor; True if none of its functions was recorded."""
         names = self._functions_of.get(graph_id, [])
         return not names or any(
             result == (op_name, output_slot) for name in names for result in self._results.get(name, {}).values()

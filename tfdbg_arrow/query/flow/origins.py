@@ -103,7 +103,7 @@ class Origins:
         return [source for source in bad if not self.is_literal(source)]
 
     def is_literal(self, event: TensorEvent) -> bool:
-        """Returns whether a tensor holds only what the program wrote itself, or what may be bad."""
+        """Returns whether a tensor holds only infinities that the program wrote, or values that may be bad."""
         takers: dict[int, int | None] = {event.event_index: None}
         waiting = [event]
         while waiting:
@@ -120,7 +120,7 @@ class Origins:
         return True
 
     def _note_not_literal(self, event_index: int, takers: Mapping[int, int | None]) -> None:
-        """Notes that neither a tensor nor what was computed from it, one after the other, is a literal."""
+        """Notes that a tensor, and the tensors that were computed from it, are no literals."""
         at: int | None = event_index
         while at is not None:
             self._is_literal[at] = False

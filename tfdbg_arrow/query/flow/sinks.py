@@ -208,7 +208,7 @@ class Sinks:
         return "skipped" if self.is_skipped(row) else "result"
 
     def _makers(self, row: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that a tensor is: where it was only kept in a variable or a list, what was put in."""
+        """Returns the bad tensors that were stored, if a tensor comes from a variable or a list; else the tensor."""
         found: list[TensorEvent] = []
         seen: set[int] = set()
         waiting = [row]
@@ -293,7 +293,7 @@ class Sinks:
 
 
 def effect_of_write(role: str | None) -> str:
-    """Returns where badness ends that an op writes to a variable: metrics and the tracker of a loss count apart."""
+    """Returns the effect of an op with a role that writes a bad tensor to a variable."""
     return {"metric": "metric", "loss": "result"}.get(role or "", "variable")
 
 

@@ -25,7 +25,7 @@ ABSORBED = "everything that was computed from it is finite"
 _CONDITIONALS = frozenset({"then_branch", "else_branch", "branches"})
 _LOOPS = frozenset({"body", "cond"})
 _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
-"""Types of ops that hand what they take out of TensorFlow."""
+"""Types of ops that pass their inputs out of TensorFlow."""
 _MAX_STEPS = 20_000
 """Tensors that are followed for one bad tensor."""
 
@@ -35,7 +35,7 @@ class CannotTellError(Exception):
 
 
 class OutOfSightError(Exception):
-    """A tensor went where it is not followed, but where its harm would be seen at other places."""
+    """A tensor went where it cannot be followed. Its harm would show in other tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Walk:
 
     @property
     def harm(self) -> str | None:
-        """The most harmful end; None where there is none, or where the program knew of it and went on."""
+        """The most harmful effect; None if there is none, or if the program handled the value and continued."""
         if self._is_skipped_eagerly and self._harms == {"result"}:
             return None
         return next((effect for effect in ("variable", "result", "metric") if effect in self._harms), None)
@@ -117,7 +117,10 @@ class Walk:
                 raise CannotTellError
 
     def _is_bad(self, tensor: WalkedTensor) -> bool:
-        """Whether a tensor is bad, or was not recorded and may be; one that its graph records ran only with a row."""
+        """Whether a tensor is bad, or may be because it was not recorded.
+
+        A tensor that its graph records, and that has no row, was not computed.
+        """
         frame = tensor.frame
         if frame is None:
             event = self._flow.events.eager(tensor.slot).event
@@ -147,7 +150,7 @@ class Walk:
         yield from self._returned(tensor, frame)
 
     def _through(self, op: Op, index: int, tensor: WalkedTensor, frame: Frame) -> Iterator[WalkedTensor]:
-        """Yields what an op makes of an input."""
+        """Yields the outputs that an op computes from an input."""
         calls = self._flow.graphs.calls(frame.graph_id, op.op_name)
         if calls:
             yield from self._into(op, index, calls, tensor, frame)
@@ -166,7 +169,7 @@ class Walk:
 
     @staticmethod
     def _is_metric(op_type: str, role: str | None, tensor: WalkedTensor) -> bool:
-        """Whether what an op gives is a metric's: what only hands a tensor on makes no other thing of it."""
+        """Whether the output of an op belongs to a metric. An op that only passes a tensor on does not change that."""
         is_handed_on = op_type in PASSING_OPS or op_type.startswith(CONTAINERS)
         return tensor.is_metric if is_handed_on else role == "metric"
 
@@ -184,7 +187,7 @@ class Walk:
             self._harms.add("result")
 
     def _is_from_outside(self, tensor: WalkedTensor) -> bool:
-        """Whether a tensor was not computed: it does no harm by being stored, only by what is computed from it."""
+        """Whether the program did not compute a tensor. To store it does no harm; to compute with it may."""
         if tensor.frame is None:
             event = self._flow.events.eager(tensor.slot).event
             return event is not None and event.scope == "external"
@@ -194,7 +197,7 @@ class Walk:
     def _into(
         self, op: Op, index: int, calls: list[Call], tensor: WalkedTensor, frame: Frame
     ) -> Iterator[WalkedTensor]:
-        """Yields the arguments under which the functions that an op calls know a tensor."""
+        """Yields the arguments of the called functions that receive a tensor."""
         is_conditional = calls[0].attribute in _CONDITIONALS
         if is_conditional and index == 0:
             self._decides |= tensor.is_verdict
@@ -219,7 +222,7 @@ class Walk:
         return replace(tensor, frame=frame, name=op.op_name, slot=index)
 
     def _inner_context(self, context: Context, call: Call, visit: SiteVisit | None) -> Context:
-        """Returns where a called graph ran, of a loop in its first iteration."""
+        """Returns the context of a called graph; for a loop, that of its first iteration."""
         context = replace(context, call_site=self._flow.borders.callee_site(context, call, visit))
         if visit is None:
             return context
@@ -233,7 +236,7 @@ class Walk:
         return replace(tensor, frame=frame, name=placeholder, slot=0)
 
     def _returned(self, tensor: WalkedTensor, frame: Frame) -> Iterator[WalkedTensor]:
-        """Yields what a result of a function is to its caller."""
+        """Yields the outputs of the calling op that return a tensor."""
         graphs = self._flow.graphs
         if frame.call is None or frame.caller is None:
             yield from self._returned_to_eager_code(tensor, frame)
