@@ -29,6 +29,8 @@ DEBUGGER_V2_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH"
 OURS = "tfdbg_arrow"
 OURS_BY_TENSORFLOW = "tfdbg_arrow-tensorflow"
 """Ours without the native core, summarising with TensorFlow's own op; only measured when asked for."""
+OURS_EXECUTED = "tfdbg_arrow-executed"
+"""Ours with `graphs="executed"`: record ops behind what TensorFlow's optimizer leaves."""
 EVERY_10TH = f"{OURS}/FULL_HEALTH@10"
 """Ours with the schedule `steps=10`: nine steps of ten are left out."""
 STRIDE = 10
@@ -39,6 +41,7 @@ DEFAULT_CONFIGS = (
     NONE,
     *(f"{OURS}/{mode}" for mode in OUR_MODES),
     EVERY_10TH,
+    f"{OURS_EXECUTED}/FULL_HEALTH",
     *(f"{DEBUGGER_V2}/{mode}" for mode in DEBUGGER_V2_MODES),
     CHECK_NUMERICS,
 )
@@ -177,7 +180,12 @@ def start_recording(config: str, logdir: Path) -> Recording:
     mode, _, stride = mode.partition("@")
     steps = int(stride) if stride else None
     tfdbg_arrow.enable(
-        str(logdir), tensor_debug_mode=mode, circular_buffer_size=-1, health_backend=backend, steps=steps
+        str(logdir),
+        tensor_debug_mode=mode,
+        circular_buffer_size=-1,
+        health_backend=backend,
+        steps=steps,
+        graphs="executed" if family == OURS_EXECUTED else "traced",
     )
     if steps is not None:
         from programs import STEP_HOOKS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import subprocess
@@ -35,12 +36,13 @@ class Verdict:
     is_line_right: bool
 
 
-def record(names: Iterable[str] = (), *, repeat: int = 1) -> Iterator[dict[str, Any]]:
+def record(names: Iterable[str] = (), *, repeat: int = 1, graphs: str = "traced") -> Iterator[dict[str, Any]]:
     """Records programs in a process of their own.
 
     Args:
         names: Programs or modules; all where there is none.
         repeat: How often each is recorded.
+        graphs: What is recorded of functions, as enable() takes it.
 
     Yields:
         Each answer, as record.Answer has it, as soon as it is there.
@@ -48,7 +50,7 @@ def record(names: Iterable[str] = (), *, repeat: int = 1) -> Iterator[dict[str, 
     Raises:
         CalledProcessError: The process died.
     """
-    command = [sys.executable, "-m", "tests.culprit.record", "--repeat", str(repeat), *names]
+    command = [sys.executable, "-m", "tests.culprit.record", "--repeat", str(repeat), "--graphs", graphs, *names]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield from map(json.loads, process.stdout)
@@ -122,8 +124,12 @@ def _answered(verdict: Verdict) -> str:
 
 def main() -> None:
     """Records the programs that the command line names, and prints their misses and counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="programs or modules; all where none is given")
+    parser.add_argument("--graphs", default="traced", help="what is recorded of functions: traced or executed")
+    options = parser.parse_args()
     verdicts = []
-    for verdict in judge(record(sys.argv[1:])):
+    for verdict in judge(record(options.names, graphs=options.graphs)):
         verdicts.append(verdict)
         if line := miss(verdict):
             print(line, flush=True)

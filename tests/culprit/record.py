@@ -61,13 +61,14 @@ class Answer:
     error: str | None = None
 
 
-def record(program: Program, logdir: Path, *, scratch: Path) -> str | None:
+def record(program: Program, logdir: Path, *, scratch: Path, graphs: str = "traced") -> str | None:
     """Records a program.
 
     Args:
         program: The program.
         logdir: Where the recording goes.
         scratch: An empty directory for what the program needs to be prepared.
+        graphs: What is recorded of functions, as enable() takes it.
 
     Returns:
         The exception that it raised though it does not declare it, or did not raise though it does; or None.
@@ -78,7 +79,7 @@ def record(program: Program, logdir: Path, *, scratch: Path) -> str | None:
     if program.prepare is not None:
         program.prepare(scratch)
     run = program.function if program.prepare is None else functools.partial(program.function, scratch)
-    with tfdbg_arrow.capture(logdir), warnings.catch_warnings():
+    with tfdbg_arrow.capture(logdir, graphs=graphs), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             run()
@@ -92,10 +93,10 @@ def record(program: Program, logdir: Path, *, scratch: Path) -> str | None:
     return None if isinstance(raised, program.raises) else f"{program.raises.__name__} expected, got {raised!r}"
 
 
-def answer(program: Program) -> Answer:
+def answer(program: Program, *, graphs: str = "traced") -> Answer:
     """Records a program into a temporary logdir and asks for the first bad value."""
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as scratch:
-        error = record(program, Path(directory), scratch=Path(scratch))
+        error = record(program, Path(directory), scratch=Path(scratch), graphs=graphs)
         found = tfdbg_arrow.first_nonfinite(directory)
     gc.collect()
     if found is None:
@@ -121,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs or modules; all where none is given")
     parser.add_argument("--repeat", type=int, default=1, help="how often each is recorded")
+    parser.add_argument("--graphs", default="traced", help="what is recorded of functions: traced or executed")
     options = parser.parse_args()
     # Programs of a distribution strategy need two devices.
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -131,7 +133,7 @@ def main() -> None:
         if options.names and not {program.name, program.name.partition(".")[0]} & set(options.names):
             continue
         for _ in range(options.repeat):
-            print(json.dumps(dataclasses.asdict(answer(program))), file=answers, flush=True)
+            print(json.dumps(dataclasses.asdict(answer(program, graphs=options.graphs))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

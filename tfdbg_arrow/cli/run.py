@@ -130,6 +130,13 @@ def run(
             help="Functions with jit_compile=True: observe (without XLA, recorded) or keep (compiled, not recorded).",
         ),
     ] = "observe",
+    graphs: Annotated[
+        str,
+        typer.Option(
+            metavar="CHOICE",
+            help="Functions: traced (each op as you wrote it) or executed (what TensorFlow's optimizer makes of them).",
+        ),
+    ] = "traced",
     values: Annotated[
         str | None,
         typer.Option(metavar="REGEX", help="Keep all elements of ops whose name or type matches, from its start."),
@@ -206,6 +213,7 @@ def run(
         tensor_dtypes=None if tensor_dtypes is None else [name.strip() for name in tensor_dtypes.split(",")],
         health_backend=health_backend,
         xla=xla,
+        graphs=graphs,
         values=values,
         steps=steps,
         max_bytes=max_bytes,

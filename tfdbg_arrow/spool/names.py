@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -50,6 +51,7 @@ class Names:
         self._node_rows: list[tuple[int, int, int, int]] = []
         self._function_graphs: dict[int, int] = {}
         self._call_sites: dict[tuple[int, int], int] = {}
+        self._executed_nodes: dict[int, tuple[int, int, int, int]] = {}
         self.refresh()
 
     def refresh(self) -> None:
@@ -73,14 +75,31 @@ class Names:
         return _lookup(self._strings_array, ids)
 
     def of_nodes(self, keys: npt.NDArray[Any]) -> tuple[Ints, Ints, Ints, Ints]:
-        """Returns graph ids, name ids of op names and op types, and slots; -1 for keys that do not exist."""
+        """Returns graph ids, name ids of op names and op types, and slots; -1 for keys that do not exist.
+
+        A key below -1 stands for a string that describes an executed node: -2 for string 0, -3 for string 1 and so on.
+        """
         table = self._nodes_array
-        return (
-            _lookup(table[:, 0], keys),
-            _lookup(table[:, 1], keys),
-            _lookup(table[:, 2], keys),
-            _lookup(table[:, 3], keys),
-        )
+        found = tuple(_lookup(table[:, column], keys) for column in range(4))
+        executed = np.flatnonzero(keys < -1)
+        for key in np.unique(keys[executed]).tolist():
+            places = executed[keys[executed] == key]
+            for column, value in zip(found, self._executed_node(-2 - key), strict=True):
+                column[places] = value
+        return found[0], found[1], found[2], found[3]
+
+    def _executed_node(self, string_id: int) -> tuple[int, int, int, int]:
+        """Returns what a string tells of a node: graph, name ids of op name and op type, slot; -1 where it tells nothing.
+
+        The native core writes it: graph id, slot, op type and op name, one a line.
+        """
+        known = self._executed_nodes.get(string_id)
+        if known is None and string_id < len(self._string_ids):
+            fields = self.texts[self._string_ids[string_id]].split("\n")
+            if len(fields) == 4 and all(re.fullmatch("[0-9]{1,9}", number) for number in fields[:2]):
+                known = (int(fields[0]), self._intern(fields[3]), self._intern(fields[2]), int(fields[1]))
+                self._executed_nodes[string_id] = known
+        return known or (-1, -1, -1, -1)
 
     def call_sites(self, string_ids: npt.NDArray[Any], *, graph_ids: Ints) -> Ints:
         """Returns the name ids of call sites, given the runtime's paths and the graphs that they lead to."""

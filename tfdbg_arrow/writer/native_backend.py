@@ -15,8 +15,10 @@ from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import RECORD_DTYPE
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite
 from tfdbg_arrow.writer.events import EventWriter
+from tfdbg_arrow.writer.graphs.executed import GraphOptimizer
 from tfdbg_arrow.writer.graphs.own_ops import RecordOps, SingleRecordOps
 from tfdbg_arrow.writer.hooks import runtime
+from tfdbg_arrow.writer.hooks.executed import load_optimizer
 from tfdbg_arrow.writer.hooks.record_ops import NativeRecordOps
 from tfdbg_arrow.writer.hooks.session_ops import NativeSessionRecordOps
 from tfdbg_arrow.writer.scopes import EagerScope
@@ -237,6 +239,20 @@ class NativeBackend(NativeSpool):
     def execution_of(self, tensor: Any) -> int:
         """Returns the execution that made an eager tensor just now, -1 where that is not known."""
         return int(self.core.execution_of(tensor))
+
+    def record_executed_graphs(self, *, records_others: bool) -> GraphOptimizer:
+        """Makes TensorFlow call the core's optimizer; returns what tells it of graphs.
+
+        Args:
+            records_others: Whether nodes are recorded that stand for no op of the program.
+
+        Raises:
+            RecordingError: This version of TensorFlow does not take the optimizer.
+        """
+        load_optimizer(self.core.__file__)
+        self.recording.set_records_others(records_others)
+        optimizer: GraphOptimizer = self.recording
+        return optimizer
 
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int) -> int:
         """Records that a call of a function begins; returns its execution index, -1 for none."""

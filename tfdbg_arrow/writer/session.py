@@ -66,6 +66,7 @@ def enable(
     max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES,
     when_full: str = "wait",
     xla: str = "observe",
+    graphs: str = "traced",
     storage_options: Mapping[str, Any] | None = None,
     local_dir: str | os.PathLike[str] | None = None,
     upload_timeout_s: float = DEFAULT_UPLOAD_TIMEOUT_S,
@@ -103,6 +104,10 @@ def enable(
             are dropped; `drop`, events that find no room are dropped. capture_stat counts what was dropped.
         xla: `observe`: functions with jit_compile=True run without XLA, and are recorded; `keep`: they stay compiled,
             and what runs inside them is not recorded: `Logdir.coverage()` lists it.
+        graphs: What is recorded of functions. `traced`: every op as the program has it. TensorFlow then cannot fuse or
+            fold what is recorded, so that numbers can differ from an unrecorded run. `executed`: the ops that TensorFlow
+            makes of them and runs, so that the numbers are those of an unrecorded run; ops that it fuses are one
+            (docs/executed_graphs.md).
         storage_options: fsspec's arguments for the URL, as `{"endpoint_url": …}`; None: what its configuration and
             the store's client find.
         local_dir: Directory for the local files of a recording to a URL, of which each gets a directory of its own
@@ -154,6 +159,7 @@ def enable(
             max_memory_bytes=max_memory_bytes,
             when_full=when_full,
             xla=xla,
+            graphs=graphs,
             storage_options=storage_options,
             local_dir=local_dir,
             upload_timeout_s=upload_timeout_s,

@@ -34,6 +34,7 @@ from tfdbg_arrow.writer.schedule import Schedule, is_integer, parse_schedule
 
 HEALTH_BACKENDS = ("auto", "native", "tensorflow")
 XLA_CHOICES = ("observe", "keep")
+GRAPH_CHOICES = ("traced", "executed")
 FULL_SPOOL_CHOICES = ("wait", "drop")
 
 MIN_BUDGET_BYTES = 1 << 20
@@ -95,6 +96,7 @@ class Settings:
         memory: How much memory the recording may take.
         when_full: What an event does that finds no room in the spool: `wait` or `drop`.
         xla: `observe`: functions that ask for XLA run without it; `keep`: they are compiled, and not recorded.
+        graphs: `traced`: every op of a function is recorded; `executed`: what TensorFlow makes of them.
         remote: Where the parts are copied to from `logdir`, which is then a directory of the run's own; None: nowhere.
         values: Ops whose tensors are kept whole; None: none but those that the mode keeps.
         steps: Which training steps are recorded; None: all.
@@ -120,6 +122,7 @@ class Settings:
     dump_on: str | None = None
     dump_after: int = 0
     xla: str = "observe"
+    graphs: str = "traced"
     remote: RemoteSettings | None = None
     on_nonfinite: str | Callable[[Any], object] = "record"
     redact: frozenset[str] = NOTHING
@@ -175,6 +178,7 @@ class Request:
     max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES
     when_full: str = "wait"
     xla: str = "observe"
+    graphs: str = "traced"
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     local_dir: str | os.PathLike[str] | None = None
     upload_timeout_s: float = DEFAULT_UPLOAD_TIMEOUT_S
@@ -211,6 +215,18 @@ class Request:
             )
         if self.xla not in XLA_CHOICES:
             raise SettingError(f"xla is {self.xla!r}; expected one of {', '.join(XLA_CHOICES)}")
+        if self.graphs not in GRAPH_CHOICES:
+            raise SettingError(f"graphs is {self.graphs!r}; expected one of {', '.join(GRAPH_CHOICES)}")
+        if self.graphs == "executed" and self.health_backend == "tensorflow":
+            raise SettingError(
+                "graphs is 'executed' and health_backend 'tensorflow', which records graphs only as they are traced; "
+                "choose the native backend or graphs='traced'"
+            )
+        if self.graphs == "executed" and self.on_nonfinite != "record":
+            raise SettingError(
+                f"graphs is 'executed' and on_nonfinite {self.on_nonfinite!r}: a program is stopped at the op that it "
+                "has written, which may not run as such; choose graphs='traced'"
+            )
         if not is_integer(self.max_memory_bytes) or not MIN_MEMORY_BYTES <= self.max_memory_bytes <= MAX_MEMORY_BYTES:
             raise SettingError(
                 f"max_memory_bytes is {self.max_memory_bytes!r}; expected a number from {MIN_MEMORY_BYTES} (192 MiB) "
@@ -261,6 +277,7 @@ class Request:
             memory=MemoryShares(self.max_memory_bytes),
             when_full=self.when_full,
             xla=self.xla,
+            graphs=self.graphs,
             values=values,
             steps=steps,
             max_bytes=self.max_bytes,

@@ -65,6 +65,8 @@ class GraphDescriber:
         intern_traceback: Returns the id of a stack that TensorFlow kept, given innermost first.
         current_scope: Returns what the calling thread's ops belong to.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
+        on_names: `(graph, state, names)`: told how the ops of a graph, but for its arguments, are named in a runtime
+            function: node name, op name, op type. None: nobody asks.
 
     Attributes:
         lock: Guards the states of the graphs; held by whoever describes.
@@ -80,6 +82,7 @@ class GraphDescriber:
         intern_traceback: Callable[[Sequence[Location]], int],
         current_scope: Callable[[], Scope],
         on_unknown_callee: Callable[[str], None],
+        on_names: Callable[[Any, GraphState, Sequence[tuple[str, str, str]]], None] | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self._registry = registry
@@ -89,6 +92,7 @@ class GraphDescriber:
         self._intern_traceback = intern_traceback
         self._current_scope = current_scope
         self._on_unknown_callee = on_unknown_callee
+        self._on_names = on_names
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._undescribed: dict[int, Row] = {}
         """Rows of graphs that others were traced in and that no function was made of, so far."""
@@ -252,18 +256,24 @@ class GraphDescriber:
             self._append("graph_function_output", outputs)
 
     def note_names(self, graph: Any, function_def: Callable[[], Any]) -> None:
-        """Notes which calling ops a runtime function renamed, to keep clear of its arguments and results."""
+        """Notes how a runtime function renamed ops, to keep clear of its arguments and results."""
         with self.lock:
             state = self.state(graph)
-            if not state.callees:
+            if not state.callees and self._on_names is None:
                 return
             calling = {op_name for op_name, _, _ in state.callees}
             arguments = {tensor.op.name for tensor in graph.inputs}
             names = (op.name for op in graph.get_operations() if op.name not in arguments)
             # TensorFlow keeps the order of the ops.
-            for op_name, node_def in zip(names, function_def().node_def, strict=True):
-                if op_name in calling and node_def.name != op_name:
-                    self._registry.add_rename(state.graph_id, op_name, node_def.name)
+            node_names = [
+                (node_def.name, op_name, node_def.op)
+                for op_name, node_def in zip(names, function_def().node_def, strict=True)
+            ]
+            for node_name, op_name, _ in node_names:
+                if op_name in calling and node_name != op_name:
+                    self._registry.add_rename(state.graph_id, op_name, node_name)
+            if self._on_names is not None:
+                self._on_names(graph, state, node_names)
 
     def _note_scope(self, graph: Any, op_name: str, stack_id: int, wall_time_ns: int) -> None:
         scope = self._current_scope()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfdbg_arrow.writer.graphs.description import GraphDescriber, Reasons
+from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.failing_ops import StageFinder, has_checks, without_idle_checks
 from tfdbg_arrow.writer.graphs.own_ops import HoldForRecordOps, RecordOps, SingleRecordOps, TensorBatch
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
@@ -33,6 +34,7 @@ class GraphInstrumenter:
         is_remote: Whether a device, by name, is another process's, where our ops have no kernels.
         is_pipeline: Whether what the calling thread traces is a function of a tf.data pipeline.
         judge: `(graph, batches)`: says of the tensors of a graph which stop the program if they are bad; None: none.
+        executed: Records functions as TensorFlow's optimizer leaves them; None: they are recorded as they are traced.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class GraphInstrumenter:
         is_remote: Callable[[str], bool],
         is_pipeline: Callable[[], bool],
         judge: Callable[[Any, list[TensorBatch]], list[TensorBatch]] | None,
+        executed: ExecutedGraphs | None = None,
     ) -> None:
         self._registry = registry
         self._describer = describer
@@ -63,6 +66,7 @@ class GraphInstrumenter:
         self._is_remote = is_remote
         self._is_pipeline = is_pipeline
         self._judge = judge
+        self._executed = executed
 
     def prepare(self, function_name: str, graph: Any, *, unobserved_for: str | None = None) -> None:
         """Describes what is new in a graph and makes it record; a function is about to be made of it.
@@ -79,6 +83,10 @@ class GraphInstrumenter:
             batches = self._describer.describe_ops(graph, state, reasons=self._function_reasons(unobserved_for))
             self._describer.describe_signature(function_name, graph, state)
             if unobserved_for is not None:
+                state.num_described = len(graph.get_operations())
+                return
+            if self._executed is not None and self._executed.is_enabled():
+                self._executed.prepare(graph, state, batches)
                 state.num_described = len(graph.get_operations())
                 return
             if self._judge is not None:

@@ -12,6 +12,9 @@ OWN_OP_PREFIX = "TfdbgArrow"
 OWN_NAME_PREFIX = "tfdbg_arrow_"
 """Begins the name of every op that we add to a graph."""
 
+MARK = "_tfdbg_arrow_graph"
+"""The attribute that tells the native core of which graph of the program an op is."""
+
 
 def is_own(op_type: str, name: str) -> bool:
     """Returns whether an op, by its type and its name, is one of ours."""

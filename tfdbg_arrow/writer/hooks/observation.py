@@ -38,6 +38,7 @@ class Observer(Protocol):
     op_callback: Callable[..., Any]
     generation: int
     keeps_xla: bool
+    inlines_all: bool
     scopes: Scopes
     fit_marks: FitMarks
 

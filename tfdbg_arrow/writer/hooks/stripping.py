@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tfdbg_arrow.writer.graphs.own_ops import is_own
+from tfdbg_arrow.writer.graphs.own_ops import MARK, is_own
 
 
 def strip_function(function_def: Any) -> bool:
-    """Removes every op of ours, and every mention of one, from a FunctionDef; returns whether it held any."""
+    """Removes every op and mark of ours from a FunctionDef; returns whether it held any."""
+    is_marked = any(MARK in node.attr for node in function_def.node_def)
     names = strip_own_nodes(function_def.node_def)
     for key in [key for key, node in function_def.control_ret.items() if node in names]:
         del function_def.control_ret[key]
         function_def.signature.control_output.remove(key)
-    return bool(names)
+    return is_marked or bool(names)
 
 
 def strip_own_nodes(nodes: Any) -> set[str]:
-    """Removes every op of ours, and every mention of one, from a list of NodeDefs; returns their names."""
+    """Removes every op and mark of ours from a list of NodeDefs; returns the names of the ops."""
+    for node in nodes:
+        if MARK in node.attr:
+            del node.attr[MARK]
     names = {node.name for node in nodes if is_own(node.op, node.name)}
     if names:
         delete_from(nodes, lambda node: node.name in names)

@@ -57,7 +57,7 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
         reason = reason_unobserved(graph)
         if reason == "remote":
             observer.note_remote(text, None)
-        elif reason is None and has_low_level_control_flow(graph):
+        elif reason is None and not observer.inlines_all and has_low_level_control_flow(graph):
             # A record op in a loop of graph mode cannot be waited for from outside: not by the caller either.
             attrs = {**(attrs or {}), NO_INLINE: _AttrValue(b=True)}
             observer.note_not_inlined(text)

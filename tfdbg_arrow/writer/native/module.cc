@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #include <system_error>
 
 #include "debug_event_scan.h"
+#include "executed.h"
 #include "eager.h"
 #include "health.h"
 #include "health_bench.h"
@@ -155,6 +157,49 @@ class Recording {
   // Paused, nothing of what runs is recorded, until it is set again; a new recording starts unpaused.
   void set_paused(bool paused) { g_is_paused.store(paused, std::memory_order_relaxed); }
 
+  // Node name, op name, op type, key of each output or -1, whether the elements are kept.
+  using NamedOp = std::tuple<std::string, std::string, std::string, std::vector<int32_t>, bool>;
+
+  // Makes the optimizer record a graph of the program.
+  void add_program_graph(int64_t graph_id, const std::vector<NamedOp>& ops, const std::vector<std::string>& arguments) {
+    ProgramGraph graph;
+    graph.arguments = arguments;
+    for (const auto& [node_name, op_name, op_type, keys, keep] : ops) {
+      graph.ops.emplace(node_name, ProgramOp{op_name, op_type, keys, keep});
+    }
+    session_->executed.add(graph_id, std::move(graph));
+  }
+
+  void set_records_others(bool records_others) { session_->executed.set_records_others(records_others); }
+
+  // The graphs that TensorFlow optimized since the last call: for each its nodes, as (name, op type, device, graph id,
+  // op name, path of calls or None, inputs as (node, slot, whether it is a control edge)).
+  nb::list take_executed_graphs() {
+    nb::list graphs;
+    for (const std::vector<ExecutedNode>& nodes : session_->executed.take()) {
+      nb::list rows;
+      for (const ExecutedNode& node : nodes) {
+        nb::list inputs;
+        for (const ExecutedInput& input : node.inputs) {
+          inputs.append(nb::make_tuple(input.node, input.slot, input.is_control));
+        }
+        nb::object path = node.has_path ? nb::object(nb::str(node.path.data(), node.path.size())) : nb::none();
+        rows.append(nb::make_tuple(node.name, node.op_type, node.device, node.graph_id, node.op_name, path, inputs));
+      }
+      graphs.append(rows);
+    }
+    return graphs;
+  }
+
+  int64_t take_unreadable_graphs() { return session_->executed.take_unreadable(); }
+
+  // What the optimizer makes of a GraphDef; empty where it leaves it as it is. Throws RuntimeError.
+  nb::bytes with_record_ops(nb::bytes graph_def) {
+    const std::string edited =
+        tfdbg_arrow::with_record_ops(std::string_view(graph_def.c_str(), graph_def.size()), *session_);
+    return nb::bytes(edited.data(), edited.size());
+  }
+
  private:
   std::unique_ptr<Session> session_;
   bool published_ = false;
@@ -281,7 +326,13 @@ NB_MODULE(_core, m) {
       .def("take_nonfinite_notes", &Recording::take_nonfinite_notes)
       .def("num_events", &Recording::num_events)
       .def("set_step", &Recording::set_step, nb::arg("step"))
-      .def("set_paused", &Recording::set_paused, nb::arg("paused"));
+      .def("set_paused", &Recording::set_paused, nb::arg("paused"))
+      .def("add_program_graph", &Recording::add_program_graph, nb::arg("graph_id"), nb::arg("ops"),
+           nb::arg("arguments"))
+      .def("set_records_others", &Recording::set_records_others, nb::arg("records_others"))
+      .def("take_executed_graphs", &Recording::take_executed_graphs)
+      .def("take_unreadable_graphs", &Recording::take_unreadable_graphs)
+      .def("with_record_ops", &Recording::with_record_ops, nb::arg("graph_def"));
 
   m.def("load_tensorflow", [](const std::string& framework, const std::string& cc, const std::string& python) {
     load_tensorflow_api(framework, cc, python);

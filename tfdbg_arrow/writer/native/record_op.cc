@@ -41,6 +41,7 @@ struct RecordKernel {
   bool has_call_site = false;
   std::atomic<int32_t> device{-1};  // interned when it first runs
   std::vector<HeldArgument> arguments;  // one for each tensor where these are arguments, else empty
+  int64_t argument = kNoValue;  // RecordThrough only: which argument of the outermost function the tensor is
   bool is_call_token = false;  // its one tensor is the execution index of the call that the step belongs to
 };
 
@@ -135,6 +136,41 @@ void* create_kernel(TF_OpKernelConstruction* construction, bool with_dtypes) {
   if (arguments.size() == kernel->nodes.size() && kernel->has_call_site && kernel->call_site == 0) {
     kernel->arguments = std::vector<HeldArgument>(arguments.size());
     for (size_t i = 0; i < arguments.size(); ++i) kernel->arguments[i].index = static_cast<size_t>(arguments[i]);
+  }
+  return kernel.release();
+}
+
+bool read_bool(TF_OpKernelConstruction* construction, const char* name, bool* out, Status* status) {
+  unsigned char value = 0;
+  tf_api().TF_OpKernelConstruction_GetAttrBool(construction, name, &value, status->get());
+  *out = value != 0;
+  return status->ok();
+}
+
+// A kernel that the optimizer put behind one output of a node.
+void* create_record_through(TF_OpKernelConstruction* construction) {
+  auto kernel = std::make_unique<RecordKernel>();
+  Status status;
+  int64_t node = 0;
+  bool keep = false;
+  bool may_hold = false;
+  std::string call_site;
+  if (!read_int(construction, "node", &node, &status) ||
+      !read_int(construction, "generation", &kernel->generation, &status) ||
+      !read_int(construction, "argument", &kernel->argument, &status) ||
+      !read_bool(construction, "keep", &keep, &status) ||
+      !read_bool(construction, "may_hold", &may_hold, &status) ||
+      !read_bool(construction, "has_call_site", &kernel->has_call_site, &status) ||
+      !read_string(construction, "call_site", &call_site, &status)) {
+    tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
+    return nullptr;
+  }
+  kernel->nodes = {node};
+  kernel->keeps = {keep};
+  kernel->call_site = strings().intern(call_site);
+  if (may_hold && kernel->argument >= 0) {
+    kernel->arguments = std::vector<HeldArgument>(1);
+    kernel->arguments[0].index = static_cast<size_t>(kernel->argument);
   }
   return kernel.release();
 }
@@ -297,6 +333,55 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
   judge.decide(context);
 }
 
+// Records one tensor. Returns whether the kernel holds it from here on; else it is the caller's.
+bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor* tensor) {
+  if (is_paused()) return false;
+  SessionGuard session;
+  if (!session || kernel->generation != session->generation) return false;
+  const TensorFlowApi& tf = tf_api();
+  const int dtype = tf.TF_TensorType(tensor);
+  if (!session->covers(dtype, kernel->keeps[0])) return false;
+  const int rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
+  int64_t dims[kMaxRank];
+  for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);
+  const void* data = tf.TF_TensorData(tensor);
+  Record record = context_record(kernel, context, *session);
+  record.node = static_cast<int32_t>(kernel->nodes[0]);
+  if (kernel->argument >= 0) {
+    record.execution_index = session->calls.find(static_cast<size_t>(kernel->argument), data);
+  }
+  bool is_held = false;
+  if (kernel->arguments.empty()) {
+    describe_tensor(*session, dtype, rank, dims, data, kernel->keeps[0], &record);
+  } else {
+    is_held = describe_argument(*session, &kernel->arguments[0], dtype, rank, dims, tensor, kernel->keeps[0], &record);
+  }
+  record.wall_time_ns = wall_time_ns();
+  append_tensor_waiting(*session, record, rank, dims);
+  return is_held;
+}
+
+void compute_record_through(void* opaque, TF_OpKernelContext* context) {
+  const TensorFlowApi& tf = tf_api();
+  Status& status = thread_status();
+  TF_Tensor* tensor = nullptr;
+  tf.TF_GetInput(context, 0, &tensor, status.get());
+  if (status.ok() && tensor != nullptr) {
+    const bool is_held = opaque != nullptr && record_tensor(static_cast<RecordKernel*>(opaque), context, tensor);
+    tf.TF_SetOutput(context, 0, tensor, status.get());
+    if (!is_held) tf.TF_DeleteTensor(tensor);
+  }
+  if (!status.ok()) tf.TF_OpKernelContext_Failure(context, status.get());
+}
+
+void compute_record_constant(void* opaque, TF_OpKernelContext* context) {
+  TF_Tensor* tensor = nullptr;
+  tf_api().TF_GetInput(context, 0, &tensor, thread_status().get());
+  if (tensor == nullptr) return;
+  const bool is_held = opaque != nullptr && record_tensor(static_cast<RecordKernel*>(opaque), context, tensor);
+  if (!is_held) tf_api().TF_DeleteTensor(tensor);
+}
+
 void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
   if (is_paused()) return;
   SessionGuard session;
@@ -364,6 +449,14 @@ void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
 
 void no_outputs(TF_ShapeInferenceContext*, TF_Status*) {}
 
+void same_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
+  const TensorFlowApi& tf = tf_api();
+  TF_ShapeHandle* shape = tf.TF_NewShapeHandle();
+  tf.TF_ShapeInferenceContextGetInput(context, 0, shape, status);
+  if (tf.TF_GetCode(status) == 0) tf.TF_ShapeInferenceContextSetOutput(context, 0, shape, status);
+  tf.TF_DeleteShapeHandle(shape);
+}
+
 void check(Status& status, const char* what) {
   if (!status.ok()) throw std::runtime_error(std::string("TensorFlow refused ") + what + ": " + status.message());
 }
@@ -381,6 +474,22 @@ void register_op(const char* name, bool is_stateful, std::initializer_list<const
   // TensorFlow makes the op stateful whatever the argument is.
   if (is_stateful) tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);
   tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, no_outputs);
+  tf.TF_RegisterOpDefinition(builder, status.get());
+  check(status, "a record op");
+}
+
+void register_single_op(std::string_view name, bool hands_on) {
+  const TensorFlowApi& tf = tf_api();
+  Status status;
+  TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder(std::string(name).c_str());
+  tf.TF_OpDefinitionBuilderAddInput(builder, "tensor: T");
+  if (hands_on) tf.TF_OpDefinitionBuilderAddOutput(builder, "same: T");
+  for (const char* attr : {"T: type", "node: int", "generation: int", "argument: int", "may_hold: bool", "keep: bool",
+                           "has_call_site: bool", "call_site: string"}) {
+    tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
+  }
+  tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);  // else TensorFlow folds it, or merges it with another
+  tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, hands_on ? same_shape : no_outputs);
   tf.TF_RegisterOpDefinition(builder, status.get());
   check(status, "a record op");
 }
@@ -414,6 +523,10 @@ void register_record_ops() {
     register_kernel(summary.c_str(), "CPU", nullptr, create_record_summary, compute_record_summary);
     register_kernel(summary.c_str(), "GPU", "summaries", create_record_summary, compute_record_summary);
   }
+  register_single_op(kRecordThroughOp, true);
+  register_single_op(kRecordConstantOp, false);
+  register_kernel(kRecordThroughOp.data(), "CPU", nullptr, create_record_through, compute_record_through);
+  register_kernel(kRecordConstantOp.data(), "CPU", nullptr, create_record_through, compute_record_constant);
   registered = true;
 }
 

@@ -3,11 +3,22 @@
 // TfdbgArrowRecord(tensors...): measures each input and records it. Stateful, without output.
 // TfdbgArrowRecordSummary(summaries): records summaries that were measured elsewhere (on an
 // accelerator, by TensorFlow's own ops): one row of the float64 matrix a tensor.
+// TfdbgArrowRecordThrough(tensor): records one tensor and hands it on. The optimizer of executed.h puts it into graphs.
+// TfdbgArrowRecordConstant(tensor): records one tensor, without output.
 #pragma once
+
+#include <string_view>
 
 namespace tfdbg_arrow {
 
-// Registers both ops and their kernels; a second call does nothing.
+constexpr std::string_view kRecordThroughOp = "TfdbgArrowRecordThrough";
+constexpr std::string_view kRecordConstantOp = "TfdbgArrowRecordConstant";
+// Begins the name of each node of these ops; a number, a slash and the name of the recorded node follow.
+constexpr std::string_view kRecordNodePrefix = "tfdbg_arrow_record_";
+
+inline bool is_record_op(std::string_view op) { return op == kRecordThroughOp || op == kRecordConstantOp; }
+
+// Registers the ops and their kernels; a second call does nothing.
 // Throws std::runtime_error with TensorFlow's message. Needs load_tensorflow_api().
 void register_record_ops();
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "calls.h"
+#include "executed.h"
 #include "intern.h"
 #include "spool.h"
 
@@ -92,6 +93,7 @@ struct Session {
   Spool spool;
   ValueSpool values;
   CallsInFlight calls;
+  ExecutedGraphs executed;
   NonFiniteNotes nonfinite_notes;
   OnNonFinite on_nonfinite = OnNonFinite::kRecord;  // set before the session is published
   std::string run_id;                               // likewise; only where on_nonfinite fails

@@ -20,7 +20,13 @@ struct TF_OpKernelConstruction;
 struct TF_OpDefinitionBuilder;
 struct TF_KernelBuilder;
 struct TF_ShapeInferenceContext;
+struct TF_ShapeHandle;
 struct TFE_TensorHandle;
+struct TF_Buffer {
+  const void* data;
+  size_t length;
+  void (*data_deallocator)(void* data, size_t length);
+};
 // One element of a tensor of strings; its layout is TensorFlow's, its size has been this since 2.4.
 struct TF_TString {
   uint64_t opaque[3];
@@ -50,6 +56,11 @@ struct TF_StringView {
   X(void, TF_OpDefinitionBuilderSetShapeInferenceFunction,                                                  \
     (TF_OpDefinitionBuilder*, void (*)(TF_ShapeInferenceContext*, TF_Status*)))                             \
   X(void, TF_RegisterOpDefinition, (TF_OpDefinitionBuilder*, TF_Status*))                                   \
+  X(void, TF_OpDefinitionBuilderAddOutput, (TF_OpDefinitionBuilder*, const char*))                          \
+  X(TF_ShapeHandle*, TF_NewShapeHandle, ())                                                                 \
+  X(void, TF_DeleteShapeHandle, (TF_ShapeHandle*))                                                          \
+  X(void, TF_ShapeInferenceContextGetInput, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))  \
+  X(void, TF_ShapeInferenceContextSetOutput, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*)) \
   X(TF_KernelBuilder*, TF_NewKernelBuilder,                                                                 \
     (const char*, const char*, void* (*)(TF_OpKernelConstruction*), void (*)(void*, TF_OpKernelContext*),   \
      void (*)(void*)))                                                                                      \
@@ -57,6 +68,9 @@ struct TF_StringView {
   X(void, TF_RegisterKernelBuilder, (const char*, TF_KernelBuilder*, TF_Status*))                           \
   X(int, TF_NumInputs, (TF_OpKernelContext*))                                                               \
   X(void, TF_GetInput, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                                 \
+  X(void, TF_SetOutput, (TF_OpKernelContext*, int, const TF_Tensor*, TF_Status*))                           \
+  X(void, TF_DeleteBuffer, (TF_Buffer*))                                                                    \
+  X(void, TF_OpKernelConstruction_GetAttrBool, (TF_OpKernelConstruction*, const char*, unsigned char*, TF_Status*)) \
   X(int64_t, TF_StepId, (TF_OpKernelContext*))                                                              \
   X(uint64_t, TF_GetFrameId, (TF_OpKernelContext*))                                                         \
   X(int64_t, TF_GetIterId, (TF_OpKernelContext*))                                                           \
@@ -72,6 +86,7 @@ struct TF_StringView {
 
 // From libtensorflow_cc: the eager runtime, and the elements of tensors of strings.
 #define TFDBG_ARROW_EAGER_API(X)                                                \
+  X(TF_Buffer*, TF_GetAllOpList, ())                                            \
   X(int, TFE_TensorHandleDataType, (TFE_TensorHandle*))                         \
   X(const char*, TFE_TensorHandleDeviceName, (TFE_TensorHandle*, TF_Status*))   \
   X(TF_Tensor*, TFE_TensorHandleResolve, (TFE_TensorHandle*, TF_Status*))      \

@@ -8,6 +8,7 @@ from typing import Any
 from tfdbg_arrow.spool.records import NO_VALUE
 from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
+from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
@@ -39,6 +40,7 @@ class FunctionObserver:
         local_task: Returns the address of this process in the cluster that it is connected to.
         generation: Tells the recordings of one process apart.
         keeps_xla: Whether functions that ask for XLA stay compiled.
+        executed: Records functions as TensorFlow's optimizer leaves them; None: they are recorded as they are traced.
 
     Attributes:
         op_callback: TensorFlow's op callback.
@@ -46,6 +48,7 @@ class FunctionObserver:
         note_failed_op: An eager op raised an error.
         generation: As given.
         keeps_xla: As given.
+        inlines_all: Whether a function with loops or branches of graph mode may be inlined.
         stop: As given.
         scopes: As given.
         fit_marks: As given.
@@ -70,6 +73,7 @@ class FunctionObserver:
         local_task: Callable[[], str],
         generation: int,
         keeps_xla: bool,
+        executed: ExecutedGraphs | None = None,
     ) -> None:
         self._backend = backend
         self._registry = registry
@@ -87,7 +91,9 @@ class FunctionObserver:
         self.generation = generation
         self.keeps_xla = keeps_xla
         self.op_callback = backend.op_callback
-        self.end_call = backend.end_call if stop is None else self._end_call_and_tell
+        self._executed = executed
+        self.inlines_all = executed is not None
+        self.end_call = backend.end_call if stop is None and executed is None else self._end_call_and_tell
         self.note_failed_op = backend.record_failed_op
         self.note_without_xla = notes.without_xla
         self.note_kept_xla = notes.kept_xla
@@ -138,5 +144,7 @@ class FunctionObserver:
         self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None, /
     ) -> None:
         self._backend.end_call(execution_index, outputs, error_type)
+        if self._executed is not None:
+            self._executed.write()
         if self.stop is not None and outputs is not None:
             self.stop.after_call()

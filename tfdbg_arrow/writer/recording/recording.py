@@ -8,19 +8,22 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.schema.logdir_layout import spool_paths
 from tfdbg_arrow.spool.run_files import RunFiles
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
+from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs, GraphOptimizer
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
-from tfdbg_arrow.writer.hooks import autograph, cluster, must_run, record_ops, runtime, sessions, stop_errors
+from tfdbg_arrow.writer.hooks import autograph, cluster, executed, must_run, record_ops, runtime, sessions, stop_errors
 from tfdbg_arrow.writer.hooks.installation import Hooks
 from tfdbg_arrow.writer.live_stop.eager_watch import EagerWatch
 from tfdbg_arrow.writer.live_stop.graph_judge import GraphJudge
 from tfdbg_arrow.writer.live_stop.origins import Origin, find_origins
 from tfdbg_arrow.writer.live_stop.stop import Stop
+from tfdbg_arrow.writer.native_backend import NativeBackend
 from tfdbg_arrow.writer.recording.capture_stats import CaptureStats
 from tfdbg_arrow.writer.recording.coverage import Coverage
 from tfdbg_arrow.writer.recording.fit_marks import FitMarks
@@ -73,6 +76,7 @@ class Recording:
             self._backend = choose_backend(
                 settings, paths=paths, journal=self._files.names, generation=self._generation
             )
+            optimizer = self._choose_optimizer() if settings.graphs == "executed" else None
         except BaseException:
             discard_spool_files(paths, self._files)
             raise
@@ -103,6 +107,7 @@ class Recording:
         )
         self._has_forked = False
         notes = FunctionNotes(self._stats)
+        self._executed = None if optimizer is None else self._make_executed(optimizer, registry)
         self._describer = GraphDescriber(
             registry,
             self._sink.append,
@@ -111,6 +116,7 @@ class Recording:
             intern_traceback=self._backend.stack_table.add_traceback,
             current_scope=lambda: self._scopes.current(),
             on_unknown_callee=notes.unobserved,
+            on_names=None if self._executed is None else self._executed.add_function,
         )
         self._scopes = Scopes(self._backend, strings=self._backend.events, graphs=self._describer)
         instrumenter = GraphInstrumenter(
@@ -125,6 +131,7 @@ class Recording:
             is_remote=cluster.is_remote,
             is_pipeline=lambda: self._scopes.current().role == INPUT,
             judge=None if self.stop is None else judge.judge,
+            executed=self._executed,
         )
         gate = StepGate(settings.steps) if settings.steps is not None else None
         self._marks = Marks(
@@ -160,6 +167,7 @@ class Recording:
             local_task=cluster.local_task,
             generation=self._generation,
             keeps_xla=settings.xla == "keep",
+            executed=self._executed,
         )
         self._hooks = Hooks(observer)
         self._session_hooks = sessions.SessionHooks(self._session_runs)
@@ -205,6 +213,8 @@ class Recording:
         self._hooks.remove()
         self._session_runs.stop()
         self._backend.stop()
+        if self._executed is not None:
+            self._executed.write()
         self._describer.close()
         self._marks.close()
         self._sink.close(run_row=self._run_row(is_clean_end=True))
@@ -243,6 +253,8 @@ class Recording:
 
     def flush(self) -> None:
         """Writes everything recorded so far."""
+        if self._executed is not None:
+            self._executed.write()
         self._sink.flush()
         if self._uploader is not None:
             self._uploader.hurry()
@@ -250,6 +262,24 @@ class Recording:
     def mark(self, step: int | None, labels: dict[str, object]) -> None:
         """Labels the events from here on."""
         self._marks.add(step, labels)
+
+    def _choose_optimizer(self) -> GraphOptimizer:
+        if not isinstance(self._backend, NativeBackend):
+            raise RecordingError(
+                f"graphs is 'executed', but the health backend is {self._backend.name}: with an accelerator, or without "
+                "the native core, graphs are recorded as they are traced; choose graphs='traced'"
+            )
+        return self._backend.record_executed_graphs(records_others=self.settings.op_regex is None)
+
+    def _make_executed(self, optimizer: GraphOptimizer, registry: GraphRegistry) -> ExecutedGraphs:
+        return ExecutedGraphs(
+            optimizer,
+            registry=registry,
+            append=self._sink.append,
+            mark=lambda graph, graph_id: executed.mark_ops(graph, (self._generation << 32) | graph_id),
+            is_enabled=executed.is_optimizer_enabled,
+            note_failure=self._stats.note_failure,
+        )
 
     def _set_paused(self, paused: bool) -> None:
         self._backend.set_paused(paused)

@@ -80,6 +80,7 @@ def run_row(run: RunIdentity, settings: Settings, *, health_backend: str, local_
                 "when_full": settings.when_full,
                 "dtypes": sorted(settings.dtypes),
                 "xla": settings.xla,
+                "graphs": settings.graphs,
                 "values": settings.values.text if settings.values is not None else None,
                 "steps": str(settings.steps) if settings.steps is not None else None,
                 "max_bytes": settings.max_bytes,

@@ -1,0 +1,325 @@
+"""Recording what TensorFlow runs: `graphs="executed"`.
+
+The eight trainings run in processes of their own, once without a recording and once with one.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+import tfdbg_arrow
+from tests.programs.running import run_to_end
+from tfdbg_arrow.errors import SettingError
+from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.writer.hooks.exports import with_own_ops
+
+from . import trainings
+from .subprocesses import run_python
+
+PLUMBING = {"Enter", "Exit", "Merge", "NextIteration", "Switch", "LoopCond", "_Retval", "NoOp", "_Arg"}
+
+
+def record(logdir: Path, function: Any, *arguments: Any, **settings: Any) -> Any:
+    with tfdbg_arrow.capture(logdir, graphs="executed", **settings):
+        return function(*arguments)
+
+
+def rows(logdir: Path, query: str) -> list[tuple[Any, ...]]:
+    with Logdir(logdir) as opened:
+        return list(opened.sql(query).fetchall())
+
+
+def run_training(name: str, steps: int, *logdir: Path) -> Any:
+    process = run_to_end("-m", "tests.writer.trainings", name, str(steps), *map(str, logdir))
+    assert process.returncode == 0, process.stderr
+    assert "RuntimeWarning" not in process.stderr, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", trainings.TRAININGS)
+def test_a_training_is_bit_identical(name: str, tmp_path: Path) -> None:
+    assert run_training(name, 24) == run_training(name, 24, tmp_path)
+    assert rows(tmp_path, "SELECT count(*) > 1000 FROM tensor_health") == [(True,)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", trainings.TRAININGS)
+def test_a_long_training_is_bit_identical(name: str, tmp_path: Path) -> None:
+    assert run_training(name, 200) == run_training(name, 200, tmp_path)
+
+
+X = np.array([[100.0, -100.0, 0.5], [1.0, 2.0, 3.0]], np.float32)
+SMALL = np.array([1e-8, 2e-8, -3e-9], np.float32)
+
+
+def log_softmax(x: Any) -> Any:
+    return tf.math.log(tf.nn.softmax(x))
+
+
+def scaled_up_and_down(x: Any) -> Any:
+    return (x * 1e38) * 1e-38
+
+
+def log_plus_one(x: Any) -> Any:
+    return tf.math.log(x * 1e-10 + 1.0)
+
+
+def exp_minus_one(x: Any) -> Any:
+    return tf.exp(x * 1e-10) - 1.0
+
+
+def hoisted(x: Any) -> Any:
+    return tf.add_n([x * 3e38, x * -3e38])
+
+
+def folded_through_reshape(x: Any) -> Any:
+    return tf.reshape(tf.reshape(x * 1e38, [-1]) * 1e-38, [3, 2]) + tf.zeros([3, 2])
+
+
+def divided_by_root(x: Any) -> Any:
+    return x / tf.sqrt(tf.square(x) + 1.0)
+
+
+def same_terms(x: Any) -> Any:
+    return tf.add_n([x, x, x]) + tf.transpose(tf.transpose(x))
+
+
+REWRITES = (
+    log_softmax,
+    scaled_up_and_down,
+    log_plus_one,
+    exp_minus_one,
+    hoisted,
+    folded_through_reshape,
+    divided_by_root,
+    same_terms,
+)
+
+
+@pytest.mark.parametrize("program", REWRITES)
+def test_a_rewritten_program_gives_its_own_numbers(program: Any, tmp_path: Path) -> None:
+    x = tf.constant(X)
+    expected = tf.function(program)(x).numpy()
+    actual = record(tmp_path, tf.function(program), x).numpy()
+    assert actual.tobytes() == expected.tobytes()
+    bad = not np.all(np.isfinite(expected))
+    assert (tfdbg_arrow.first_nonfinite(tmp_path) is not None) == bad
+
+
+def test_what_is_recorded_is_the_fused_op(tmp_path: Path) -> None:
+    function = tf.function(log_softmax)
+    actual = record(tmp_path, function, tf.constant(X)).numpy()
+    assert actual.min() == -200.0
+    assert rows(tmp_path, "SELECT op_name, op_type FROM tensor_health WHERE scope = 'graph' ORDER BY op_name") == [
+        ("Log", "LogSoftmax"),
+        ("x", "Placeholder"),
+    ]
+    assert rows(tmp_path, "SELECT op_type FROM executed_op WHERE op_name = 'Log'") == [("LogSoftmax",)]
+    assert rows(tmp_path, "SELECT op_type FROM graph_op WHERE op_name = 'Log'") == [("Log",)]
+    assert rows(
+        tmp_path,
+        "SELECT source_node_name, source_output_slot FROM executed_op_input WHERE node_name = 'Log' AND NOT is_control",
+    ) == [("x", 0)]
+
+
+def inner(x: Any) -> Any:
+    return tf.nn.relu(x * 2.0 + 1.0)
+
+
+def with_loops(x: Any) -> Any:
+    total = x
+    for step in tf.range(3):
+        if step > 0:
+            total = inner(total) * 0.5
+        else:
+            total = tf.math.log(tf.nn.softmax(total))
+    return total, tf.reduce_sum(inner(x))
+
+
+def test_each_node_that_ran_has_its_rows(tmp_path: Path) -> None:
+    """TensorFlow's own trace of what its executor ran is the measure."""
+    function = tf.function(with_loops)
+    x = tf.constant(X)
+    with tfdbg_arrow.capture(tmp_path, graphs="executed"):
+        function(x)
+        context.enable_run_metadata()
+        try:
+            function(x)
+            metadata = context.export_run_metadata()
+        finally:
+            context.disable_run_metadata()
+    ran = collections.Counter(
+        node.node_name for device in metadata.step_stats.dev_stats for node in device.node_stats
+    )
+    types = {name: op_type for name, op_type in rows(tmp_path, "SELECT node_name, op_type FROM executed_op")}
+    floats = {
+        node.input[0].partition(":")[0]
+        for graph in metadata.partition_graphs
+        for node in graph.node
+        if node.op.startswith("TfdbgArrowRecord")
+    }
+    expected = {
+        name: count for name, count in ran.items() if name in floats and types[name] not in PLUMBING - {"_Arg"}
+    }
+    found = {
+        name: count
+        for name, count in rows(
+            tmp_path,
+            "SELECT e.node_name, count(*) FROM tensor_health t JOIN executed_op e USING (graph_id, op_name, call_site) "
+            "WHERE t.execution_index = (SELECT max(execution_index) FROM execution WHERE graph_id IS NOT NULL) "
+            "GROUP BY e.node_name",
+        )
+    }
+    assert len(expected) > 8
+    assert found == expected
+    unrecorded = {
+        node.name
+        for graph in metadata.partition_graphs
+        for node in graph.node
+        if node.op not in PLUMBING
+        and not node.op.startswith("TfdbgArrow")
+        and node.name not in floats
+        and node.attr["T"].type in (tf.float32.as_datatype_enum,)
+    }
+    assert {types.get(name) for name in unrecorded} <= {"Greater", "Less", "Shape", None}
+
+
+def test_a_pipeline_gives_the_same_batches(tmp_path: Path) -> None:
+    def batches() -> list[list[float]]:
+        dataset = tf.data.Dataset.range(8).shuffle(8, seed=1).map(lambda i: tf.cast(i, tf.float32) * 1.5).batch(4)
+        return [batch.numpy().tolist() for _ in range(3) for batch in dataset.cache()]
+
+    assert record(tmp_path, batches) == batches()
+    assert rows(tmp_path, "SELECT count(*) > 0 FROM tensor_health WHERE op_type = 'Mul'") == [(True,)]
+
+
+def test_the_optimizer_is_silent_without_a_recording(tmp_path: Path) -> None:
+    record(tmp_path / "first", tf.function(with_loops), tf.constant(X))
+    function = tf.function(with_loops)
+    context.enable_run_metadata()
+    try:
+        function(tf.constant(X))
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    nodes = [node for graph in metadata.partition_graphs for node in graph.node]
+    assert nodes
+    assert not any(node.op.startswith("Tfdbg") or "_tfdbg_arrow_graph" in node.attr for node in nodes)
+
+
+def test_a_function_outlives_its_recording_and_is_recorded_again(tmp_path: Path) -> None:
+    function = tf.function(with_loops)
+    x = tf.constant(X)
+    expected = [tensor.numpy().tobytes() for tensor in function(x)]
+    results = []
+    for name in ("first", "second"):
+        results.append(record(tmp_path / name, function, x))
+        results.append(function(x))
+    for result in results:
+        assert [tensor.numpy().tobytes() for tensor in result] == expected
+    query = "SELECT op_name, op_type, call_site, count(*) FROM tensor_health WHERE scope = 'graph' GROUP BY ALL ORDER BY ALL"
+    assert rows(tmp_path / "first", query) == rows(tmp_path / "second", query)
+
+
+def test_steps_left_out_run_without_record_ops(tmp_path: Path) -> None:
+    function = tf.function(with_loops)
+    x = tf.constant(X)
+    with tfdbg_arrow.capture(tmp_path, graphs="executed", steps=2):
+        for step in range(4):
+            tfdbg_arrow.mark(step=step)
+            context.enable_run_metadata()
+            function(x)
+            metadata = context.export_run_metadata()
+            context.disable_run_metadata()
+            ops = {node.node_name for device in metadata.step_stats.dev_stats for node in device.node_stats}
+            assert ops
+            assert any(name.startswith("tfdbg_arrow_record") for name in ops) == (step % 2 == 0)
+    assert rows(tmp_path, "SELECT DISTINCT step FROM tensor_health WHERE scope = 'graph' ORDER BY 1") == [(0,), (2,)]
+
+
+def test_exports_hold_no_mark(tmp_path: Path) -> None:
+    function = tf.function(with_loops)
+    with tfdbg_arrow.capture(tmp_path / "logdir", graphs="executed"):
+        concrete = function.get_concrete_function(tf.TensorSpec([2, 3]))
+        assert "_tfdbg_arrow_graph" in str(with_own_ops(concrete.graph))
+        text = str(concrete.graph.as_graph_def())
+        module = tf.Module()
+        module.function = function
+        tf.saved_model.save(module, str(tmp_path / "model"), signatures=concrete)
+    assert "tfdbg" not in text.lower()
+    assert b"tfdbg" not in (tmp_path / "model" / "saved_model.pb").read_bytes().lower()
+
+
+KILLED = """
+import os, signal, sys
+import tensorflow as tf
+import tfdbg_arrow
+
+@tf.function
+def step(x):
+    return tf.math.log(tf.nn.softmax(x)) / tf.constant([1.0, 0.0, 1.0])
+
+tfdbg_arrow.enable(sys.argv[1], graphs="executed")
+for _ in range(3):
+    step(tf.constant([[100.0, -100.0, 0.0]]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_program_leaves_what_ran(tmp_path: Path) -> None:
+    run_python(tmp_path / "killed.py", KILLED, tmp_path / "logdir", returncode=-9)
+    tfdbg_arrow.recover(tmp_path / "logdir")
+    query = "SELECT op_name, op_type, count(*) FROM tensor_health WHERE scope = 'graph' GROUP BY ALL ORDER BY ALL"
+    found = rows(tmp_path / "logdir", query)
+    assert ("Log", "LogSoftmax", 3) in found
+    culprit = tfdbg_arrow.first_nonfinite(tmp_path / "logdir")
+    assert culprit is not None
+    assert culprit.op_type == "RealDiv"
+
+
+def test_threads_record_their_own_calls(tmp_path: Path) -> None:
+    function = tf.function(with_loops)
+    x = tf.constant(X)
+
+    def run_in_threads() -> None:
+        import threading
+
+        threads = [threading.Thread(target=lambda: [function(x) for _ in range(5)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    record(tmp_path, run_in_threads)
+    counts = rows(
+        tmp_path,
+        "SELECT DISTINCT count(*) FROM tensor_health WHERE scope = 'graph' GROUP BY step_id",
+    )
+    assert len(counts) == 1
+    assert rows(tmp_path, "SELECT count(DISTINCT step_id) FROM tensor_health WHERE scope = 'graph'") == [(20,)]
+
+
+def test_a_program_without_optimizers_is_recorded_as_traced(tmp_path: Path) -> None:
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        record(tmp_path, tf.function(log_softmax), tf.constant(X))
+    finally:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    types = rows(tmp_path, "SELECT op_type FROM tensor_health WHERE scope = 'graph' ORDER BY op_type")
+    assert types == [("Log",), ("Placeholder",), ("Softmax",)]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"health_backend": "tensorflow"}, {"on_nonfinite": "raise"}, {"graphs": "optimized"}]
+)
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="graphs"):
+        tfdbg_arrow.enable(tmp_path, **{"graphs": "executed", **settings})

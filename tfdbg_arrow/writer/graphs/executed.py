@@ -1,0 +1,139 @@
+"""Records the graphs that TensorFlow runs: after its optimizer has changed them.
+
+A graph of the program is described when a function is made of it, and its ops are marked. TensorFlow keeps the marks
+while it inlines and optimizes. The native core then finds for each node the op that it stands for, and puts record ops
+behind the nodes. What it found becomes rows of `executed_op` and `executed_op_input`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from tfdbg_arrow.writer.graphs.own_ops import TensorBatch
+from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
+from tfdbg_arrow.writer.rows import Append, Row
+
+NamedOp = tuple[str, str, str, list[int], bool]
+"""Node name, op name, op type, key of each output or -1, and whether the elements are kept."""
+
+ExecutedNode = tuple[str, str, str, int, str, str | None, list[tuple[str, int, bool]]]
+"""Node name, op type, device, graph id or -1, op name or "", path of calls or None, and inputs: node, slot, whether it is
+a control edge."""
+
+
+class GraphOptimizer(Protocol):
+    """The part of the native core that puts record ops into optimized graphs."""
+
+    def add_program_graph(self, graph_id: int, ops: Sequence[NamedOp], arguments: Sequence[str]) -> None:
+        """Makes it record a graph; `arguments` are node names that `ops` has."""
+
+    def take_executed_graphs(self) -> list[list[ExecutedNode]]:
+        """Returns the graphs that TensorFlow optimized since the last call."""
+
+    def take_unreadable_graphs(self) -> int:
+        """Returns how many graphs it could not read since the last call."""
+
+
+class ExecutedGraphs:
+    """Records optimized graphs, for one recording.
+
+    Args:
+        optimizer: Puts the record ops into them.
+        registry: Knows which graph calls which.
+        append: Takes rows for a table.
+        mark: `(graph, graph_id)`: marks the ops of a graph.
+        is_enabled: Whether TensorFlow optimizes the functions that are made now.
+        note_failure: Told of what failed.
+    """
+
+    def __init__(
+        self,
+        optimizer: GraphOptimizer,
+        *,
+        registry: GraphRegistry,
+        append: Append,
+        mark: Callable[[Any, int], None],
+        is_enabled: Callable[[], bool],
+        note_failure: Callable[[str, object], None],
+    ) -> None:
+        self._optimizer = optimizer
+        self._registry = registry
+        self._append = append
+        self._mark = mark
+        self.is_enabled = is_enabled
+        self._note_failure = note_failure
+        self._lock = threading.Lock()
+        self._keys: dict[int, dict[str, tuple[list[int], bool]]] = {}
+        self._num_graphs = 0
+
+    def prepare(self, graph: Any, state: GraphState, batches: Iterable[TensorBatch]) -> None:
+        """Marks the ops of a graph, and notes which of its tensors are to be recorded."""
+        known = self._keys.setdefault(state.graph_id, {})
+        for batch in batches:
+            keys = known.setdefault(batch.op.name, ([-1] * len(batch.op.outputs), batch.is_chosen))[0]
+            keys += [-1] * (len(batch.op.outputs) - len(keys))
+            for tensor, key in zip(batch.tensors, batch.nodes, strict=True):
+                keys[tensor.value_index] = key
+        self._mark(graph, state.graph_id)
+
+    def add_function(self, graph: Any, state: GraphState, node_names: Sequence[tuple[str, str, str]]) -> None:
+        """Tells the optimizer how the ops of a graph are named in a function that was made of it.
+
+        Args:
+            graph: The FuncGraph.
+            state: Its state.
+            node_names: For each op but the arguments: node name, op name, op type.
+        """
+        known = self._keys.get(state.graph_id)
+        if known is None:
+            return
+        nothing: tuple[list[int], bool] = ([], False)
+        ops: list[NamedOp] = [(node, name, op_type, *known.get(name, nothing)) for node, name, op_type in node_names]
+        arguments = []
+        for index, tensor in enumerate(graph.inputs):
+            node = f"^{index}"  # the name of no node: TensorFlow says of an argument which one it is
+            arguments.append(node)
+            ops.append((node, tensor.op.name, tensor.op.type, *known.get(tensor.op.name, nothing)))
+        self._optimizer.add_program_graph(state.graph_id, ops, arguments)
+
+    def write(self) -> None:
+        """Adds the rows of the graphs that TensorFlow optimized since the last call."""
+        with self._lock:
+            graphs = self._optimizer.take_executed_graphs()
+            num_unreadable = self._optimizer.take_unreadable_graphs()
+            first, self._num_graphs = self._num_graphs, self._num_graphs + len(graphs)
+        for executed_graph_id, nodes in enumerate(graphs, start=first):
+            self._append("executed_op", [self._op_row(executed_graph_id, node) for node in nodes])
+            inputs = [row for node in nodes for row in _input_rows(executed_graph_id, node)]
+            if inputs:
+                self._append("executed_op_input", inputs)
+        if num_unreadable:
+            self._note_failure("optimized graphs", f"{num_unreadable} could not be read, and run without being recorded")
+
+    def _op_row(self, executed_graph_id: int, node: ExecutedNode) -> Row:
+        name, op_type, device, graph_id, op_name, path, _ = node
+        return {
+            "executed_graph_id": executed_graph_id,
+            "node_name": name,
+            "op_type": op_type,
+            "graph_id": graph_id if graph_id >= 0 else None,
+            "op_name": op_name or None,
+            "call_site": None if path is None else self._registry.call_site(path, graph_id),
+            "device_name": device or None,
+        }
+
+
+def _input_rows(executed_graph_id: int, node: ExecutedNode) -> list[Row]:
+    return [
+        {
+            "executed_graph_id": executed_graph_id,
+            "node_name": node[0],
+            "input_index": index,
+            "source_node_name": source,
+            "source_output_slot": None if is_control else slot,
+            "is_control": is_control,
+        }
+        for index, (source, slot, is_control) in enumerate(node[6])
+    ]

@@ -1,0 +1,60 @@
+"""TensorFlow's graph optimizer: loads ours into it, and marks the ops that ours is to know again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.framework import config as framework_config
+
+from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.writer.graphs.own_ops import MARK
+
+_loaded: str | None = None
+
+
+def load_optimizer(path: str) -> None:
+    """Makes TensorFlow call the optimizer of a library, for the life of the process.
+
+    Args:
+        path: The native core.
+
+    Raises:
+        RecordingError: This version of TensorFlow does not take it.
+    """
+    global _loaded
+    if _loaded is not None:
+        return
+    try:
+        pywrap_tf_session.TF_LoadPluggableDeviceLibrary(path)
+    except (AttributeError, tf.errors.OpError) as error:
+        raise RecordingError(
+            f"TensorFlow {tf.__version__} does not take the optimizer of {path}: {error}; use graphs='traced'"
+        ) from error
+    _loaded = path
+
+
+def is_optimizer_enabled() -> bool:
+    """Returns whether TensorFlow calls our optimizer, in the rounds that it expects.
+
+    A program can turn the optimizers off, and change how small a graph is optimized only once.
+    """
+    options = framework_config.get_optimizer_experimental_options()
+    return (
+        not options.get("disable_meta_optimizer", False)
+        and options.get("use_plugin_optimizers", True)
+        and "min_graph_nodes" not in options
+    )
+
+
+def mark_ops(graph: Any, mark: int) -> None:
+    """Gives all ops of a FuncGraph an attribute of ours, which TensorFlow keeps and no op looks at."""
+    value = tf.compat.v1.AttrValue(i=mark).SerializeToString()
+    buffer = pywrap_tf_session.TF_NewBufferFromString(value)
+    try:
+        with graph._c_graph.get() as c_graph:
+            for op in graph.get_operations():
+                pywrap_tf_session.SetAttr(c_graph, op._c_op, MARK, buffer)
+    finally:
+        pywrap_tf_session.TF_DeleteBuffer(buffer)

@@ -1,0 +1,477 @@
+#include "executed.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <stdexcept>
+#include <unordered_set>
+
+#include "graph_def.h"
+#include "record_op.h"
+#include "session.h"
+#include "tensorflow_api.h"
+
+namespace tfdbg_arrow {
+namespace {
+
+// TensorFlow's own passes run twice; record ops that the first round added would hinder the second.
+constexpr int kNumRounds = 2;
+// A smaller graph has one round.
+constexpr size_t kMinNodes = 4;
+
+// Nodes that steer loops, branches and calls, or that pass tensors between devices and functions.
+bool is_plumbing(std::string_view op) {
+  static const std::unordered_set<std::string_view> plumbing = {
+      "Enter",     "Exit",       "Merge",      "NextIteration", "Switch",         "LoopCond",   "RefEnter",
+      "RefExit",   "RefMerge",   "RefSwitch",  "RefNextIteration", "_SwitchN",    "ControlTrigger",
+      "_Retval",   "_DeviceRetval", "_Send",   "_Recv",         "_HostSend",      "_HostRecv",  "NoOp"};
+  return plumbing.count(op) != 0;
+}
+
+bool is_argument(std::string_view op) { return op == "_Arg" || op == "_DeviceArg"; }
+
+// Nodes that TensorFlow puts where a call was: their output is their input.
+bool passes_on(std::string_view op) { return op == "Identity" || op == "IdentityN" || op == "_EagerConst"; }
+
+// Names that TensorFlow's passes give to nodes of their own: what is behind them is no call.
+bool is_made_by_a_pass(std::string_view path) {
+  return path.find("ConstantFolding") != std::string_view::npos || path.find("Optimizer") != std::string_view::npos;
+}
+
+bool ends_with_component(std::string_view text, std::string_view end) {
+  return text.size() > end.size() && text.substr(text.size() - end.size()) == end &&
+         text[text.size() - end.size() - 1] == '/';
+}
+
+using Graphs = std::unordered_map<int64_t, std::shared_ptr<const ProgramGraph>>;
+
+// Finds the op of the program that a node stands for.
+class Matcher {
+ public:
+  Matcher(const GraphView& graph, Session& session) : graph_(graph), session_(session), found_(graph.nodes.size()) {
+    for (size_t i = 0; i < graph.nodes.size(); ++i) match_marked(i);
+    if (!is_ours_) return;
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+      if (found_[i].op == nullptr) match_by_name(i);
+    }
+  }
+
+  struct Match {
+    int64_t graph_id = -1;
+    const ProgramOp* op = nullptr;
+    std::string_view path;
+    bool has_path = false;
+    int64_t argument = -1;
+  };
+
+  // Whether a node is of a graph that this recording knows.
+  bool is_ours() const { return is_ours_; }
+  const Match& operator[](size_t i) const { return found_[i]; }
+
+ private:
+  const ProgramGraph* program_graph(int64_t graph_id) {
+    auto [entry, is_new] = graphs_.try_emplace(graph_id);
+    if (is_new) entry->second = session_.executed.find(graph_id);
+    return entry->second.get();
+  }
+
+  void take(size_t i, int64_t graph_id, const ProgramOp* op, std::string_view path) {
+    found_[i].graph_id = graph_id;
+    found_[i].op = op;
+    found_[i].path = path;
+    found_[i].has_path = true;
+  }
+
+  void match_marked(size_t i) {
+    const NodeView& node = graph_.nodes[i];
+    const std::string_view* mark = node.attr(kGraphAttr);
+    if (mark == nullptr) return;
+    const std::optional<int64_t> value = attr_int(*mark);
+    if (!value || *value >> 32 != session_.generation) return;
+    const int64_t graph_id = *value & 0xffffffff;
+    const ProgramGraph* program = program_graph(graph_id);
+    if (program == nullptr) return;
+    is_ours_ = true;
+    found_[i].graph_id = graph_id;
+    for (std::string_view original : node.original_names) {
+      if (original == node.name || ends_with_component(node.name, original)) {
+        if (try_name(i, graph_id, *program, original)) return;
+      }
+    }
+    // The longest name that is an op's: what is before it is the path.
+    if (try_name(i, graph_id, *program, node.name)) return;
+    for (size_t at = node.name.find('/'); at != std::string_view::npos; at = node.name.find('/', at + 1)) {
+      if (try_name(i, graph_id, *program, node.name.substr(at + 1))) return;
+    }
+  }
+
+  bool try_name(size_t i, int64_t graph_id, const ProgramGraph& program, std::string_view own_name) {
+    const auto op = program.ops.find(std::string(own_name));
+    if (op == program.ops.end()) return false;
+    const std::string_view name = graph_.nodes[i].name;
+    const std::string_view path = name.substr(0, name.size() - std::min(name.size(), own_name.size() + 1));
+    if (is_made_by_a_pass(path)) return false;
+    take(i, graph_id, &op->second, path);
+    auto& ids = graphs_at_[path];
+    if (std::find(ids.begin(), ids.end(), graph_id) == ids.end()) ids.push_back(graph_id);
+    return true;
+  }
+
+  // A node that TensorFlow's passes made has no mark: a fused node has the name of the last op that it stands for.
+  void match_by_name(size_t i) {
+    const NodeView& node = graph_.nodes[i];
+    if (is_argument(node.op)) {
+      match_argument(i);
+      return;
+    }
+    std::string_view name = node.name;
+    for (size_t at = name.rfind('/');; at = name.rfind('/', at - 1)) {
+      const bool is_whole = at == std::string_view::npos;
+      const std::string_view path = is_whole ? std::string_view() : name.substr(0, at);
+      const auto ids = graphs_at_.find(path);
+      if (ids != graphs_at_.end()) {
+        for (int64_t graph_id : ids->second) {
+          const ProgramGraph* program = program_graph(graph_id);
+          const auto op = program->ops.find(std::string(is_whole ? name : name.substr(at + 1)));
+          if (op != program->ops.end()) {
+            take(i, graph_id, &op->second, path);
+            return;
+          }
+          if (found_[i].graph_id < 0) found_[i].graph_id = graph_id;
+          if (found_[i].graph_id == graph_id && !found_[i].has_path) {
+            found_[i].path = path;
+            found_[i].has_path = true;
+          }
+        }
+      }
+      if (is_whole || at == 0) return;
+    }
+  }
+
+  void match_argument(size_t i) {
+    const auto ids = graphs_at_.find(std::string_view());
+    const std::string_view* value = graph_.nodes[i].attr("index");
+    const std::optional<int64_t> index = value == nullptr ? std::nullopt : attr_int(*value);
+    if (ids == graphs_at_.end() || ids->second.size() != 1 || !index || *index < 0) return;
+    const int64_t graph_id = ids->second[0];
+    const ProgramGraph* program = program_graph(graph_id);
+    if (static_cast<size_t>(*index) >= program->arguments.size()) return;
+    const auto op = program->ops.find(program->arguments[static_cast<size_t>(*index)]);
+    if (op == program->ops.end()) return;
+    take(i, graph_id, &op->second, std::string_view());
+    found_[i].argument = *index;
+  }
+
+  const GraphView& graph_;
+  Session& session_;
+  std::vector<Match> found_;
+  Graphs graphs_;
+  std::unordered_map<std::string_view, std::vector<int64_t>> graphs_at_;  // which graphs were inlined at a path
+  bool is_ours_ = false;
+};
+
+// The dtypes of TensorFlow's ops, read when an op is met that was not there before.
+class KnownOps {
+ public:
+  std::optional<std::vector<int>> output_types(const NodeView& node) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!table_.knows(node.op) && missing_.insert(std::string(node.op)).second) read();
+    return table_.output_types(node);
+  }
+
+ private:
+  void read() {
+    const TensorFlowApi& tf = tf_api();
+    TF_Buffer* buffer = tf.TF_GetAllOpList();
+    if (buffer == nullptr) return;
+    table_.read(std::string_view(static_cast<const char*>(buffer->data), buffer->length));
+    tf.TF_DeleteBuffer(buffer);
+  }
+
+  std::mutex mutex_;
+  OpTable table_;
+  std::unordered_set<std::string> missing_;
+};
+
+KnownOps& known_ops() {
+  static KnownOps* ops = new KnownOps();
+  return *ops;
+}
+
+// The key of a tensor that the registry does not have: TensorFlow made its node, or changed the type of the op.
+int32_t key_of_node(int64_t graph_id, size_t slot, std::string_view op_type, std::string_view name) {
+  const std::string text =
+      std::to_string(graph_id) + "\n" + std::to_string(slot) + "\n" + std::string(op_type) + "\n" + std::string(name);
+  return -strings().intern(text) - 2;
+}
+
+ExecutedNode describe(const NodeView& node, const Matcher::Match& match) {
+  ExecutedNode described;
+  described.name = node.name;
+  described.op_type = node.op;
+  described.device = node.device;
+  described.graph_id = match.graph_id;
+  if (match.op != nullptr) described.op_name = match.op->op_name;
+  described.path = match.path;
+  described.has_path = match.has_path;
+  for (std::string_view text : node.inputs) {
+    const std::optional<NodeInput> input = parse_input(text);
+    if (!input) throw std::runtime_error("the node " + described.name + " has an input that is none");
+    described.inputs.push_back({std::string(input->node), input->slot, input->is_control});
+  }
+  return described;
+}
+
+bool has_op(const GraphView& graph, std::string_view op) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [op](const NodeView& node) { return node.op == op; });
+}
+
+// Puts record ops into one graph.
+class Editor {
+ public:
+  Editor(const GraphView& graph, const Matcher& matcher, Session& session)
+      : graph_(graph), matcher_(matcher), session_(session), has_sums_(has_op(graph, "AddN")) {}
+
+  std::string edited() {
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) record(i);
+    if (added_.empty()) return {};
+    std::string bytes = rewired();
+    bytes.append(added_);
+    return bytes;
+  }
+
+ private:
+  void record(size_t i) {
+    const NodeView& node = graph_.nodes[i];
+    const Matcher::Match& match = matcher_[i];
+    if (is_plumbing(node.op) || match.graph_id < 0 || is_record_op(node.op)) return;
+    if (match.op == nullptr && (passes_on(node.op) || is_argument(node.op) || !session_.executed.records_others())) {
+      return;
+    }
+    const std::optional<std::vector<int>> types = known_ops().output_types(node);
+    if (!types) return;
+    for (size_t slot = 0; slot < types->size(); ++slot) {
+      const int type = (*types)[slot];
+      const bool keep = match.op != nullptr && match.op->keep;
+      if (type <= 0 || !session_.covers(type, keep)) continue;
+      const std::optional<int32_t> key = key_of(node, match, slot);
+      if (key) add_record_op(node, match, slot, type, *key, keep);
+    }
+  }
+
+  std::optional<int32_t> key_of(const NodeView& node, const Matcher::Match& match, size_t slot) const {
+    if (match.op == nullptr) return key_of_node(match.graph_id, slot, node.op, node.name);
+    if (slot >= match.op->keys.size() || match.op->keys[slot] < 0) return std::nullopt;
+    if (node.op == match.op->op_type || is_argument(node.op)) return match.op->keys[slot];
+    return key_of_node(match.graph_id, slot, node.op, match.op->op_name);
+  }
+
+  void add_record_op(const NodeView& node, const Matcher::Match& match, size_t slot, int type, int32_t key,
+                     bool keep) {
+    std::string source(node.name);
+    if (slot != 0) source += ":" + std::to_string(slot);
+    // What takes a constant may treat it otherwise than a computed tensor.
+    const bool is_constant = node.op == "Const";
+    const std::string name = std::string(kRecordNodePrefix) + std::to_string(num_added_++) + "/" + std::string(node.name);
+    NodeBuilder builder(name, is_constant ? kRecordConstantOp : kRecordThroughOp, node.device);
+    builder.input(source)
+        .attr_type("T", type)
+        .attr_int("node", key)
+        .attr_int("generation", session_.generation)
+        .attr_int("argument", match.argument)
+        .attr_bool("may_hold", !has_sums_)
+        .attr_bool("keep", keep)
+        .attr_bool("has_call_site", match.has_path)
+        .attr_string("call_site", match.path);
+    put_bytes_field(&added_, 1, builder.bytes());
+    if (!is_constant) record_ops_.emplace(std::move(source), name);
+  }
+
+  // Returns the graph, with each consumer of a recorded tensor behind the record op.
+  std::string rewired() const {
+    std::string bytes;
+    bytes.reserve(graph_.bytes.size() * 5 / 4 + added_.size());
+    std::string_view rest = graph_.bytes;
+    for (const NodeView& node : graph_.nodes) {
+      bool is_changed = false;
+      std::vector<std::string> inputs;
+      for (std::string_view text : node.inputs) {
+        const auto found = record_ops_.find(with_slot(text));
+        is_changed = is_changed || found != record_ops_.end();
+        inputs.emplace_back(found == record_ops_.end() ? std::string(text) : found->second);
+      }
+      if (!is_changed) continue;
+      const size_t end = static_cast<size_t>(node.bytes.data() - rest.data());
+      const size_t begin = end - header_size(node.bytes.size());
+      bytes.append(rest.substr(0, begin));
+      put_bytes_field(&bytes, 1, with_inputs(node, inputs));
+      rest.remove_prefix(end + node.bytes.size());
+    }
+    bytes.append(rest);
+    return bytes;
+  }
+
+  // "name:0" and "name" are the same tensor.
+  static std::string with_slot(std::string_view text) {
+    if (text.size() > 2 && text.substr(text.size() - 2) == ":0") text.remove_suffix(2);
+    return std::string(text);
+  }
+
+  // How many bytes stand before those of a node: its tag and its size.
+  static size_t header_size(size_t size) {
+    size_t count = 2;
+    for (; size >= 0x80; size >>= 7) ++count;
+    return count;
+  }
+
+  const GraphView& graph_;
+  const Matcher& matcher_;
+  Session& session_;
+  const bool has_sums_;  // AddN adds in another order where somebody else holds one of its terms
+  std::string added_;
+  std::unordered_map<std::string, std::string> record_ops_;  // by the tensor that they hand through
+  int64_t num_added_ = 0;
+};
+
+std::atomic<int64_t> g_num_optimized{0};
+
+}  // namespace
+
+void ExecutedGraphs::add(int64_t graph_id, ProgramGraph graph) {
+  auto added = std::make_shared<const ProgramGraph>(std::move(graph));
+  std::lock_guard<std::mutex> lock(mutex_);
+  graphs_[graph_id] = std::move(added);
+}
+
+std::shared_ptr<const ProgramGraph> ExecutedGraphs::find(int64_t graph_id) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = graphs_.find(graph_id);
+  return found == graphs_.end() ? nullptr : found->second;
+}
+
+void ExecutedGraphs::note(std::vector<ExecutedNode> nodes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  noted_.push_back(std::move(nodes));
+}
+
+std::vector<std::vector<ExecutedNode>> ExecutedGraphs::take() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::move(noted_);
+}
+
+void ExecutedGraphs::count_unreadable() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++num_unreadable_;
+}
+
+int64_t ExecutedGraphs::take_unreadable() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(num_unreadable_, 0);
+}
+
+std::string with_record_ops(std::string_view graph_def, Session& session) {
+  const std::optional<GraphView> graph = parse_graph(graph_def);
+  if (!graph) throw std::runtime_error("the bytes are no GraphDef");
+  // A graph that TensorFlow optimizes once more is recorded already.
+  if (has_op(*graph, kRecordThroughOp) || has_op(*graph, kRecordConstantOp)) return {};
+  const Matcher matcher(*graph, session);
+  if (!matcher.is_ours()) return {};
+  std::vector<ExecutedNode> nodes;
+  for (size_t i = 0; i < graph->nodes.size(); ++i) nodes.push_back(describe(graph->nodes[i], matcher[i]));
+  std::string edited = Editor(*graph, matcher, session).edited();
+  session.executed.note(std::move(nodes));
+  return edited;
+}
+
+int64_t num_optimized_graphs() { return g_num_optimized.load(std::memory_order_relaxed); }
+
+namespace {
+
+void* create_optimizer() { return std::calloc(1, sizeof(int)); }
+void destroy_optimizer(void* optimizer) { std::free(optimizer); }
+void free_buffer(void* data, size_t) { std::free(data); }
+
+void hand_back(std::string_view bytes, TF_Buffer* out, TF_Status* status) {
+  void* copy = std::malloc(std::max<size_t>(bytes.size(), 1));
+  if (copy == nullptr) {
+    constexpr int kResourceExhausted = 8;
+    tf_api().TF_SetStatus(status, kResourceExhausted, "tfdbg_arrow has no memory for a copy of the graph");
+    return;
+  }
+  std::memcpy(copy, bytes.data(), bytes.size());
+  out->data = copy;
+  out->length = bytes.size();
+  out->data_deallocator = free_buffer;
+}
+
+// TensorFlow calls this in any thread, which may hold locks of TensorFlow's: it must not wait for Python.
+void optimize(void* optimizer, const TF_Buffer* in, const void*, TF_Buffer* out, TF_Status* status) {
+  const std::string_view bytes(static_cast<const char*>(in->data), in->length);
+  const int round = optimizer == nullptr ? kNumRounds : ++*static_cast<int*>(optimizer);
+  std::string edited;
+  SessionGuard session;
+  if (session && bytes.find(kGraphAttr) != std::string_view::npos) {
+    try {
+      bool is_last = round >= kNumRounds;
+      if (!is_last) {
+        const std::optional<GraphView> graph = parse_graph(bytes);
+        is_last = graph && graph->nodes.size() < kMinNodes;
+      }
+      if (is_last) {
+        g_num_optimized.fetch_add(1, std::memory_order_relaxed);
+        edited = with_record_ops(bytes, *session);
+      }
+    } catch (...) {
+      edited.clear();
+      session->executed.count_unreadable();
+    }
+  }
+  hand_back(edited.empty() ? bytes : std::string_view(edited), out, status);
+}
+
+// Whether TensorFlow's passes are on or off: 0 leaves them as the program has them.
+struct OptimizerConfigs {
+  size_t struct_size;
+  void* ext;
+  int switches[19];
+};
+struct Optimizer {
+  size_t struct_size;
+  void* ext;
+  void* (*create_func)();
+  void (*optimize_func)(void*, const TF_Buffer*, const void*, TF_Buffer*, TF_Status*);
+  void (*destroy_func)(void*);
+};
+struct RegistrationParams {
+  size_t struct_size;
+  void* ext;
+  int32_t major_version;
+  int32_t minor_version;
+  int32_t patch_version;
+  const char* device_type;
+  OptimizerConfigs* optimizer_configs;
+  Optimizer* optimizer;
+};
+
+}  // namespace
+}  // namespace tfdbg_arrow
+
+// TensorFlow calls it when it loads this library as a plugin.
+extern "C" __attribute__((visibility("default"))) void TF_InitGraph(void* opaque, tfdbg_arrow::TF_Status* status) {
+  using namespace tfdbg_arrow;
+  auto* params = static_cast<RegistrationParams*>(opaque);
+  if (params->major_version != 0 || params->minor_version != 0 || params->struct_size != sizeof(RegistrationParams)) {
+    constexpr int kUnimplemented = 12;
+    tf_api().TF_SetStatus(status, kUnimplemented, "tfdbg_arrow does not know this version of TensorFlow's optimizers");
+    return;
+  }
+  params->struct_size = sizeof(RegistrationParams);
+  params->device_type = "CPU";
+  params->optimizer_configs->struct_size = offsetof(OptimizerConfigs, switches) + 19 * sizeof(int);
+  params->optimizer->struct_size = sizeof(Optimizer);
+  params->optimizer->create_func = create_optimizer;
+  params->optimizer->optimize_func = optimize;
+  params->optimizer->destroy_func = destroy_optimizer;
+}

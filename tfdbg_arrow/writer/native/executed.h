@@ -1,0 +1,87 @@
+// Records what TensorFlow runs: a graph optimizer that puts record ops into the graphs that TensorFlow has optimized.
+//
+// TensorFlow calls the optimizer with every graph that it is about to run, after its own passes. Each record op hands
+// its input through to all consumers, so that they see the tensor, and its reference count, as without a recording.
+//
+// Source: tensorflow/c/experimental/grappler/grappler.h, version 0.0.1 (TensorFlow 2.17 to 2.21).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace tfdbg_arrow {
+
+// Marks the ops of a program's graph: `generation << 32 | graph_id`.
+constexpr std::string_view kGraphAttr = "_tfdbg_arrow_graph";
+
+// An op of a graph of the program, under the name that it has in the runtime function.
+struct ProgramOp {
+  std::string op_name;
+  std::string op_type;
+  std::vector<int32_t> keys;  // of each output in the Python registry, -1 for one that is not recorded
+  bool keep = false;          // whether the elements are kept
+};
+
+struct ProgramGraph {
+  std::unordered_map<std::string, ProgramOp> ops;  // by node name
+  std::vector<std::string> arguments;              // node name of each argument
+};
+
+struct ExecutedInput {
+  std::string node;
+  int32_t slot = 0;
+  bool is_control = false;
+};
+
+// A node that TensorFlow runs, and the op of the program that it stands for.
+struct ExecutedNode {
+  std::string name;
+  std::string op_type;
+  std::string device;
+  int64_t graph_id = -1;  // -1: not known
+  std::string op_name;    // empty: it stands for no op
+  std::string path;       // of calls, in names of nodes
+  bool has_path = false;
+  std::vector<ExecutedInput> inputs;
+};
+
+// What a recording knows of the graphs of the program, and what it learns of those that run.
+class ExecutedGraphs {
+ public:
+  // Whether nodes are recorded that stand for no op of the program.
+  void set_records_others(bool records_others) { records_others_ = records_others; }
+  void add(int64_t graph_id, ProgramGraph graph);
+  std::shared_ptr<const ProgramGraph> find(int64_t graph_id) const;
+  bool records_others() const { return records_others_; }
+
+  void note(std::vector<ExecutedNode> nodes);
+  // Returns the graphs that were noted since the last call, in order.
+  std::vector<std::vector<ExecutedNode>> take();
+  void count_unreadable();
+  // How many graphs stayed unrecorded since the last call because they could not be read.
+  int64_t take_unreadable();
+
+ private:
+  mutable std::mutex mutex_;
+  bool records_others_ = true;
+  std::unordered_map<int64_t, std::shared_ptr<const ProgramGraph>> graphs_;
+  std::vector<std::vector<ExecutedNode>> noted_;
+  int64_t num_unreadable_ = 0;
+};
+
+struct Session;
+
+// Returns the bytes of a graph with record ops for the session; empty where nothing is to be recorded.
+// Throws std::runtime_error where the bytes are not understood.
+std::string with_record_ops(std::string_view graph_def, Session& session);
+
+// Stops putting record ops into graphs, or starts.
+int64_t num_optimized_graphs();
+
+}  // namespace tfdbg_arrow
