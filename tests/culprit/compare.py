@@ -58,13 +58,13 @@ def record(names: Iterable[str] = (), *, repeat: int = 1, graphs: str = "traced"
         raise subprocess.CalledProcessError(process.returncode, command)
 
 
-def judge(answers: Iterable[dict[str, Any]]) -> Iterator[Verdict]:
-    """Compares each answer with the declaration of its program."""
+def judge(answers: Iterable[dict[str, Any]], *, graphs: str = "traced") -> Iterator[Verdict]:
+    """Compares each answer with the declaration of its program; `graphs` is what was recorded of functions."""
     declared = {program.name: program for program in programs()}
-    return (_verdict(declared[answer["name"]], answer) for answer in answers)
+    return (_verdict(declared[answer["name"]], answer, graphs) for answer in answers)
 
 
-def _verdict(program: Program, answer: dict[str, Any]) -> Verdict:
+def _verdict(program: Program, answer: dict[str, Any], graphs: str) -> Verdict:
     if answer["error"] is not None:
         return Verdict(program=program, answer=answer, is_named_right=False, is_line_right=False)
     culprit = program.culprit
@@ -72,8 +72,15 @@ def _verdict(program: Program, answer: dict[str, Any]) -> Verdict:
         silent = not (answer["is_reported"] if program.has_bad_values else answer["is_found"])
         return Verdict(program=program, answer=answer, is_named_right=silent, is_line_right=silent)
     known = {field.name for field in dataclasses.fields(NonFinite)}
-    named = [field for field in ("op_type", "forward", "effect") if field in known]
-    is_named_right = answer["is_reported"] and all(answer[field] == getattr(culprit, field) for field in named)
+    named = [field for field in ("forward", "effect") if field in known]
+    is_op_right = culprit.op_type in (answer["op_type"], *answer["program_ops"])
+    is_named_right = is_op_right and all(answer[field] == getattr(culprit, field) for field in named)
+    if culprit.executed is not None and graphs == "executed":
+        is_named_right |= (answer["op_type"], answer["forward"], answer["effect"]) == (
+            *culprit.executed,
+            culprit.effect,
+        )
+    is_named_right &= answer["is_reported"]
     is_line_right = (
         answer["is_reported"]
         and answer["path"] is not None
@@ -129,7 +136,7 @@ def main() -> None:
     parser.add_argument("--graphs", default="traced", help="what is recorded of functions: traced or executed")
     options = parser.parse_args()
     verdicts = []
-    for verdict in judge(record(options.names, graphs=options.graphs)):
+    for verdict in judge(record(options.names, graphs=options.graphs), graphs=options.graphs):
         verdicts.append(verdict)
         if line := miss(verdict):
             print(line, flush=True)

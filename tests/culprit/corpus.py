@@ -31,6 +31,8 @@ class Culprit:
         forward: Type of the forward op that a gradient op belongs to; None for a forward op.
         effect: Where the bad value ended.
         lineno: The line to change, from 1, in the program's file.
+        executed: (op_type, forward) of the op to name with `graphs='executed'`, where TensorFlow's optimizer replaces
+            or removes the op; None where the op runs, or one that stands for it.
     """
 
     op_type: str | None
@@ -38,6 +40,7 @@ class Culprit:
     forward: str | None
     effect: Effect
     lineno: int
+    executed: tuple[str, str | None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,7 @@ def bug(
     effect: Effect,
     role: Role = "forward",
     forward: str | None = None,
+    executed: tuple[str, str | None] | None = None,
     raises: type[Exception] | None = None,
     prepare: Callable[[Path], None] | None = None,
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
@@ -79,7 +83,7 @@ def bug(
 
     def declare(function: Callable[..., object]) -> Callable[..., object]:
         lineno = _marked_line(function)
-        culprit = Culprit(op_type=op_type, role=role, forward=forward, effect=effect, lineno=lineno)
+        culprit = Culprit(op_type=op_type, role=role, forward=forward, effect=effect, lineno=lineno, executed=executed)
         return _add(function, culprit=culprit, has_bad_values=True, raises=raises, prepare=prepare)
 
     return declare

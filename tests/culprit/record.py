@@ -39,6 +39,7 @@ class Answer:
         is_reported: Whether anything was found that is not expected.
         is_found: Whether anything was found.
         op_type: Type of the op.
+        program_ops: The types of the program's ops that it stands for.
         op_name: Its name in its graph.
         forward: Type of the forward op of a gradient op.
         effect: Where the bad value ended.
@@ -52,6 +53,7 @@ class Answer:
     is_reported: bool = False
     is_found: bool = False
     op_type: str | None = None
+    program_ops: tuple[str, ...] = ()
     op_name: str | None = None
     forward: str | None = None
     effect: str | None = None
@@ -107,6 +109,7 @@ def answer(program: Program, *, graphs: str = "traced") -> Answer:
         is_reported=not found.is_expected,
         is_found=True,
         op_type=found.op_type,
+        program_ops=found.program_ops,
         op_name=found.op_name,
         forward=forward.op_type if forward is not None else None,
         effect=getattr(found, "effect", None),

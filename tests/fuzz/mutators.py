@@ -1,4 +1,4 @@
-"""Ways to spoil a file: of bytes, of JSON, of frames with checksums, of Parquet's footer and of its rows."""
+"""Ways to spoil a file: of bytes, of JSON, of protobuf, of frames with checksums, of Parquet's footer and its rows."""
 
 from __future__ import annotations
 
@@ -226,6 +226,105 @@ def spoiled_spool(data: bytes, random: Random, *, num_records: int) -> bytes:
         field = records[name][at : at + random.choice((1, 1, 40))]
         field[...] = np.array(value % 2 ** (8 * size), f"u{size}").view(field.dtype)
     return bytes(content)
+
+
+def spoiled_message(data: bytes, random: Random) -> bytes:
+    """Returns a message of protobuf with one to four of its fields changed, at any depth, most often readable still."""
+    for _ in range(random.choice((1, 1, 2, 4))):
+        data = _message(data, random, depth=0)
+    return data
+
+
+Field = tuple[int, int, bytes | int]
+"""Of a message: number, wire type, value."""
+
+
+def _message(data: bytes, random: Random, *, depth: int) -> bytes:
+    fields = _fields(data)
+    if not fields or random.random() < 0.1:
+        return spoiled(data, random)
+    at = random.randrange(len(fields))
+    number, wire, value = fields[at]
+    if isinstance(value, bytes) and wire == 2 and depth < 5 and random.random() < 0.75:
+        fields[at] = number, wire, _message(value, random, depth=depth + 1)
+        return b"".join(map(_field, fields))
+    made = _field(fields[at])
+    match random.randrange(10):
+        case 0:
+            made = b""
+        case 1:
+            made *= random.choice((2, 3, 300))
+        case 2:
+            made = _field(fields[random.randrange(len(fields))])
+        case 3:
+            made += _field((number, 2, random.choice(TEXTS).encode()))
+        case 4:
+            made = _field((number, 2, random.choice(BROKEN_UTF8)))
+        case 5:
+            made = _field((number, 0, random.choice(INTEGERS) % 2**64))
+        case 6:
+            made = _field((random.choice((0, 1, 2, 3, 4, 5, 6, 1000, 2**29 - 1, 2**40)), wire, value))
+        case 7 if isinstance(value, bytes):
+            made = varint(number << 3 | wire, length=random.choice((2, 3, 10))) + varint(len(value), length=9) + value
+        case 8:
+            made = varint(number << 3 | 2) + varint(random.choice(INTEGERS) % 2**64)
+        case _:
+            for _ in range(random.choice((1, 50, 5_000))):
+                made = _field((number, 2, made))
+    return b"".join(map(_field, fields[:at])) + made + b"".join(map(_field, fields[at + 1 :]))
+
+
+def varint(value: int, *, length: int = 1) -> bytes:
+    """Returns a number as protobuf writes it, in at least that many bytes."""
+    made = bytearray()
+    while value >= 0x80 or len(made) < length - 1:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    made.append(value)
+    return bytes(made)
+
+
+def _field(field: Field) -> bytes:
+    number, wire, value = field
+    tag = varint(number << 3 | wire)
+    if isinstance(value, int):
+        return tag + varint(value)
+    return tag + (varint(len(value)) if wire == 2 else b"") + value
+
+
+def _fields(data: bytes) -> list[Field] | None:
+    """Returns the fields of a message; None for other bytes."""
+    fields: list[Field] = []
+    at = 0
+    while at < len(data):
+        try:
+            tag, at = _varint_at(data, at)
+            wire = tag & 7
+            if wire == 0:
+                number, at = _varint_at(data, at)
+                fields.append((tag >> 3, wire, number))
+                continue
+            size = {1: 8, 5: 4}.get(wire, 0)
+            if wire == 2:
+                size, at = _varint_at(data, at)
+        except IndexError:
+            return None
+        if wire not in (1, 2, 5) or at + size > len(data):
+            return None
+        fields.append((tag >> 3, wire, data[at : at + size]))
+        at += size
+    return fields
+
+
+def _varint_at(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
 
 
 def spoil_part(path: Path, random: Random) -> None:

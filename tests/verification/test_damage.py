@@ -188,7 +188,7 @@ class TestManifest:
         text = without_checksums((logdir / MANIFEST).read_text())
         (logdir / MANIFEST).write_text(text)
         (deviation,) = verify(logdir).deviations
-        assert (deviation.kind, deviation.what) == ("changed", "has no checksums, which format 1.2 has")
+        assert (deviation.kind, deviation.what) == ("changed", "has no checksums, which format 1.3 has")
         with open_logdir(logdir) as opened:
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(6,)]
 
@@ -206,8 +206,8 @@ class TestMarker:
     @pytest.mark.parametrize(
         ("old", "new", "kind"),
         [
-            ('"1.2"', '"1.4"', "changed"),
-            ('"1.2"', '"2.2"', "changed"),
+            ('"1.3"', '"1.4"', "changed"),
+            ('"1.3"', '"2.3"', "changed"),
             ('"checksum"', '"chfcksum"', "changed"),
             ("format_version", "format_versiom", "changed"),
             ("}\n", "}", "missing"),

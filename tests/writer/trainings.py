@@ -1,6 +1,6 @@
 """Eight trainings, each with all of TensorFlow's optimizations on and deterministic ops.
 
-`python -m tests.writer.trainings NAME STEPS [LOGDIR GRAPHS]` prints a hash of the losses and one of the weights, as JSON.
+`python -m tests.writer.trainings NAME STEPS [LOGDIR GRAPHS]` prints hashes of the losses and of the weights, as JSON.
 """
 
 from __future__ import annotations

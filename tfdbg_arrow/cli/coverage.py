@@ -13,6 +13,7 @@ from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Coverage, UnobservedOps
+    from tfdbg_arrow.query.coverage import ChangedOps
 
 _MAX_SHOWN = 8
 """Ops of one graph that are named in a terminal; `--json` names all."""
@@ -52,6 +53,11 @@ def _print_coverage(found: Coverage) -> None:
         for group in groups:
             out.print(styled(f"  {group.graph_name or f'graph {group.graph_id}'}: {_group_text(group)}"))
             out.print(styled((f"      {_ops_text(group)}", "dim")))
+    if found.changed:
+        out.print()
+        out.print(styled(("changed by TensorFlow's optimizer, and recorded as it ran", "bold")))
+    for changed in found.changed:
+        out.print(styled(f"  {changed.graph_name or f'graph {changed.graph_id}'}: {_changed_text(changed)}"))
     if found.failed:
         out.print()
         out.print(styled(("raised an error", "bold")))
@@ -73,6 +79,15 @@ def _group_text(group: UnobservedOps) -> str:
             f"; {group.num_could_be_bad:,} of them could be bad" if group.num_could_be_bad else "; none could be bad"
         )
     return text
+
+
+def _changed_text(changed: ChangedOps) -> str:
+    counts = (
+        (changed.num_replaced, "replaced"),
+        (changed.num_folded, "computed in advance"),
+        (changed.num_absorbed, "absorbed by others or not needed"),
+    )
+    return f"of {changed.num_ops:,} ops " + ", ".join(f"{number:,} {what}" for number, what in counts if number)
 
 
 def _ops_text(group: UnobservedOps) -> str:

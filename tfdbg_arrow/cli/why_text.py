@@ -159,10 +159,14 @@ def _print_hop(hop: TensorHop, *, note: str | None, indent: str) -> None:
 
 
 def _name(hop: TensorHop) -> str:
+    from tfdbg_arrow.query.wording import op_type_text
+
     if hop.op_type is None:
         return "a tensor from outside"
     slot = "" if hop.output_slot is None else f":{hop.output_slot}"
-    return f"{hop.op_name}{slot} ({hop.op_type})" if hop.op_name is not None else f"{hop.op_type}{slot}, run eagerly"
+    if hop.op_name is None:
+        return f"{hop.op_type}{slot}, run eagerly"
+    return f"{hop.op_name}{slot} ({op_type_text(hop.op_type, hop.program_ops)})"
 
 
 def _where(hop: TensorHop) -> str:

@@ -113,6 +113,7 @@ class TensorContext:
     called_from: tuple[CallSite, ...]
     layer: str | None
     role: str | None
+    program_ops: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +145,8 @@ class NonFinite(TensorHealth):
         layer: The Keras layer or module that the op belongs to, as the user named it; of a gradient that of its
             forward op; None outside layers.
         role: What the op is for: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
+        program_ops: The types of the program's ops that TensorFlow ran as this one op, in the order of creation, such
+            as `("Softmax", "Log")` for a LogSoftmax; empty where it ran the op as the program has it.
         effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (the program
             got it, and nothing computes with it any more), `metric` (only metrics took it), `absorbed` (everything
             computed from it is finite). None where that cannot be told, and for a tensor that is no origin.
@@ -171,6 +174,7 @@ class NonFinite(TensorHealth):
     step: int | None = None
     layer: str | None = None
     role: str | None = None
+    program_ops: tuple[str, ...] = ()
     effect: str | None = None
     is_expected: bool = False
     expected_reason: str | None = None
@@ -276,6 +280,7 @@ class BadTensorReader:
             called_from=called_from,
             layer=self._layer(label, forward, called_from),
             role=label.role,
+            program_ops=self.flow.program_ops(event),
         )
 
     def _layer(self, label: Label, forward: Forward | None, called_from: Iterable[CallSite]) -> str | None:

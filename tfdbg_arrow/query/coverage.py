@@ -70,6 +70,31 @@ class FailedExecutions:
 
 
 @dataclass(frozen=True)
+class ChangedOps:
+    """The ops of one graph that TensorFlow's optimizer changed or absorbed before the graph ran.
+
+    Their values are inside other ops that were recorded, or were not needed: nothing is lost.
+
+    Attributes:
+        run_id: The run.
+        graph_id: The graph.
+        graph_name: Its name, None where unknown.
+        num_ops: How many ops the program's graph has.
+        num_replaced: How many of them an op of another type computes.
+        num_folded: How many of them were computed in advance, as a constant.
+        num_absorbed: How many of them have no op of their own: others compute them, or nothing needs them.
+    """
+
+    run_id: str
+    graph_id: int
+    graph_name: str | None
+    num_ops: int
+    num_replaced: int
+    num_folded: int
+    num_absorbed: int
+
+
+@dataclass(frozen=True)
 class Coverage:
     """What a recording did not look at.
 
@@ -78,12 +103,14 @@ class Coverage:
         unobserved: What of the graphs was not recorded, by run, graph and reason.
         stats: What capture_stat says, by run, in order of time.
         failed: The executions that raised an error, by run, op type and error.
+        changed: What TensorFlow's optimizer changed, by run and graph; only of recordings with `graphs='executed'`.
     """
 
     path: str
     unobserved: tuple[UnobservedOps, ...]
     stats: tuple[CaptureStat, ...]
     failed: tuple[FailedExecutions, ...] = ()
+    changed: tuple[ChangedOps, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -140,7 +167,14 @@ def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Cover
         )
         stats = read_capture_stats(open_, run_id=run_id)
         failed = open_.rows(_FAILED, [run_id, run_id])
-        return Coverage(str(open_.path), _grouped(rows), stats, tuple(FailedExecutions(*row) for row in failed))
+        changed = open_.rows(_CHANGED, [run_id, run_id])
+        return Coverage(
+            str(open_.path),
+            _grouped(rows),
+            stats,
+            tuple(FailedExecutions(*row) for row in failed),
+            tuple(ChangedOps(*row) for row in changed),
+        )
 
 
 _FAILED = """
@@ -150,6 +184,16 @@ FROM execution_error JOIN execution USING (run_id, execution_index)
 WHERE (run_id = ? OR ? IS NULL)
 GROUP BY run_id, op_type, error_type, is_lossy
 ORDER BY run_id, min(execution_error.event_index)
+"""
+
+_CHANGED = """
+SELECT run_id, graph_id, any_value(graph_name), count(*), count(*) FILTER (WHERE fate = 'replaced'),
+    count(*) FILTER (WHERE fate = 'folded'), count(*) FILTER (WHERE fate = 'absorbed')
+FROM op_fate
+WHERE (run_id = ? OR ? IS NULL)
+GROUP BY run_id, graph_id
+HAVING count(*) FILTER (WHERE fate <> 'ran') > 0
+ORDER BY run_id, graph_id
 """
 
 _NEVER_BAD = tuple(sorted(NEVER_BAD | _HANDLES))

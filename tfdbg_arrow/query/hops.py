@@ -37,6 +37,8 @@ class TensorHop(TensorHealth):
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
         output_slot: Which output of the op.
+        program_ops: The types of the program's ops that TensorFlow ran as this one op; empty where it ran the op as the
+            program has it.
         layer: The Keras layer or module that the op belongs to, as the user named it; of a gradient that of its
             forward op; None outside layers.
         op_role: What the op is for: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
@@ -56,6 +58,7 @@ class TensorHop(TensorHealth):
     op_name: str | None
     graph_name: str | None
     output_slot: int | None
+    program_ops: tuple[str, ...]
     layer: str | None
     op_role: str | None
     forward_op_type: str | None
@@ -95,6 +98,7 @@ class HopReader:
             "op_name": event.op_name,
             "graph_name": None if event.graph_id is None else self._flow.graphs.names.get(event.graph_id),
             "output_slot": event.output_slot,
+            "program_ops": self._flow.program_ops(event),
             "layer": label.layer or (None if forward is None else forward.layer),
             "op_role": label.role,
             "forward_op_type": None if forward is None else forward.op_type,

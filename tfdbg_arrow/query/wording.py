@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
 from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.stacks import Frame
@@ -14,6 +17,8 @@ _COUNTS = (
     ("num_zero", "zero"),
     ("num_pos_finite", "positive"),
 )
+_MAX_NAMES = 6
+"""Types of ops that are named for one op."""
 _BORDERS = {
     "graph": "",
     "argument": ", passed as an argument",
@@ -96,7 +101,19 @@ def tensor_text(found: NonFinite) -> str:
         return "an eager tensor that came from outside"
     if found.op_name is None:
         return f"output {found.output_slot} of {found.op_type}, run eagerly"
-    return f"{found.op_name}:{found.output_slot} ({found.op_type})"
+    return f"{found.op_name}:{found.output_slot} ({op_type_text(found.op_type, found.program_ops)})"
+
+
+def op_type_text(op_type: str, program_ops: Sequence[str]) -> str:
+    """Returns a type of op with the program's ops that it stands for, as `LogSoftmax, run for Softmax and Log`."""
+    if not program_ops:
+        return op_type
+    counts = Counter(program_ops)
+    names = [name if number == 1 else f"{number} {name}" for name, number in counts.items()]
+    if len(names) > _MAX_NAMES:
+        names = [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
+    *first, last = names
+    return f"{op_type}, run for {', '.join(first)}{' and ' if first else ''}{last}"
 
 
 def graph_text(found: NonFinite) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tfdbg_arrow.schema.declaration import Column, Table, Type
 
-FORMAT_VERSION = "1.2"
+FORMAT_VERSION = "1.3"
 """MAJOR.MINOR of the format, apart from the package's version."""
 
 _T = Type
@@ -445,7 +445,10 @@ GRAPH_OP_OUTPUT = Table(
             name="is_recorded",
             type=_T.BOOLEAN,
             nullable=True,
-            doc="Whether each computation of it is recorded in tensor_health; NULL where not known.",
+            doc=(
+                "Whether each computation of it is recorded in tensor_health; NULL where not known. What TensorFlow's "
+                "optimizer fuses, folds or prunes is not computed."
+            ),
         ),
         Column(
             id=8,
@@ -596,6 +599,130 @@ GRAPH_CALL = Table(
                 "Whether the callee runs within the caller's step (calls, branches, loops), not apart from it "
                 "(functions of a data set)."
             ),
+        ),
+    ),
+)
+
+EXECUTED_OP = Table(
+    name="executed_op",
+    row=(
+        "One node of a graph that TensorFlow ran, after its optimizer changed the graph; only of recordings with "
+        "`graphs='executed'`."
+    ),
+    key=("run_id", "executed_graph_id", "node_name"),
+    columns=(
+        _RUN_ID,
+        Column(
+            id=2,
+            name="executed_graph_id",
+            type=_T.BIGINT,
+            doc=(
+                "Identifies the optimized graph within the run, from 0. It holds an outermost function and the "
+                "functions that TensorFlow inlined into it."
+            ),
+        ),
+        Column(id=3, name="node_name", type=_T.VARCHAR, doc="Name, unique within the optimized graph."),
+        Column(
+            id=4,
+            name="op_type",
+            type=_T.VARCHAR,
+            doc="The type that ran, as `_FusedMatMul`: not always that of the op in graph_op.",
+        ),
+        Column(
+            id=5,
+            name="graph_id",
+            type=_T.BIGINT,
+            nullable=True,
+            references="graph.graph_id",
+            doc="The program's graph that the node comes from; NULL where that is not known.",
+        ),
+        Column(
+            id=6,
+            name="op_name",
+            type=_T.VARCHAR,
+            nullable=True,
+            references="graph_op.op_name",
+            doc=(
+                "The program's op whose outputs the node computes: of a fused node the last of the ops that it "
+                "computes. NULL where the optimizer made the node for none."
+            ),
+        ),
+        Column(
+            id=7,
+            name="call_site",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Path of calling ops from the outermost graph, as tensor_health.call_site; NULL where not known.",
+        ),
+        Column(
+            id=8,
+            name="device_name",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="The device that TensorFlow chose; NULL where it left the choice open.",
+        ),
+        Column(
+            id=9,
+            name="interface_index",
+            type=_T.BIGINT,
+            nullable=True,
+            doc=(
+                "Of an `_Arg` which argument of the outermost function it is, of a `_Retval` which result, from 0; "
+                "NULL of other nodes."
+            ),
+        ),
+        Column(
+            id=10,
+            name="output_dtypes",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc=(
+                "The dtypes of its outputs as a JSON array of TensorFlow's names, null for a reference; NULL where not "
+                "known."
+            ),
+        ),
+    ),
+)
+
+EXECUTED_OP_INPUT = Table(
+    name="executed_op_input",
+    row="One input of a node of a graph that TensorFlow ran: a data edge, or a control edge.",
+    key=("run_id", "executed_graph_id", "node_name", "input_index"),
+    columns=(
+        _RUN_ID,
+        Column(
+            id=2,
+            name="executed_graph_id",
+            type=_T.BIGINT,
+            references="executed_op.executed_graph_id",
+            doc="The optimized graph.",
+        ),
+        Column(id=3, name="node_name", type=_T.VARCHAR, references="executed_op.node_name", doc="The consuming node."),
+        Column(
+            id=4,
+            name="input_index",
+            type=_T.INTEGER,
+            doc="Which input, from 0: the data edges first, then the control edges.",
+        ),
+        Column(
+            id=5,
+            name="is_control",
+            type=_T.BOOLEAN,
+            doc="True: the node only waits for the source, no tensor flows.",
+        ),
+        Column(
+            id=6,
+            name="source_node_name",
+            type=_T.VARCHAR,
+            references="executed_op.node_name",
+            doc="The node whose output it is.",
+        ),
+        Column(
+            id=7,
+            name="source_output_slot",
+            type=_T.INTEGER,
+            nullable=True,
+            doc="Which of the source's outputs, from 0; NULL for a control edge.",
         ),
     ),
 )
@@ -815,14 +942,20 @@ TENSOR_HEALTH = Table(
             type=_T.VARCHAR,
             nullable=True,
             references="graph_op.op_name",
-            doc="The op in that graph; NULL outside graphs.",
+            doc=(
+                "The op in that graph; where TensorFlow's optimizer made the node for no op of the program, "
+                "executed_op.node_name; NULL outside graphs."
+            ),
         ),
         Column(
             id=13,
             name="op_type",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Op type, or the function's runtime name; NULL for external.",
+            doc=(
+                "Op type, or the function's runtime name; NULL for external. It is the type that ran, which the "
+                "optimizer may have changed: executed_op.op_type."
+            ),
         ),
         Column(
             id=14,
@@ -1329,6 +1462,8 @@ TABLES: tuple[Table, ...] = (
     GRAPH_OP_INPUT,
     GRAPH_OP_OUTPUT,
     GRAPH_CALL,
+    EXECUTED_OP,
+    EXECUTED_OP_INPUT,
     EXECUTION,
     EXECUTION_INPUT,
     EXECUTION_OUTPUT,

@@ -89,7 +89,7 @@ class Names:
         return found[0], found[1], found[2], found[3]
 
     def _executed_node(self, string_id: int) -> tuple[int, int, int, int]:
-        """Returns what a string tells of a node: graph, name ids of op name and op type, slot; -1 where it tells nothing.
+        """Returns a node by its string: graph, name ids of op name and op type, slot; -1 where it is no such string.
 
         The native core writes it: graph id, slot, op type and op name, one a line.
         """

@@ -148,8 +148,10 @@ def _box(node: OpNode, links: GraphLinks, *, is_focus: bool, num_hidden: int) ->
     num_bad_inside = sum(call.num_bad for call in node.calls)
     if num_bad_inside:
         extra.append(f"✕ {num_bad_inside:,} bad inside")
-    if node.state in ("not recorded", "not computed", "unknown"):
+    if node.state in ("absorbed", "not recorded", "not computed", "unknown"):
         extra.append("not in the recording" if node.state == "unknown" else node.state)
+    ran_as = [name for name in node.executed_types or () if name != node.op_type and name != "_Arg"]
+    extra += [f"ran as {', '.join(ran_as)}"] if ran_as else []
     about = [f":{output.output_slot} {output_text(output)}, {health_text(output)}" for output in node.outputs[:8]]
     inner = next((call for call in node.calls if call.attribute == "body"), node.calls[0] if node.calls else None)
     return Box(

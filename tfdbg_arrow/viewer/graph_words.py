@@ -14,6 +14,7 @@ STATE_MARKS = {
     "bad": "✕",
     "healthy": "✓",
     "unmeasured": "·",
+    "absorbed": "·",
     "not computed": "·",
     "not recorded": "○",
     "no output": "○",

@@ -104,9 +104,9 @@ def enable(
             are dropped; `drop`, events that find no room are dropped. capture_stat counts what was dropped.
         xla: `observe`: functions with jit_compile=True run without XLA, and are recorded; `keep`: they stay compiled,
             and what runs inside them is not recorded: `Logdir.coverage()` lists it.
-        graphs: What is recorded of functions. `traced`: every op as the program has it. TensorFlow then cannot fuse or
-            fold what is recorded, so that numbers can differ from an unrecorded run. `executed`: the ops that TensorFlow
-            makes of them and runs, so that the numbers are those of an unrecorded run; ops that it fuses are one
+        graphs: Which ops of functions are recorded. `traced`: those of the program. TensorFlow then does not fuse or
+            fold them, so numbers can differ from an unrecorded run. `executed`: those that TensorFlow's optimizer makes
+            of them and that run, so the numbers are those of an unrecorded run; ops that it fuses are recorded as one
             (docs/executed_graphs.md).
         storage_options: fsspec's arguments for the URL, as `{"endpoint_url": …}`; None: what its configuration and
             the store's client find.

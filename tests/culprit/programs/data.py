@@ -170,7 +170,7 @@ def argument_of_a_function() -> None:
     train_step(spoilt)  # culprit
 
 
-@bug(op_type="Const", effect="variable")
+@bug(op_type="Const", effect="variable", executed=("Const", "Mul"))
 def constant_made_by_numpy() -> None:
     """A table that numpy computed, with log(0) in it, is a constant of the graph."""
     with np.errstate(divide="ignore"):

@@ -25,7 +25,7 @@ def function_called_from_many_places() -> Any:
     return first + second + score(tf.constant([0.0, 5.0]))
 
 
-@bug(op_type="RealDiv", effect="variable")
+@bug(op_type="RealDiv", effect="variable", executed=("RealDiv", "RealDiv"))
 def nested_functions() -> None:
     """A function within a function within the training step."""
     weights = tf.Variable([1.0, 2.0])

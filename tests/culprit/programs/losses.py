@@ -213,7 +213,7 @@ def entropy_bonus_of_masked_actions() -> None:
     logits.assign_sub(tape.gradient(loss, logits))
 
 
-@bug(op_type="RealDiv", effect="variable")
+@bug(op_type="RealDiv", effect="variable", executed=("RealDiv", "RealDiv"))
 def cosine_loss_of_zero_vectors() -> None:
     """A cosine similarity that divides by both norms, of an embedding that is all zeros."""
     embeddings = tf.Variable([[1.0, 2.0], [0.0, 0.0]])

@@ -26,7 +26,17 @@ def explain(computed: Computed) -> Explanation | None:
         )
     rule = RULES.get(output.op_type)
     found = None if rule is None or not is_counted(output) else rule(computed)
+    if found is None and len(computed.program_ops) > 1 and computed.has_finite_inputs:
+        found = _of_fused_op(output.op_type, computed.program_ops)
     return found if found is None or computed.forward_type is None else _of_gradient(computed.forward_type, found)
+
+
+def _of_fused_op(op_type: str, program_ops: tuple[str, ...]) -> Explanation:
+    names = ", ".join(dict.fromkeys(program_ops))
+    return Explanation(
+        f"Its inputs are finite: the value came up inside {op_type}, which TensorFlow ran for {names}. A recording "
+        "with graphs='traced' shows each of these ops."
+    )
 
 
 def _of_gradient(forward_type: str, found: Explanation) -> Explanation:

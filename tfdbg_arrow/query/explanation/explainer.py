@@ -86,6 +86,7 @@ def explain_event(
             forward_type=op_facts(logdir, event, run_id=run_id).forward_type,
             made_from=lambda row: _inputs(flow, row),
             written_by=writes[0].op_type if len(writes) == 1 else None,
+            program_ops=flow.program_ops(event),
         )
     )
 

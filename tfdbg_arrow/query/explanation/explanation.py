@@ -50,6 +50,7 @@ class Computed:
         made_from: Returns the recorded inputs of the op that made a tensor.
         forward_type: For an op of a gradient, the type of the op whose gradient it computes; None where unknown.
         written_by: For a read of a variable, the type of the op that wrote the value; None where unknown.
+        program_ops: The types of the program's ops that TensorFlow ran as this one; empty where it is one of these.
     """
 
     output: TensorEvent
@@ -58,6 +59,7 @@ class Computed:
     made_from: Callable[[TensorEvent], Inputs] = field(default=_nothing)
     forward_type: str | None = None
     written_by: str | None = None
+    program_ops: tuple[str, ...] = ()
 
     @property
     def op(self) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.callsites import CallSites, Level, join_site
 from tfdbg_arrow.query.flow.events import EventReader
-from tfdbg_arrow.query.flow.graphs import Argument, Call, GraphReader, Op
+from tfdbg_arrow.query.flow.executed import ExecutedEdges
+from tfdbg_arrow.query.flow.graphs import NEXT_ITERATIONS, Argument, Call, GraphReader, Op
 from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place
 from tfdbg_arrow.query.flow.sessions import REFERENCE_VARIABLES, Sessions
 from tfdbg_arrow.query.recorded import Context, SiteVisit
@@ -19,7 +20,6 @@ PASSING_OPS = frozenset({
 """Op types whose output has the values of their first input (IdentityN: of the input of the same index)."""
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault"})
 _FRAME_OPS = frozenset({"Enter", "Exit", "NextIteration", "RefEnter", "RefExit"})
-_NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
 _MERGES = frozenset({"Merge", "RefMerge"})
 _BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 _EAGER_PASSING_OPS = PASSING_OPS - {"IdentityN"}
@@ -52,6 +52,7 @@ class Borders:
         self._events = events
         self._sites = sites
         self.sessions = Sessions(graphs, events)
+        self.executed = ExecutedEdges(graphs, events, sites)
 
     def crossing(self, place: Place) -> Crossing | None:
         """Returns the step back from a place, or None where an op computed the tensor there."""
@@ -60,19 +61,23 @@ class Borders:
         op = self._graphs.op(place.graph_id, place.op_name)
         if op is None:
             return None
+        computed_instead = self.executed.replacement(place)
+        if computed_instead is not None:
+            return Crossing(computed_instead, "graph")
         is_in_session = self.sessions.is_session_graph(place.graph_id)
         if is_in_session:
             crossing = self._session_crossing(place, op)
             if crossing is not None:
                 return crossing
         if op.op_type in PASSING_OPS and op.inputs:
-            source, slot = op.inputs[place.output_slot if op.op_type == "IdentityN" else 0]
-            context = place.context
-            if op.op_type in _NEXT_ITERATIONS and context.iteration:
+            inputs = self.executed.aligned_inputs(place, op)
+            source = inputs[place.output_slot if op.op_type == "IdentityN" else 0]
+            context = source.context
+            if op.op_type in NEXT_ITERATIONS and context.iteration:
                 context = replace(context, iteration=context.iteration - 1)
             elif op.op_type in _FRAME_OPS:
                 context = replace(context, frame_id=None, iteration=None)
-            return Crossing(replace(place, context=context, op_name=source, output_slot=slot), "graph")
+            return Crossing(replace(source, context=context), "graph")
         if op.op_type in _MERGES and place.output_slot == 0:
             return self._merge_crossing(place, op)
         # Nearly always a Placeholder; TensorFlow keeps a small captured tensor as a Const.
@@ -90,7 +95,7 @@ class Borders:
     def _merge_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
         """Crosses to the one input that came: of a loop by the iteration, of branches the one that was computed."""
         sources = [(self._graphs.op(place.graph_id, name), name, slot) for name, slot in op.inputs]
-        is_next = [source is not None and source.op_type in _NEXT_ITERATIONS for source, _, _ in sources]
+        is_next = [source is not None and source.op_type in NEXT_ITERATIONS for source, _, _ in sources]
         if any(is_next):
             if place.context.iteration is None:
                 return None
@@ -140,7 +145,7 @@ class Borders:
         visits = self._sites.callee_visits(context, call)
         if call.attribute not in ("body", "cond"):
             # A visit spans iterations of which a branch need not have run each.
-            return next((visit for visit in visits if _is_in(visit, context)), None)
+            return next((visit for visit in visits if is_in(visit, context)), None)
         if not context.frame_id:
             return visits[0] if len(visits) == 1 else None
         return self._sites.entered_visit(context, call)
@@ -167,8 +172,8 @@ class Borders:
         if graph_id is None or result is None:
             return None
         context = self._events.root_context(tensor.execution_index, graph_id)
-        near = 2**63 - 1
-        return Crossing(GraphTensor(context, graph_id, result[0], result[1], near), "call")
+        returned = self.executed.returned(context, graph_id, tensor.output_slot)
+        return Crossing(returned or GraphTensor(context, graph_id, result[0], result[1], 2**63 - 1), "call")
 
     def _argument_crossing(self, place: GraphTensor) -> Crossing | None:
         levels = self.levels(place.context, place.graph_id)
@@ -298,8 +303,8 @@ class Borders:
         return any(visit is not None and visit.last_iteration == 0 for visit in visits)
 
 
-def _is_in(visit: SiteVisit, context: Context) -> bool:
-    """Whether a visit's graph left rows in the frame and iteration of a context, where these are known."""
+def is_in(visit: SiteVisit, context: Context) -> bool:
+    """Returns whether a visit's graph left rows in the frame and iteration of a context, where these are known."""
     return context.frame_id in (None, visit.frame_id) and (
         context.iteration is None or context.iteration in visit.iterations
     )

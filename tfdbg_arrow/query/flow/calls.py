@@ -91,6 +91,17 @@ class CallReader:
         rows.sort(key=lambda row: row.event_index)
         return next((row for row in reversed(rows) if row.event_index < near), rows[0])
 
+    def op_types_at(self, context: Context, graph_id: int) -> dict[str, str | None]:
+        """Returns the op types of the rows that a graph left in a context, by op_name."""
+        if context.step_id is None or context.call_site is None:
+            return {}
+        return {
+            op_name: rows[0].op_type
+            for one in self._passes(context)
+            for (other, op_name, _), rows in one.items()
+            if other == graph_id
+        }
+
     def site_visits(self, step_id: int, execution_index: int | None) -> tuple[SiteVisit, ...]:
         """Returns where the graphs of a step left rows, those that were recorded first at the front."""
         call = self._call(step_id, execution_index)

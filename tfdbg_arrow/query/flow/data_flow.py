@@ -71,14 +71,14 @@ class DataFlow:
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self.graphs = GraphReader(logdir, run_id=run_id)
         self.events = EventReader(logdir, run_id=run_id)
-        self.labels = Labels(logdir, run_id=run_id)
+        self.labels = Labels(logdir, self.graphs, run_id=run_id)
         self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
         self.resources = Resources(self.graphs, self.events, self.borders)
         self.lock = threading.RLock()
         self._sources: dict[tuple[int, int], Sources] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
         self._contents = Contents(self.resources, self._gaps)
-        self._lists = TensorLists(self.graphs, self._made_at)
+        self._lists = TensorLists(self.graphs, self.borders.executed, self._made_at)
         settings = logdir.rows(
             "SELECT op_regex IS NULL AND tensor_dtypes IS NULL AND circular_buffer_size <= 0 AND NOT EXISTS "
             "(SELECT 1 FROM capture_stat WHERE run_id = ? AND stat = 'dropped') FROM run WHERE run_id = ?",
@@ -175,6 +175,14 @@ class DataFlow:
             return event
         return self.trace(place, how="graph", near=event.event_index).event or event
 
+    def program_ops(self, event: TensorEvent) -> tuple[str, ...]:
+        """Returns the types of the program's ops that the op of a tensor stands for, by creation.
+
+        There are none where TensorFlow ran the op as it is in the program.
+        """
+        own = self._own_place(event) if event.scope == "graph" else None
+        return () if own is None else tuple(op.op_type for op in self.borders.executed.computed_ops(own))
+
     def stack_trace_id(self, event: TensorEvent) -> int | None:
         """Returns the stack that created the op of a tensor, or executed it; None where it was not recorded."""
         if event.scope == "graph":
@@ -265,8 +273,9 @@ class DataFlow:
                     found[content.old_value.event_index] = content.old_value
             else:
                 more = list(self._made_from(trace.place))
-                # A list of tensors is what was put in; any other unrecorded tensor is not known by its inputs.
-                is_known = trace.dtype == "variant" and not trace.is_lost and self._is_container(trace.place)
+                # A list of tensors is what was put in, and what the optimizer fused into other ops is known by its
+                # inputs. Any other unrecorded tensor is not.
+                is_known = not trace.is_lost and self._is_known_by_inputs(trace)
             is_complete = is_complete and is_known
             waiting.extend(more)
         return Sources(tuple(found[index] for index in sorted(found)), is_complete)
@@ -326,8 +335,8 @@ class DataFlow:
                 if popped is not None:
                     yield popped, "graph"
                     return
-                for source, slot in op.inputs:
-                    yield GraphTensor(place.context, place.graph_id, source, slot, place.near), "graph"
+                for source in self.borders.executed.inputs(place, op):
+                    yield source, "graph"
         else:
             tensor = self.events.eager(place.tensor_id)
             if tensor.execution_index is not None:
@@ -369,8 +378,11 @@ class DataFlow:
             return self._records_all and not trace.is_lost and self._is_external(trace.place)
         return trace.dtype in NEVER_BAD
 
-    def _is_container(self, place: Place) -> bool:
+    def _is_known_by_inputs(self, trace: Trace) -> bool:
+        place = trace.place
         if not isinstance(place, GraphTensor):
             return False
+        if trace.dtype != "variant":
+            return self.borders.executed.is_absorbed(place)
         op = self.graphs.op(place.graph_id, place.op_name)
         return op is not None and op.op_type.startswith(CONTAINERS)

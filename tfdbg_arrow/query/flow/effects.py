@@ -87,7 +87,13 @@ class Effects:
         rows = self._logdir.rows(
             "SELECT DISTINCT graph_id FROM graph_op_output WHERE run_id = ? AND is_recorded", [self._run_id]
         )
-        return {graph_id for (graph_id,) in rows}
+        with_nodes = self._logdir.rows(
+            "SELECT DISTINCT e.graph_id FROM executed_op AS e JOIN graph_op_output AS o ON o.run_id = e.run_id "
+            "AND o.graph_id = e.graph_id AND o.op_name = e.op_name WHERE e.run_id = ? AND o.is_recorded",
+            [self._run_id],
+        )
+        executed = self._flow.graphs.executed_graph_ids()
+        return {graph_id for (graph_id,) in rows if graph_id not in executed} | {graph_id for (graph_id,) in with_nodes}
 
     def of(self, event: TensorEvent) -> Effect:
         """Returns where the badness of a tensor ends."""

@@ -24,6 +24,7 @@ class EventReader:
         self._calls = CallReader(logdir, run_id=run_id)
         self._eager = EagerReader(logdir, run_id=run_id)
         self.graph_tensor = self._calls.graph_tensor
+        self.op_types_at = self._calls.op_types_at
         self.site_visits = self._calls.site_visits
         self.root_context = self._calls.root_context
         self.eager = self._eager.tensor

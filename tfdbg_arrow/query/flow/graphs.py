@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tfdbg_arrow.query.engine import Engine
@@ -15,7 +18,17 @@ NEVER_BAD = frozenset({
 """Dtypes whose elements cannot be infinite or NaN."""
 
 
+NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
+RESULTS = frozenset({"_DeviceRetval", "_Retval"})
+"""Types of the nodes that return a result of the outermost function."""
 _MAX_GRAPHS_AT_ONCE = 256
+_MAX_TAKERS = 1_000
+"""Nodes that are looked through for an op that is computed from a node."""
+_REPLACING = ("AddOpsRewrite_", "HoistCommonFactor_Mul_", "ReplaceMulWithSquare_", "ReplaceMulWithBroadcastByTile_")
+"""How TensorFlow's arithmetic optimizer begins the names of nodes that replace an op."""
+_PREPARING = "AddOpsRewrite_Leaf_"
+_MAX_PARTS = 32
+"""Parts of a name, between slashes, that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +41,9 @@ class Op:
         op_index: Its place in the order of creation.
         stack_trace_id: The stack that created it, or None.
         inputs: For each data input: (name of the source op, its output slot).
+        made_for: Of a node that TensorFlow's optimizer made, the op of the program that it computes or prepares; it has
+            that op's place and stack. None for an op of the program.
+        replaced_slot: Which output of `made_for` the node computes; None where it only prepares it.
     """
 
     op_name: str
@@ -35,6 +51,8 @@ class Op:
     op_index: int
     stack_trace_id: int | None
     inputs: tuple[tuple[str, int], ...]
+    made_for: str | None = None
+    replaced_slot: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +74,7 @@ class Graph:
 
     Attributes:
         graph_id: Its id.
-        ops: Its ops by name.
+        ops: Its ops by name, with the nodes that TensorFlow's optimizer made, which have no inputs.
         dtypes: Dtype of each (op name, output slot).
         users: Names of the ops that take an output of an op, by the name of that op.
     """
@@ -66,6 +84,15 @@ class Graph:
     dtypes: dict[tuple[str, int], str] = field(repr=False)
     users: dict[str, tuple[str, ...]] = field(repr=False)
 
+    @cached_property
+    def replacements(self) -> dict[tuple[str, int], list[str]]:
+        """The nodes that the optimizer made to compute an output of an op, by that output."""
+        found: dict[tuple[str, int], list[str]] = {}
+        for op in self.ops.values():
+            if op.made_for is not None and op.replaced_slot is not None:
+                found.setdefault((op.made_for, op.replaced_slot), []).append(op.op_name)
+        return found
+
 
 @dataclass(frozen=True)
 class Argument:
@@ -74,6 +101,134 @@ class Argument:
     input_index: int
     op_name: str
     is_capture: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedNode:
+    """One node of an optimized graph.
+
+    Attributes:
+        node_name: Its name.
+        op_type: The type that ran.
+        graph_id: The program's graph that it comes from, None where unknown.
+        op_name: The program's op whose outputs it computes, None where it computes those of none.
+        call_site: Path of calling ops from the outermost graph, None where unknown.
+        dtypes: Dtypes of its outputs, None where unknown.
+        interface_index: Which argument or result of the outermost function it stands for; None for another node.
+        inputs: For each data input: (name of the source node, its output slot).
+    """
+
+    node_name: str
+    op_type: str
+    graph_id: int | None
+    op_name: str | None
+    call_site: str | None
+    dtypes: tuple[str | None, ...] | None
+    interface_index: int | None
+    inputs: tuple[tuple[str, int], ...]
+
+    @property
+    def name(self) -> str:
+        """Its op_name in tensor_health."""
+        return self.node_name if self.op_name is None else self.op_name
+
+
+class ExecutedGraph:
+    """One graph that TensorFlow ran, after its optimizer changed it.
+
+    Args:
+        nodes: Its nodes.
+    """
+
+    def __init__(self, nodes: Iterable[ExecutedNode]) -> None:
+        self.nodes = {node.node_name: node for node in nodes}
+        self._at: dict[tuple[int, str], dict[str, ExecutedNode]] = {}
+        for node in self.nodes.values():
+            if node.graph_id is not None and node.call_site is not None:
+                self._at.setdefault((node.graph_id, node.call_site), {}).setdefault(node.name, node)
+
+    def node(self, graph_id: int, call_site: str, name: str) -> ExecutedNode | None:
+        """Returns the node whose rows in tensor_health have this graph, call site and op_name."""
+        return self._at.get((graph_id, call_site), {}).get(name)
+
+    def has_site(self, graph_id: int, call_site: str) -> bool:
+        """Returns whether any node comes from a graph at a call site."""
+        return (graph_id, call_site) in self._at
+
+    def has_op(self, graph_id: int, op_name: str) -> bool:
+        """Returns whether an op of a graph has a node at any call site."""
+        return bool(self.nodes_of(graph_id, op_name))
+
+    def nodes_of(self, graph_id: int, op_name: str) -> list[ExecutedNode]:
+        """Returns the nodes of an op of a graph, one for each call site."""
+        return [nodes[op_name] for (other, _), nodes in self._at.items() if other == graph_id and op_name in nodes]
+
+    def likeness(self, graph_id: int, call_site: str, op_types: dict[str, str | None]) -> int:
+        """Returns how well the nodes at a call site fit the op types of its rows; greater is better."""
+        nodes = self._at.get((graph_id, call_site), {})
+        return sum(1 if name in nodes and nodes[name].op_type == op_types[name] else -1 for name in op_types)
+
+    def users(self, node_name: str, output_slot: int) -> list[tuple[ExecutedNode, int, int]]:
+        """Returns for each use of a tensor: the node that takes it, as which input, and the tensor's slot."""
+        return [use for use in self._users.get(node_name, ()) if use[2] == output_slot]
+
+    @cached_property
+    def _users(self) -> dict[str, list[tuple[ExecutedNode, int, int]]]:
+        users: dict[str, list[tuple[ExecutedNode, int, int]]] = {}
+        for node in self.nodes.values():
+            for index, (source, slot) in enumerate(node.inputs):
+                users.setdefault(source, []).append((node, index, slot))
+        return users
+
+    def steps(self, merge: ExecutedNode) -> list[int]:
+        """Returns which inputs of a Merge bring a loop's tensor from one iteration to the next."""
+        return [
+            index
+            for index, (source, _) in enumerate(merge.inputs)
+            if source in self.nodes and self.nodes[source].op_type in NEXT_ITERATIONS
+        ]
+
+    @cached_property
+    def results(self) -> dict[int, ExecutedNode]:
+        """The nodes that return the results of the outermost function, by the index of the result."""
+        return {
+            node.interface_index: node
+            for node in self.nodes.values()
+            if node.op_type in RESULTS and node.interface_index is not None
+        }
+
+    def made_nodes(self, graph_id: int) -> list[ExecutedNode]:
+        """Returns the nodes that the optimizer made for a graph, and that are no op of the program."""
+        return [node for node in self.nodes.values() if node.graph_id == graph_id and node.op_name is None]
+
+    def taker(self, made: ExecutedNode) -> str | None:
+        """Returns the nearest op of a made node's graph that is computed from it."""
+        waiting, seen = deque([made.node_name]), {made.node_name}
+        while waiting and len(seen) < _MAX_TAKERS:
+            for user, _, _ in self._users.get(waiting.popleft(), ()):
+                if user.op_name is not None and user.graph_id == made.graph_id:
+                    return user.op_name
+                if user.op_name is None and user.node_name not in seen:
+                    seen.add(user.node_name)
+                    waiting.append(user.node_name)
+        return None
+
+    def replaced(self, made: ExecutedNode, ops: Mapping[str, Op]) -> tuple[str, int] | None:
+        """Returns the op and slot that a made node computes, by an op that takes the one in place of the other.
+
+        Args:
+            made: The node.
+            ops: The ops of its graph.
+        """
+        for user, index, _ in self._users.get(made.node_name, ()):
+            op = ops.get(user.op_name or "") if user.graph_id == made.graph_id else None
+            if op is None or op.op_type != user.op_type or len(op.inputs) != len(user.inputs):
+                continue
+            name, slot = op.inputs[index]
+            others = {source for source, _ in user.inputs} & {other for other, _ in op.inputs}
+            if name in ops and name not in others and not self.has_op(made.graph_id or 0, name):
+                return name, slot
+        return None
 
 
 class GraphReader:
@@ -88,6 +243,13 @@ class GraphReader:
         self._logdir = logdir
         self._run_id = run_id
         self._graphs: dict[int, Graph] = {}
+        self._executed: dict[int, ExecutedGraph] = {}
+        self._executed_of: dict[int, list[int]] = {}
+        for graph_id, executed_graph_id in self._rows(
+            "SELECT DISTINCT graph_id, executed_graph_id FROM executed_op WHERE run_id = ? AND graph_id IS NOT NULL "
+            "ORDER BY graph_id, executed_graph_id"
+        ):
+            self._executed_of.setdefault(graph_id, []).append(executed_graph_id)
         self._neighbours: dict[int, set[int]] = {}
         self._callees: dict[int, list[int]] = {}
         self.names: dict[int, str] = dict(self._rows("SELECT graph_id, graph_name FROM graph WHERE run_id = ?"))
@@ -227,6 +389,36 @@ class GraphReader:
             self._read_graphs(self._connected(graph_id))
         return self._graphs[graph_id]
 
+    def executed(self, graph_id: int) -> list[ExecutedGraph]:
+        """Returns the optimized graphs that hold nodes of a graph; none where the program's graph ran as it is."""
+        return [self._executed_graph(executed_graph_id) for executed_graph_id in self._executed_of.get(graph_id, ())]
+
+    def executed_graph_ids(self) -> frozenset[int]:
+        """Returns the graphs for which `executed` returns any."""
+        return frozenset(self._executed_of)
+
+    def _executed_graph(self, executed_graph_id: int) -> ExecutedGraph:
+        if executed_graph_id not in self._executed:
+            inputs: dict[str, list[tuple[str, int]]] = {}
+            for node_name, source, slot in self._rows(
+                "SELECT node_name, source_node_name, source_output_slot FROM executed_op_input "
+                "WHERE run_id = ? AND executed_graph_id = ? AND NOT is_control ORDER BY node_name, input_index",
+                executed_graph_id,
+            ):
+                inputs.setdefault(node_name, []).append((source, 0 if slot is None else slot))
+            rows = self._rows(
+                "SELECT node_name, op_type, graph_id, op_name, call_site, output_dtypes, interface_index "
+                "FROM executed_op WHERE run_id = ? AND executed_graph_id = ? ORDER BY node_name",
+                executed_graph_id,
+            )
+            self._executed[executed_graph_id] = ExecutedGraph(
+                ExecutedNode(
+                    name, op_type, of_graph, op_name, site, _dtypes(dtypes), index, tuple(inputs.get(name, ()))
+                )
+                for name, op_type, of_graph, op_name, site, dtypes, index in rows
+            )
+        return self._executed[executed_graph_id]
+
     def _connected(self, graph_id: int) -> list[int]:
         """Returns a graph, and those that call or are called by it at any depth, as long as they were not read yet."""
         found = {graph_id}
@@ -262,8 +454,31 @@ class GraphReader:
         ):
             dtypes[graph_id][op_name, slot] = dtype
         for graph_id in graph_ids:
+            self._add_made_nodes(graph_id, ops[graph_id], dtypes[graph_id])
             names = {source: tuple(found) for source, found in users[graph_id].items()}
             self._graphs[graph_id] = Graph(graph_id, ops[graph_id], dtypes[graph_id], names)
+
+    def _add_made_nodes(self, graph_id: int, ops: dict[str, Op], dtypes: dict[tuple[str, int], str]) -> None:
+        program = dict(ops)
+        for graph in self.executed(graph_id):
+            for made in graph.made_nodes(graph_id):
+                if made.node_name in ops:
+                    continue
+                replaced = graph.replaced(made, program)
+                name = replaced[0] if replaced else _named_in(made.node_name, program) or graph.taker(made)
+                op = program.get(name or "")
+                ops[made.node_name] = Op(
+                    made.node_name,
+                    made.op_type,
+                    -1 if op is None else op.op_index,
+                    None if op is None else op.stack_trace_id,
+                    (),
+                    made_for=None if op is None else op.op_name,
+                    replaced_slot=replaced[1] if replaced else _slot_named_in(made.node_name),
+                )
+                for slot, dtype in enumerate(made.dtypes or ()):
+                    if dtype is not None:
+                        dtypes[made.node_name, slot] = dtype
 
     def _read_control_sources(self, graph_id: int) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -276,3 +491,38 @@ class GraphReader:
 
     def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._logdir.rows(query, [self._run_id, *parameters])
+
+
+def _named_in(node_name: str, ops: Mapping[str, Op]) -> str | None:
+    """Returns the op that the name of a made node names.
+
+    The optimizer makes names like `Log_1/unary_ops_composition` and `scope/ArithmeticOptimizer/AddOpsRewrite_add_3`.
+    Before them can be a path of calls.
+    """
+    parts = node_name.split("/")[-_MAX_PARTS:]
+    for first in range(len(parts)):
+        for end in range(len(parts) - 1, first, -1):
+            if (name := "/".join(parts[first:end])) in ops:
+                return name
+    scope, last = parts[:-2], parts[-1]
+    for at in (at for at, letter in enumerate(last) if letter == "_"):
+        for first in range(len(scope) + 1):
+            if (name := "/".join([*scope[first:], last[at + 1 :]])) in ops:
+                return name
+    return None
+
+
+def _slot_named_in(node_name: str) -> int | None:
+    """Returns 0 for the names of nodes that compute the only output of the op that they name."""
+    last = node_name.rpartition("/")[2]
+    is_replacing = last.startswith(_REPLACING) and not last.startswith(_PREPARING)
+    return 0 if last == "unary_ops_composition" or is_replacing else None
+
+
+def _dtypes(text: str | None) -> tuple[str | None, ...] | None:
+    """Reads output_dtypes, which may be any text in a logdir of somebody else's."""
+    try:
+        names = json.loads(text) if text is not None else None
+    except ValueError:
+        return None
+    return tuple(name if isinstance(name, str) else None for name in names) if isinstance(names, list) else None

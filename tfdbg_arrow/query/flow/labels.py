@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.recorded import TensorEvent
 
 
@@ -38,11 +39,13 @@ class Labels:
 
     Args:
         logdir: The logdir.
+        graphs: The run's graphs.
         run_id: The run.
     """
 
-    def __init__(self, logdir: Engine, *, run_id: str) -> None:
+    def __init__(self, logdir: Engine, graphs: GraphReader, *, run_id: str) -> None:
         self._logdir = logdir
+        self._graphs = graphs
         self._run_id = run_id
         self._of_graph = lru_cache(maxsize=256)(self._read_graph)
         self._of_block = lru_cache(maxsize=64)(self._read_block)
@@ -66,8 +69,12 @@ class Labels:
         return _NO_LABEL
 
     def op(self, graph_id: int, op_name: str) -> Label:
-        """Returns the label of an op of a graph."""
-        return self._of_graph(graph_id).get(op_name, _NO_LABEL)
+        """Returns the label of an op of a graph; of a node that the optimizer made, that of the op it is made for."""
+        labels = self._of_graph(graph_id)
+        if op_name not in labels and graph_id in self._graphs.executed_graph_ids():
+            op = self._graphs.op(graph_id, op_name)
+            op_name = op_name if op is None or op.made_for is None else op.made_for
+        return labels.get(op_name, _NO_LABEL)
 
     def execution(self, execution_index: int) -> Label:
         """Returns the label of an execution."""

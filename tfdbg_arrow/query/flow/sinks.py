@@ -28,6 +28,8 @@ _MAX_KEPT = 100
 
 Site = tuple[int, str, int]
 """Graph, op and output slot."""
+Writer = tuple[Op, bool]
+"""An op that writes to a variable, and whether it takes only what the last iteration of a loop computed."""
 
 
 class Sinks:
@@ -46,7 +48,7 @@ class Sinks:
         self._labels = flow.labels
         self._run_id = run_id
         self._bad = bad_condition(kinds)
-        self._sites: dict[str, dict[Site, list[Op]]] | None = None
+        self._sites: dict[str, dict[Site, list[Writer]]] | None = None
         self._num_outputs = lru_cache(maxsize=4096)(self._read_num_outputs)
         self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
 
@@ -98,11 +100,23 @@ class Sinks:
                 rows += more
             yield [row for row in rows if self._is_written(row, sites)]
 
-    def _is_written(self, row: TensorEvent, sites: dict[Site, list[Op]]) -> bool:
+    def _is_written(self, row: TensorEvent, sites: dict[Site, list[Writer]]) -> bool:
         writers = sites.get((row.graph_id or 0, row.op_name or "", row.output_slot or 0), ())
-        return any(self._flow.borders.sessions.is_run(row.context, row.graph_id or 0, op.op_name) for op in writers)
+        return any(
+            self._flow.borders.sessions.is_run(row.context, row.graph_id or 0, op.op_name)
+            and not (is_of_loop and self._is_overwritten(row))
+            for op, is_of_loop in writers
+        )
 
-    def _written_sites(self) -> dict[str, dict[Site, list[Op]]]:
+    def _is_overwritten(self, row: TensorEvent) -> bool:
+        """Whether a later iteration of the loop computed a tensor anew."""
+        if row.step_id is None or row.iteration is None:
+            return False
+        visits = self._flow.events.site_visits(row.step_id, row.execution_index)
+        here = (row.graph_id, row.call_site, row.frame_id)
+        return any((v.graph_id, v.call_site, v.frame_id) == here and v.last_iteration > row.iteration for v in visits)
+
+    def _written_sites(self) -> dict[str, dict[Site, list[Writer]]]:
         """Returns, by effect, the bad tensors of graphs that are written to variables, and the ops that write them."""
         if self._sites is None:
             bad: dict[int, set[tuple[str, int]]] = {}
@@ -113,14 +127,25 @@ class Sinks:
             ):
                 bad.setdefault(graph_id, set()).add((op_name, slot))
             self._sites = {}
-            for graph_id, tensors in bad.items():
+            for graph_id in self._writing_graphs(bad):
                 graph = self._flow.graphs.graph(graph_id)
                 for op in (op for op in graph.ops.values() if is_writer(op.op_type)):
                     effect = effect_of_write(self._labels.op(graph_id, op.op_name).role)
-                    for source in _written_by(graph, op):
-                        if source in tensors and graph.ops[source[0]].op_type != "Const":
-                            self._sites.setdefault(effect, {}).setdefault((graph_id, *source), []).append(op)
+                    written = self._flow.borders.executed.taken_from(graph_id, op.op_name)
+                    written |= {(graph_id, *source): False for source in _written_by(graph, op)}
+                    for site, is_of_loop in written.items():
+                        if site[1:] in bad.get(site[0], ()) and not self._is_constant(site):
+                            self._sites.setdefault(effect, {}).setdefault(site, []).append((op, is_of_loop))
         return self._sites
+
+    def _writing_graphs(self, bad: Iterable[int]) -> list[int]:
+        """Returns the graphs whose ops may write a bad tensor of some graphs: these, and those that run with them."""
+        executed = self._flow.graphs.executed_graph_ids()
+        return sorted({*bad, *executed} if executed.intersection(bad) else bad)
+
+    def _is_constant(self, site: Site) -> bool:
+        op = self._flow.graphs.op(site[0], site[1])
+        return op is not None and op.op_type == "Const"
 
     @cached_property
     def _eager_writers(self) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tfdbg_arrow.query.flow.executed import ExecutedEdges
 from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.flow.places import GraphTensor, Place
 from tfdbg_arrow.query.recorded import Context
@@ -33,11 +34,15 @@ class TensorLists:
 
     Args:
         graphs: The run's graphs.
+        executed: The edges that ran.
         resolve: Returns the place of the op that made a tensor; None where that was not recorded.
     """
 
-    def __init__(self, graphs: GraphReader, resolve: Callable[[GraphTensor], Place | None]) -> None:
+    def __init__(
+        self, graphs: GraphReader, executed: ExecutedEdges, resolve: Callable[[GraphTensor], Place | None]
+    ) -> None:
         self._graphs = graphs
+        self._executed = executed
         self._resolve = resolve
         self._known: dict[_Key, _List | None] = {}
         """By the place of a list."""
@@ -45,7 +50,7 @@ class TensorLists:
     def popped(self, pop: GraphTensor) -> Place | None:
         """Returns the place of the element that a pop gives; None where that is not known."""
         op = self._graphs.op(pop.graph_id, pop.op_name)
-        tensors = None if op is None or not op.inputs else self._list(_input(pop, op.inputs[0]))
+        tensors = None if op is None or not op.inputs else self._list(self._executed.aligned_inputs(pop, op)[0])
         return None if tensors is None else tensors.last
 
     def _list(self, place: GraphTensor) -> _List | None:
@@ -64,13 +69,11 @@ class TensorLists:
                 break
             self._known[key] = None  # ends a circle
             op = self._graphs.op(at.graph_id, at.op_name)
-            if op is not None and op.op_type == PUSH:
-                waiting.append((key, _input(at, op.inputs[1])))
-            elif op is not None and op.op_type == POP and at.output_slot != ELEMENT:
-                waiting.append((key, None))
-            else:
+            if op is None or not (op.op_type == PUSH or (op.op_type == POP and at.output_slot != ELEMENT)):
                 break
-            at = self._resolve(_input(at, op.inputs[0]))
+            inputs = self._executed.aligned_inputs(at, op)
+            waiting.append((key, inputs[1] if op.op_type == PUSH else None))
+            at = self._resolve(inputs[0])
         for key, pushed in reversed(waiting):
             if pushed is not None:
                 found = _List(pushed, found)
@@ -78,8 +81,3 @@ class TensorLists:
                 found = found.rest
             self._known[key] = found
         return found
-
-
-def _input(place: GraphTensor, source: tuple[str, int]) -> GraphTensor:
-    name, slot = source
-    return GraphTensor(place.context, place.graph_id, name, slot, place.near)

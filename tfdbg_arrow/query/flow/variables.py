@@ -161,9 +161,9 @@ class Resources:
         for part_id, context in places:
             dtypes = self._graphs.graph(part_id).dtypes
             for op in self._ops.writers_in(part_id):
-                inputs = [
-                    (GraphTensor(context, part_id, *source, 2**63 - 1), dtypes.get(source)) for source in op.inputs
-                ]
+                writer = GraphTensor(context, part_id, op.op_name, 0, 2**63 - 1)
+                taken = self._borders.executed.aligned_inputs(writer, op)
+                inputs = [(place, dtypes.get(source)) for place, source in zip(taken, op.inputs, strict=True)]
                 handles = tuple(place for place, dtype in inputs if dtype == "resource")
                 yield WriteSite(handles, tuple(place for place, dtype in inputs if dtype != "resource"))
 
@@ -348,9 +348,10 @@ class Resources:
                 yield from self._in_graph(body.callee_graph_id, name, inner, user=None, near=near)
 
     def _write(self, op: Op, graph_id: int, handle_name: str, context: Context, *, near: int) -> Write:
+        taken = self._borders.executed.aligned_inputs(GraphTensor(context, graph_id, op.op_name, 0, near), op)
         values = tuple(
-            GraphTensor(context, graph_id, source, slot, near)
-            for source, slot in op.inputs
+            place
+            for place, (source, _) in zip(taken, op.inputs, strict=True)
             if source not in self._ops.aliases(graph_id, handle_name)
         )
         old_value = None

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tfdbg_arrow.query.flow.borders import PASSING_OPS
+from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Call, Op
 from tfdbg_arrow.query.flow.places import GraphTensor
@@ -125,7 +125,7 @@ class Walk:
         if frame is None:
             event = self._flow.events.eager(tensor.slot).event
             return event is None or bool(event.has_inf_or_nan)
-        place = GraphTensor(frame.context, frame.graph_id, tensor.name, tensor.slot, 2**63 - 1)
+        place = _place(frame, tensor.name, tensor.slot)
         event = self._flow.events.graph_tensor(
             place.context,
             graph_id=place.graph_id,
@@ -142,12 +142,54 @@ class Walk:
 
     def _graph_users(self, tensor: WalkedTensor, frame: Frame) -> Iterator[WalkedTensor]:
         graph = self._flow.graphs.graph(frame.graph_id)
+        executed = self._flow.borders.executed
         for name in graph.users.get(tensor.name, ()):
             op = graph.ops[name]
+            if executed.replaces_inputs(_place(frame, name, 0)):
+                continue
             for index, source in enumerate(op.inputs):
                 if source == (tensor.name, tensor.slot):
                     yield from self._through(op, index, tensor, frame)
+        made = graph.ops.get(tensor.name)
+        if made is not None and made.made_for is not None and made.replaced_slot is not None:
+            yield replace(tensor, name=made.made_for, slot=made.replaced_slot)
+        for use in executed.users(_place(frame, tensor.name, tensor.slot)):
+            user = self._flow.graphs.op(use.user.graph_id, use.user.op_name)
+            if user is None:
+                continue
+            if self._is_skipped(use.user, frame):
+                self.skipped_graphs |= set() if tensor.is_verdict else {use.user.graph_id}
+                continue
+            yield from self._through(user, use.input_index, tensor, self._frame_of(use.user, frame))
         yield from self._returned(tensor, frame)
+
+    def _is_skipped(self, user: GraphTensor, near: Frame) -> bool:
+        """Whether an op is in a graph that did not run: a branch that was not taken."""
+        if user.context == near.context or user.graph_id not in self._records_graph or user.context.step_id is None:
+            return False
+        visits = self._flow.events.site_visits(user.context.step_id, user.context.execution_index)
+        return not any(
+            visit.graph_id == user.graph_id and visit.call_site == user.context.call_site and is_in(visit, user.context)
+            for visit in visits
+        )
+
+    def _frame_of(self, user: GraphTensor, near: Frame) -> Frame:
+        """Returns the run of the graph of an op that takes a tensor of another frame."""
+        if user.graph_id == near.graph_id and user.context == near.context:
+            return near
+        return self._frame(user.graph_id, user.context)
+
+    def _frame(self, graph_id: int, context: Context) -> Frame:
+        index = context.execution_index
+        execution = None if index is None else self._flow.events.execution(index)
+        if context.call_site == "" and (execution is None or execution.graph_id == graph_id):
+            return Frame(graph_id, context, None, None)
+        levels = self._flow.borders.levels(context, graph_id)
+        if not levels:
+            raise CannotTellError
+        outer = self._flow.borders.outer_context(context, levels)
+        call = levels[-1].call
+        return Frame(graph_id, context, call, self._frame(call.graph_id, outer))
 
     def _through(self, op: Op, index: int, tensor: WalkedTensor, frame: Frame) -> Iterator[WalkedTensor]:
         """Yields the outputs that an op computes from an input."""
@@ -272,7 +314,11 @@ class Walk:
                 raise CannotTellError
             return
         outputs = self._flow.events.execution_outputs(execution.execution_index)
-        for result in self._flow.graphs.result_indexes(execution.op_type, tensor.name, tensor.slot):
+        results = {
+            *self._flow.graphs.result_indexes(execution.op_type, tensor.name, tensor.slot),
+            *self._flow.borders.executed.result_indexes(_place(frame, tensor.name, tensor.slot)),
+        }
+        for result in sorted(results):
             if result not in outputs:
                 self._note_failure(execution)
                 return
@@ -333,3 +379,7 @@ class Walk:
             raise CannotTellError
         context = self._flow.events.root_context(execution_index, graph_id)
         return replace(tensor, frame=Frame(graph_id, context, None, None), name=placeholder, slot=0)
+
+
+def _place(frame: Frame, op_name: str, output_slot: int) -> GraphTensor:
+    return GraphTensor(frame.context, frame.graph_id, op_name, output_slot, 2**63 - 1)

@@ -16,10 +16,10 @@ MAX_OPS = 150
 MAX_FAN = 24
 """Inputs, and consumers, that are shown of one op."""
 _MAX_EDGES = 4000
-STATES = ("bad", "healthy", "unmeasured", "not computed", "not recorded", "no output", "unknown")
-"""What is known of an op's health: the worst of its outputs. `unmeasured`: recorded without health; `not computed`: no
-row although it was to be recorded; `not recorded`: left out, by its dtype or a setting; `unknown`: the graph names an
-op that it does not hold."""
+STATES = ("bad", "healthy", "unmeasured", "absorbed", "not computed", "not recorded", "no output", "unknown")
+"""What is known of an op's health: the worst of its outputs. `unmeasured`: recorded without health; `absorbed`: left
+without a node of its own by TensorFlow's optimizer; `not computed`: no row although it was to be recorded;
+`not recorded`: left out, by its dtype or a setting; `unknown`: the graph names an op that it does not hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,8 @@ class OpNode:
     Attributes:
         op_name: Its name.
         op_type: Its type; None where the graph does not hold it.
+        executed_types: The types of the nodes that ran for it, none where TensorFlow's optimizer absorbed it; None
+            where the graph ran as the program has it.
         level: How many ops away: 0 is the op that was asked for, -1 its inputs, 1 its consumers.
         state: One of STATES.
         outputs: Its outputs, by slot.
@@ -39,6 +41,7 @@ class OpNode:
 
     op_name: str
     op_type: str | None
+    executed_types: tuple[str, ...] | None
     level: int
     state: str
     outputs: tuple[OpOutput, ...]
@@ -151,6 +154,7 @@ def neighbourhood(
     shown_inputs = len({edge.source_op_name for edge in edges if edge.op_name == op_name})
     shown_consumers = len({edge.op_name for edge in edges if edge.source_op_name == op_name})
     types = reader.types(names)
+    executed_types = reader.executed_types(names)
     outputs = op_outputs(logdir, names, run_id=run_id, graph_id=graph_id, context=context)
     calls = called_graphs(logdir, names, run_id=run_id, graph_id=graph_id)
     nodes = tuple(
@@ -158,7 +162,8 @@ def neighbourhood(
             op_name=name,
             op_type=types.get(name),
             level=level,
-            state=_state(outputs.get(name, ())) if name in types else "unknown",
+            executed_types=executed_types.get(name),
+            state=_state(outputs.get(name, ()), executed_types.get(name)) if name in types else "unknown",
             outputs=outputs.get(name, ()),
             calls=calls.get(name, ()),
             num_inputs=num_inputs.get(name, 0),
@@ -249,6 +254,20 @@ class _Edges:
         )
         return dict(rows)
 
+    def executed_types(self, op_names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Returns the types that ran for each op; nothing for a graph that ran as the program has it."""
+        graph = [self._run_id, self._graph_id]
+        if not self._logdir.rows("SELECT 1 FROM executed_op WHERE run_id = ? AND graph_id = ? LIMIT 1", graph):
+            return {}
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(op_names, ())
+        for name, op_type in self._logdir.rows(
+            "SELECT DISTINCT op_name, op_type FROM executed_op WHERE run_id = ? AND graph_id = ? "
+            f"AND op_name IN ({_marks(op_names)}) ORDER BY op_name, op_type",
+            [*graph, *op_names],
+        ):
+            found[name] += (op_type,)
+        return found
+
 
 def _ends(direction: int) -> tuple[str, str]:
     """Returns the columns of an edge's ends: the one to go from, the one to go to."""
@@ -259,8 +278,8 @@ def _marks(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values))
 
 
-def _state(outputs: Iterable[OpOutput]) -> str:
-    """Returns what is known of an op's health by its outputs."""
+def _state(outputs: Iterable[OpOutput], executed_types: Sequence[str] | None) -> str:
+    """Returns what is known of an op's health by its outputs, and by the types that ran for it."""
     outputs = tuple(outputs)
     health = [output.health for output in outputs if output.health is not None]
     if any(each.num_bad for each in health):
@@ -271,4 +290,6 @@ def _state(outputs: Iterable[OpOutput]) -> str:
         return "unmeasured"
     if not outputs:
         return "no output"
+    if executed_types is not None and not executed_types:
+        return "absorbed"
     return "not computed" if any(output.is_recorded for output in outputs) else "not recorded"

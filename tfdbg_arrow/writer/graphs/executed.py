@@ -7,10 +7,12 @@ behind the nodes. What it found becomes rows of `executed_op` and `executed_op_i
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from tfdbg_arrow.schema.dtypes import dtype_name
 from tfdbg_arrow.writer.graphs.own_ops import TensorBatch
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.rows import Append, Row
@@ -18,9 +20,9 @@ from tfdbg_arrow.writer.rows import Append, Row
 NamedOp = tuple[str, str, str, list[int], bool]
 """Node name, op name, op type, key of each output or -1, and whether the elements are kept."""
 
-ExecutedNode = tuple[str, str, str, int, str, str | None, list[tuple[str, int, bool]]]
-"""Node name, op type, device, graph id or -1, op name or "", path of calls or None, and inputs: node, slot, whether it is
-a control edge."""
+ExecutedNode = tuple[str, str, str, int, str, str | None, list[tuple[str, int, bool]], list[int] | None, int | None]
+"""Node name, op type, device, graph id or -1, op name or "", path of calls or None, inputs (node, slot, whether it is a
+control edge), dtype numbers of the outputs or None, and which argument or result of the graph it stands for or None."""
 
 
 class GraphOptimizer(Protocol):
@@ -110,10 +112,12 @@ class ExecutedGraphs:
             if inputs:
                 self._append("executed_op_input", inputs)
         if num_unreadable:
-            self._note_failure("optimized graphs", f"{num_unreadable} could not be read, and run without being recorded")
+            self._note_failure(
+                "optimized graphs", f"{num_unreadable} could not be read, and run without being recorded"
+            )
 
     def _op_row(self, executed_graph_id: int, node: ExecutedNode) -> Row:
-        name, op_type, device, graph_id, op_name, path, _ = node
+        name, op_type, device, graph_id, op_name, path, _, dtypes, interface_index = node
         return {
             "executed_graph_id": executed_graph_id,
             "node_name": name,
@@ -122,6 +126,10 @@ class ExecutedGraphs:
             "op_name": op_name or None,
             "call_site": None if path is None else self._registry.call_site(path, graph_id),
             "device_name": device or None,
+            "interface_index": interface_index,
+            "output_dtypes": None
+            if dtypes is None
+            else json.dumps([dtype_name(dtype) if dtype > 0 else None for dtype in dtypes]),
         }
 
 

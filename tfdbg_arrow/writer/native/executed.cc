@@ -1,7 +1,6 @@
 #include "executed.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -21,6 +20,15 @@ constexpr int kNumRounds = 2;
 // A smaller graph has one round.
 constexpr size_t kMinNodes = 4;
 
+// Of a name so many components are looked at, from its end, and so many names of the ops that it was fused from. Each
+// look costs the length of the name, so that without a bound a long one would cost its square.
+constexpr size_t kMaxLooks = 256;
+
+// For one graph. A node of a few bytes can claim 65,536 outputs, and TensorFlow reads no graph of 2 GB.
+constexpr size_t kMaxOutputsInAll = size_t{1} << 20;
+constexpr size_t kMaxAddedBytes = size_t{1} << 27;
+constexpr size_t kRecordOpBytes = 192;  // of a record op, without names: about
+
 // Nodes that steer loops, branches and calls, or that pass tensors between devices and functions.
 bool is_plumbing(std::string_view op) {
   static const std::unordered_set<std::string_view> plumbing = {
@@ -31,6 +39,7 @@ bool is_plumbing(std::string_view op) {
 }
 
 bool is_argument(std::string_view op) { return op == "_Arg" || op == "_DeviceArg"; }
+bool is_result(std::string_view op) { return op == "_Retval" || op == "_DeviceRetval"; }
 
 // Nodes that TensorFlow puts where a call was: their output is their input.
 bool passes_on(std::string_view op) { return op == "Identity" || op == "IdentityN" || op == "_EagerConst"; }
@@ -38,6 +47,17 @@ bool passes_on(std::string_view op) { return op == "Identity" || op == "Identity
 // Names that TensorFlow's passes give to nodes of their own: what is behind them is no call.
 bool is_made_by_a_pass(std::string_view path) {
   return path.find("ConstantFolding") != std::string_view::npos || path.find("Optimizer") != std::string_view::npos;
+}
+
+// Returns what of a name is looked at: its last components.
+std::string_view last_components(std::string_view name) {
+  size_t begin = name.size();
+  for (size_t i = 0; i < kMaxLooks && begin != 0; ++i) {
+    const size_t at = name.rfind('/', begin - 1);
+    if (at == std::string_view::npos) return name;
+    begin = at;
+  }
+  return name.substr(begin);
 }
 
 bool ends_with_component(std::string_view text, std::string_view end) {
@@ -95,15 +115,17 @@ class Matcher {
     if (program == nullptr) return;
     is_ours_ = true;
     found_[i].graph_id = graph_id;
-    for (std::string_view original : node.original_names) {
+    for (size_t k = 0; k < std::min(node.original_names.size(), kMaxLooks); ++k) {
+      const std::string_view original = node.original_names[k];
       if (original == node.name || ends_with_component(node.name, original)) {
         if (try_name(i, graph_id, *program, original)) return;
       }
     }
     // The longest name that is an op's: what is before it is the path.
     if (try_name(i, graph_id, *program, node.name)) return;
-    for (size_t at = node.name.find('/'); at != std::string_view::npos; at = node.name.find('/', at + 1)) {
-      if (try_name(i, graph_id, *program, node.name.substr(at + 1))) return;
+    const std::string_view name = last_components(node.name);
+    for (size_t at = name.find('/'); at != std::string_view::npos; at = name.find('/', at + 1)) {
+      if (try_name(i, graph_id, *program, name.substr(at + 1))) return;
     }
   }
 
@@ -127,7 +149,8 @@ class Matcher {
       return;
     }
     std::string_view name = node.name;
-    for (size_t at = name.rfind('/');; at = name.rfind('/', at - 1)) {
+    size_t at = name.rfind('/');
+    for (size_t look = 0; look < kMaxLooks; ++look, at = name.rfind('/', at - 1)) {
       const bool is_whole = at == std::string_view::npos;
       const std::string_view path = is_whole ? std::string_view() : name.substr(0, at);
       const auto ids = graphs_at_.find(path);
@@ -175,15 +198,20 @@ class Matcher {
 // The dtypes of TensorFlow's ops, read when an op is met that was not there before.
 class KnownOps {
  public:
-  std::optional<std::vector<int>> output_types(const NodeView& node) {
+  // `may_read` is set to false when all ops were read: that takes milliseconds, and once is enough for a graph.
+  std::optional<std::vector<int>> output_types(const NodeView& node, bool* may_read) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!table_.knows(node.op) && missing_.insert(std::string(node.op)).second) read();
+    if (!table_.knows(node.op) && missing_.insert(std::string(node.op)).second && *may_read) {
+      read();
+      *may_read = false;
+    }
     return table_.output_types(node);
   }
 
  private:
   void read() {
     const TensorFlowApi& tf = tf_api();
+    if (tf.TF_GetAllOpList == nullptr) return;  // TensorFlow is not loaded
     TF_Buffer* buffer = tf.TF_GetAllOpList();
     if (buffer == nullptr) return;
     table_.read(std::string_view(static_cast<const char*>(buffer->data), buffer->length));
@@ -207,7 +235,7 @@ int32_t key_of_node(int64_t graph_id, size_t slot, std::string_view op_type, std
   return -strings().intern(text) - 2;
 }
 
-ExecutedNode describe(const NodeView& node, const Matcher::Match& match) {
+ExecutedNode describe(const NodeView& node, const Matcher::Match& match, bool* may_read_ops) {
   ExecutedNode described;
   described.name = node.name;
   described.op_type = node.op;
@@ -221,6 +249,13 @@ ExecutedNode describe(const NodeView& node, const Matcher::Match& match) {
     if (!input) throw std::runtime_error("the node " + described.name + " has an input that is none");
     described.inputs.push_back({std::string(input->node), input->slot, input->is_control});
   }
+  std::optional<std::vector<int>> types = known_ops().output_types(node, may_read_ops);
+  described.has_output_types = types.has_value();
+  if (is_argument(node.op) || is_result(node.op)) {
+    const std::string_view* index = node.attr("index");
+    described.interface_index = (index == nullptr ? std::nullopt : attr_int(*index)).value_or(-1);
+  }
+  if (types) described.output_types = *std::move(types);
   return described;
 }
 
@@ -231,8 +266,17 @@ bool has_op(const GraphView& graph, std::string_view op) {
 // Puts record ops into one graph.
 class Editor {
  public:
-  Editor(const GraphView& graph, const Matcher& matcher, Session& session)
-      : graph_(graph), matcher_(matcher), session_(session), has_sums_(has_op(graph, "AddN")) {}
+  // `described`: the nodes of the graph, one by one.
+  Editor(const GraphView& graph, const std::vector<ExecutedNode>& described, const Matcher& matcher, Session& session)
+      : graph_(graph),
+        described_(described),
+        matcher_(matcher),
+        session_(session),
+        has_sums_(has_op(graph, "AddN")) {
+    for (const NodeView& node : graph.nodes) {
+      if (node.name.substr(0, kRecordNodePrefix.size()) == kRecordNodePrefix) taken_names_.insert(node.name);
+    }
+  }
 
   std::string edited() {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) record(i);
@@ -250,12 +294,17 @@ class Editor {
     if (match.op == nullptr && (passes_on(node.op) || is_argument(node.op) || !session_.executed.records_others())) {
       return;
     }
-    const std::optional<std::vector<int>> types = known_ops().output_types(node);
-    if (!types) return;
-    for (size_t slot = 0; slot < types->size(); ++slot) {
-      const int type = (*types)[slot];
+    // What looks like another node's output, or like a control edge, cannot be an input.
+    const std::optional<NodeInput> as_input = parse_input(node.name);
+    if (!as_input || as_input->node != node.name) return;
+    const std::vector<int>& types = described_[i].output_types;
+    for (size_t slot = 0; slot < types.size(); ++slot) {
+      const int type = types[slot];
       const bool keep = match.op != nullptr && match.op->keep;
       if (type <= 0 || !session_.covers(type, keep)) continue;
+      if (added_.size() + kRecordOpBytes + 4 * node.name.size() > kMaxAddedBytes) {
+        throw std::runtime_error("the record ops take too much memory");
+      }
       const std::optional<int32_t> key = key_of(node, match, slot);
       if (key) add_record_op(node, match, slot, type, *key, keep);
     }
@@ -274,7 +323,10 @@ class Editor {
     if (slot != 0) source += ":" + std::to_string(slot);
     // What takes a constant may treat it otherwise than a computed tensor.
     const bool is_constant = node.op == "Const";
-    const std::string name = std::string(kRecordNodePrefix) + std::to_string(num_added_++) + "/" + std::string(node.name);
+    std::string name;
+    do {
+      name = std::string(kRecordNodePrefix) + std::to_string(num_added_++) + "/" + std::string(node.name);
+    } while (taken_names_.count(name) != 0);
     NodeBuilder builder(name, is_constant ? kRecordConstantOp : kRecordThroughOp, node.device);
     builder.input(source)
         .attr_type("T", type)
@@ -298,44 +350,37 @@ class Editor {
       bool is_changed = false;
       std::vector<std::string> inputs;
       for (std::string_view text : node.inputs) {
-        const auto found = record_ops_.find(with_slot(text));
+        const auto found = record_ops_.find(canonical(text));
         is_changed = is_changed || found != record_ops_.end();
         inputs.emplace_back(found == record_ops_.end() ? std::string(text) : found->second);
       }
       if (!is_changed) continue;
-      const size_t end = static_cast<size_t>(node.bytes.data() - rest.data());
-      const size_t begin = end - header_size(node.bytes.size());
+      const size_t begin = static_cast<size_t>(node.field.data() - rest.data());
       bytes.append(rest.substr(0, begin));
       put_bytes_field(&bytes, 1, with_inputs(node, inputs));
-      rest.remove_prefix(end + node.bytes.size());
+      rest.remove_prefix(begin + node.field.size());
     }
     bytes.append(rest);
     return bytes;
   }
 
-  // "name:0" and "name" are the same tensor.
-  static std::string with_slot(std::string_view text) {
-    if (text.size() > 2 && text.substr(text.size() - 2) == ":0") text.remove_suffix(2);
-    return std::string(text);
-  }
-
-  // How many bytes stand before those of a node: its tag and its size.
-  static size_t header_size(size_t size) {
-    size_t count = 2;
-    for (; size >= 0x80; size >>= 7) ++count;
-    return count;
+  // "name:0", "name:00" and "name" are the same tensor.
+  static std::string canonical(std::string_view text) {
+    const std::optional<NodeInput> input = parse_input(text);
+    if (!input || input->is_control) return std::string(text);
+    return input->slot == 0 ? std::string(input->node) : std::string(input->node) + ":" + std::to_string(input->slot);
   }
 
   const GraphView& graph_;
+  const std::vector<ExecutedNode>& described_;
   const Matcher& matcher_;
   Session& session_;
   const bool has_sums_;  // AddN adds in another order where somebody else holds one of its terms
+  std::unordered_set<std::string_view> taken_names_;  // that a record op could have
   std::string added_;
   std::unordered_map<std::string, std::string> record_ops_;  // by the tensor that they hand through
   int64_t num_added_ = 0;
 };
-
-std::atomic<int64_t> g_num_optimized{0};
 
 }  // namespace
 
@@ -379,13 +424,17 @@ std::string with_record_ops(std::string_view graph_def, Session& session) {
   const Matcher matcher(*graph, session);
   if (!matcher.is_ours()) return {};
   std::vector<ExecutedNode> nodes;
-  for (size_t i = 0; i < graph->nodes.size(); ++i) nodes.push_back(describe(graph->nodes[i], matcher[i]));
-  std::string edited = Editor(*graph, matcher, session).edited();
+  bool may_read_ops = true;
+  size_t num_outputs = 0;
+  for (size_t i = 0; i < graph->nodes.size(); ++i) {
+    nodes.push_back(describe(graph->nodes[i], matcher[i], &may_read_ops));
+    num_outputs += nodes.back().output_types.size();
+    if (num_outputs > kMaxOutputsInAll) throw std::runtime_error("the graph has too many outputs");
+  }
+  std::string edited = Editor(*graph, nodes, matcher, session).edited();
   session.executed.note(std::move(nodes));
   return edited;
 }
-
-int64_t num_optimized_graphs() { return g_num_optimized.load(std::memory_order_relaxed); }
 
 namespace {
 
@@ -419,10 +468,7 @@ void optimize(void* optimizer, const TF_Buffer* in, const void*, TF_Buffer* out,
         const std::optional<GraphView> graph = parse_graph(bytes);
         is_last = graph && graph->nodes.size() < kMinNodes;
       }
-      if (is_last) {
-        g_num_optimized.fetch_add(1, std::memory_order_relaxed);
-        edited = with_record_ops(bytes, *session);
-      }
+      if (is_last) edited = with_record_ops(bytes, *session);
     } catch (...) {
       edited.clear();
       session->executed.count_unreadable();

@@ -49,6 +49,9 @@ struct ExecutedNode {
   std::string path;       // of calls, in names of nodes
   bool has_path = false;
   std::vector<ExecutedInput> inputs;
+  std::vector<int> output_types;  // dtype numbers, -1 for a reference
+  bool has_output_types = false;
+  int64_t interface_index = -1;  // which argument or result of the graph it stands for, -1 for none
 };
 
 // What a recording knows of the graphs of the program, and what it learns of those that run.
@@ -80,8 +83,5 @@ struct Session;
 // Returns the bytes of a graph with record ops for the session; empty where nothing is to be recorded.
 // Throws std::runtime_error where the bytes are not understood.
 std::string with_record_ops(std::string_view graph_def, Session& session);
-
-// Stops putting record ops into graphs, or starts.
-int64_t num_optimized_graphs();
 
 }  // namespace tfdbg_arrow

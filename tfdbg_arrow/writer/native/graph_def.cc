@@ -11,7 +11,7 @@ constexpr uint32_t kFixed64 = 1;
 constexpr uint32_t kBytes = 2;
 constexpr uint32_t kFixed32 = 5;
 
-constexpr int kMaxOutputs = 1 << 16;  // of one node; more is a damaged attribute
+constexpr size_t kMaxOutputs = 1 << 16;  // of one node; more is a damaged attribute
 
 // Reads the fields of a protocol buffer one after the other.
 class FieldReader {
@@ -46,6 +46,8 @@ class FieldReader {
   }
 
   bool failed() const { return failed_; }
+  bool at_end() const { return at_ == end_; }
+  uint32_t field() const { return field_; }
   bool is_bytes(uint32_t field) const { return wire_ == kBytes && field_ == field; }
   bool is_number(uint32_t field) const { return wire_ == kVarint && field_ == field; }
   uint64_t number() const { return number_; }
@@ -95,21 +97,31 @@ void put_varint(std::string* out, uint64_t value) {
   out->push_back(static_cast<char>(value));
 }
 
+// An entry with two keys or two values would have to be merged. Nothing writes one.
 bool read_attr(std::string_view entry, NodeView* node) {
   std::string_view key, value;
+  int num_keys = 0, num_values = 0;
   FieldReader reader(entry);
   while (reader.next()) {
-    if (reader.is_bytes(1)) key = reader.value();
-    if (reader.is_bytes(2)) value = reader.value();
+    if (reader.is_bytes(1)) {
+      key = reader.value();
+      ++num_keys;
+    }
+    if (reader.is_bytes(2)) {
+      value = reader.value();
+      ++num_values;
+    }
   }
   node->attrs.emplace_back(key, value);
-  return !reader.failed();
+  return !reader.failed() && num_keys <= 1 && num_values <= 1 && is_utf8(key);
 }
 
 bool read_debug_info(std::string_view bytes, NodeView* node) {
   FieldReader reader(bytes);
   while (reader.next()) {
-    if (reader.is_bytes(1)) node->original_names.push_back(reader.value());
+    if (!reader.is_bytes(1)) continue;
+    if (!is_utf8(reader.value())) return false;
+    node->original_names.push_back(reader.value());
   }
   return !reader.failed();
 }
@@ -122,27 +134,47 @@ bool read_node(std::string_view bytes, NodeView* node) {
     if (reader.is_bytes(2)) node->op = reader.value();
     if (reader.is_bytes(3)) node->inputs.push_back(reader.value());
     if (reader.is_bytes(4)) node->device = reader.value();
+    const bool is_text = reader.field() >= 1 && reader.field() <= 4 && reader.is_bytes(reader.field());
+    if (is_text && !is_utf8(reader.value())) return false;
     if (reader.is_bytes(5) && !read_attr(reader.value(), node)) return false;
     if (reader.is_bytes(6) && !read_debug_info(reader.value(), node)) return false;
   }
   return !reader.failed() && !node->name.empty() && !node->op.empty();
 }
 
-// Reads a field of numbers, packed or not; returns false where the bytes are no numbers.
+// Whether a field of an AttrValue is one of its kinds of value: of several, the last is in force.
+bool is_attr_kind(const FieldReader& reader) { return reader.field() >= 1 && reader.field() <= 10; }
+
+// The number in a field of an AttrValue; nullopt where the attribute holds another kind of value.
+std::optional<uint64_t> attr_number(std::string_view attr_value, uint32_t field) {
+  std::optional<uint64_t> found;
+  FieldReader reader(attr_value);
+  while (reader.next()) {
+    if (is_attr_kind(reader)) found.reset();
+    if (reader.is_number(field)) found = reader.number();
+  }
+  return reader.failed() ? std::nullopt : found;
+}
+
+// Reads a field of numbers, packed or not; returns false where the bytes are no numbers, or too many.
 bool read_numbers(const FieldReader& field, uint32_t number, std::vector<int>* out) {
   if (field.is_number(number)) out->push_back(static_cast<int>(field.number()));
-  if (!field.is_bytes(number)) return true;
-  FieldReader packed(field.value());
-  uint64_t value = 0;
-  while (packed.varint(&value)) out->push_back(static_cast<int>(value));
+  if (field.is_bytes(number)) {
+    FieldReader packed(field.value());
+    while (!packed.at_end()) {
+      uint64_t value = 0;
+      if (out->size() > kMaxOutputs || !packed.varint(&value)) return false;
+      out->push_back(static_cast<int>(value));
+    }
+  }
   return out->size() <= kMaxOutputs;
 }
 
 }  // namespace
 
 const std::string_view* NodeView::attr(std::string_view wanted) const {
-  for (const auto& [key, value] : attrs) {
-    if (key == wanted) return &value;
+  for (auto at = attrs.rbegin(); at != attrs.rend(); ++at) {
+    if (at->first == wanted) return &at->second;
   }
   return nullptr;
 }
@@ -154,11 +186,29 @@ std::optional<GraphView> parse_graph(std::string_view bytes) {
   while (reader.next()) {
     if (!reader.is_bytes(1)) continue;
     NodeView node;
+    node.field = reader.whole();
     if (!read_node(reader.value(), &node)) return std::nullopt;
     graph.nodes.push_back(std::move(node));
   }
   if (reader.failed()) return std::nullopt;
   return graph;
+}
+
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    const size_t size = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    if ((first >= 0x80 && first < 0xc2) || first > 0xf4 || size > text.size() - i) return false;
+    for (size_t k = 1; k < size; ++k) {
+      const auto next = static_cast<unsigned char>(text[i + k]);
+      // After these first bytes, not all that continue a character give one that exists in this length.
+      const unsigned char least = k > 1 ? 0x80 : first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+      const unsigned char most = k > 1 ? 0xbf : first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+      if (next < least || next > most) return false;
+    }
+    i += size;
+  }
+  return true;
 }
 
 std::optional<NodeInput> parse_input(std::string_view text) {
@@ -173,37 +223,35 @@ std::optional<NodeInput> parse_input(std::string_view text) {
   input.node = text.substr(0, colon);
   if (colon == std::string_view::npos) return input;
   const char* end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data() + colon + 1, end, input.slot);
-  if (error != std::errc() || at != end || input.slot < 0 || input.node.empty()) return std::nullopt;
+  uint32_t slot = 0;
+  const auto [at, error] = std::from_chars(text.data() + colon + 1, end, slot);
+  if (error != std::errc() || at != end || slot > INT32_MAX || input.node.empty()) return std::nullopt;
+  input.slot = static_cast<int32_t>(slot);
   return input;
 }
 
 std::optional<int64_t> attr_int(std::string_view attr_value) {
-  std::optional<int64_t> found;
-  FieldReader reader(attr_value);
-  while (reader.next()) {
-    if (reader.is_number(3)) found = static_cast<int64_t>(reader.number());
-  }
-  return reader.failed() ? std::nullopt : found;
+  const std::optional<uint64_t> found = attr_number(attr_value, 3);
+  return found ? std::optional<int64_t>(static_cast<int64_t>(*found)) : std::nullopt;
 }
 
 std::optional<int> attr_type(std::string_view attr_value) {
-  std::optional<int> found;
-  FieldReader reader(attr_value);
-  while (reader.next()) {
-    if (reader.is_number(6)) found = static_cast<int>(reader.number());
-  }
-  return reader.failed() ? std::nullopt : found;
+  const std::optional<uint64_t> found = attr_number(attr_value, 6);
+  return found ? std::optional<int>(static_cast<int>(*found)) : std::nullopt;
 }
 
 std::optional<std::vector<int>> attr_types(std::string_view attr_value) {
-  std::vector<int> found;
+  std::optional<std::vector<int>> found;
   FieldReader reader(attr_value);
   while (reader.next()) {
-    if (!reader.is_bytes(1)) continue;
+    if (!reader.is_bytes(1)) {
+      if (is_attr_kind(reader)) found.reset();
+      continue;
+    }
+    if (!found) found.emplace();
     FieldReader list(reader.value());
     while (list.next()) {
-      if (!read_numbers(list, 6, &found)) return std::nullopt;
+      if (!read_numbers(list, 6, &*found)) return std::nullopt;
     }
     if (list.failed()) return std::nullopt;
   }
@@ -342,7 +390,7 @@ std::optional<std::vector<int>> OpTable::output_types(const NodeView& node) cons
     if (!output.type_list_attr.empty()) {
       const auto value = value_of(output.type_list_attr);
       const auto list = value ? attr_types(*value) : std::nullopt;
-      if (!list) return std::nullopt;
+      if (!list || list->size() > kMaxOutputs - types.size()) return std::nullopt;
       types.insert(types.end(), list->begin(), list->end());
       continue;
     }
@@ -360,7 +408,7 @@ std::optional<std::vector<int>> OpTable::output_types(const NodeView& node) cons
       if (!set || *set < 0) return std::nullopt;
       number = *set;
     }
-    if (number > kMaxOutputs - static_cast<int64_t>(types.size())) return std::nullopt;
+    if (number > static_cast<int64_t>(kMaxOutputs - types.size())) return std::nullopt;
     types.insert(types.end(), static_cast<size_t>(number), output.is_ref || type > 100 ? -1 : type);
   }
   return types;

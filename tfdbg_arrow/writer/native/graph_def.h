@@ -22,6 +22,7 @@ struct NodeInput {
 };
 
 struct NodeView {
+  std::string_view field;  // as the graph holds it: tag, size and the serialized NodeDef
   std::string_view bytes;  // the serialized NodeDef
   std::string_view name;
   std::string_view op;
@@ -30,7 +31,7 @@ struct NodeView {
   std::vector<std::pair<std::string_view, std::string_view>> attrs;  // name, serialized AttrValue
   std::vector<std::string_view> original_names;                      // of experimental_debug_info
 
-  // The serialized AttrValue of an attribute; nullptr where the node has none of that name.
+  // The serialized AttrValue of an attribute, of several the last; nullptr where the node has none of that name.
   const std::string_view* attr(std::string_view name) const;
 };
 
@@ -39,8 +40,12 @@ struct GraphView {
   std::string_view bytes;  // the serialized GraphDef
 };
 
-// Returns nullopt for bytes that are no GraphDef. The views point into `bytes`.
+// Returns nullopt for bytes that are no GraphDef, also for those whose texts are not UTF-8: protobuf reads none of these.
+// The views point into `bytes`.
 std::optional<GraphView> parse_graph(std::string_view bytes);
+
+// Whether bytes are UTF-8 as protobuf and Python have it: no longer than needed, and without surrogates.
+bool is_utf8(std::string_view text);
 
 // Reads "name", "name:slot" and "^name".
 std::optional<NodeInput> parse_input(std::string_view text);

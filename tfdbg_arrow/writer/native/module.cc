@@ -173,7 +173,8 @@ class Recording {
   void set_records_others(bool records_others) { session_->executed.set_records_others(records_others); }
 
   // The graphs that TensorFlow optimized since the last call: for each its nodes, as (name, op type, device, graph id,
-  // op name, path of calls or None, inputs as (node, slot, whether it is a control edge)).
+  // op name, path of calls or None, inputs as (node, slot, whether it is a control edge), dtype numbers of its outputs
+  // or None, which argument or result of the graph it stands for or None).
   nb::list take_executed_graphs() {
     nb::list graphs;
     for (const std::vector<ExecutedNode>& nodes : session_->executed.take()) {
@@ -184,7 +185,10 @@ class Recording {
           inputs.append(nb::make_tuple(input.node, input.slot, input.is_control));
         }
         nb::object path = node.has_path ? nb::object(nb::str(node.path.data(), node.path.size())) : nb::none();
-        rows.append(nb::make_tuple(node.name, node.op_type, node.device, node.graph_id, node.op_name, path, inputs));
+        nb::object types = node.has_output_types ? nb::cast(node.output_types) : nb::none();
+        nb::object index = node.interface_index >= 0 ? nb::cast(node.interface_index) : nb::none();
+        rows.append(nb::make_tuple(node.name, node.op_type, node.device, node.graph_id, node.op_name, path, inputs, types,
+                                   index));
       }
       graphs.append(rows);
     }

@@ -266,8 +266,8 @@ class Recording:
     def _choose_optimizer(self) -> GraphOptimizer:
         if not isinstance(self._backend, NativeBackend):
             raise RecordingError(
-                f"graphs is 'executed', but the health backend is {self._backend.name}: with an accelerator, or without "
-                "the native core, graphs are recorded as they are traced; choose graphs='traced'"
+                f"graphs is 'executed', but the health backend is {self._backend.name}: with an accelerator, or "
+                "without the native core, graphs are recorded as they are traced; choose graphs='traced'"
             )
         return self._backend.record_executed_graphs(records_others=self.settings.op_regex is None)
 

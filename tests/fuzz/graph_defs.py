@@ -1,0 +1,192 @@
+"""GraphDefs as TensorFlow hands them to an optimizer, and what holds of them once they have record ops.
+
+Works without TensorFlow's Python part, which takes seconds and memory to import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib.util
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tensorboard.compat.proto.graph_pb2 import GraphDef
+
+from tfdbg_arrow.writer.backend import native_core
+
+GENERATION = 7
+MARK = "_tfdbg_arrow_graph"
+THROUGH, CONSTANT = "TfdbgArrowRecordThrough", "TfdbgArrowRecordConstant"
+PREFIX = "tfdbg_arrow_record_"
+ATTRIBUTES = {"T", "node", "generation", "argument", "may_hold", "keep", "has_call_site", "call_site"}
+_FLOATS = 1 << 1 | 1 << 2 | 1 << 14 | 1 << 19
+"""Of the numbers of dtypes: float32, float64, bfloat16 and float16."""
+_SHARED_LIBRARIES = (
+    "libtensorflow_framework.so.2",
+    "libtensorflow_cc.so.2",
+    "python/lib_pywrap_tensorflow_common.*",
+)
+
+NamedOp = tuple[str, str, str, list[int], bool]
+
+
+def make_recording(directory: Path) -> Any:
+    """Returns a recording of floats whose graphs can be added; nothing in TensorFlow writes to it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    spool, values = directory / "graphs.spool", directory / "graphs.values"
+    return native_core().Recording(str(spool), str(values), 1024, 3, _FLOATS, GENERATION)
+
+
+def load_libraries() -> bool:
+    """Loads TensorFlow's libraries alone, from which the core learns of ops; returns whether they are there."""
+    found = importlib.util.find_spec("tensorflow")
+    if native_core() is None or found is None or found.origin is None:
+        return False
+    root = Path(found.origin).parent
+    paths = [path for pattern in _SHARED_LIBRARIES for path in glob.glob(str(root / pattern))]
+    if len(paths) != len(_SHARED_LIBRARIES):
+        return False
+    for path in paths:
+        ctypes.CDLL(path)
+    native_core().load_tensorflow(*paths)
+    return True
+
+
+def marked(graph_id: int) -> int:
+    """Returns the mark of the ops of a graph."""
+    return GENERATION << 32 | graph_id
+
+
+def canonical(text: str) -> str:
+    """Returns how TensorFlow writes an input."""
+    name, colon, slot = text.rpartition(":")
+    if text.startswith("^") or not colon or not (slot.isascii() and slot.isdigit()):
+        return text
+    return name if int(slot) == 0 else f"{name}:{int(slot)}"
+
+
+def is_record_op(node: Any) -> bool:
+    """Returns whether a node records another one."""
+    return node.op in (THROUGH, CONSTANT)
+
+
+def check_edit(original: Any, edited: Any) -> None:
+    """Asserts what holds of every GraphDef with record ops, and the one that it was made of.
+
+    Without the record ops, and with their inputs in their place, it is the original, in the same order. No consumer
+    goes around a record op that hands its tensor on.
+    """
+    records = [node for node in edited.node if is_record_op(node)]
+    others = [node for node in edited.node if not is_record_op(node)]
+    assert records
+    assert [*others, *records] == [*edited.node], "record ops are behind all others"
+    names = {node.name for node in original.node}
+    assert len(names | {record.name for record in records}) == len(names) + len(records), "their names are new"
+    has_sums = any(node.op == "AddN" for node in original.node)
+    for record in records:
+        _check_record(record, has_sums=has_sums)
+    if len(names) == len(original.node):
+        by_name = {node.name: node for node in original.node}
+        for record in records:
+            source = by_name[record.input[0].partition(":")[0]]
+            assert (record.op == CONSTANT) == (source.op == "Const")
+            assert record.device == source.device
+
+    sources = {record.name: record.input[0] for record in records if record.op == THROUGH}
+    recorded = set(sources.values())
+    expected, restored = type(original)(), type(original)()
+    expected.CopyFrom(original)
+    restored.CopyFrom(edited)
+    del restored.node[:]
+    for before, after in zip(expected.node, others, strict=True):
+        assert len(before.input) == len(after.input)
+        made = restored.node.add()
+        made.CopyFrom(after)
+        for at, text in enumerate(before.input):
+            if canonical(text) in recorded:
+                assert after.input[at] in sources, f"{text} of {before.name} is not behind a record op"
+                before.input[at] = canonical(text)
+                made.input[at] = sources[after.input[at]]
+    assert serialized(restored) == serialized(expected)
+
+
+def _check_record(record: Any, *, has_sums: bool) -> None:
+    assert len(record.input) == 1
+    assert canonical(record.input[0]) == record.input[0]
+    assert not record.input[0].startswith("^")
+    number, _, name = record.name.removeprefix(PREFIX).partition("/")
+    assert record.name == f"{PREFIX}{int(number)}/{name}"
+    assert record.input[0].partition(":")[0] == name
+    assert set(record.attr) == ATTRIBUTES
+    assert record.attr["generation"].i == GENERATION
+    assert record.attr["T"].type > 0
+    assert record.attr["may_hold"].b == (not has_sums)
+    assert -(2**31) <= record.attr["node"].i < 2**31
+
+
+def serialized(message: Any) -> bytes:
+    """Returns bytes that are the same for the same messages, also where these hold a NaN."""
+    data: bytes = message.SerializeToString(deterministic=True)
+    return data
+
+
+def small_graph() -> tuple[bytes, dict[int, tuple[list[NamedOp], list[str]]]]:
+    """Returns a GraphDef with a loop, a call, a fused op and a library, and the graphs of the program in it."""
+    graph = GraphDef()
+    _add(graph, "x", "_Arg", T=1, index=0)
+    _add(graph, "weights", "Const", ["^x"], 1, dtype=1)
+    graph.node[-1].attr["value"].tensor.dtype = 1
+    graph.node[-1].attr["value"].tensor.tensor_content = b"\0\0\x80\x7f" * 8
+    _add(graph, "layer/MatMul", "_FusedMatMul", ["x", "weights:0", "weights"], T=1, fused_ops=[b"BiasAdd"], num_args=1)
+    graph.node[-1].experimental_debug_info.original_node_names.append("MatMul")
+    _add(graph, "layer/Relu", "Relu", ["layer/MatMul"], 1, T=1)
+    _add(graph, "call/split", "Split", ["axis", "layer/Relu"], 2, T=1, num_split=3)
+    _add(graph, "call/ConstantFolding/sum", "Neg", ["call/split:1"], 2, T=1)
+    _add(graph, "while/enter", "Enter", ["call/split:2"], 1, T=1, frame_name=b"while")
+    _add(graph, "while/merge", "Merge", ["while/enter", "while/next"], 1, T=1, N=2)
+    _add(graph, "while/body/Mul", "Mul", ["while/merge:0", "while/merge:0", "^layer/Relu"], 1, T=1)
+    _add(graph, "while/next", "NextIteration", ["while/body/Mul"], 1, T=1)
+    _add(graph, "top", "TopKV2", ["while/body/Mul", "k"], 1, T=1)
+    _add(graph, "twins", "IdentityN", ["top", "top:1", "call/split"], 1, T=[1, 3, 1])
+    _add(graph, "axis", "Const", [], 1, dtype=3)
+    _add(graph, "k", "Const", [], 1, dtype=3)
+    _add(graph, "result", "_Retval", ["twins"], T=1, index=0)
+    graph.node[3].device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    function = graph.library.function.add()
+    function.signature.name = "body"
+    _add_node(function.node_def.add(), "inner", "Neg", ["y"], 2, T=1)
+    graph.versions.producer = 2000
+    outer: list[NamedOp] = [
+        ("^0", "x", "Placeholder", [1], False),
+        ("weights", "weights", "Const", [2], False),
+        ("layer/MatMul", "layer/MatMul", "MatMul", [3], True),
+        ("layer/Relu", "layer/Relu", "Relu", [4], False),
+        ("while/body/Mul", "while/body/Mul", "Mul", [5], False),
+        ("top", "top", "TopKV2", [6, 7], False),
+        ("twins", "twins", "IdentityN", [8, -1, 9], False),
+    ]
+    return graph.SerializeToString(), {1: (outer, ["^0"]), 2: ([("split", "split", "Split", [10, 11, 12], False)], [])}
+
+
+def _add(graph: Any, name: str, op: str, inputs: Iterable[str] = (), graph_id: int = 0, **attributes: Any) -> None:
+    _add_node(graph.node.add(), name, op, inputs, graph_id, **attributes)
+
+
+def _add_node(node: Any, name: str, op: str, inputs: Iterable[str], graph_id: int, **attributes: Any) -> None:
+    node.name, node.op = name, op
+    node.input.extend(inputs)
+    if graph_id:
+        node.attr[MARK].i = marked(graph_id)
+    for key, value in attributes.items():
+        if isinstance(value, bytes):
+            node.attr[key].s = value
+        elif isinstance(value, list) and isinstance(value[0], bytes):
+            node.attr[key].list.s.extend(value)
+        elif isinstance(value, list):
+            node.attr[key].list.type.extend(value)
+        elif key in ("T", "dtype"):
+            node.attr[key].type = value
+        else:
+            node.attr[key].i = value

@@ -1,0 +1,348 @@
+"""Edges as they ran: what an op took and which ops took its outputs, after TensorFlow's optimizer changed the graph.
+
+The optimizer fuses ops into one, computes constants in advance, computes equal ops once and removes what nobody needs.
+A recording with `graphs='executed'` says what was left, as nodes and edges. An op without a node was *absorbed*: its
+value is not recorded, and is known as far as that of its inputs is.
+
+A node belongs to an op at a call site. Where loops and branches begin and end, TensorFlow has nodes of its own, which
+belong to no op. An edge is followed through them as far as the context tells which of their inputs came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tfdbg_arrow.query.flow.callsites import CallSites
+from tfdbg_arrow.query.flow.events import EventReader
+from tfdbg_arrow.query.flow.graphs import NEXT_ITERATIONS, RESULTS, ExecutedGraph, ExecutedNode, GraphReader, Op
+from tfdbg_arrow.query.flow.places import GraphTensor
+from tfdbg_arrow.query.recorded import Context
+
+_SWITCHES = frozenset({"RefSwitch", "Switch", "_SwitchN"})
+_ENTERS = frozenset({"Enter", "RefEnter"})
+_MERGES = frozenset({"Merge", "RefMerge"})
+_EXITS = frozenset({"Exit", "RefExit"})
+_HANDING_ON = frozenset({"Identity", "IdentityN", "_EagerConst"})
+_BORDERS = _HANDING_ON | _SWITCHES | _ENTERS | _MERGES | NEXT_ITERATIONS | RESULTS | _EXITS | {"LoopCond", "_Arg"}
+_MAX_PASSED = 1_000
+"""Nodes that belong to no op and that one edge is followed through."""
+_MAX_WITNESSES = 8
+"""Users of a tensor that are looked at for what they took in its place."""
+_MAX_FUSED = 100
+"""Ops of the program that are listed for one node."""
+_MAX_USERS = 10_000
+"""Nodes that are looked through for the users of one tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedUse:
+    """A node that takes a tensor: the place of its first output, and as which input it takes the tensor."""
+
+    user: GraphTensor
+    input_index: int
+
+
+class ExecutedEdges:
+    """Follows the edges of the graphs that TensorFlow ran, within one run.
+
+    Args:
+        graphs: The run's graphs.
+        events: The run's recorded tensors.
+        sites: The run's call sites.
+    """
+
+    def __init__(self, graphs: GraphReader, events: EventReader, sites: CallSites) -> None:
+        self._graphs = graphs
+        self._events = events
+        self._sites = sites
+        self._chosen: dict[tuple[Context, int], ExecutedGraph | None] = {}
+
+    def is_absorbed(self, place: GraphTensor) -> bool:
+        """Returns whether the optimizer left no node for an op of a graph that it changed.
+
+        An op that calls functions is not absorbed: TensorFlow puts what it calls in its place.
+        """
+        graphs = self._graphs.executed(place.graph_id)
+        if not graphs or self._graphs.op(place.graph_id, place.op_name) is None:
+            return False
+        if self._graphs.calls(place.graph_id, place.op_name):
+            return False
+        if place.context.call_site is None:
+            return not any(graph.has_op(place.graph_id, place.op_name) for graph in graphs)
+        graph = self._graph(place)
+        return graph is None or graph.node(place.graph_id, place.context.call_site, place.op_name) is None
+
+    def replacement(self, place: GraphTensor) -> GraphTensor | None:
+        """Returns the tensor that TensorFlow computed in the place of one that has no node; None where none is known.
+
+        The optimizer computes equal ops once, and puts nodes of its own in the place of others.
+        """
+        if not self.is_absorbed(place):
+            return None
+        graph = self._graphs.graph(place.graph_id)
+        for name in graph.replacements.get((place.op_name, place.output_slot), ()):
+            made = replace(place, op_name=name, output_slot=0)
+            if self._node(made) is not None:
+                return made
+        edge = (place.op_name, place.output_slot)
+        for name in graph.users.get(place.op_name, ())[:_MAX_WITNESSES]:
+            found = self._taken_instead(replace(place, op_name=name, output_slot=0), edge)
+            if found is not None:
+                return found
+        return None
+
+    def _taken_instead(self, user: GraphTensor, edge: tuple[str, int]) -> GraphTensor | None:
+        """Returns what an op took in the place of an input; None where it took no one tensor in that place alone."""
+        op, node = self._graphs.op(user.graph_id, user.op_name), self._node(user)
+        if op is None or node is None or node.op_type != op.op_type or len(node.inputs) != len(op.inputs):
+            return None
+        others = {
+            (as_traced, source)
+            for as_traced, source in zip(op.inputs, self._sources(user, node), strict=True)
+            if source != replace(user, op_name=as_traced[0], output_slot=as_traced[1])
+        }
+        return next((source for _, source in others), None) if {traced for traced, _ in others} == {edge} else None
+
+    def returned(self, context: Context, graph_id: int, output_index: int) -> GraphTensor | None:
+        """Returns the tensor that the outermost graph of a call returned as a result; None where that is not known."""
+        if context.call_site != "":
+            return None
+        place = GraphTensor(context, graph_id, "", 0, 2**63 - 1)
+        graph = self._graph(place)
+        result = None if graph is None else graph.results.get(output_index)
+        if graph is None or result is None or not result.inputs:
+            return None
+        return self._source(place, graph, *result.inputs[0])
+
+    def result_indexes(self, place: GraphTensor) -> list[int]:
+        """Returns as which results the outermost graph of a call returned a tensor."""
+        return [
+            node.interface_index
+            for node, _ in self._takers(place)
+            if node.op_type in RESULTS and node.interface_index is not None
+        ]
+
+    def inputs(self, place: GraphTensor, op: Op) -> tuple[GraphTensor, ...]:
+        """Returns where an op took its data inputs from, in order.
+
+        They are the inputs of the op in the program's graph where its node was not recorded. Where the recording does
+        not say from where one of them came, these inputs are among them.
+
+        Args:
+            place: An output of the op.
+            op: The op.
+        """
+        as_traced = tuple(replace(place, op_name=name, output_slot=slot) for name, slot in op.inputs)
+        node = self._node(place)
+        if node is None:
+            return as_traced
+        sources = self._sources(place, node)
+        known = [source for source in sources if source is not None]
+        if len(known) < len(sources):
+            # The optimizer may have changed the order of the inputs.
+            return tuple(dict.fromkeys([*as_traced, *known]))
+        if node.op_type == op.op_type and len(known) == len(as_traced):
+            # By which names the graphs know a resource tells which of them write to it.
+            dtypes = self._graphs.graph(place.graph_id).dtypes
+            return tuple(
+                traced if dtypes.get(edge) == "resource" else source
+                for source, traced, edge in zip(known, as_traced, op.inputs, strict=True)
+            )
+        return tuple(known)
+
+    def aligned_inputs(self, place: GraphTensor, op: Op) -> tuple[GraphTensor, ...]:
+        """Returns as `inputs` where an op took its data inputs from, one for each of its inputs in the program."""
+        inputs = self.inputs(place, op)
+        if len(inputs) == len(op.inputs):
+            return inputs
+        return tuple(replace(place, op_name=name, output_slot=slot) for name, slot in op.inputs)
+
+    def replaces_inputs(self, place: GraphTensor) -> bool:
+        """Returns whether the recording says from where an op took each of its data inputs when it ran."""
+        node = self._node(place)
+        return node is not None and None not in self._sources(place, node)
+
+    def users(self, place: GraphTensor) -> Iterator[ExecutedUse]:
+        """Yields the nodes that took a tensor; without those behind the borders of loops."""
+        for node, index in self._takers(place):
+            if not _is_border(node) and node.graph_id is not None and node.call_site is not None:
+                context = replace(place.context, call_site=node.call_site)
+                yield ExecutedUse(GraphTensor(context, node.graph_id, node.name, 0, place.near), index)
+
+    def _takers(self, place: GraphTensor) -> Iterator[tuple[ExecutedNode, int]]:
+        """Yields the nodes that took a tensor and as which input, also behind nodes that only hand it on."""
+        site = place.context.call_site
+        graph = None if site is None else self._graph(place)
+        node = None if graph is None or site is None else graph.node(place.graph_id, site, place.op_name)
+        if graph is None or node is None:
+            return
+        waiting = [(node.node_name, place.output_slot)]
+        seen = set(waiting)
+        while waiting and len(seen) < _MAX_USERS:
+            for user, index, slot in graph.users(*waiting.pop()):
+                for tensor in _handed_on(user, index, slot):
+                    if tensor not in seen:
+                        seen.add(tensor)
+                        waiting.append(tensor)
+                yield user, index
+
+    def computed_ops(self, place: GraphTensor) -> tuple[Op, ...]:
+        """Returns the ops of the program that the node at a place computes, by creation.
+
+        They are the op that the node stands for and the ops that the optimizer left no nodes for, back to the node's
+        inputs. Ops that only hand a tensor on, and constants, do not count. There are none where the node computes
+        one op, which it has the type of.
+        """
+        node = self._node(place)
+        op = self._graphs.op(place.graph_id, place.op_name)
+        if node is None or op is None:
+            return ()
+        start = op if op.made_for is None else self._graphs.op(place.graph_id, op.made_for)
+        if start is None:
+            return ()
+        found = {start.op_name: start}
+        waiting = [start]
+        while waiting and len(found) < _MAX_FUSED:
+            for name, _ in waiting.pop().inputs:
+                source = self._graphs.op(place.graph_id, name)
+                if source is None or name in found or not self.is_absorbed(replace(place, op_name=name)):
+                    continue
+                found[name] = source
+                waiting.append(source)
+        computing = [op for op in found.values() if op is start or (op.inputs and op.op_type not in _HANDING_ON)]
+        if len(computing) == 1 and start.op_type == node.op_type:
+            return ()
+        return tuple(sorted(computing, key=lambda op: op.op_index))
+
+    def taken_from(self, graph_id: int, op_name: str) -> dict[tuple[int, str, int], bool]:
+        """Returns (graph, op, output slot) of the tensors that the nodes of an op take, at whatever call site.
+
+        The value says whether the tensor is the result of a loop, so that only that of the last iteration is taken.
+        """
+        found: dict[tuple[int, str, int], bool] = {}
+        for graph in self._graphs.executed(graph_id):
+            for node in graph.nodes_of(graph_id, op_name):
+                for name, slot in node.inputs:
+                    source, is_of_loop = _passed_on(graph, name, slot)
+                    if source is not None:
+                        found[source] = found.get(source, True) and is_of_loop
+        return found
+
+    def _node(self, place: GraphTensor) -> ExecutedNode | None:
+        site = place.context.call_site
+        graph = None if site is None else self._graph(place)
+        return None if graph is None or site is None else graph.node(place.graph_id, site, place.op_name)
+
+    def _graph(self, place: GraphTensor) -> ExecutedGraph | None:
+        """Returns the optimized graph that ran at a place; None where the place is in none.
+
+        A function can be optimized more than once: for calls with and without a gradient, say. Of several graphs that
+        have the call site, the one that ran is the one whose nodes left the rows.
+        """
+        site = place.context.call_site
+        assert site is not None
+        graphs = self._graphs.executed(place.graph_id)
+        if len(graphs) <= 1:
+            return next((graph for graph in graphs if graph.has_site(place.graph_id, site)), None)
+        key = (replace(place.context, frame_id=None, iteration=None), place.graph_id)
+        if key not in self._chosen:
+            candidates = [graph for graph in graphs if graph.has_site(place.graph_id, site)]
+            if len(candidates) > 1:
+                types = self._events.op_types_at(place.context, place.graph_id)
+                candidates.sort(key=lambda graph: -graph.likeness(place.graph_id, site, types))
+            self._chosen[key] = candidates[0] if candidates else None
+        return self._chosen[key]
+
+    def _sources(self, place: GraphTensor, node: ExecutedNode) -> list[GraphTensor | None]:
+        graph = self._graph(place)
+        assert graph is not None
+        return [self._source(place, graph, name, slot) for name, slot in node.inputs]
+
+    def _source(self, place: GraphTensor, graph: ExecutedGraph, name: str, slot: int) -> GraphTensor | None:
+        """Returns the place of the op that an edge comes from; None where the recording does not say."""
+        at = place  # where the nodes run that the edge is followed through
+        for _ in range(_MAX_PASSED):
+            node = graph.nodes.get(name)
+            if node is None:
+                return None
+            if not _is_border(node):
+                if node.graph_id is None or node.call_site is None:
+                    return None
+                context = replace(at.context, call_site=node.call_site)
+                return GraphTensor(context, node.graph_id, node.name, slot, place.near)
+            if node.op_type in _HANDING_ON or node.op_type in _SWITCHES:
+                index = slot if node.op_type == "IdentityN" else 0
+            elif node.op_type in _ENTERS:
+                outer = self._outside_loop(at)
+                if outer is None:
+                    return None
+                at, index = outer, 0
+            elif node.op_type in _MERGES and slot == 0 and at.context.iteration is not None:
+                steps = graph.steps(node)
+                if len(steps) != 1 or len(node.inputs) != 2:
+                    return None
+                index = steps[0] if at.context.iteration else 1 - steps[0]
+            elif node.op_type in NEXT_ITERATIONS and at.context.iteration:
+                at, index = replace(at, context=replace(at.context, iteration=at.context.iteration - 1)), 0
+            else:
+                return None
+            if index >= len(node.inputs):
+                return None
+            name, slot = node.inputs[index]
+        return None
+
+    def _outside_loop(self, at: GraphTensor) -> GraphTensor | None:
+        """Returns a place where the innermost loop around a place was entered; None where that is not known."""
+        context, graph_id = at.context, at.graph_id
+        execution = None if context.execution_index is None else self._events.execution(context.execution_index)
+        root = None if execution is None else execution.graph_id
+        levels = self._sites.levels(graph_id, context.call_site or "", root_graph_id=root)
+        while levels:
+            level = levels[-1]
+            loops_above = any(above.is_loop for above in levels[:-1])
+            context = self._sites.outer_context(context, level, loops_above=loops_above)
+            graph_id, levels = level.call.graph_id, levels[:-1]
+            if level.is_loop:
+                return replace(at, context=context, graph_id=graph_id)
+        return None
+
+
+def _is_border(node: ExecutedNode) -> bool:
+    """Whether a node is one that TensorFlow puts at the borders of calls, branches and loops, and belongs to no op."""
+    return node.op_name is None and node.op_type in _BORDERS
+
+
+def _handed_on(node: ExecutedNode, index: int, slot: int) -> Iterator[tuple[str, int]]:
+    """Yields the outputs of a node at a border that have the value of an input."""
+    if not _is_border(node):
+        return
+    if node.op_type in _SWITCHES and index == 0:
+        yield from ((node.node_name, output) for output in range(len(node.dtypes or ()) or 2))
+    elif node.op_type in _HANDING_ON:
+        yield node.node_name, index if node.op_type == "IdentityN" else 0
+
+
+def _passed_on(graph: ExecutedGraph, name: str, slot: int) -> tuple[tuple[int, str, int] | None, bool]:
+    """Returns (graph, op, output slot) of a tensor behind nodes that only hand it on, and whether a loop gave it."""
+    is_of_loop = False
+    for _ in range(_MAX_PASSED):
+        node = graph.nodes.get(name)
+        if node is None:
+            break
+        if not _is_border(node):
+            return None if node.graph_id is None else (node.graph_id, node.name, slot), is_of_loop
+        index = slot if node.op_type == "IdentityN" else 0
+        if node.op_type in _EXITS:
+            is_of_loop = True
+        elif node.op_type in _MERGES:
+            steps = graph.steps(node)
+            if not is_of_loop or len(steps) != 1:
+                break
+            index = steps[0]
+        elif node.op_type not in _HANDING_ON | _SWITCHES | NEXT_ITERATIONS:
+            break
+        if index >= len(node.inputs):
+            break
+        name, slot = node.inputs[index]
+    return None, False
