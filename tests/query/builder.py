@@ -157,6 +157,51 @@ class GraphBuilder:
         return self
 
 
+class ExecutedBuilder:
+    """One optimized graph; an input is `node:slot`, or `node` for slot 0."""
+
+    def __init__(self, run: RunBuilder, executed_graph_id: int) -> None:
+        self.run = run
+        self.executed_graph_id = executed_graph_id
+
+    def node(
+        self,
+        name: str,
+        op_type: str,
+        inputs: Iterable[str] = (),
+        *,
+        of: GraphBuilder | None = None,
+        op: str | None = None,
+        site: str | None = "",
+        dtypes: str | None = '["float32"]',
+        index: int | None = None,
+    ) -> ExecutedBuilder:
+        """Adds a node; `of` and `op` are the program's graph and op, None: it stands for none."""
+        self.run.add(
+            "executed_op",
+            executed_graph_id=self.executed_graph_id,
+            node_name=name,
+            op_type=op_type,
+            graph_id=None if of is None else of.graph_id,
+            op_name=op,
+            call_site=None if of is None else site,
+            interface_index=index,
+            output_dtypes=dtypes,
+        )
+        for input_index, source in enumerate(inputs):
+            source_name, _, slot = source.partition(":")
+            self.run.add(
+                "executed_op_input",
+                executed_graph_id=self.executed_graph_id,
+                node_name=name,
+                input_index=input_index,
+                is_control=False,
+                source_node_name=source_name,
+                source_output_slot=int(slot or 0),
+            )
+        return self
+
+
 class RunBuilder:
     """One run. Events are numbered from 0 in the order in which they are added."""
 
@@ -166,6 +211,7 @@ class RunBuilder:
         self.next_event_index = 0
         self._num_frames = 0
         self._num_stacks = 0
+        self._num_executed = 0
         self._start_ns = settings.pop("wall_time_ns", START_NS)
         self.add(
             "run",
@@ -199,6 +245,11 @@ class RunBuilder:
         graph_id = len(self.rows["graph"])
         self.add("graph", graph_id=graph_id, graph_name=name)
         return GraphBuilder(self, graph_id, name)
+
+    def executed(self) -> ExecutedBuilder:
+        """Begins an optimized graph."""
+        self._num_executed += 1
+        return ExecutedBuilder(self, self._num_executed - 1)
 
     def stack(self, *frames: tuple[str, int, str, str | None, str]) -> int:
         """Adds a stack, innermost frame first, each (file_path, lineno, func, code, owner); returns its id."""
@@ -259,8 +310,12 @@ class RunBuilder:
         frame: int = 0,
         iteration: int = 0,
         site: str = "",
+        op_type: str | None = None,
     ) -> int:
-        """Adds the row of a graph's tensor `op_name:slot`; step None: without any context. Returns event_index."""
+        """Adds the row of a graph's tensor `op_name:slot`; step None: without any context. Returns event_index.
+
+        `op_type` is the type that ran, where it is not that of the op.
+        """
         op_name, _, slot = name.partition(":")
         context: dict[str, Any] = {}
         if step is not None:
@@ -270,7 +325,7 @@ class RunBuilder:
             execution_index=execution,
             graph_id=graph.graph_id,
             op_name=op_name,
-            op_type=graph.op_types[op_name],
+            op_type=op_type or graph.op_types[op_name],
             output_slot=int(slot or 0),
             device_id=0,
             **context,

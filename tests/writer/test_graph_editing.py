@@ -792,7 +792,8 @@ NUM_COMPONENTS = 1_000_000
 @pytest.mark.parametrize("letter", ["", "a"])
 def test_a_name_of_many_components_is_looked_up_in_time(recording: Any, is_marked: bool, letter: str) -> None:
     graph = GraphDef()
-    small_node(graph, name=PROGRAM[1][5].name)
+    for number in range(50):
+        small_node(graph, name=f"call_{number}/{PROGRAM[1][5].name}")
     for end in ("b", PROGRAM[1][7].name):
         small_node(graph, name=f"{letter}/" * NUM_COMPONENTS + end)
         if not is_marked:

@@ -10,12 +10,14 @@ from tfdbg_arrow.writer.graphs.own_ops import MARK, is_own
 
 def strip_function(function_def: Any) -> bool:
     """Removes every op and mark of ours from a FunctionDef; returns whether it held any."""
-    is_marked = any(MARK in node.attr for node in function_def.node_def)
+    marked = [each for each in (*function_def.node_def, *function_def.arg_attr.values()) if MARK in each.attr]
+    for each in marked:
+        del each.attr[MARK]
     names = strip_own_nodes(function_def.node_def)
     for key in [key for key, node in function_def.control_ret.items() if node in names]:
         del function_def.control_ret[key]
         function_def.signature.control_output.remove(key)
-    return is_marked or bool(names)
+    return bool(marked or names)
 
 
 def strip_own_nodes(nodes: Any) -> set[str]:

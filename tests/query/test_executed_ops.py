@@ -1,0 +1,226 @@
+"""Queries over graphs that TensorFlow's optimizer changed: fused, folded, merged and made ops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tfdbg_arrow
+from tfdbg_arrow.query.explanation.explainer import read_reasons
+from tfdbg_arrow.query.flow.data_flow import DataFlow, Sources
+from tfdbg_arrow.query.nonfinite import NonFinite
+
+from .builder import CLEAN, NAN, NEG_INF, RunBuilder
+
+
+def written(run: RunBuilder, tmp_path: Path) -> tfdbg_arrow.Logdir:
+    return tfdbg_arrow.open_logdir(run.write(tmp_path / "logdir"))
+
+
+def first(run: RunBuilder, tmp_path: Path) -> NonFinite:
+    found = tfdbg_arrow.first_nonfinite(run.write(tmp_path / "logdir"))
+    assert found is not None
+    return found
+
+
+def sources(run: RunBuilder, tmp_path: Path, event_index: int) -> Sources:
+    flow = DataFlow(written(run, tmp_path), run_id=run.run_id)
+    event = flow.events.event(event_index)
+    assert event is not None
+    return flow.sources_of(event)
+
+
+def call(run: RunBuilder, graph: object, *, argument: int = 1) -> int:
+    """Adds a call of `f` with one argument and one result."""
+    index = run.execution("f", inputs=[argument], outputs={2: "float32"}, graph=graph)  # type: ignore[arg-type]
+    run.external(argument, CLEAN, execution=index)
+    return index
+
+
+class TestFused:
+    def build(self) -> RunBuilder:
+        """log(softmax(x)) runs as LogSoftmax."""
+        run = RunBuilder("run-a")
+        graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
+        graph.function("f", ["x"], ["Log"])
+        run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
+            "Log", "LogSoftmax", ["x"], of=graph, op="Log"
+        ).node("out", "_Retval", ["Log"], index=0)
+        index = call(run, graph)
+        run.tensor(graph, "x", CLEAN, execution=index)
+        run.tensor(graph, "Log", NAN, execution=index, op_type="LogSoftmax")
+        run.eager(index, NAN, tensor_id=2)
+        return run
+
+    def test_the_answer_names_the_op_that_ran_and_those_that_it_stands_for(self, tmp_path: Path) -> None:
+        found = first(self.build(), tmp_path)
+        assert (found.op_name, found.op_type, found.program_ops) == ("Log", "LogSoftmax", ("Softmax", "Log"))
+        assert found.is_origin
+        assert found.effect == "result"
+        assert [(each.index, each.producer and each.producer.how) for each in found.inputs] == [(0, "argument")]
+
+    def test_its_sources_are_those_of_all_that_it_stands_for(self, tmp_path: Path) -> None:
+        run = self.build()
+        found = sources(run, tmp_path, 3)
+        assert found.is_complete
+        assert [event.scope for event in found.events] == ["external"]
+
+    def test_the_view_says_what_became_of_each_op(self, tmp_path: Path) -> None:
+        with written(self.build(), tmp_path) as logdir:
+            rows = logdir.rows("SELECT op_name, fate, executed_type, num_nodes FROM op_fate ORDER BY op_name")
+            coverage = logdir.coverage()
+        assert rows == [("Log", "replaced", "LogSoftmax", 1), ("Softmax", "absorbed", None, 0), ("x", "ran", None, 1)]
+        assert coverage.is_complete
+        (changed,) = coverage.changed
+        assert (changed.num_ops, changed.num_replaced, changed.num_folded, changed.num_absorbed) == (3, 1, 0, 1)
+
+
+def test_an_op_that_equals_another_has_the_value_of_the_other(tmp_path: Path) -> None:
+    """TensorFlow computes `a` and `b` once, as `a`; the bad value of `b` goes back to `a`."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("a", "Log", ["x"]).op("b", "Log", ["x"])
+    graph.op("sum", "Neg", ["b"]).function("f", ["x"], ["sum"])
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("a", "Log", ["x"], of=graph, op="a").node(
+        "sum", "Neg", ["a"], of=graph, op="sum"
+    ).node("out", "_Retval", ["sum"], index=0)
+    index = call(run, graph)
+    run.tensor(graph, "x", CLEAN, execution=index)
+    run.tensor(graph, "a", NEG_INF, execution=index)
+    run.tensor(graph, "sum", NAN | NEG_INF, execution=index)
+    run.eager(index, NEG_INF, tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_name, found.effect, found.program_ops) == ("a", "result", ())
+
+
+def test_a_made_node_has_the_line_and_label_of_the_op_that_it_is_made_for(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    line = run.stack(("train.py", 7, "f", "tf.math.log(tf.abs(x))", "user"))
+    graph = run.graph("f").op("x", "Placeholder").op("abs", "Abs", ["x"])
+    graph.op("log", "Log", ["abs"], stack=line, layer="dense", role="forward").op("out", "Neg", ["log"])
+    graph.function("f", ["x"], ["out"])
+    made = "log/unary_ops_composition"
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
+        made, "_UnaryOpsComposition", ["x"], of=graph
+    ).node("out", "Neg", [made], of=graph, op="out").node("result", "_Retval", ["out"], index=0)
+    index = call(run, graph)
+    run.tensor(graph, "x", CLEAN, execution=index)
+    graph.op_types[made] = "_UnaryOpsComposition"
+    run.tensor(graph, made, NEG_INF, execution=index)
+    run.tensor(graph, "out", NEG_INF, execution=index)
+    run.eager(index, NEG_INF, tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_name, found.op_type, found.program_ops) == (made, "_UnaryOpsComposition", ("Abs", "Log"))
+    assert found.source is not None
+    assert (found.source.lineno, found.layer, found.role) == (7, "dense", "forward")
+    why = read_reasons(tmp_path / "logdir", run_id=run.run_id, event_index=3)
+    assert why.explanation is not None
+    assert "_UnaryOpsComposition, which TensorFlow ran for Abs, Log" in why.explanation.sentence
+
+
+def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("zero", "Const").op("log", "Log", ["zero"]).op("out", "Neg", ["log"])
+    graph.function("f", [], ["out"])
+    run.executed().node("log", "Const", of=graph, op="log").node("out", "Neg", ["log"], of=graph, op="out").node(
+        "result", "_Retval", ["out"], index=0
+    )
+    index = run.execution("f", outputs={2: "float32"}, graph=graph)
+    run.tensor(graph, "log", NEG_INF, execution=index, op_type="Const")
+    run.tensor(graph, "out", NEG_INF, execution=index)
+    run.eager(index, NEG_INF, tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_name, found.op_type, found.program_ops, found.is_origin) == ("log", "Const", ("Log",), True)
+
+
+def nested(site: str) -> tuple[RunBuilder, int]:
+    """`outer` calls `inner`, whose op takes the caller's tensor across the border that inlining removed."""
+    run = RunBuilder("run-a")
+    inner = run.graph("inner").op("a", "Placeholder").op("neg", "Neg", ["a"]).function("inner", ["a"], ["neg"])
+    outer = run.graph("outer").op("x", "Placeholder").op("log", "Log", ["x"]).op("call", "PartitionedCall", ["log"])
+    outer.function("f", ["x"], ["call"]).calls("call", "inner", inner)
+    run.executed().node("x", "_Arg", of=outer, op="x", index=0).node("log", "Log", ["x"], of=outer, op="log").node(
+        f"{site}/neg", "Neg", ["log"], of=inner, op="neg", site=site
+    ).node("result", "_Retval", [f"{site}/neg"], index=0)
+    index = call(run, outer)
+    run.tensor(outer, "x", CLEAN, execution=index)
+    run.tensor(outer, "log", NEG_INF, execution=index)
+    event_index = run.tensor(inner, "neg", NEG_INF, execution=index, site=site)
+    run.eager(index, NEG_INF, tensor_id=2)
+    return run, event_index
+
+
+def test_edges_cross_the_borders_of_inlined_functions(tmp_path: Path) -> None:
+    run, event_index = nested("call")
+    found = sources(run, tmp_path, event_index)
+    assert [event.op_name for event in found.events] == ["log"]
+    answer = tfdbg_arrow.first_nonfinite(tmp_path / "logdir")
+    assert answer is not None
+    assert (answer.op_name, answer.effect) == ("log", "result")
+
+
+def test_a_later_iteration_takes_what_the_one_before_computed(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    body = run.graph("body").op("state", "Placeholder").op("exp", "Exp", ["state"]).function("body", ["state"], ["exp"])
+    cond = run.graph("cond").op("state", "Placeholder").function("cond", ["state"], [])
+    outer = run.graph("f").op("x", "Placeholder").op("while", "While", ["x"]).op("out", "Neg", ["while"])
+    outer.function("f", ["x"], ["out"]).calls("while", "body", body, attribute="body")
+    outer.calls("while", "cond", cond, attribute="cond")
+    site = "while/body/_1"
+    graph = run.executed().node("x", "_Arg", of=outer, op="x", index=0)
+    graph.node("enter", "Enter", ["x"]).node("merge", "Merge", ["enter", "next"]).node("switch", "Switch", ["merge"])
+    graph.node("exp", "Exp", ["switch:1"], of=body, op="exp", site=site).node("next", "NextIteration", ["exp"])
+    graph.node("exit", "Exit", ["switch"]).node("out", "Neg", ["exit"], of=outer, op="out")
+    graph.node("result", "_Retval", ["out"], index=0)
+    index = call(run, outer)
+    run.tensor(outer, "x", CLEAN, execution=index)
+    events = [
+        run.tensor(body, "exp", health, execution=index, site=site, frame=5, iteration=iteration)
+        for iteration, health in enumerate((CLEAN, NAN, NAN))
+    ]
+    last = run.tensor(outer, "out", NAN, execution=index)
+    run.eager(index, NAN, tensor_id=2)
+    flow = DataFlow(written(run, tmp_path), run_id=run.run_id)
+
+    def sources_of(event_index: int) -> list[tuple[str | None, int | None]]:
+        event = flow.events.event(event_index)
+        assert event is not None
+        found = flow.sources_of(event)
+        assert found.is_complete
+        return [(source.op_name, source.iteration) for source in found.events]
+
+    assert sources_of(events[0]) == [(None, None)]  # the argument, from outside
+    assert sources_of(events[1]) == [("exp", 0)]
+    assert sources_of(events[2]) == [("exp", 1)]
+    assert sources_of(last) == [("exp", 2)]
+    found = tfdbg_arrow.first_nonfinite(tmp_path / "logdir")
+    assert found is not None
+    assert (found.op_name, found.iteration, found.effect) == ("exp", 1, "result")
+
+
+def test_of_two_optimized_graphs_the_one_that_left_the_rows_counts(tmp_path: Path) -> None:
+    """With a gradient TensorFlow keeps both ops; without one it fuses them."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
+    graph.function("f", ["x"], ["Log"])
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("Log", "LogSoftmax", ["x"], of=graph, op="Log")
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
+        "Softmax", "Softmax", ["x"], of=graph, op="Softmax"
+    ).node("Log", "Log", ["Softmax"], of=graph, op="Log")
+    fused, split = call(run, graph), call(run, graph, argument=3)
+    run.tensor(graph, "x", CLEAN, execution=fused, step=1)
+    one = run.tensor(graph, "Log", NAN, execution=fused, step=1, op_type="LogSoftmax")
+    run.tensor(graph, "x", CLEAN, execution=split, step=2)
+    run.tensor(graph, "Softmax", CLEAN, execution=split, step=2)
+    other = run.tensor(graph, "Log", NAN, execution=split, step=2)
+    assert [event.scope for event in sources(run, tmp_path, one).events] == ["external"]
+    assert [event.op_name for event in sources(run, tmp_path, other).events] == ["Softmax"]
+
+
+def test_a_damaged_list_of_dtypes_is_left_out(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("log", "Log", ["x"]).function("f", ["x"], ["log"])
+    executed = run.executed().node("x", "_Arg", of=graph, op="x", index=0)
+    for name, dtypes in {"made/a": "[", "made/b": '{"a": 1}', "made/c": '[1, null, "float32"]', "made/d": None}.items():
+        executed.node(name, "Neg", ["x"], of=graph, dtypes=dtypes)
+    flow = DataFlow(written(run, tmp_path), run_id=run.run_id)
+    dtypes = flow.graphs.graph(graph.graph_id).dtypes
+    assert {key: dtype for key, dtype in dtypes.items() if key[0].startswith("made")} == {("made/c", 2): "float32"}
