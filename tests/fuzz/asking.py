@@ -26,6 +26,7 @@ from tfdbg_arrow.writer.debugger_v2.importer import import_dump
 from ..recovery.checking import tree
 from ..recovery.driver import RUN_ID
 from .cheaper import SharedDatabase, no_parts_written
+from .graph_defs import graph_editor
 from .inputs import Input
 
 _SHARE_ASKED_ALL = 0.01
@@ -81,9 +82,13 @@ def is_asked_all(number: int) -> bool:
 def failures(given: Input, directory: Path, database: SharedDatabase) -> Iterator[str]:
     """Asks all that is asked of an input; yields what came out other than an answer or an error of ours.
 
-    Of most inputs only what reads the spoiled file itself is asked, and of some of them one question; of one in a
-    hundred everything, in a database of its own.
+    A graph gets its record ops. Of most other inputs only what reads the spoiled file itself is asked, and of some of
+    them one question; of one in a hundred everything, in a database of its own.
     """
+    if given.kind == "graph":
+        if (editor := graph_editor(directory)) is not None:
+            yield from _asked("with_record_ops", lambda: editor.check(given.spoiled[0].read_bytes()))
+        return
     random = Random(-1 - given.number)
     if is_asked_all(given.number):
         yield from _asked_all(given, directory, random)

@@ -5,13 +5,16 @@ Works without TensorFlow's Python part, which takes seconds and memory to import
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import glob
 import importlib.util
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 
 from tfdbg_arrow.writer.backend import native_core
@@ -52,6 +55,60 @@ def load_libraries() -> bool:
         ctypes.CDLL(path)
     native_core().load_tensorflow(*paths)
     return True
+
+
+def edit(recording: Any, data: bytes, *, message: Any = GraphDef) -> Any | None:
+    """Edits what may be no graph, and asserts what holds of what comes out.
+
+    Args:
+        recording: Edits it.
+        data: The bytes.
+        message: The class of the messages.
+
+    Returns:
+        The edited graph; None where the bytes were refused or left as they are, or where protobuf reads none in them.
+    """
+    edited = b""
+    with contextlib.suppress(RuntimeError):  # it was refused
+        edited = recording.with_record_ops(data)
+    recording.take_executed_graphs()
+    try:
+        original = message.FromString(data)
+    except DecodeError:
+        return None
+    if not edited:
+        return None
+    graph = message.FromString(edited)
+    check_edit(original, graph)
+    return graph
+
+
+class GraphEditor:
+    """Edits GraphDefs of the program of `small_graph`.
+
+    Args:
+        directory: For its spool.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._recording = make_recording(directory)
+        for graph_id, (ops, arguments) in small_graph()[1].items():
+            self._recording.add_program_graph(graph_id, ops, arguments)
+        self._num_strings = 0
+
+    def check(self, data: bytes) -> None:
+        """Edits what may be no graph; asserts that what comes out of it is whole, and can be written."""
+        edit(self._recording, data)
+        self._num_strings += len(native_core().strings(self._num_strings))
+
+
+@functools.cache
+def graph_editor(directory: Path) -> GraphEditor | None:
+    """Returns the editor of this process; None without TensorFlow or the native core.
+
+    TensorFlow's libraries, which it loads, take 0.3 GB of memory.
+    """
+    return GraphEditor(directory) if load_libraries() else None
 
 
 def marked(graph_id: int) -> int:

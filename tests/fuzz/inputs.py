@@ -1,4 +1,4 @@
-"""The inputs: whole logdirs, spools and dumps, and for each number one of them with something spoiled."""
+"""The inputs: whole logdirs, spools, dumps and graphs, and for each number one of them with something spoiled."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from ..recovery.driver import RUN_ID
 from ..viewer import logdirs
 from ..writer.debugger_v2.building import Dump, small_dump, write_dump
 from . import mutators
+from .graph_defs import small_graph
 
-KINDS = ("parts", "manifest", "spool", "dump", "rows", "manifest", "spool", "dump")
-"""Of each eight inputs, the kind: a quarter each for Parquet, manifests, spools and dumps."""
+_FILES = ("parts", "manifest", "spool", "dump", "rows", "manifest", "spool", "dump")
+KINDS = (*_FILES, *_FILES[:4], "graph", *_FILES[5:])
+"""Of each 16 inputs, the kind: about a quarter each for Parquet, manifests, spools and dumps, and a graph."""
 _NUM_CALLS = 20
 _CAPACITY = 256
 _NUM_RECORDS = 90
@@ -32,8 +34,8 @@ class Input:
         number: Its number, from which all of it follows.
         kind: What was spoiled.
         spoiled: Which files of it.
-        path: The logdir, or the dump.
-        whole: What it is a spoiled copy of; None for a dump.
+        path: The logdir, the dump, or a directory with a GraphDef.
+        whole: What it is a spoiled copy of; None for a dump and a graph.
         is_by_fault: Whether it is spoiled as by a fault, and not on purpose with checksums made anew.
     """
 
@@ -66,6 +68,7 @@ class Inputs:
         self._logdirs = [make(whole / make.__name__) for make in makers]
         self._left = left_by_a_kill(whole / "left", num_calls=_NUM_CALLS, flushed_after=4, capacity=_CAPACITY)
         self._dump = small_dump()
+        self._graph, _ = small_graph()
         self._parts = {
             path: [part.relative_to(path) for part in sorted(path.glob("*/run_id=*/*.parquet"))]
             for path in self._logdirs
@@ -82,11 +85,13 @@ class Inputs:
         self._made = self._directory / f"input-{number}"  # not a path of before: DuckDB remembers what it read
         if kind == "dump":
             spoiled = self._make_dump(random)
+        elif kind == "graph":
+            spoiled = self._make_graph(random)
         else:
             self._whole = self._left if kind == "spool" else random.choice(self._logdirs)
             self._make_copy(self._whole)
             spoiled = getattr(self, f"_spoil_{kind}")(random)
-        whole = None if kind == "dump" else self._whole
+        whole = None if kind in ("dump", "graph") else self._whole
         self._last = Input(
             number=number,
             kind=kind,
@@ -162,6 +167,13 @@ class Inputs:
             path.write_bytes(made)
         os.utime(paths.journal, (0, 0))  # its head, if spoiled, does not say where it was written
         return chosen
+
+    def _make_graph(self, random: Random) -> list[Path]:
+        path = self._made / "graph.pb"
+        self._made.mkdir()
+        is_message = random.random() < 0.75
+        path.write_bytes((mutators.spoiled_message if is_message else mutators.spoiled)(self._graph, random))
+        return [path]
 
     def _make_dump(self, random: Random) -> list[Path]:
         dump: Dump = {file: list(records) for file, records in self._dump.items()}

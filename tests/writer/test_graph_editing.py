@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
-from tests.fuzz import mutators
+from tests.fuzz import graph_defs, mutators
 from tests.fuzz.graph_defs import (
     CONSTANT,
     GENERATION,
@@ -508,18 +509,7 @@ def readable(data: bytes) -> Any | None:
         return None
 
 
-def edit(recording: Any, data: bytes) -> Any | None:
-    """Edits what may be no graph; returns the edited graph, None where it was refused or left as it is."""
-    edited = b""
-    with contextlib.suppress(RuntimeError):
-        edited = recording.with_record_ops(data)
-    recording.take_executed_graphs()
-    original = readable(data)
-    if not edited or original is None:
-        return None
-    graph = GraphDef.FromString(edited)
-    check_edit(original, graph)
-    return graph
+edit = functools.partial(graph_defs.edit, message=GraphDef)
 
 
 def small_node(graph: Any, **fields: Any) -> Any:

@@ -20,7 +20,6 @@ None and the value is not expected.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -81,20 +80,6 @@ class Effects:
         self._logdir = logdir
         self._run_id = run_id
 
-    @cached_property
-    def _records_graph(self) -> set[int]:
-        """The graphs of which tensors are recorded."""
-        rows = self._logdir.rows(
-            "SELECT DISTINCT graph_id FROM graph_op_output WHERE run_id = ? AND is_recorded", [self._run_id]
-        )
-        with_nodes = self._logdir.rows(
-            "SELECT DISTINCT e.graph_id FROM executed_op AS e JOIN graph_op_output AS o ON o.run_id = e.run_id "
-            "AND o.graph_id = e.graph_id AND o.op_name = e.op_name WHERE e.run_id = ? AND o.is_recorded",
-            [self._run_id],
-        )
-        executed = self._flow.graphs.executed_graph_ids()
-        return {graph_id for (graph_id,) in rows if graph_id not in executed} | {graph_id for (graph_id,) in with_nodes}
-
     def of(self, event: TensorEvent) -> Effect:
         """Returns where the badness of a tensor ends."""
         known = self._known.get(event.event_index)
@@ -106,7 +91,7 @@ class Effects:
         computed = self._flow.computed(event)
         if self._origins.is_literal(computed):
             return Effect("absorbed", LITERAL)
-        walk = Walk(self._flow, self._sinks, self._records_graph)
+        walk = Walk(self._flow, self._sinks)
         try:
             walk.follow(self._start(computed))
         except CannotTellError:

@@ -27,6 +27,8 @@ _HANDING_ON = frozenset({"Identity", "IdentityN", "_EagerConst"})
 _BORDERS = _HANDING_ON | _SWITCHES | _ENTERS | _MERGES | NEXT_ITERATIONS | RESULTS | _EXITS | {"LoopCond", "_Arg"}
 _MAX_PASSED = 1_000
 """Nodes that belong to no op and that one edge is followed through."""
+_MAX_BRANCHES = 16
+"""Branches within each other that an edge is followed through."""
 _MAX_WITNESSES = 8
 """Users of a tensor that are looked at for what they took in its place."""
 _MAX_FUSED = 100
@@ -133,7 +135,9 @@ class ExecutedEdges:
             place: An output of the op.
             op: The op.
         """
-        as_traced = tuple(replace(place, op_name=name, output_slot=slot) for name, slot in op.inputs)
+        # Of a node that the optimizer made, those of the op that it is made for.
+        edges = op if op.made_for is None else self._graphs.op(place.graph_id, op.made_for) or op
+        as_traced = tuple(replace(place, op_name=name, output_slot=slot) for name, slot in edges.inputs)
         node = self._node(place)
         if node is None:
             return as_traced
@@ -142,7 +146,7 @@ class ExecutedEdges:
         if len(known) < len(sources):
             # The optimizer may have changed the order of the inputs.
             return tuple(dict.fromkeys([*as_traced, *known]))
-        if node.op_type == op.op_type and len(known) == len(as_traced):
+        if node.op_type == op.op_type and len(known) == len(op.inputs):
             # By which names the graphs know a resource tells which of them write to it.
             dtypes = self._graphs.graph(place.graph_id).dtypes
             return tuple(
@@ -224,9 +228,10 @@ class ExecutedEdges:
         for graph in self._graphs.executed(graph_id):
             for node in graph.nodes_of(graph_id, op_name):
                 for name, slot in node.inputs:
-                    source, is_of_loop = _passed_on(graph, name, slot)
-                    if source is not None:
-                        found[source] = found.get(source, True) and is_of_loop
+                    source = _passed_on(graph, name, slot)
+                    if source is not None and source.node.graph_id is not None:
+                        tensor = (source.node.graph_id, source.node.name, source.slot)
+                        found[tensor] = found.get(tensor, True) and source.is_of_loop
         return found
 
     def _node(self, place: GraphTensor) -> ExecutedNode | None:
@@ -259,7 +264,9 @@ class ExecutedEdges:
         assert graph is not None
         return [self._source(place, graph, name, slot) for name, slot in node.inputs]
 
-    def _source(self, place: GraphTensor, graph: ExecutedGraph, name: str, slot: int) -> GraphTensor | None:
+    def _source(
+        self, place: GraphTensor, graph: ExecutedGraph, name: str, slot: int, *, depth: int = 0
+    ) -> GraphTensor | None:
         """Returns the place of the op that an edge comes from; None where the recording does not say."""
         at = place  # where the nodes run that the edge is followed through
         for _ in range(_MAX_PASSED):
@@ -280,9 +287,17 @@ class ExecutedEdges:
                 at, index = outer, 0
             elif node.op_type in _MERGES and slot == 0 and at.context.iteration is not None:
                 steps = graph.steps(node)
+                if not steps:
+                    return self._branch_result(at, graph, node, depth=depth)
                 if len(steps) != 1 or len(node.inputs) != 2:
                     return None
                 index = steps[0] if at.context.iteration else 1 - steps[0]
+            elif node.op_type in _EXITS:
+                last = self._last_iteration(at, graph, node)
+                if last is None:
+                    return None
+                at, name, slot = last
+                continue
             elif node.op_type in NEXT_ITERATIONS and at.context.iteration:
                 at, index = replace(at, context=replace(at.context, iteration=at.context.iteration - 1)), 0
             else:
@@ -291,6 +306,74 @@ class ExecutedEdges:
                 return None
             name, slot = node.inputs[index]
         return None
+
+    def _branch_result(
+        self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, *, depth: int
+    ) -> GraphTensor | None:
+        """Returns the tensor of the branch that ran; None where the recording does not say which did."""
+        if depth >= _MAX_BRANCHES:
+            return None
+        inside, outside = [], []
+        for name, slot in merge.inputs:
+            source = self._source(at, graph, name, slot, depth=depth + 1)
+            if source is None:
+                return None
+            if source.context.call_site == at.context.call_site:
+                outside.append(source)  # a branch that hands on what it was given
+            elif self._has_row(source):
+                inside.append(source)
+            elif source.graph_id not in self._graphs.recorded_graphs:
+                return None
+        chosen = inside or outside
+        return chosen[0] if len(chosen) == 1 else None
+
+    def _has_row(self, place: GraphTensor) -> bool:
+        row = self._events.graph_tensor(
+            place.context,
+            graph_id=place.graph_id,
+            op_name=place.op_name,
+            output_slot=place.output_slot,
+            near=place.near,
+        )
+        return row is not None
+
+    def _last_iteration(
+        self, at: GraphTensor, graph: ExecutedGraph, exit_: ExecutedNode
+    ) -> tuple[GraphTensor, str, int] | None:
+        """Returns where a loop's result comes from, as a place in the last iteration, a node and its slot.
+
+        Args:
+            at: A place behind the loop.
+            graph: The optimized graph.
+            exit_: The Exit that gives the result.
+        """
+        merge = exit_
+        while merge.op_type not in _MERGES:
+            source = graph.nodes.get(merge.inputs[0][0]) if merge.inputs else None
+            if source is None or source.op_type not in _SWITCHES | _MERGES:
+                return None
+            merge = source
+        steps = graph.steps(merge)
+        if len(steps) != 1 or len(merge.inputs) != 2 or at.context.step_id is None:
+            return None
+        step = graph.nodes[merge.inputs[steps[0]][0]]
+        made = _passed_on(graph, *step.inputs[0]) if step.inputs else None
+        if made is None:
+            return None
+        for visit in self._events.site_visits(at.context.step_id, at.context.execution_index):
+            if (visit.graph_id, visit.call_site) != (made.node.graph_id, made.node.call_site):
+                continue
+            context = Context(
+                at.context.step_id, at.context.execution_index, visit.call_site, visit.frame_id, visit.last_iteration
+            )
+            inside = GraphTensor(context, visit.graph_id, "", 0, at.near)
+            outside = self._outside_loop(inside)
+            if outside is not None and _is_same_iteration(outside.context, at.context):
+                return inside, *step.inputs[0]
+        enter = graph.nodes.get(merge.inputs[1 - steps[0]][0])
+        if made.node.graph_id not in self._graphs.recorded_graphs or enter is None or not enter.inputs:
+            return None
+        return at, *enter.inputs[0]  # the loop ended before its first iteration
 
     def _outside_loop(self, at: GraphTensor) -> GraphTensor | None:
         """Returns a place where the innermost loop around a place was entered; None where that is not known."""
@@ -323,26 +406,40 @@ def _handed_on(node: ExecutedNode, index: int, slot: int) -> Iterator[tuple[str,
         yield node.node_name, index if node.op_type == "IdentityN" else 0
 
 
-def _passed_on(graph: ExecutedGraph, name: str, slot: int) -> tuple[tuple[int, str, int] | None, bool]:
-    """Returns (graph, op, output slot) of a tensor behind nodes that only hand it on, and whether a loop gave it."""
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A tensor of an op behind nodes that only hand it on, and whether it is the result of a loop."""
+
+    node: ExecutedNode
+    slot: int
+    is_of_loop: bool
+
+
+def _passed_on(graph: ExecutedGraph, name: str, slot: int) -> _Passed | None:
+    """Returns where a tensor comes from, whatever the context; None where that depends on the context."""
     is_of_loop = False
     for _ in range(_MAX_PASSED):
         node = graph.nodes.get(name)
         if node is None:
-            break
+            return None
         if not _is_border(node):
-            return None if node.graph_id is None else (node.graph_id, node.name, slot), is_of_loop
+            return _Passed(node, slot, is_of_loop)
         index = slot if node.op_type == "IdentityN" else 0
         if node.op_type in _EXITS:
             is_of_loop = True
         elif node.op_type in _MERGES:
             steps = graph.steps(node)
             if not is_of_loop or len(steps) != 1:
-                break
+                return None
             index = steps[0]
         elif node.op_type not in _HANDING_ON | _SWITCHES | NEXT_ITERATIONS:
-            break
+            return None
         if index >= len(node.inputs):
-            break
+            return None
         name, slot = node.inputs[index]
-    return None, False
+    return None
+
+
+def _is_same_iteration(one: Context, other: Context) -> bool:
+    """Whether two contexts are in one iteration of one frame, as far as these are known."""
+    return other.frame_id in (None, one.frame_id) and other.iteration in (None, one.iteration)

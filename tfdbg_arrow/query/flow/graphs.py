@@ -393,6 +393,17 @@ class GraphReader:
         """Returns the optimized graphs that hold nodes of a graph; none where the program's graph ran as it is."""
         return [self._executed_graph(executed_graph_id) for executed_graph_id in self._executed_of.get(graph_id, ())]
 
+    @cached_property
+    def recorded_graphs(self) -> frozenset[int]:
+        """The graphs that leave rows where they run."""
+        traced = self._rows("SELECT DISTINCT graph_id FROM graph_op_output WHERE run_id = ? AND is_recorded")
+        executed = self._rows(
+            "SELECT DISTINCT e.graph_id FROM executed_op AS e JOIN graph_op_output AS o ON o.run_id = e.run_id "
+            "AND o.graph_id = e.graph_id AND o.op_name = e.op_name WHERE e.run_id = ? AND o.is_recorded"
+        )
+        found = {graph_id for (graph_id,) in traced if graph_id not in self._executed_of}
+        return frozenset(found | {graph_id for (graph_id,) in executed})
+
     def executed_graph_ids(self) -> frozenset[int]:
         """Returns the graphs for which `executed` returns any."""
         return frozenset(self._executed_of)

@@ -74,11 +74,10 @@ class Walk:
         skipped_graphs: The branches that did not run and would have taken the value.
     """
 
-    def __init__(self, flow: DataFlow, sinks: Sinks, records_graph: set[int]) -> None:
+    def __init__(self, flow: DataFlow, sinks: Sinks) -> None:
         self._flow = flow
         self._labels = flow.labels
         self._sinks = sinks
-        self._records_graph = records_graph
         self._harms: set[str] = set()
         self._is_taken = False
         self._is_checked = False
@@ -165,7 +164,11 @@ class Walk:
 
     def _is_skipped(self, user: GraphTensor, near: Frame) -> bool:
         """Whether an op is in a graph that did not run: a branch that was not taken."""
-        if user.context == near.context or user.graph_id not in self._records_graph or user.context.step_id is None:
+        if (
+            user.context == near.context
+            or user.graph_id not in self._flow.graphs.recorded_graphs
+            or user.context.step_id is None
+        ):
             return False
         visits = self._flow.events.site_visits(user.context.step_id, user.context.execution_index)
         return not any(
@@ -251,7 +254,7 @@ class Walk:
             if call.attribute == "body" and visit is None:
                 yield self._past_loop(op, index, call, tensor, frame)
                 continue
-            if visit is None and is_conditional and call.callee_graph_id in self._records_graph:
+            if visit is None and is_conditional and call.callee_graph_id in self._flow.graphs.recorded_graphs:
                 self.skipped_graphs |= set() if tensor.is_verdict else {call.callee_graph_id}
                 continue
             inner = Frame(call.callee_graph_id, self._inner_context(frame.context, call, visit), call, frame)
