@@ -23,9 +23,9 @@ SAMPLE_STEP = 10
 NUM_RECORDINGS = 50
 
 
-def check(answers: Iterable[dict[str, Any]]) -> None:
+def check(answers: Iterable[dict[str, Any]], *, graphs: str = "traced") -> None:
     """Asserts the shares of right answers, and shows every miss where they are too small."""
-    verdicts = list(judge(answers))
+    verdicts = list(judge(answers, graphs=graphs))
     bugs = [verdict for verdict in verdicts if verdict.program.culprit is not None]
     silent = [verdict for verdict in verdicts if verdict.program.culprit is None]
     told = "\n".join([summary(verdicts), *filter(None, map(miss, verdicts))])
@@ -47,8 +47,9 @@ def test_a_sample_of_the_corpus_is_answered_right() -> None:
 
 
 @pytest.mark.slow
-def test_the_whole_corpus_is_answered_right() -> None:
-    check(record())
+@pytest.mark.parametrize("graphs", ["traced", "executed"])
+def test_the_whole_corpus_is_answered_right(graphs: str) -> None:
+    check(record(graphs=graphs), graphs=graphs)
 
 
 @pytest.mark.exhaustive

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import tfdbg_arrow
+from tfdbg_arrow.query.alert_rules.alert import Alert
 from tfdbg_arrow.query.explanation.explainer import read_reasons
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Sources
 from tfdbg_arrow.query.nonfinite import NonFinite
@@ -34,6 +35,10 @@ def call(run: RunBuilder, graph: object, *, argument: int = 1) -> int:
     index = run.execution("f", inputs=[argument], outputs={2: "float32"}, graph=graph)  # type: ignore[arg-type]
     run.external(argument, CLEAN, execution=index)
     return index
+
+
+def origins(logdir: tfdbg_arrow.Logdir) -> list[Alert]:
+    return [alert for alert in logdir.alerts().alerts if alert.kind == "nonfinite_origin"]
 
 
 class TestFused:
@@ -99,7 +104,7 @@ def test_a_made_node_has_the_line_and_label_of_the_op_that_it_is_made_for(tmp_pa
     graph.function("f", ["x"], ["out"])
     made = "log/unary_ops_composition"
     run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
-        made, "_UnaryOpsComposition", ["x"], of=graph
+        made, "_UnaryOpsComposition", ["x"], of=graph, made_for="log"
     ).node("out", "Neg", [made], of=graph, op="out").node("result", "_Retval", ["out"], index=0)
     index = call(run, graph)
     run.tensor(graph, "x", CLEAN, execution=index)
@@ -155,6 +160,35 @@ def test_edges_cross_the_borders_of_inlined_functions(tmp_path: Path) -> None:
     answer = tfdbg_arrow.first_nonfinite(tmp_path / "logdir")
     assert answer is not None
     assert (answer.op_name, answer.effect) == ("log", "result")
+    with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
+        (alert,) = origins(logdir)
+    assert alert.op_name == "log"
+
+
+def test_the_result_of_a_branch_is_that_of_the_one_that_ran(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    then = run.graph("then").op("a", "Placeholder").op("log", "Log", ["a"]).function("then", ["a"], ["log"])
+    else_ = run.graph("else").op("b", "Placeholder").op("neg", "Neg", ["b"]).function("else", ["b"], ["neg"])
+    outer = run.graph("f").op("p", "Placeholder", dtypes=["bool"]).op("x", "Placeholder").op("cond", "If", ["p", "x"])
+    outer.op("out", "Abs", ["cond"]).function("f", ["p", "x"], ["out"])
+    outer.calls("cond", "then", then, attribute="then_branch").calls("cond", "else", else_, attribute="else_branch")
+    graph = run.executed().node("p", "_Arg", of=outer, op="p", index=0, dtypes='["bool"]')
+    graph.node("x", "_Arg", of=outer, op="x", index=1).node("switch", "Switch", ["x", "p"])
+    graph.node("cond/then/log", "Log", ["switch:1"], of=then, op="log", site="cond/then")
+    graph.node("cond/else/neg", "Neg", ["switch"], of=else_, op="neg", site="cond/else")
+    graph.node("merge", "Merge", ["cond/else/neg", "cond/then/log"]).node("out", "Abs", ["merge"], of=outer, op="out")
+    graph.node("result", "_Retval", ["out"], index=0)
+    index = run.execution("f", inputs=[3, 1], outputs={2: "float32"}, graph=outer)
+    run.external(1, CLEAN, execution=index)
+    run.tensor(outer, "x", CLEAN, execution=index)
+    run.tensor(then, "log", NEG_INF, execution=index, site="cond/then")
+    last = run.tensor(outer, "out", NEG_INF, execution=index)
+    run.eager(index, NEG_INF, tensor_id=2)
+    found = sources(run, tmp_path, last)
+    assert ([event.op_name for event in found.events], found.is_complete) == (["log"], True)
+    answer = tfdbg_arrow.first_nonfinite(tmp_path / "logdir")
+    assert answer is not None
+    assert (answer.op_name, answer.effect) == ("log", "result")
 
 
 def test_a_later_iteration_takes_what_the_one_before_computed(tmp_path: Path) -> None:
@@ -194,6 +228,13 @@ def test_a_later_iteration_takes_what_the_one_before_computed(tmp_path: Path) ->
     found = tfdbg_arrow.first_nonfinite(tmp_path / "logdir")
     assert found is not None
     assert (found.op_name, found.iteration, found.effect) == ("exp", 1, "result")
+    with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
+        edges = logdir.rows(
+            "SELECT source_op_name, op_name, way FROM executed_edge WHERE op_name <> 'result' ORDER BY ALL"
+        )
+        (alert,) = origins(logdir)
+    assert edges == [("exp", "exp", "next"), ("exp", "out", "loop"), ("x", "exp", "loop"), ("x", "out", "loop")]
+    assert (alert.op_name, alert.first_event_index, alert.num_events) == ("exp", events[1], 1)
 
 
 def test_of_two_optimized_graphs_the_one_that_left_the_rows_counts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ DIGESTS = {
     "1.0": "78b54ba09f76530c5c19718a1c8749ca911f9d0609e1cd80052974dbcc1e7eaa",
     "1.1": "da304f9d315624b8e160e05d70f37a0ff9d1505065cbda3b6b13c46776c475cd",
     "1.2": "ab71e1fc683578d2eaae62cf918d8f347a6a467c12b26fb342156b69d9d1335c",
-    "1.3": "47ba53e9c5c59b38b028c369759184b1c9b77b5bf559e3d012dba0cca083bd79",
+    "1.3": "7bc713fe5a825afa68c46cf81ba19a85899e45e4e1e08098c8152269a0a6ef48",
 }
 """Of every format version that was released, and of the next one."""
 

@@ -331,3 +331,35 @@ def test_a_program_without_optimizers_is_recorded_as_traced(tmp_path: Path) -> N
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="graphs"):
         tfdbg_arrow.enable(tmp_path, **{"graphs": "executed", **settings})
+
+
+def constant() -> Any:
+    return tf.constant(np.nan)
+
+
+def unchanged(x: Any) -> Any:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "op_type"), [(constant, (), "Const"), (unchanged, (np.nan,), "Placeholder")]
+)
+def test_a_function_that_tensorflow_does_not_optimize_is_recorded_as_traced(
+    function: Any, arguments: tuple[Any, ...], op_type: str, tmp_path: Path
+) -> None:
+    record(tmp_path, tf.function(function), *map(tf.constant, arguments))
+    types = rows(tmp_path, "SELECT op_type FROM tensor_health WHERE scope = 'graph'")
+    assert set(types) == {(op_type,), ("Identity",)}
+    assert rows(tmp_path, "SELECT * FROM executed_op") == []
+
+
+def test_functions_of_a_session_are_recorded_as_traced(tmp_path: Path) -> None:
+    def run() -> Any:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder(tf.float32, [2, 3])
+            return session.run(tf.function(log_softmax)(x), {x: X})
+
+    record(tmp_path, run)
+    types = rows(tmp_path, "SELECT DISTINCT op_type FROM tensor_health WHERE op_type IN ('Softmax', 'Log') ORDER BY 1")
+    assert types == [("Log",), ("Softmax",)]
+    assert rows(tmp_path, "SELECT * FROM executed_op") == []

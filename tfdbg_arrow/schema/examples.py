@@ -147,6 +147,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "op_type": "LogSoftmax",
         "graph_id": 2,
         "op_name": "Log",
+        "made_for": None,
         "call_site": "PartitionedCall",
         "device_name": "/job:localhost/replica:0/task:0/device:CPU:0",
         "interface_index": None,

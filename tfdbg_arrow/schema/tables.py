@@ -649,20 +649,31 @@ EXECUTED_OP = Table(
         ),
         Column(
             id=7,
+            name="made_for",
+            type=_T.VARCHAR,
+            nullable=True,
+            references="graph_op.op_name",
+            doc=(
+                "Where op_name is NULL: the op of the same graph that the node's name names, or the nearest one that "
+                "is computed from it; NULL where there is none."
+            ),
+        ),
+        Column(
+            id=8,
             name="call_site",
             type=_T.VARCHAR,
             nullable=True,
             doc="Path of calling ops from the outermost graph, as tensor_health.call_site; NULL where not known.",
         ),
         Column(
-            id=8,
+            id=9,
             name="device_name",
             type=_T.VARCHAR,
             nullable=True,
             doc="The device that TensorFlow chose; NULL where it left the choice open.",
         ),
         Column(
-            id=9,
+            id=10,
             name="interface_index",
             type=_T.BIGINT,
             nullable=True,
@@ -672,7 +683,7 @@ EXECUTED_OP = Table(
             ),
         ),
         Column(
-            id=10,
+            id=11,
             name="output_dtypes",
             type=_T.VARCHAR,
             nullable=True,

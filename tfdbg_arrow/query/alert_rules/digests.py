@@ -73,7 +73,7 @@ _WRITTEN = (
 _EXTREMES = f"""\
 WITH known_role AS (
     SELECT run_id, graph_id, op_name, layer, role, forward_graph_id, forward_op_name
-    FROM graph_op
+    FROM recorded_op
     WHERE role IS NOT NULL
 ),
 graph_op AS (

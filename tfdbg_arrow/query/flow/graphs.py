@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -22,13 +21,9 @@ NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
 RESULTS = frozenset({"_DeviceRetval", "_Retval"})
 """Types of the nodes that return a result of the outermost function."""
 _MAX_GRAPHS_AT_ONCE = 256
-_MAX_TAKERS = 1_000
-"""Nodes that are looked through for an op that is computed from a node."""
 _REPLACING = ("AddOpsRewrite_", "HoistCommonFactor_Mul_", "ReplaceMulWithSquare_", "ReplaceMulWithBroadcastByTile_")
 """How TensorFlow's arithmetic optimizer begins the names of nodes that replace an op."""
 _PREPARING = "AddOpsRewrite_Leaf_"
-_MAX_PARTS = 32
-"""Parts of a name, between slashes, that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +107,7 @@ class ExecutedNode:
         op_type: The type that ran.
         graph_id: The program's graph that it comes from, None where unknown.
         op_name: The program's op whose outputs it computes, None where it computes those of none.
+        made_for: Where op_name is None, the program's op that the optimizer made it for, as far as is known.
         call_site: Path of calling ops from the outermost graph, None where unknown.
         dtypes: Dtypes of its outputs, None where unknown.
         interface_index: Which argument or result of the outermost function it stands for; None for another node.
@@ -122,6 +118,7 @@ class ExecutedNode:
     op_type: str
     graph_id: int | None
     op_name: str | None
+    made_for: str | None
     call_site: str | None
     dtypes: tuple[str | None, ...] | None
     interface_index: int | None
@@ -200,18 +197,6 @@ class ExecutedGraph:
     def made_nodes(self, graph_id: int) -> list[ExecutedNode]:
         """Returns the nodes that the optimizer made for a graph, and that are no op of the program."""
         return [node for node in self.nodes.values() if node.graph_id == graph_id and node.op_name is None]
-
-    def taker(self, made: ExecutedNode) -> str | None:
-        """Returns the nearest op of a made node's graph that is computed from it."""
-        waiting, seen = deque([made.node_name]), {made.node_name}
-        while waiting and len(seen) < _MAX_TAKERS:
-            for user, _, _ in self._users.get(waiting.popleft(), ()):
-                if user.op_name is not None and user.graph_id == made.graph_id:
-                    return user.op_name
-                if user.op_name is None and user.node_name not in seen:
-                    seen.add(user.node_name)
-                    waiting.append(user.node_name)
-        return None
 
     def replaced(self, made: ExecutedNode, ops: Mapping[str, Op]) -> tuple[str, int] | None:
         """Returns the op and slot that a made node computes, by an op that takes the one in place of the other.
@@ -418,15 +403,23 @@ class GraphReader:
             ):
                 inputs.setdefault(node_name, []).append((source, 0 if slot is None else slot))
             rows = self._rows(
-                "SELECT node_name, op_type, graph_id, op_name, call_site, output_dtypes, interface_index "
+                "SELECT node_name, op_type, graph_id, op_name, made_for, call_site, output_dtypes, interface_index "
                 "FROM executed_op WHERE run_id = ? AND executed_graph_id = ? ORDER BY node_name",
                 executed_graph_id,
             )
             self._executed[executed_graph_id] = ExecutedGraph(
                 ExecutedNode(
-                    name, op_type, of_graph, op_name, site, _dtypes(dtypes), index, tuple(inputs.get(name, ()))
+                    node_name=name,
+                    op_type=op_type,
+                    graph_id=of_graph,
+                    op_name=op_name,
+                    made_for=made_for,
+                    call_site=site,
+                    dtypes=_dtypes(dtypes),
+                    interface_index=index,
+                    inputs=tuple(inputs.get(name, ())),
                 )
-                for name, op_type, of_graph, op_name, site, dtypes, index in rows
+                for name, op_type, of_graph, op_name, made_for, site, dtypes, index in rows
             )
         return self._executed[executed_graph_id]
 
@@ -476,8 +469,7 @@ class GraphReader:
                 if made.node_name in ops:
                     continue
                 replaced = graph.replaced(made, program)
-                name = replaced[0] if replaced else _named_in(made.node_name, program) or graph.taker(made)
-                op = program.get(name or "")
+                op = program.get(replaced[0] if replaced else made.made_for or "")
                 ops[made.node_name] = Op(
                     made.node_name,
                     made.op_type,
@@ -502,25 +494,6 @@ class GraphReader:
 
     def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._logdir.rows(query, [self._run_id, *parameters])
-
-
-def _named_in(node_name: str, ops: Mapping[str, Op]) -> str | None:
-    """Returns the op that the name of a made node names.
-
-    The optimizer makes names like `Log_1/unary_ops_composition` and `scope/ArithmeticOptimizer/AddOpsRewrite_add_3`.
-    Before them can be a path of calls.
-    """
-    parts = node_name.split("/")[-_MAX_PARTS:]
-    for first in range(len(parts)):
-        for end in range(len(parts) - 1, first, -1):
-            if (name := "/".join(parts[first:end])) in ops:
-                return name
-    scope, last = parts[:-2], parts[-1]
-    for at in (at for at, letter in enumerate(last) if letter == "_"):
-        for first in range(len(scope) + 1):
-            if (name := "/".join([*scope[first:], last[at + 1 :]])) in ops:
-                return name
-    return None
 
 
 def _slot_named_in(node_name: str) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import Context
 from tfdbg_arrow.query.structure.borders import Border, CalledGraph, borders, called_graphs
 from tfdbg_arrow.query.structure.output_health import OpOutput, bad_ops, op_outputs
@@ -115,6 +116,8 @@ def neighbourhood(
 ) -> Neighbourhood | None:
     """Returns the neighbourhood of an op, or None where its graph has no such op.
 
+    That of a node that TensorFlow's optimizer made is the one of the op that it is made for.
+
     Where there is no room for all, ops with something bad come first, then data edges, in the order of the inputs.
 
     Args:
@@ -131,7 +134,10 @@ def neighbourhood(
     """
     reader = _Edges(logdir, run_id=run_id, graph_id=graph_id, has_control=has_control)
     if not reader.types([op_name]):
-        return None
+        op = DataFlow.of(logdir, run_id=run_id).graphs.op(graph_id, op_name)
+        if op is None or op.made_for is None:
+            return None
+        op_name = op.made_for
     up, down = min(up, MAX_DEPTH), min(down, MAX_DEPTH)
     bad = [op.op_name for op in bad_ops(logdir, run_id=run_id, graph_id=graph_id, context=context)]
     levels = {op_name: 0}

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tfdbg_arrow.schema.dtypes import dtype_name
 from tfdbg_arrow.writer.graphs.own_ops import TensorBatch
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.rows import Append, Row
+
+_MAX_PARTS = 32
+"""Parts of a name, between slashes or underscores, that are looked at."""
+_MAX_USERS = 1_000
+"""Nodes that are looked through for an op that is computed from a node."""
 
 NamedOp = tuple[str, str, str, list[int], bool]
 """Node name, op name, op type, key of each output or -1, and whether the elements are kept."""
@@ -46,7 +52,7 @@ class ExecutedGraphs:
         registry: Knows which graph calls which.
         append: Takes rows for a table.
         mark: `(graph, graph_id)`: marks the ops of a graph.
-        is_enabled: Whether TensorFlow optimizes the functions that are made now.
+        is_optimized: `(graph)`: whether TensorFlow optimizes a function that is made of it now.
         note_failure: Told of what failed.
     """
 
@@ -57,17 +63,18 @@ class ExecutedGraphs:
         registry: GraphRegistry,
         append: Append,
         mark: Callable[[Any, int], None],
-        is_enabled: Callable[[], bool],
+        is_optimized: Callable[[Any], bool],
         note_failure: Callable[[str, object], None],
     ) -> None:
         self._optimizer = optimizer
         self._registry = registry
         self._append = append
         self._mark = mark
-        self.is_enabled = is_enabled
+        self.is_optimized = is_optimized
         self._note_failure = note_failure
         self._lock = threading.Lock()
         self._keys: dict[int, dict[str, tuple[list[int], bool]]] = {}
+        self._op_names: dict[int, set[str]] = {}
         self._num_graphs = 0
 
     def prepare(self, graph: Any, state: GraphState, batches: Iterable[TensorBatch]) -> None:
@@ -98,6 +105,7 @@ class ExecutedGraphs:
             node = f"^{index}"  # the name of no node: TensorFlow says of an argument which one it is
             arguments.append(node)
             ops.append((node, tensor.op.name, tensor.op.type, *known.get(tensor.op.name, nothing)))
+        self._op_names.setdefault(state.graph_id, set()).update(op_name for _, op_name, *_ in ops)
         self._optimizer.add_program_graph(state.graph_id, ops, arguments)
 
     def write(self) -> None:
@@ -107,7 +115,8 @@ class ExecutedGraphs:
             num_unreadable = self._optimizer.take_unreadable_graphs()
             first, self._num_graphs = self._num_graphs, self._num_graphs + len(graphs)
         for executed_graph_id, nodes in enumerate(graphs, start=first):
-            self._append("executed_op", [self._op_row(executed_graph_id, node) for node in nodes])
+            made_for = self._made_for(nodes)
+            self._append("executed_op", [self._op_row(executed_graph_id, node, made_for) for node in nodes])
             inputs = [row for node in nodes for row in _input_rows(executed_graph_id, node)]
             if inputs:
                 self._append("executed_op_input", inputs)
@@ -116,7 +125,23 @@ class ExecutedGraphs:
                 "optimized graphs", f"{num_unreadable} could not be read, and run without being recorded"
             )
 
-    def _op_row(self, executed_graph_id: int, node: ExecutedNode) -> Row:
+    def _made_for(self, nodes: Sequence[ExecutedNode]) -> dict[str, str]:
+        """Returns, by the name of each node that the optimizer made, the op that it made it for."""
+        graph_ids = {node[0]: node[3] for node in nodes}
+        op_names = {node[0]: node[4] for node in nodes}
+        users: dict[str, list[str]] = {}
+        for node in nodes:
+            for source, _, is_control in node[6]:
+                if not is_control:
+                    users.setdefault(source, []).append(node[0])
+        found = {}
+        for name, graph_id in graph_ids.items():
+            if graph_id >= 0 and not op_names[name]:
+                op_name = op_named_in(name, self._op_names.get(graph_id, set()))
+                found[name] = op_name or _nearest_user(name, graph_ids, op_names, users)
+        return {name: op_name for name, op_name in found.items() if op_name}
+
+    def _op_row(self, executed_graph_id: int, node: ExecutedNode, made_for: Mapping[str, str]) -> Row:
         name, op_type, device, graph_id, op_name, path, _, dtypes, interface_index = node
         return {
             "executed_graph_id": executed_graph_id,
@@ -124,6 +149,7 @@ class ExecutedGraphs:
             "op_type": op_type,
             "graph_id": graph_id if graph_id >= 0 else None,
             "op_name": op_name or None,
+            "made_for": made_for.get(name),
             "call_site": None if path is None else self._registry.call_site(path, graph_id),
             "device_name": device or None,
             "interface_index": interface_index,
@@ -145,3 +171,41 @@ def _input_rows(executed_graph_id: int, node: ExecutedNode) -> list[Row]:
         }
         for index, (source, slot, is_control) in enumerate(node[6])
     ]
+
+
+def op_named_in(node_name: str, op_names: Container[str]) -> str | None:
+    """Returns the op that the name of a node names which the optimizer made; None where it names none.
+
+    The optimizer makes names like `Log_1/unary_ops_composition` and `scope/ArithmeticOptimizer/AddOpsRewrite_add_3`.
+    Before them can be a path of calls.
+
+    Args:
+        node_name: The name of the node.
+        op_names: The names of the ops of its graph.
+    """
+    parts = node_name.split("/")[-_MAX_PARTS:]
+    for first in range(len(parts)):
+        for end in range(len(parts) - 1, first, -1):
+            if (name := "/".join(parts[first:end])) in op_names:
+                return name
+    scope, last = parts[:-2], parts[-1]
+    for at in [at for at, letter in enumerate(last) if letter == "_"][:_MAX_PARTS]:
+        for first in range(len(scope) + 1):
+            if (name := "/".join([*scope[first:], last[at + 1 :]])) in op_names:
+                return name
+    return None
+
+
+def _nearest_user(
+    node_name: str, graph_ids: Mapping[str, int], op_names: Mapping[str, str], users: Mapping[str, list[str]]
+) -> str | None:
+    """Returns the nearest op that is computed from a node, in the node's graph."""
+    waiting, seen = deque([node_name]), {node_name}
+    while waiting and len(seen) < _MAX_USERS:
+        for user in users.get(waiting.popleft(), ()):
+            if op_names[user] and graph_ids[user] == graph_ids[node_name]:
+                return op_names[user]
+            if not op_names[user] and user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return None

@@ -85,7 +85,7 @@ class GraphInstrumenter:
             if unobserved_for is not None:
                 state.num_described = len(graph.get_operations())
                 return
-            if self._executed is not None and self._executed.is_enabled():
+            if self._executed is not None and self._executed.is_optimized(graph):
                 self._executed.prepare(graph, state, batches)
                 state.num_described = len(graph.get_operations())
                 return

@@ -7,10 +7,14 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import config as framework_config
+from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.framework.func_graph import FuncGraph
 
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer.graphs.own_ops import MARK
 
+_MIN_GRAPH_NODES = 4
+"""TensorFlow does not optimize smaller graphs; `min_graph_nodes` of its rewriter_config.proto."""
 _loaded: str | None = None
 
 
@@ -35,11 +39,20 @@ def load_optimizer(path: str) -> None:
     _loaded = path
 
 
-def is_optimizer_enabled() -> bool:
-    """Returns whether TensorFlow calls our optimizer, in the rounds that it expects.
+def is_optimized(graph: Any) -> bool:
+    """Returns whether TensorFlow calls our optimizer, in the rounds that it expects, for a function of a graph.
 
-    A program can turn the optimizers off, and change how small a graph is optimized only once.
+    A program can turn the optimizers off, and change how small a graph is that is not optimized. What a session runs
+    is recorded as it is traced.
+
+    Args:
+        graph: The FuncGraph.
     """
+    if not framework_ops.executing_eagerly_outside_functions():
+        return False
+    is_inner = isinstance(graph.outer_graph, FuncGraph)
+    if not is_inner and len(graph.get_operations()) + len(graph.outputs) < _MIN_GRAPH_NODES:
+        return False
     options = framework_config.get_optimizer_experimental_options()
     return (
         not options.get("disable_meta_optimizer", False)

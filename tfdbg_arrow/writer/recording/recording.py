@@ -277,7 +277,7 @@ class Recording:
             registry=registry,
             append=self._sink.append,
             mark=lambda graph, graph_id: executed.mark_ops(graph, (self._generation << 32) | graph_id),
-            is_enabled=executed.is_optimizer_enabled,
+            is_optimized=executed.is_optimized,
             note_failure=self._stats.note_failure,
         )
 

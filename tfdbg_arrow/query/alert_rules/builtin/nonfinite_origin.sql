@@ -27,6 +27,18 @@ fed AS (
         AND a.output_slot = i.source_output_slot
     WHERE a.scope = 'graph' AND NOT i.is_control
 ),
+fed_as_executed AS (
+    -- The same for the edges that ran, where TensorFlow's optimizer changed the graph.
+    SELECT DISTINCT
+        i.run_id, i.graph_id, i.op_name, i.call_site, a.step_id, i.way = 'loop' AS is_any_frame,
+        CASE WHEN i.way = 'loop' THEN NULL ELSE a.frame_id END AS frame_id,
+        CASE i.way WHEN 'same' THEN a.iteration WHEN 'next' THEN a.iteration + 1 END AS iteration
+    FROM executed_edge AS i
+    JOIN bad AS a
+        ON a.run_id = i.run_id AND a.graph_id = i.source_graph_id AND a.op_name = i.source_op_name
+        AND a.output_slot = i.source_output_slot AND a.call_site = i.source_call_site
+    WHERE a.scope = 'graph'
+),
 calls AS (
     SELECT run_id, execution_index FROM execution WHERE graph_id IS NOT NULL
 )
@@ -50,11 +62,20 @@ LEFT JOIN fed
     AND fed.iteration IS NOT DISTINCT FROM bad.iteration
     AND fed.call_site IS NOT DISTINCT FROM bad.call_site
     AND bad.scope = 'graph'
+LEFT JOIN fed_as_executed AS x
+    ON x.run_id = bad.run_id
+    AND x.graph_id = bad.graph_id
+    AND x.op_name = bad.op_name
+    AND x.call_site = bad.call_site
+    AND x.step_id = bad.step_id
+    AND (x.is_any_frame OR (x.frame_id = bad.frame_id AND x.iteration = bad.iteration))
+    AND bad.scope = 'graph'
 LEFT JOIN took
     ON took.run_id = bad.run_id AND took.execution_index = bad.execution_index AND bad.scope = 'execution'
 LEFT JOIN calls
     ON calls.run_id = bad.run_id AND calls.execution_index = bad.execution_index AND bad.scope = 'execution'
 WHERE fed.op_name IS NULL
+    AND x.op_name IS NULL
     AND took.execution_index IS NULL
     AND calls.execution_index IS NULL
     AND (

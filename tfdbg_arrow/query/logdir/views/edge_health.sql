@@ -48,6 +48,6 @@ JOIN tensor_health AS a
     AND a.iteration = b.iteration
     AND a.call_site = b.call_site
     AND a.execution_index IS NOT DISTINCT FROM b.execution_index
-LEFT JOIN graph_op AS p ON p.run_id = a.run_id AND p.graph_id = a.graph_id AND p.op_name = a.op_name
-LEFT JOIN graph_op AS o ON o.run_id = b.run_id AND o.graph_id = b.graph_id AND o.op_name = b.op_name
+LEFT JOIN recorded_op AS p ON p.run_id = a.run_id AND p.graph_id = a.graph_id AND p.op_name = a.op_name
+LEFT JOIN recorded_op AS o ON o.run_id = b.run_id AND o.graph_id = b.graph_id AND o.op_name = b.op_name
 WHERE a.scope = 'graph' AND b.scope = 'graph'

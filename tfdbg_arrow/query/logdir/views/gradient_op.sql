@@ -15,7 +15,7 @@ SELECT
     o.role,
     o.forward_graph_id,
     o.forward_op_name
-FROM graph_op AS o
+FROM recorded_op AS o
 JOIN graph AS g ON g.run_id = o.run_id AND g.graph_id = o.graph_id
 WHERE o.role = 'gradient'
     OR o.role IS NULL

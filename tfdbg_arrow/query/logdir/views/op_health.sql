@@ -34,7 +34,7 @@ SELECT
     max(h.max_abs_finite) AS max_abs_finite
 FROM tensor_health AS h
 LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id
-LEFT JOIN graph_op AS o ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name
+LEFT JOIN recorded_op AS o ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name
 LEFT JOIN execution AS e
     ON e.run_id = h.run_id AND e.execution_index = h.execution_index AND h.scope = 'execution'
 WHERE h.scope <> 'external'

@@ -1,9 +1,10 @@
--- One row is one op of a graph, with the line of the user's code that made it.
+-- One row is one op of a graph, or one node that TensorFlow's optimizer made, with the line of the user's code that made
+-- it.
 --   run_id, graph_id, op_name  identify it
 --   graph_name     name of the graph
 --   op_index       order of creation within the graph, from 0
 --   op_type        type of the op
---   num_outputs    how many tensors it gives
+--   num_outputs    how many tensors it gives; NULL for a node that the optimizer made
 --   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
 --   forward_graph_id, forward_op_name  of a gradient, the op whose gradient it computes: a row of this view, too
 --   file_path      the user's file; NULL where no frame is the user's
@@ -28,6 +29,6 @@ SELECT
     s.func,
     s.code,
     o.stack_trace_id
-FROM graph_op AS o
+FROM recorded_op AS o
 JOIN graph AS g ON g.run_id = o.run_id AND g.graph_id = o.graph_id
 LEFT JOIN user_frame AS s ON s.run_id = o.run_id AND s.stack_trace_id = o.stack_trace_id
