@@ -315,7 +315,8 @@ class TestChoice:
         exported = export(logdir, tmp_path / "out", format=name, tables=["op_source"])
         assert [(table.name, table.kind) for table in exported.tables] == [
             ("stack_frame", "table"), ("stack_trace", "table"), ("graph", "table"), ("graph_op", "table"),
-            ("stack", "view"), ("user_frame", "view"), ("op_source", "view"),
+            ("executed_op", "table"), ("recorded_op", "view"), ("stack", "view"), ("user_frame", "view"),
+            ("op_source", "view"),
         ]  # fmt: skip
 
     def test_what_is_unknown_is_refused(self, logdir: Path, tmp_path: Path) -> None:
