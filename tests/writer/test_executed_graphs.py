@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -199,6 +200,56 @@ def test_each_node_that_ran_has_its_rows(tmp_path: Path) -> None:
         key: number for key, number in recorded.items() if key in expected
     }
     assert {op_type for name, op_type in recorded if (name, op_type) not in expected} <= IDLE
+
+
+def convolutional(x: Any) -> Any:
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((16, 16, 3)),
+            layers.Conv2D(8, 3, activation="relu"),
+            layers.MaxPooling2D(),
+            layers.Lambda(tf.nn.local_response_normalization),
+            layers.Conv2D(8, 3),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.AveragePooling2D(2),
+            layers.Flatten(),
+            layers.LayerNormalization(),
+            layers.Dense(16, activation="gelu"),
+            layers.Dropout(0.2),
+            layers.Dense(10),
+        ]
+    )
+    optimizer = keras.optimizers.Adam()
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.nn.log_softmax(model(x, training=True)))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    step()
+    return step
+
+
+def test_a_training_runs_the_same_kernels(tmp_path: Path) -> None:
+    """TensorFlow chooses some of them after its optimizer, by what is next to a node."""
+    x = tf.random.stateless_normal([8, 16, 16, 3], [1, 2])
+
+    def types() -> collections.Counter[str]:
+        found: collections.Counter[str] = collections.Counter()
+        for (_, op_type), number in ran(tmp_path / "profile", convolutional(x)).items():
+            if "Tfdbg" not in op_type:
+                found[op_type] += number
+        return found
+
+    expected = types()
+    assert expected["_MklNativeMaxPoolGrad"] == 1 or not any(op_type.startswith("_Mkl") for op_type in expected)
+    assert record(tmp_path / "logdir", types) == expected
 
 
 def test_a_pipeline_gives_the_same_batches(tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ bool is_result(std::string_view op) { return op == "_Retval" || op == "_DeviceRe
 // Nodes that TensorFlow puts where a call was: their output is their input.
 bool passes_on(std::string_view op) { return op == "Identity" || op == "IdentityN" || op == "_EagerConst"; }
 
+// Whether TensorFlow chooses the kernel of a node by the node that an input comes from: it uses oneDNN's only where the
+// forward op is right before it.
+// Source: tensorflow/core/common_runtime/mkl_layout_pass.cc, MaxpoolGradRewrite and LrnGradRewrite.
+bool is_seen_by_a_later_pass(std::string_view op, size_t input_index) {
+  if (op == "MaxPoolGrad" || op == "MaxPool3DGrad") return input_index == 1;
+  return op == "LRNGrad" && input_index == 2;
+}
+
 // Names that TensorFlow's passes give to nodes of their own: what is behind them is no call.
 bool is_made_by_a_pass(std::string_view path) {
   return path.find("ConstantFolding") != std::string_view::npos || path.find("Optimizer") != std::string_view::npos;
@@ -349,8 +357,9 @@ class Editor {
     for (const NodeView& node : graph_.nodes) {
       bool is_changed = false;
       std::vector<std::string> inputs;
-      for (std::string_view text : node.inputs) {
-        const auto found = record_ops_.find(canonical(text));
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const std::string_view text = node.inputs[i];
+        const auto found = is_seen_by_a_later_pass(node.op, i) ? record_ops_.end() : record_ops_.find(canonical(text));
         is_changed = is_changed || found != record_ops_.end();
         inputs.emplace_back(found == record_ops_.end() ? std::string(text) : found->second);
       }
