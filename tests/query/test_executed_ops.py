@@ -265,3 +265,27 @@ def test_a_damaged_list_of_dtypes_is_left_out(tmp_path: Path) -> None:
     flow = DataFlow(written(run, tmp_path), run_id=run.run_id)
     dtypes = flow.graphs.graph(graph.graph_id).dtypes
     assert {key: dtype for key, dtype in dtypes.items() if key[0].startswith("made")} == {("made/c", 2): "float32"}
+
+
+def test_circles_among_nodes_end(tmp_path: Path) -> None:
+    """A logdir of somebody else's can hold any edges."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("log", "Log", ["x"]).op("exp", "Exp", ["log"])
+    graph.op("neg", "Neg", ["exp"]).function("f", ["x"], ["neg"])
+    executed = run.executed()
+    executed.node("a", "Switch", ["b"]).node("b", "Switch", ["a"]).node("c", "Merge", ["c", "d"]).node(
+        "d", "Exit", ["d"]
+    )
+    for level in range(12):
+        executed.node(f"m{level}", "Merge", [f"m{level + 1}"] * 30)
+    executed.node("m12", "NextIteration", ["c"])
+    executed.node("log", "Log", ["a"], of=graph, op="log").node("exp", "Exp", ["c"], of=graph, op="exp")
+    executed.node("neg", "Neg", ["m0"], of=graph, op="neg").node("result", "_Retval", ["neg"], index=0)
+    index = call(run, graph)
+    for name in ("log", "exp", "neg"):
+        run.tensor(graph, name, NAN, execution=index)
+    run.eager(index, NAN, tensor_id=2)
+    found = first(run, tmp_path)
+    assert found.op_name in ("log", "exp", "neg")
+    with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
+        logdir.alerts()

@@ -1,11 +1,11 @@
 """Edges as they ran: what an op took and which ops took its outputs, after TensorFlow's optimizer changed the graph.
 
-The optimizer fuses ops into one, computes constants in advance, computes equal ops once and removes what nobody needs.
-A recording with `graphs='executed'` says what was left, as nodes and edges. An op without a node was *absorbed*: its
-value is not recorded, and is known as far as that of its inputs is.
+The optimizer fuses ops, computes constants in advance, computes equal ops once, and removes what nothing needs. A
+recording with `graphs='executed'` has the nodes and edges that are left. An op without a node is *absorbed*: its value
+is not recorded, and all that is known about it is known from its inputs.
 
-A node belongs to an op at a call site. Where loops and branches begin and end, TensorFlow has nodes of its own, which
-belong to no op. An edge is followed through them as far as the context tells which of their inputs came.
+A node stands for an op at a call site. At the borders of loops and branches, TensorFlow adds nodes that stand for no
+op. An edge is followed through them if the context says which of their inputs was used.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _MAX_PASSED = 1_000
 """Nodes that belong to no op and that one edge is followed through."""
 _MAX_BRANCHES = 16
 """Branches within each other that an edge is followed through."""
+_MAX_KEPT = 50_000
+"""Answers that are kept of each kind."""
 _MAX_WITNESSES = 8
 """Users of a tensor that are looked at for what they took in its place."""
 _MAX_FUSED = 100
@@ -59,6 +61,7 @@ class ExecutedEdges:
         self._events = events
         self._sites = sites
         self._chosen: dict[tuple[Context, int], ExecutedGraph | None] = {}
+        self._branch_results: dict[tuple[int, str, Context], GraphTensor | None] = {}
 
     def is_absorbed(self, place: GraphTensor) -> bool:
         """Returns whether the optimizer left no node for an op of a graph that it changed.
@@ -76,9 +79,9 @@ class ExecutedEdges:
         return graph is None or graph.node(place.graph_id, place.context.call_site, place.op_name) is None
 
     def replacement(self, place: GraphTensor) -> GraphTensor | None:
-        """Returns the tensor that TensorFlow computed in the place of one that has no node; None where none is known.
+        """Returns the tensor that TensorFlow computed instead of one that has no node; None if none is known.
 
-        The optimizer computes equal ops once, and puts nodes of its own in the place of others.
+        The optimizer computes equal ops once, and replaces some ops by nodes of its own.
         """
         if not self.is_absorbed(place):
             return None
@@ -95,7 +98,7 @@ class ExecutedEdges:
         return None
 
     def _taken_instead(self, user: GraphTensor, edge: tuple[str, int]) -> GraphTensor | None:
-        """Returns what an op took in the place of an input; None where it took no one tensor in that place alone."""
+        """Returns what an op took instead of an input; None if that is not clear."""
         op, node = self._graphs.op(user.graph_id, user.op_name), self._node(user)
         if op is None or node is None or node.op_type != op.op_type or len(node.inputs) != len(op.inputs):
             return None
@@ -128,8 +131,8 @@ class ExecutedEdges:
     def inputs(self, place: GraphTensor, op: Op) -> tuple[GraphTensor, ...]:
         """Returns where an op took its data inputs from, in order.
 
-        They are the inputs of the op in the program's graph where its node was not recorded. Where the recording does
-        not say from where one of them came, these inputs are among them.
+        If the recording has no node for the op, these are its inputs in the program's graph. If it does not say where
+        an input came from, the inputs in the program's graph are returned as well.
 
         Args:
             place: An output of the op.
@@ -168,7 +171,7 @@ class ExecutedEdges:
         return node is not None and None not in self._sources(place, node)
 
     def users(self, place: GraphTensor) -> Iterator[ExecutedUse]:
-        """Yields the nodes that took a tensor; without those behind the borders of loops."""
+        """Yields the nodes that took a tensor, except those on the other side of a loop's border."""
         for node, index in self._takers(place):
             if not _is_border(node) and node.graph_id is not None and node.call_site is not None:
                 context = replace(place.context, call_site=node.call_site)
@@ -192,11 +195,10 @@ class ExecutedEdges:
                 yield user, index
 
     def computed_ops(self, place: GraphTensor) -> tuple[Op, ...]:
-        """Returns the ops of the program that the node at a place computes, by creation.
+        """Returns the ops of the program that the node at a place computes, in the order of creation.
 
-        They are the op that the node stands for and the ops that the optimizer left no nodes for, back to the node's
-        inputs. Ops that only hand a tensor on, and constants, do not count. There are none where the node computes
-        one op, which it has the type of.
+        These are the op that the node stands for, and the absorbed ops between it and the node's inputs, without
+        constants and ops that only hand a tensor on. Returns nothing if the node computes one op of its own type.
         """
         node = self._node(place)
         op = self._graphs.op(place.graph_id, place.op_name)
@@ -242,8 +244,8 @@ class ExecutedEdges:
     def _graph(self, place: GraphTensor) -> ExecutedGraph | None:
         """Returns the optimized graph that ran at a place; None where the place is in none.
 
-        A function can be optimized more than once: for calls with and without a gradient, say. Of several graphs that
-        have the call site, the one that ran is the one whose nodes left the rows.
+        A function can be optimized more than once, for example for calls with and without a gradient. If several graphs
+        have the call site, the one whose nodes fit the recorded rows best is taken.
         """
         site = place.context.call_site
         assert site is not None
@@ -256,6 +258,8 @@ class ExecutedEdges:
             if len(candidates) > 1:
                 types = self._events.op_types_at(place.context, place.graph_id)
                 candidates.sort(key=lambda graph: -graph.likeness(place.graph_id, site, types))
+            if len(self._chosen) > _MAX_KEPT:
+                self._chosen.clear()
             self._chosen[key] = candidates[0] if candidates else None
         return self._chosen[key]
 
@@ -311,6 +315,17 @@ class ExecutedEdges:
         self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, *, depth: int
     ) -> GraphTensor | None:
         """Returns the tensor of the branch that ran; None where the recording does not say which did."""
+        key = (id(graph), merge.node_name, at.context)
+        if key not in self._branch_results:
+            if len(self._branch_results) > _MAX_KEPT:
+                self._branch_results.clear()
+            self._branch_results[key] = None  # ends a circle
+            self._branch_results[key] = self._find_branch_result(at, graph, merge, depth=depth)
+        return self._branch_results[key]
+
+    def _find_branch_result(
+        self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, *, depth: int
+    ) -> GraphTensor | None:
         if depth >= _MAX_BRANCHES:
             return None
         inside, outside = [], []
@@ -347,12 +362,10 @@ class ExecutedEdges:
             graph: The optimized graph.
             exit_: The Exit that gives the result.
         """
-        merge = exit_
-        while merge.op_type not in _MERGES:
-            source = graph.nodes.get(merge.inputs[0][0]) if merge.inputs else None
-            if source is None or source.op_type not in _SWITCHES | _MERGES:
-                return None
-            merge = source
+        switch = graph.nodes.get(exit_.inputs[0][0]) if exit_.inputs else None
+        merge = graph.nodes.get(switch.inputs[0][0]) if switch is not None and switch.inputs else None
+        if merge is None or merge.op_type not in _MERGES:
+            return None
         steps = graph.steps(merge)
         if len(steps) != 1 or len(merge.inputs) != 2 or at.context.step_id is None:
             return None

@@ -33,7 +33,7 @@ level_0 AS (
     WHERE NOT n.is_border AND n.graph_id IS NOT NULL
 ),
 level_1 AS (
-    SELECT
+    SELECT DISTINCT
         l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
         e.source_output_slot, e.is_border, e.op_type,
         CASE
@@ -51,7 +51,7 @@ level_1 AS (
         )
 ),
 level_2 AS (
-    SELECT
+    SELECT DISTINCT
         l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
         e.source_output_slot, e.is_border, e.op_type,
         CASE
@@ -69,7 +69,7 @@ level_2 AS (
         )
 ),
 level_3 AS (
-    SELECT
+    SELECT DISTINCT
         l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
         e.source_output_slot, e.is_border, e.op_type,
         CASE
@@ -87,7 +87,7 @@ level_3 AS (
         )
 ),
 level_4 AS (
-    SELECT
+    SELECT DISTINCT
         l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
         e.source_output_slot, e.is_border, e.op_type,
         CASE
@@ -105,7 +105,7 @@ level_4 AS (
         )
 ),
 level_5 AS (
-    SELECT
+    SELECT DISTINCT
         l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
         e.source_output_slot, e.is_border, e.op_type,
         CASE
@@ -123,7 +123,7 @@ level_5 AS (
         )
 ),
 level_6 AS (
-    SELECT
+    SELECT DISTINCT
         l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
         e.source_output_slot, e.is_border, e.op_type,
         CASE
