@@ -72,13 +72,30 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build(run)
         run.add("mark", event_index=execution, label="step", value="1")
         run.write(path)
-    for build_run in (looped, expected, eager):
+    for build_run in (looped, expected, eager, optimized):
         build_run().write(path)
     program_file = path.with_name("program.py")
     program_file.write_text(textwrap.dedent(PROGRAM))
     done = run_to_end(program_file, path)
     assert done.returncode == 0, done.stderr
     return path
+
+
+def optimized() -> RunBuilder:
+    """log(softmax(x)) runs as LogSoftmax, and a loop hands on what it is given."""
+    run = RunBuilder("run-optimized")
+    graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
+    graph.op("out", "Neg", ["Log"]).function("f", ["x"], ["out"])
+    executed = run.executed().node("x", "_Arg", of=graph, op="x", index=0)
+    executed.node("Log", "LogSoftmax", ["x"], of=graph, op="Log").node("made", "Abs", ["Log"], of=graph, made_for="out")
+    executed.node("enter", "Enter", ["made"]).node("merge", "Merge", ["enter", "next"])
+    executed.node("switch", "Switch", ["merge"]).node("next", "NextIteration", ["switch:1"])
+    executed.node("exit", "Exit", ["switch"]).node("out", "Neg", ["exit"], of=graph, op="out")
+    call = run.execution("f", inputs=[7], outputs={8: "float32"}, graph=graph)
+    run.tensor(graph, "x", CLEAN, execution=call)
+    run.tensor(graph, "Log", NAN, execution=call, op_type="LogSoftmax")
+    run.tensor(graph, "out", NAN, execution=call)
+    return run
 
 
 def looped() -> RunBuilder:

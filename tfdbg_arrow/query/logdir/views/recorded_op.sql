@@ -12,7 +12,7 @@ SELECT
     run_id,
     graph_id,
     op_name,
-    CAST(NULL AS VARCHAR) AS made_for,
+    CAST(NULL AS STRING) AS made_for,
     op_index,
     op_type,
     num_outputs,
