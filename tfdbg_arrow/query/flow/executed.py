@@ -26,17 +26,17 @@ _EXITS = frozenset({"Exit", "RefExit"})
 _HANDING_ON = frozenset({"Identity", "IdentityN", "_EagerConst"})
 _BORDERS = _HANDING_ON | _SWITCHES | _ENTERS | _MERGES | NEXT_ITERATIONS | RESULTS | _EXITS | {"LoopCond", "_Arg"}
 _MAX_PASSED = 1_000
-"""Nodes that belong to no op and that one edge is followed through."""
+"""At most so many nodes that stand for no op are passed on the way of one edge."""
 _MAX_BRANCHES = 16
-"""Branches within each other that an edge is followed through."""
+"""At most so many nested branches are passed on the way of one edge."""
 _MAX_KEPT = 50_000
 """Answers that are kept of each kind."""
 _MAX_WITNESSES = 8
-"""Users of a tensor that are looked at for what they took in its place."""
+"""At most so many users of a tensor are searched for what they took instead."""
 _MAX_FUSED = 100
 """Ops of the program that are listed for one node."""
 _MAX_USERS = 10_000
-"""Nodes that are looked through for the users of one tensor."""
+"""At most so many nodes are searched for the users of one tensor."""
 
 
 @dataclass(frozen=True, slots=True)

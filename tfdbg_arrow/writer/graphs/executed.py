@@ -1,4 +1,4 @@
-"""Records the graphs that TensorFlow runs: after its optimizer has changed them.
+"""Records the graphs that TensorFlow runs, after its optimizer has changed them.
 
 A graph of the program is described when a function is made of it, and its ops are marked. TensorFlow keeps the marks
 while it inlines and optimizes. The native core then finds for each node the op that it stands for, and puts record ops
@@ -19,9 +19,9 @@ from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.rows import Append, Row
 
 _MAX_PARTS = 32
-"""Parts of a name, between slashes or underscores, that are looked at."""
+"""At most so many parts of a name, between slashes or underscores, are compared with names of ops."""
 _MAX_USERS = 1_000
-"""Nodes that are looked through for an op that is computed from a node."""
+"""At most so many nodes are searched for an op that is computed from a node."""
 
 NamedOp = tuple[str, str, str, list[int], bool]
 """Node name, op name, op type, key of each output or -1, and whether the elements are kept."""
@@ -53,7 +53,7 @@ class ExecutedGraphs:
         append: Takes rows for a table.
         mark: `(graph, graph_id)`: marks the ops of a graph.
         is_optimized: `(graph)`: whether TensorFlow optimizes a function that is made of it now.
-        note_failure: Told of what failed.
+        note_failure: `(what, error)`: records a failure.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ExecutedGraphs:
         self._mark(graph, state.graph_id)
 
     def add_function(self, graph: Any, state: GraphState, node_names: Sequence[tuple[str, str, str]]) -> None:
-        """Tells the optimizer how the ops of a graph are named in a function that was made of it.
+        """Gives the optimizer the names that the ops of a graph have in a function.
 
         Args:
             graph: The FuncGraph.
@@ -126,7 +126,7 @@ class ExecutedGraphs:
             )
 
     def _made_for(self, nodes: Sequence[ExecutedNode]) -> dict[str, str]:
-        """Returns, by the name of each node that the optimizer made, the op that it made it for."""
+        """Returns the op that each made node is for, by the name of the node."""
         graph_ids = {node[0]: node[3] for node in nodes}
         op_names = {node[0]: node[4] for node in nodes}
         users: dict[str, list[str]] = {}
@@ -174,7 +174,7 @@ def _input_rows(executed_graph_id: int, node: ExecutedNode) -> list[Row]:
 
 
 def op_named_in(node_name: str, op_names: Container[str]) -> str | None:
-    """Returns the op that the name of a node names which the optimizer made; None where it names none.
+    """Returns the op that is part of the name of a made node; None if there is none.
 
     The optimizer makes names like `Log_1/unary_ops_composition` and `scope/ArithmeticOptimizer/AddOpsRewrite_add_3`.
     Before them can be a path of calls.

@@ -1,4 +1,4 @@
-"""TensorFlow's graph optimizer: loads ours into it, and marks the ops that ours is to know again."""
+"""Loads our optimizer into TensorFlow, and marks the ops that it must recognize in optimized graphs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def load_optimizer(path: str) -> None:
 
 
 def is_optimized(graph: Any) -> bool:
-    """Returns whether TensorFlow calls our optimizer, in the rounds that it expects, for a function of a graph.
+    """Returns whether TensorFlow calls our optimizer as expected for a function of a graph.
 
     A program can turn the optimizers off, and change how small a graph is that is not optimized. What a session runs
     is recorded as it is traced.
@@ -62,7 +62,7 @@ def is_optimized(graph: Any) -> bool:
 
 
 def mark_ops(graph: Any, mark: int) -> None:
-    """Gives all ops of a FuncGraph an attribute of ours, which TensorFlow keeps and no op looks at."""
+    """Sets our attribute on all ops of a FuncGraph. TensorFlow keeps it, and no op reads it."""
     value = tf.compat.v1.AttrValue(i=mark).SerializeToString()
     buffer = pywrap_tf_session.TF_NewBufferFromString(value)
     try:

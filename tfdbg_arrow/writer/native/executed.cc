@@ -20,8 +20,8 @@ constexpr int kNumRounds = 2;
 // A smaller graph has one round.
 constexpr size_t kMinNodes = 4;
 
-// Of a name so many components are looked at, from its end, and so many names of the ops that it was fused from. Each
-// look costs the length of the name, so that without a bound a long one would cost its square.
+// At most so many components of a name, from its end, and so many original names are compared with names of ops. Each
+// comparison costs the length of the name, so without this bound a long name would take quadratic time.
 constexpr size_t kMaxLooks = 256;
 
 // For one graph. A node of a few bytes can claim 65,536 outputs, and TensorFlow reads no graph of 2 GB.
@@ -52,12 +52,12 @@ bool is_seen_by_a_later_pass(std::string_view op, size_t input_index) {
   return op == "LRNGrad" && input_index == 2;
 }
 
-// Names that TensorFlow's passes give to nodes of their own: what is behind them is no call.
+// Names that TensorFlow's passes give to their own nodes: the part before the op's name is not a path of calls.
 bool is_made_by_a_pass(std::string_view path) {
   return path.find("ConstantFolding") != std::string_view::npos || path.find("Optimizer") != std::string_view::npos;
 }
 
-// Returns what of a name is looked at: its last components.
+// Returns the last components of a name, at most kMaxLooks.
 std::string_view last_components(std::string_view name) {
   size_t begin = name.size();
   for (size_t i = 0; i < kMaxLooks && begin != 0; ++i) {
@@ -203,7 +203,7 @@ class Matcher {
   bool is_ours_ = false;
 };
 
-// The dtypes of TensorFlow's ops, read when an op is met that was not there before.
+// The dtypes of TensorFlow's ops. They are read again when an unknown op is found.
 class KnownOps {
  public:
   // `may_read` is set to false when all ops were read: that takes milliseconds, and once is enough for a graph.
