@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.callsites import CallSites, Level, join_site
 from tfdbg_arrow.query.flow.events import EventReader
-from tfdbg_arrow.query.flow.executed import ExecutedEdges
-from tfdbg_arrow.query.flow.graphs import NEXT_ITERATIONS, Argument, Call, GraphReader, Op
+from tfdbg_arrow.query.flow.executed_edges import ExecutedEdges
+from tfdbg_arrow.query.flow.executed_graphs import ENTERS, EXITS, MERGES, NEXT_ITERATIONS
+from tfdbg_arrow.query.flow.graphs import Argument, Call, GraphReader, Op
 from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place
 from tfdbg_arrow.query.flow.sessions import REFERENCE_VARIABLES, Sessions
 from tfdbg_arrow.query.recorded import Context, SiteVisit
@@ -19,8 +20,7 @@ PASSING_OPS = frozenset({
 })  # fmt: skip
 """Op types whose output has the values of their first input (IdentityN: of the input of the same index)."""
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault"})
-_FRAME_OPS = frozenset({"Enter", "Exit", "NextIteration", "RefEnter", "RefExit"})
-_MERGES = frozenset({"Merge", "RefMerge"})
+_FRAME_OPS = ENTERS | EXITS | NEXT_ITERATIONS
 _BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 _EAGER_PASSING_OPS = PASSING_OPS - {"IdentityN"}
 
@@ -78,7 +78,7 @@ class Borders:
             elif op.op_type in _FRAME_OPS:
                 context = replace(context, frame_id=None, iteration=None)
             return Crossing(replace(source, context=context), "graph")
-        if op.op_type in _MERGES and place.output_slot == 0:
+        if op.op_type in MERGES and place.output_slot == 0:
             return self._merge_crossing(place, op)
         # Nearly always a Placeholder; TensorFlow keeps a small captured tensor as a Const.
         if (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.flow.executed import ExecutedEdges
+from tfdbg_arrow.query.flow.executed_edges import ExecutedEdges
 from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.flow.places import GraphTensor, Place
 from tfdbg_arrow.query.recorded import Context

@@ -15,16 +15,22 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.events import EventReader
-from tfdbg_arrow.query.flow.graphs import NEXT_ITERATIONS, RESULTS, ExecutedGraph, ExecutedNode, GraphReader, Op
+from tfdbg_arrow.query.flow.executed_graphs import (
+    ENTERS,
+    EXITS,
+    MERGES,
+    NEXT_ITERATIONS,
+    RESULTS,
+    SWITCHES,
+    ExecutedGraph,
+    ExecutedNode,
+)
+from tfdbg_arrow.query.flow.graphs import GraphReader, Op
 from tfdbg_arrow.query.flow.places import GraphTensor
 from tfdbg_arrow.query.recorded import Context
 
-_SWITCHES = frozenset({"RefSwitch", "Switch", "_SwitchN"})
-_ENTERS = frozenset({"Enter", "RefEnter"})
-_MERGES = frozenset({"Merge", "RefMerge"})
-_EXITS = frozenset({"Exit", "RefExit"})
 _HANDING_ON = frozenset({"Identity", "IdentityN", "_EagerConst"})
-_BORDERS = _HANDING_ON | _SWITCHES | _ENTERS | _MERGES | NEXT_ITERATIONS | RESULTS | _EXITS | {"LoopCond", "_Arg"}
+_BORDERS = _HANDING_ON | SWITCHES | ENTERS | MERGES | NEXT_ITERATIONS | RESULTS | EXITS | {"LoopCond", "_Arg"}
 _MAX_PASSED = 1_000
 """At most so many nodes that stand for no op are passed on the way of one edge."""
 _MAX_BRANCHES = 16
@@ -282,21 +288,21 @@ class ExecutedEdges:
                     return None
                 context = replace(at.context, call_site=node.call_site)
                 return GraphTensor(context, node.graph_id, node.name, slot, place.near)
-            if node.op_type in _HANDING_ON or node.op_type in _SWITCHES:
+            if node.op_type in _HANDING_ON or node.op_type in SWITCHES:
                 index = slot if node.op_type == "IdentityN" else 0
-            elif node.op_type in _ENTERS:
+            elif node.op_type in ENTERS:
                 outer = self._outside_loop(at)
                 if outer is None:
                     return None
                 at, index = outer, 0
-            elif node.op_type in _MERGES and slot == 0 and at.context.iteration is not None:
+            elif node.op_type in MERGES and slot == 0 and at.context.iteration is not None:
                 steps = graph.steps(node)
                 if not steps:
                     return self._branch_result(at, graph, node, depth=depth)
                 if len(steps) != 1 or len(node.inputs) != 2:
                     return None
                 index = steps[0] if at.context.iteration else 1 - steps[0]
-            elif node.op_type in _EXITS:
+            elif node.op_type in EXITS:
                 last = self._last_iteration(at, graph, node)
                 if last is None:
                     return None
@@ -364,7 +370,7 @@ class ExecutedEdges:
         """
         switch = graph.nodes.get(exit_.inputs[0][0]) if exit_.inputs else None
         merge = graph.nodes.get(switch.inputs[0][0]) if switch is not None and switch.inputs else None
-        if merge is None or merge.op_type not in _MERGES:
+        if merge is None or merge.op_type not in MERGES:
             return None
         steps = graph.steps(merge)
         if len(steps) != 1 or len(merge.inputs) != 2 or at.context.step_id is None:
@@ -413,7 +419,7 @@ def _handed_on(node: ExecutedNode, index: int, slot: int) -> Iterator[tuple[str,
     """Yields the outputs of a node at a border that have the value of an input."""
     if not _is_border(node):
         return
-    if node.op_type in _SWITCHES and index == 0:
+    if node.op_type in SWITCHES and index == 0:
         yield from ((node.node_name, output) for output in range(len(node.dtypes or ()) or 2))
     elif node.op_type in _HANDING_ON:
         yield node.node_name, index if node.op_type == "IdentityN" else 0
@@ -438,14 +444,14 @@ def _passed_on(graph: ExecutedGraph, name: str, slot: int) -> _Passed | None:
         if not _is_border(node):
             return _Passed(node, slot, is_of_loop)
         index = slot if node.op_type == "IdentityN" else 0
-        if node.op_type in _EXITS:
+        if node.op_type in EXITS:
             is_of_loop = True
-        elif node.op_type in _MERGES:
+        elif node.op_type in MERGES:
             steps = graph.steps(node)
             if not is_of_loop or len(steps) != 1:
                 return None
             index = steps[0]
-        elif node.op_type not in _HANDING_ON | _SWITCHES | NEXT_ITERATIONS:
+        elif node.op_type not in _HANDING_ON | SWITCHES | NEXT_ITERATIONS:
             return None
         if index >= len(node.inputs):
             return None

@@ -1,0 +1,158 @@
+"""The graphs that TensorFlow ran, after its optimizer changed them: nodes, and how tensors pass between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.flow.graphs import Op
+
+ENTERS = frozenset({"Enter", "RefEnter"})
+EXITS = frozenset({"Exit", "RefExit"})
+MERGES = frozenset({"Merge", "RefMerge"})
+NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
+SWITCHES = frozenset({"RefSwitch", "Switch", "_SwitchN"})
+"""Types of the nodes at the borders of loops and branches."""
+RESULTS = frozenset({"_DeviceRetval", "_Retval"})
+"""Types of the nodes that return a result of the outermost function."""
+_REPLACING = ("AddOpsRewrite_", "HoistCommonFactor_Mul_", "ReplaceMulWithSquare_", "ReplaceMulWithBroadcastByTile_")
+"""How TensorFlow's arithmetic optimizer begins the names of nodes that replace an op."""
+_PREPARING = "AddOpsRewrite_Leaf_"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedNode:
+    """One node of an optimized graph.
+
+    Attributes:
+        node_name: Its name.
+        op_type: The type that ran.
+        graph_id: The program's graph that it comes from, None where unknown.
+        op_name: The program's op whose outputs it computes, None where it computes those of none.
+        made_for: Where op_name is None, the program's op that the optimizer made it for, as far as is known.
+        call_site: Path of calling ops from the outermost graph, None where unknown.
+        dtypes: Dtypes of its outputs, None where unknown.
+        interface_index: Which argument or result of the outermost function it stands for; None for another node.
+        inputs: For each data input: (name of the source node, its output slot).
+    """
+
+    node_name: str
+    op_type: str
+    graph_id: int | None
+    op_name: str | None
+    made_for: str | None
+    call_site: str | None
+    dtypes: tuple[str | None, ...] | None
+    interface_index: int | None
+    inputs: tuple[tuple[str, int], ...]
+
+    @property
+    def name(self) -> str:
+        """Its op_name in tensor_health."""
+        return self.node_name if self.op_name is None else self.op_name
+
+
+class ExecutedGraph:
+    """One graph that TensorFlow ran, after its optimizer changed it.
+
+    Args:
+        nodes: Its nodes.
+    """
+
+    def __init__(self, nodes: Iterable[ExecutedNode]) -> None:
+        self.nodes = {node.node_name: node for node in nodes}
+        self._at: dict[tuple[int, str], dict[str, ExecutedNode]] = {}
+        for node in self.nodes.values():
+            if node.graph_id is not None and node.call_site is not None:
+                self._at.setdefault((node.graph_id, node.call_site), {}).setdefault(node.name, node)
+
+    def node(self, graph_id: int, call_site: str, name: str) -> ExecutedNode | None:
+        """Returns the node whose rows in tensor_health have this graph, call site and op_name."""
+        return self._at.get((graph_id, call_site), {}).get(name)
+
+    def has_site(self, graph_id: int, call_site: str) -> bool:
+        """Returns whether any node comes from a graph at a call site."""
+        return (graph_id, call_site) in self._at
+
+    def has_op(self, graph_id: int, op_name: str) -> bool:
+        """Returns whether an op of a graph has a node at any call site."""
+        return bool(self.nodes_of(graph_id, op_name))
+
+    def nodes_of(self, graph_id: int, op_name: str) -> list[ExecutedNode]:
+        """Returns the nodes of an op of a graph, one for each call site."""
+        return [nodes[op_name] for (other, _), nodes in self._at.items() if other == graph_id and op_name in nodes]
+
+    def likeness(self, graph_id: int, call_site: str, op_types: dict[str, str | None]) -> int:
+        """Returns how well the nodes at a call site fit the op types of its rows; greater is better."""
+        nodes = self._at.get((graph_id, call_site), {})
+        return sum(1 if name in nodes and nodes[name].op_type == op_types[name] else -1 for name in op_types)
+
+    def users(self, node_name: str, output_slot: int) -> list[tuple[ExecutedNode, int, int]]:
+        """Returns for each use of a tensor: the node that takes it, as which input, and the tensor's slot."""
+        return [use for use in self._users.get(node_name, ()) if use[2] == output_slot]
+
+    @cached_property
+    def _users(self) -> dict[str, list[tuple[ExecutedNode, int, int]]]:
+        users: dict[str, list[tuple[ExecutedNode, int, int]]] = {}
+        for node in self.nodes.values():
+            for index, (source, slot) in enumerate(node.inputs):
+                users.setdefault(source, []).append((node, index, slot))
+        return users
+
+    def steps(self, merge: ExecutedNode) -> list[int]:
+        """Returns which inputs of a Merge bring a loop's tensor from one iteration to the next."""
+        return [
+            index
+            for index, (source, _) in enumerate(merge.inputs)
+            if source in self.nodes and self.nodes[source].op_type in NEXT_ITERATIONS
+        ]
+
+    @cached_property
+    def results(self) -> dict[int, ExecutedNode]:
+        """The nodes that return the results of the outermost function, by the index of the result."""
+        return {
+            node.interface_index: node
+            for node in self.nodes.values()
+            if node.op_type in RESULTS and node.interface_index is not None
+        }
+
+    def made_nodes(self, graph_id: int) -> list[ExecutedNode]:
+        """Returns the nodes that the optimizer made for a graph, and that are no op of the program."""
+        return [node for node in self.nodes.values() if node.graph_id == graph_id and node.op_name is None]
+
+    def replaced(self, made: ExecutedNode, ops: Mapping[str, Op]) -> tuple[str, int] | None:
+        """Returns the op and slot that a made node computes, by an op that takes the one in place of the other.
+
+        Args:
+            made: The node.
+            ops: The ops of its graph.
+        """
+        for user, index, _ in self._users.get(made.node_name, ()):
+            op = ops.get(user.op_name or "") if user.graph_id == made.graph_id else None
+            if op is None or op.op_type != user.op_type or len(op.inputs) != len(user.inputs):
+                continue
+            name, slot = op.inputs[index]
+            others = {source for source, _ in user.inputs} & {other for other, _ in op.inputs}
+            if name in ops and name not in others and not self.has_op(made.graph_id or 0, name):
+                return name, slot
+        return None
+
+
+def replaced_slot_named_in(node_name: str) -> int | None:
+    """Returns which output of the op that it names a made node computes, by its name; None if it only prepares it."""
+    last = node_name.rpartition("/")[2]
+    is_replacing = last.startswith(_REPLACING) and not last.startswith(_PREPARING)
+    return 0 if last == "unary_ops_composition" or is_replacing else None
+
+
+def read_dtypes(text: str | None) -> tuple[str | None, ...] | None:
+    """Reads output_dtypes, which may be any text in a logdir of somebody else's."""
+    try:
+        names = json.loads(text) if text is not None else None
+    except ValueError:
+        return None
+    return tuple(name if isinstance(name, str) else None for name in names) if isinstance(names, list) else None
