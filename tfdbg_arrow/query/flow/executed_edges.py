@@ -18,21 +18,22 @@ from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.executed_graphs import (
     ENTERS,
     EXITS,
+    HANDING_ON,
+    MAX_PASSED,
     MERGES,
     NEXT_ITERATIONS,
     RESULTS,
     SWITCHES,
     ExecutedGraph,
     ExecutedNode,
+    handed_on,
+    is_border,
+    passed_on,
 )
 from tfdbg_arrow.query.flow.graphs import GraphReader, Op
 from tfdbg_arrow.query.flow.places import GraphTensor
 from tfdbg_arrow.query.recorded import Context
 
-_HANDING_ON = frozenset({"Identity", "IdentityN", "_EagerConst"})
-_BORDERS = _HANDING_ON | SWITCHES | ENTERS | MERGES | NEXT_ITERATIONS | RESULTS | EXITS | {"LoopCond", "_Arg"}
-_MAX_PASSED = 1_000
-"""At most so many nodes that stand for no op are passed on the way of one edge."""
 _MAX_BRANCHES = 16
 """At most so many nested branches are passed on the way of one edge."""
 _MAX_KEPT = 50_000
@@ -179,7 +180,7 @@ class ExecutedEdges:
     def users(self, place: GraphTensor) -> Iterator[ExecutedUse]:
         """Yields the nodes that took a tensor, except those on the other side of a loop's border."""
         for node, index in self._takers(place):
-            if not _is_border(node) and node.graph_id is not None and node.call_site is not None:
+            if not is_border(node) and node.graph_id is not None and node.call_site is not None:
                 context = replace(place.context, call_site=node.call_site)
                 yield ExecutedUse(GraphTensor(context, node.graph_id, node.name, 0, place.near), index)
 
@@ -194,7 +195,7 @@ class ExecutedEdges:
         seen = set(waiting)
         while waiting and len(seen) < _MAX_USERS:
             for user, index, slot in graph.users(*waiting.pop()):
-                for tensor in _handed_on(user, index, slot):
+                for tensor in handed_on(user, index, slot):
                     if tensor not in seen:
                         seen.add(tensor)
                         waiting.append(tensor)
@@ -222,7 +223,7 @@ class ExecutedEdges:
                     continue
                 found[name] = source
                 waiting.append(source)
-        computing = [op for op in found.values() if op is start or (op.inputs and op.op_type not in _HANDING_ON)]
+        computing = [op for op in found.values() if op is start or (op.inputs and op.op_type not in HANDING_ON)]
         if len(computing) == 1 and start.op_type == node.op_type:
             return ()
         return tuple(sorted(computing, key=lambda op: op.op_index))
@@ -236,7 +237,7 @@ class ExecutedEdges:
         for graph in self._graphs.executed(graph_id):
             for node in graph.nodes_of(graph_id, op_name):
                 for name, slot in node.inputs:
-                    source = _passed_on(graph, name, slot)
+                    source = passed_on(graph, name, slot)
                     if source is not None and source.node.graph_id is not None:
                         tensor = (source.node.graph_id, source.node.name, source.slot)
                         found[tensor] = found.get(tensor, True) and source.is_of_loop
@@ -279,16 +280,16 @@ class ExecutedEdges:
     ) -> GraphTensor | None:
         """Returns the place of the op that an edge comes from; None where the recording does not say."""
         at = place  # where the nodes run that the edge is followed through
-        for _ in range(_MAX_PASSED):
+        for _ in range(MAX_PASSED):
             node = graph.nodes.get(name)
             if node is None:
                 return None
-            if not _is_border(node):
+            if not is_border(node):
                 if node.graph_id is None or node.call_site is None:
                     return None
                 context = replace(at.context, call_site=node.call_site)
                 return GraphTensor(context, node.graph_id, node.name, slot, place.near)
-            if node.op_type in _HANDING_ON or node.op_type in SWITCHES:
+            if node.op_type in HANDING_ON or node.op_type in SWITCHES:
                 index = slot if node.op_type == "IdentityN" else 0
             elif node.op_type in ENTERS:
                 outer = self._outside_loop(at)
@@ -376,7 +377,7 @@ class ExecutedEdges:
         if len(steps) != 1 or len(merge.inputs) != 2 or at.context.step_id is None:
             return None
         step = graph.nodes[merge.inputs[steps[0]][0]]
-        made = _passed_on(graph, *step.inputs[0]) if step.inputs else None
+        made = passed_on(graph, *step.inputs[0]) if step.inputs else None
         if made is None:
             return None
         for visit in self._events.site_visits(at.context.step_id, at.context.execution_index):
@@ -408,55 +409,6 @@ class ExecutedEdges:
             if level.is_loop:
                 return replace(at, context=context, graph_id=graph_id)
         return None
-
-
-def _is_border(node: ExecutedNode) -> bool:
-    """Whether a node is one that TensorFlow puts at the borders of calls, branches and loops, and belongs to no op."""
-    return node.op_name is None and node.op_type in _BORDERS
-
-
-def _handed_on(node: ExecutedNode, index: int, slot: int) -> Iterator[tuple[str, int]]:
-    """Yields the outputs of a node at a border that have the value of an input."""
-    if not _is_border(node):
-        return
-    if node.op_type in SWITCHES and index == 0:
-        yield from ((node.node_name, output) for output in range(len(node.dtypes or ()) or 2))
-    elif node.op_type in _HANDING_ON:
-        yield node.node_name, index if node.op_type == "IdentityN" else 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Passed:
-    """A tensor of an op behind nodes that only hand it on, and whether it is the result of a loop."""
-
-    node: ExecutedNode
-    slot: int
-    is_of_loop: bool
-
-
-def _passed_on(graph: ExecutedGraph, name: str, slot: int) -> _Passed | None:
-    """Returns where a tensor comes from, whatever the context; None where that depends on the context."""
-    is_of_loop = False
-    for _ in range(_MAX_PASSED):
-        node = graph.nodes.get(name)
-        if node is None:
-            return None
-        if not _is_border(node):
-            return _Passed(node, slot, is_of_loop)
-        index = slot if node.op_type == "IdentityN" else 0
-        if node.op_type in EXITS:
-            is_of_loop = True
-        elif node.op_type in MERGES:
-            steps = graph.steps(node)
-            if not is_of_loop or len(steps) != 1:
-                return None
-            index = steps[0]
-        elif node.op_type not in _HANDING_ON | SWITCHES | NEXT_ITERATIONS:
-            return None
-        if index >= len(node.inputs):
-            return None
-        name, slot = node.inputs[index]
-    return None
 
 
 def _is_same_iteration(one: Context, other: Context) -> bool:

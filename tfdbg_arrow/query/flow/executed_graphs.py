@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,6 +19,10 @@ SWITCHES = frozenset({"RefSwitch", "Switch", "_SwitchN"})
 """Types of the nodes at the borders of loops and branches."""
 RESULTS = frozenset({"_DeviceRetval", "_Retval"})
 """Types of the nodes that return a result of the outermost function."""
+HANDING_ON = frozenset({"Identity", "IdentityN", "_EagerConst"})
+_BORDERS = HANDING_ON | SWITCHES | ENTERS | MERGES | NEXT_ITERATIONS | RESULTS | EXITS | {"LoopCond", "_Arg"}
+MAX_PASSED = 1_000
+"""At most so many nodes that stand for no op are passed on the way of one edge."""
 _REPLACING = ("AddOpsRewrite_", "HoistCommonFactor_Mul_", "ReplaceMulWithSquare_", "ReplaceMulWithBroadcastByTile_")
 """How TensorFlow's arithmetic optimizer begins the names of nodes that replace an op."""
 _PREPARING = "AddOpsRewrite_Leaf_"
@@ -156,3 +160,52 @@ def read_dtypes(text: str | None) -> tuple[str | None, ...] | None:
     except ValueError:
         return None
     return tuple(name if isinstance(name, str) else None for name in names) if isinstance(names, list) else None
+
+
+def is_border(node: ExecutedNode) -> bool:
+    """Returns whether a node stands for no op and only passes a tensor over a border of a call, branch or loop."""
+    return node.op_name is None and node.op_type in _BORDERS
+
+
+def handed_on(node: ExecutedNode, index: int, slot: int) -> Iterator[tuple[str, int]]:
+    """Yields the outputs of a node at a border that have the value of an input."""
+    if not is_border(node):
+        return
+    if node.op_type in SWITCHES and index == 0:
+        yield from ((node.node_name, output) for output in range(len(node.dtypes or ()) or 2))
+    elif node.op_type in HANDING_ON:
+        yield node.node_name, index if node.op_type == "IdentityN" else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A tensor of an op behind nodes that only hand it on, and whether it is the result of a loop."""
+
+    node: ExecutedNode
+    slot: int
+    is_of_loop: bool
+
+
+def passed_on(graph: ExecutedGraph, name: str, slot: int) -> Passed | None:
+    """Returns where a tensor comes from, whatever the context; None where that depends on the context."""
+    is_of_loop = False
+    for _ in range(MAX_PASSED):
+        node = graph.nodes.get(name)
+        if node is None:
+            return None
+        if not is_border(node):
+            return Passed(node, slot, is_of_loop)
+        index = slot if node.op_type == "IdentityN" else 0
+        if node.op_type in EXITS:
+            is_of_loop = True
+        elif node.op_type in MERGES:
+            steps = graph.steps(node)
+            if not is_of_loop or len(steps) != 1:
+                return None
+            index = steps[0]
+        elif node.op_type not in HANDING_ON | SWITCHES | NEXT_ITERATIONS:
+            return None
+        if index >= len(node.inputs):
+            return None
+        name, slot = node.inputs[index]
+    return None
