@@ -29,8 +29,8 @@ DEBUGGER_V2_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH"
 OURS = "tfdbg_arrow"
 OURS_BY_TENSORFLOW = "tfdbg_arrow-tensorflow"
 """Ours without the native core, summarising with TensorFlow's own op; only measured when asked for."""
-OURS_EXECUTED = "tfdbg_arrow-executed"
-"""Ours with `graphs="executed"`: record ops behind what TensorFlow's optimizer leaves."""
+OURS_TRACED = "tfdbg_arrow-traced"
+"""Ours with `graphs="traced"`: every op of a function, unfused."""
 EVERY_10TH = f"{OURS}/FULL_HEALTH@10"
 """Ours with the schedule `steps=10`: nine steps of ten are left out."""
 STRIDE = 10
@@ -41,7 +41,7 @@ DEFAULT_CONFIGS = (
     NONE,
     *(f"{OURS}/{mode}" for mode in OUR_MODES),
     EVERY_10TH,
-    f"{OURS_EXECUTED}/FULL_HEALTH",
+    f"{OURS_TRACED}/FULL_HEALTH",
     *(f"{DEBUGGER_V2}/{mode}" for mode in DEBUGGER_V2_MODES),
     CHECK_NUMERICS,
 )
@@ -185,7 +185,7 @@ def start_recording(config: str, logdir: Path) -> Recording:
         circular_buffer_size=-1,
         health_backend=backend,
         steps=steps,
-        graphs="executed" if family == OURS_EXECUTED else "traced",
+        graphs="traced" if family == OURS_TRACED else "auto",
     )
     if steps is not None:
         from programs import STEP_HOOKS

@@ -19,9 +19,9 @@ out, variant = sys.argv[1:]
 is_b = variant == "b"
 
 
-def record(name, program, mode="FULL_TENSOR"):
+def record(name, program, mode="FULL_TENSOR", graphs="auto"):
     tf.random.set_seed(7)
-    with tfdbg_arrow.capture(f"{out}/{name}-{variant}", tensor_debug_mode=mode):
+    with tfdbg_arrow.capture(f"{out}/{name}-{variant}", tensor_debug_mode=mode, graphs=graphs):
         program()
 
 
@@ -83,7 +83,7 @@ record("retraced", lambda: train(reduce_retracing=True) if is_b else train())
 record("rounding", lambda: train(is_half=is_b))
 record("overflow", lambda: train(is_half=is_b, scale=1000.0))
 record("loop", lambda: loop(1e-3 if is_b else 0.0))
-record("edited", edited)
+record("edited", edited, graphs="traced")
 record("modes", train, mode="FULL_NUMERICS" if is_b else "FULL_TENSOR")
 """
 

@@ -66,7 +66,8 @@ def test_a_loop_goes_bad_in_the_iteration_that_overflows(tmp_path: Path) -> None
 
     first = tfdbg_arrow.first_nonfinite(tmp_path)
     assert first is not None
-    assert (first.op_type, first.iteration, first.num_pos_inf, first.is_origin) == ("Mul", 1, 1, True)
+    assert (first.op_type, first.iteration, first.num_pos_inf, first.is_origin) == ("Square", 1, 1, True)
+    assert first.program_ops == ("Mul",)
 
 
 def test_nan_out_of_infinities_is_the_first_nan(tmp_path: Path) -> None:
@@ -86,3 +87,18 @@ def test_a_healthy_program_has_none(tmp_path: Path) -> None:
 
     assert tfdbg_arrow.first_nonfinite(tmp_path) is None
     assert tfdbg_arrow.nonfinite(tmp_path) == []
+
+
+def test_alerts_blame_the_op_that_makes_nan_of_a_mask_and_not_the_mask(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path):
+        attention = tf.Variable(tf.ones([2, 3]))
+        mask = tf.where([[True] * 3, [False] * 3], 0.0, float("-inf"))
+        attention.assign(tf.nn.softmax(attention + mask))
+
+    with tfdbg_arrow.open_logdir(tmp_path) as logdir:
+        alerts = logdir.alerts(kinds=["nonfinite_origin"]).alerts
+        assert [alert.op_type for alert in alerts if not alert.is_expected] == ["Softmax"]
+        (nan,) = logdir.rows("SELECT max(event_index) FROM tensor_health WHERE num_nan > 0")
+        origin = logdir.provenance(nan[0]).origin
+    assert origin is not None
+    assert origin.op_type == "Softmax"

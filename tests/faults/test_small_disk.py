@@ -22,7 +22,8 @@ BACKENDS = ["native", "python"]
 def disk(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "disk"
     directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(directory)]
+    # A journal holds all names that this process has interned, so there is room for those of the tests before.
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(directory)]
     try:
         subprocess.run(mount, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:

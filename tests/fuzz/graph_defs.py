@@ -92,8 +92,8 @@ class GraphEditor:
 
     def __init__(self, directory: Path) -> None:
         self._recording = make_recording(directory)
-        for graph_id, (ops, arguments) in small_graph()[1].items():
-            self._recording.add_program_graph(graph_id, ops, arguments)
+        for graph_id, (ops, arguments, calls) in small_graph()[1].items():
+            self._recording.add_program_graph(graph_id, ops, arguments, calls)
         self._num_strings = 0
 
     def check(self, data: bytes) -> None:
@@ -189,7 +189,7 @@ def serialized(message: Any) -> bytes:
     return data
 
 
-def small_graph() -> tuple[bytes, dict[int, tuple[list[NamedOp], list[str]]]]:
+def small_graph() -> tuple[bytes, dict[int, tuple[list[NamedOp], list[str], dict[str, int]]]]:
     """Returns a GraphDef with a loop, a call, a fused op and a library, and the graphs of the program in it."""
     graph = GraphDef()
     _add(graph, "x", "_Arg", T=1, index=0)
@@ -224,7 +224,9 @@ def small_graph() -> tuple[bytes, dict[int, tuple[list[NamedOp], list[str]]]]:
         ("top", "top", "TopKV2", [6, 7], False),
         ("twins", "twins", "IdentityN", [8, -1, 9], False),
     ]
-    return graph.SerializeToString(), {1: (outer, ["^0"]), 2: ([("split", "split", "Split", [10, 11, 12], False)], [])}
+    _add(graph, "while/body/_3/call/unary_ops_composition", "_UnaryOpsComposition", ["layer/Relu"], T=1)
+    inner: list[NamedOp] = [("split", "split", "Split", [10, 11, 12], False)]
+    return graph.SerializeToString(), {1: (outer, ["^0"], {"call": 2, "while/body": 1}), 2: (inner, [], {"again": 2})}
 
 
 def _add(graph: Any, name: str, op: str, inputs: Iterable[str] = (), graph_id: int = 0, **attributes: Any) -> None:

@@ -64,7 +64,7 @@ def record_with_debugger_v2(mode: str, directory: Path, names: list[str]) -> dic
 
 
 def record_with_tfdbg_arrow(mode: str, directory: Path, names: list[str]) -> dict[str, str]:
-    with tfdbg_arrow.capture(directory / "logdir", mode):
+    with tfdbg_arrow.capture(directory / "logdir", mode, graphs="traced"):
         return run_corpus(names)
 
 

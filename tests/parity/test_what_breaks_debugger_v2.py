@@ -89,12 +89,13 @@ class TestHere:
         num_seen = [len(look["graph_tensors"]) for look in looks]
         assert num_seen == sorted(num_seen)
         assert len(set(num_seen)) > 2
-        # The placeholder, the constant, Sin, Mul and the result of each call.
-        assert num_seen[-1] == 5 * breaking.NUM_LIVE_STEPS
+        ops = ("Placeholder", "Const", "Sin", "Mul")  # those of each call that the optimizer leaves
+        tensors = Counter(op_type for op_type, _ in looks[-1]["graph_tensors"])
+        assert tensors == dict.fromkeys(ops, breaking.NUM_LIVE_STEPS)
 
     def test_full_tensors_and_alerts_go_together(self, tmp_path: Path) -> None:
         found = run("full_tensor_with_alerts", tmp_path)
-        assert found["alerts"] == 4  # Log in f, its Identity, the call's output, and the eager Log
+        assert found["alerts"] == 3  # Log in f, the call's output, and the eager Log
         values = rows(tmp_path, "SELECT v.value FROM tensor_value v JOIN tensor_health h USING (run_id, event_index) "
                       "WHERE h.scope = 'graph' AND h.op_type = 'Log'")  # fmt: skip
         assert [np.frombuffer(value, np.float32).tolist() for (value,) in values] == [[0.0, float("-inf")]]

@@ -98,8 +98,8 @@ def shapes(lengths: Iterable[int]) -> Build:
 
 # (rule, a program that it is for, the value, a program that is nearly so)
 CASES: list[tuple[str, Build, float, Build]] = [
-    ("nonfinite_origin", edge(CLEAN, NAN), 1, edge(NAN, NAN)),
-    ("nonfinite_origin", edge(NAN, NAN, step_after=2), 1, series("Placeholder", [NAN])),
+    ("nonfinite_origin", edge(CLEAN, NAN), 1, edge(CLEAN, CLEAN)),
+    ("nonfinite_origin", edge(NAN, NAN, step_after=2), 1, series("Placeholder", [CLEAN])),
     ("nonfinite", series("Log", [CLEAN, INF, NAN]), 2, series("Log", [CLEAN])),
     ("overflow_near", series("Exp", [numbers(max_abs=1e38)]), 1e38, series("Exp", [numbers(max_abs=1e37)])),
     (
@@ -168,6 +168,13 @@ def write(build: Build, path: Path) -> Path:
     run = RunBuilder("run-a")
     build(run)
     return run.write(path)
+
+
+@pytest.mark.parametrize(("build", "op_name"), [(edge(NAN, NAN), "before"), (series("Placeholder", [NAN]), "x")])
+def test_a_bad_value_of_unknown_origin_is_an_alert(build: Build, op_name: str, tmp_path: Path) -> None:
+    (found,) = alerts(write(build, tmp_path / "logdir"), kinds=["nonfinite_origin"]).alerts
+    assert (found.op_name, found.severity) == (op_name, "error")
+    assert found.message == "This value is bad, and where it came up was not recorded."
 
 
 @pytest.mark.parametrize(("kind", "build", "value", "nearly"), CASES, ids=[case[0] for case in CASES])

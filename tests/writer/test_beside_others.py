@@ -146,26 +146,26 @@ class TestReplacedOutputs:
 
     @pytest.mark.parametrize("is_first", [True, False])
     def test_what_replaces_is_used(self, is_first: bool, health_backend: str, tmp_path: Path) -> None:
-        def negate(op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> Any:
+        def lessen(op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> Any:
             if graph is None or op_type != "Exp":
                 return None
-            return [tf.negative(outputs[0])]
+            return [outputs[0] - 2.0]
 
         @tf.function
         def program(x: tf.Tensor) -> tf.Tensor:
-            return tf.exp(x) + 1.0
+            return tf.maximum(tf.exp(x), -3.0)
 
         if is_first:
-            op_callbacks.add_op_callback(negate)
+            op_callbacks.add_op_callback(lessen)
         with tfdbg_arrow.capture(tmp_path, health_backend=health_backend):
             if not is_first:
-                op_callbacks.add_op_callback(negate)
+                op_callbacks.add_op_callback(lessen)
             try:
                 result = program(tf.constant(0.0)).numpy()
             finally:
-                op_callbacks.remove_op_callback(negate)
-        assert result == 0.0
-        assert {row["op_type"] for row in rows(tmp_path) if row["scope"] == "graph"} >= {"Exp", "Neg", "AddV2"}
+                op_callbacks.remove_op_callback(lessen)
+        assert result == -1.0
+        assert {row["op_type"] for row in rows(tmp_path) if row["scope"] == "graph"} >= {"Exp", "Sub", "Maximum"}
 
     def test_each_gets_what_the_one_before_returned(self, health_backend: str, tmp_path: Path) -> None:
         got: list[tuple[Any, Any]] = []

@@ -92,7 +92,7 @@ def is_chosen(key: tuple[Any, ...], values: str) -> bool:
 
 @pytest.mark.parametrize("values", ["dense/|Tanh$|ArgMax|Add$", "."])
 def test_the_rows_are_those_of_full_tensor(values: str, backend: str, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"health_backend": backend}
+    settings: dict[str, Any] = {"health_backend": backend, "graphs": "traced"}  # as with values=
     with tfdbg_arrow.capture(tmp_path / "full", "FULL_TENSOR", **settings):
         program()
     with tfdbg_arrow.capture(tmp_path / "health", **settings):
@@ -148,7 +148,7 @@ def test_a_callable_that_raises_chooses_nothing_and_harms_nothing(
     ):
         program()
     assert len([warning for warning in caught if "the callable" in str(warning.message)]) == 1
-    with tfdbg_arrow.capture(tmp_path / "b", health_backend=backend):
+    with tfdbg_arrow.capture(tmp_path / "b", health_backend=backend, graphs="traced"):  # as with values=
         program()
     assert keyed(tmp_path / "a", "tensor_health") == keyed(tmp_path / "b", "tensor_health")
     assert rows(tmp_path / "a", "tensor_value") == []

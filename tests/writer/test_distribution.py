@@ -132,10 +132,11 @@ def test_keras_fit_is_recorded_whole_in_both_replicas(backend: str, mirrored: Pa
         )
         assert without_frames == [(0,)]
         never_recorded = opened.rows(
-            "SELECT t.op_name FROM graph_op_output AS t JOIN graph AS g USING (run_id, graph_id) "
-            "WHERE t.is_recorded AND g.graph_name = 'one_step_on_data' AND NOT EXISTS ("
-            "SELECT 1 FROM tensor_health AS h "
-            "WHERE (h.run_id, h.graph_id, h.op_name) = (t.run_id, t.graph_id, t.op_name))"
+            "SELECT r.op_name FROM recorded_op AS r JOIN graph_op_output AS t USING (run_id, graph_id, op_name) "
+            "JOIN graph AS g USING (run_id, graph_id) LEFT JOIN op_fate AS f USING (run_id, graph_id, op_name) "
+            "WHERE t.is_recorded AND g.graph_name = 'one_step_on_data' AND coalesce(f.fate, 'ran') = 'ran' "
+            "AND NOT EXISTS (SELECT 1 FROM tensor_health AS h "
+            "WHERE (h.run_id, h.graph_id, h.op_name) = (r.run_id, r.graph_id, r.op_name))"
         )
         assert never_recorded == []
         assert opened.coverage().is_complete

@@ -25,6 +25,7 @@ from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.writer.hooks.exports import with_own_ops
 
 from . import trainings
+from .programs import PROGRAMS
 from .subprocesses import run_python
 
 IDLE = {"Const", "Enter", "Exit", "Identity", "LoopCond", "Merge", "NextIteration", "NoOp", "Switch", "_Arg", "_Retval"}
@@ -340,6 +341,72 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@tf.function
+def fused(x: Any) -> Any:
+    return tf.math.log(tf.nn.relu(x))
+
+
+def fused_in_a_branch(x: Any) -> Any:
+    return tf.cond(tf.reduce_any(x < 1.0), lambda: fused(x), lambda: tf.exp(x))
+
+
+def fused_in_a_loop(x: Any) -> Any:
+    for _ in tf.range(1):
+        x = fused(x)
+    return x
+
+
+@pytest.mark.parametrize("program", [fused, lambda x: fused(x), fused_in_a_branch, fused_in_a_loop])
+def test_a_function_whose_ops_were_all_fused_has_its_rows_and_lines(program: Any, tmp_path: Path) -> None:
+    record(tmp_path, tf.function(program), tf.constant([0.0, 2.0]))
+    found = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert found is not None
+    assert (found.op_type, found.program_ops) == ("_UnaryOpsComposition", ("Relu", "Log"))
+    assert found.source is not None
+    assert found.source.code == "return tf.math.log(tf.nn.relu(x))"
+
+
+STEERING = IDLE - {"Const"}
+
+
+@pytest.mark.parametrize("name", ["deep_gradients", "keras_fit", "same_function_twice", "second_order", "switch"])
+def test_each_node_is_known_as_an_op_of_the_program(name: str, tmp_path: Path) -> None:
+    record(tmp_path, PROGRAMS[name].run)
+    unknown = "SELECT op_type, node_name FROM executed_op WHERE graph_id IS NULL OR coalesce(op_name, made_for) IS NULL"
+    assert [row for row in rows(tmp_path, unknown) if row[0] not in STEERING] == []
+
+
+def test_a_check_waits_until_the_constant_that_it_takes_is_recorded(tmp_path: Path) -> None:
+    def program(x: Any) -> Any:
+        return x + tf.debugging.check_numerics(tf.math.log(tf.zeros([3])), "bad")
+
+    for attempt in range(5):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            record(tmp_path / str(attempt), tf.function(program), tf.ones([3]))
+        found = tfdbg_arrow.first_nonfinite(tmp_path / str(attempt))
+        assert found is not None
+        assert (found.op_name, found.op_type, found.num_neg_inf) == ("Log", "Const", 3)
+
+
+def test_records_what_runs_unless_told_otherwise(tmp_path: Path) -> None:
+    choices: dict[str, tuple[dict[str, Any], str]] = {
+        "default": ({}, "executed"),
+        "traced": ({"graphs": "traced"}, "traced"),
+        "tensorflow": ({"health_backend": "tensorflow"}, "traced"),
+        "stopped": ({"on_nonfinite": "raise"}, "traced"),
+        "filtered": ({"op_regex": "Log"}, "traced"),
+        "chosen": ({"values": "Log"}, "traced"),
+        "both": ({"values": "Log", "graphs": "executed"}, "executed"),
+    }
+    for name, (settings, graphs) in choices.items():
+        with tfdbg_arrow.capture(tmp_path / name, **settings):
+            tf.function(log_softmax)(tf.constant(X[1]))
+        ((text,),) = rows(tmp_path / name, "SELECT settings FROM run")
+        assert json.loads(text)["graphs"] == graphs
+        types = {op_type for (op_type,) in rows(tmp_path / name, "SELECT op_type FROM tensor_health")}
+        assert ("LogSoftmax" in types) == (graphs == "executed")
+
+
 def test_a_killed_program_leaves_what_ran(tmp_path: Path) -> None:
     run_python(tmp_path / "killed.py", KILLED, tmp_path / "logdir", returncode=-9)
     tfdbg_arrow.recover(tmp_path / "logdir")
@@ -411,13 +478,87 @@ def test_a_function_that_tensorflow_does_not_optimize_is_recorded_as_traced(
     assert rows(tmp_path, "SELECT * FROM executed_op") == []
 
 
-def test_functions_of_a_session_are_recorded_as_traced(tmp_path: Path) -> None:
+def test_a_small_function_is_recorded_though_the_default_graph_holds_ops(tmp_path: Path) -> None:
+    with tf.compat.v1.get_default_graph().as_default() as graph:
+        tf.constant(1.0)
+    assert graph.get_operations()
+    record(tmp_path, tf.function(lambda: tf.constant([1.0], name="small")))
+    assert rows(tmp_path, "SELECT op_type FROM tensor_health WHERE op_name = 'small'") == [("Const",)]
+
+
+def session_runs(config: Any = None) -> Any:
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3])
+        outside = log_softmax(x)
+        inside = tf.function(log_softmax)(x)
+        return session.run(outside, {x: X}), session.run(inside, {x: X})
+
+
+def test_sessions_run_what_they_run_without_a_recording(tmp_path: Path) -> None:
+    wanted = session_runs()
+    outside, inside = record(tmp_path, session_runs)
+    assert (outside.tobytes(), inside.tobytes()) == (wanted[0].tobytes(), wanted[1].tobytes())
+    found = rows(
+        tmp_path,
+        "SELECT execution_index, call_site, op_type FROM tensor_health "
+        "WHERE scope = 'graph' AND op_name = 'Log' ORDER BY 1",
+    )
+    assert found == [(0, "", "LogSoftmax"), (1, "PartitionedCall", "LogSoftmax")]
+    assert tfdbg_arrow.first_nonfinite(tmp_path) is None
+    assert rows(tmp_path, "SELECT * FROM capture_stat") == []
+
+
+def test_a_session_without_optimizers_is_recorded_as_traced_but_for_its_branches(tmp_path: Path) -> None:
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+
     def run() -> Any:
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
             x = tf.compat.v1.placeholder(tf.float32, [2, 3])
-            return session.run(tf.function(log_softmax)(x), {x: X})
+            outside = log_softmax(x)
+            called = tf.function(log_softmax)(x)  # TensorFlow optimizes what a call runs
+            branch = tf.cond(x[0, 0] < 1e9, lambda: log_softmax(x), lambda: x)
+            return [session.run(fetch, {x: X}) for fetch in (outside, called, branch, branch)]
 
     record(tmp_path, run)
-    types = rows(tmp_path, "SELECT DISTINCT op_type FROM tensor_health WHERE op_type IN ('Softmax', 'Log') ORDER BY 1")
-    assert types == [("Log",), ("Softmax",)]
-    assert rows(tmp_path, "SELECT * FROM executed_op") == []
+    types = rows(
+        tmp_path,
+        "SELECT execution_index, op_type FROM tensor_health "
+        "WHERE op_type IN ('Softmax', 'Log', 'LogSoftmax') ORDER BY ALL",
+    )
+    assert types == [(0, "Log"), (0, "Softmax"), (1, "LogSoftmax")]
+    assert rows(tmp_path, "SELECT stat, subject FROM capture_stat") == [("unobservable", "Session.run_2")]
+
+
+def test_in_a_session_what_nothing_takes_is_recorded_once_for_each_run(tmp_path: Path) -> None:
+    def run() -> Any:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder(tf.float32, [4], name="x")
+            low, high = tf.split(x * 2.0, 2, name="halves")
+            constant = tf.constant([1.0, 2.0], name="constant")
+            unneeded = tf.math.log(x, name="unneeded")
+            ran = tf.exp(low, name="target")
+            data = np.arange(4, dtype=np.float32)
+            session.run([high, constant], {x: data})
+            session.run([low, ran.op], {x: data})
+            return session.run([high, x], {x: data, low: np.float32([5.0, 6.0])}), unneeded
+
+    record(tmp_path, run)
+    found = rows(
+        tmp_path,
+        "SELECT execution_index, op_name, output_slot, count(*) FROM tensor_health "
+        "WHERE scope = 'graph' AND op_name IN ('x', 'halves', 'constant', 'unneeded', 'target') "
+        "GROUP BY ALL ORDER BY ALL",
+    )
+    assert found == [
+        (0, "constant", 0, 1),
+        (0, "halves", 0, 1),
+        (0, "halves", 1, 1),
+        (0, "x", 0, 1),
+        (1, "halves", 0, 1),
+        (1, "halves", 1, 1),
+        (1, "target", 0, 1),
+        (1, "x", 0, 1),
+        (2, "halves", 1, 1),
+        (2, "x", 0, 1),
+    ]

@@ -83,8 +83,8 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
 
 
 def run(name: str, logdir: Path, mode: str, **settings: Any) -> list[dict[str, Any]]:
-    """Records a program twice over, healthy and bad; returns the rows of what graphs made."""
-    with tfdbg_arrow.capture(logdir, mode, **settings):
+    """Records each op of a program twice over, healthy and bad; returns the rows of what graphs made."""
+    with tfdbg_arrow.capture(logdir, mode, graphs="traced", **settings):
         VARIABLE.assign(tf.zeros([SIZE]))
         for x in (tf.constant(BAD), tf.ones([SIZE]), tf.ones([SIZE])):
             PROGRAMS[name](x)

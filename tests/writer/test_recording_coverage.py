@@ -62,7 +62,7 @@ class Recorded:
 
 def record(program: Program, logdir: Path, **settings: Any) -> tuple[Any, Recorded]:
     forget_cached_tensors()
-    with tfdbg_arrow.capture(logdir, **settings):
+    with tfdbg_arrow.capture(logdir, graphs="traced", **settings):
         result = program.run()
     return result, Recorded(logdir)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -88,6 +89,39 @@ class TestSavedModels:
         with tfdbg_arrow.capture(tmp_path / "logdir"):
             tf.saved_model.load(tmp_path / "model").f(X)
         assert [row["op_type"] for row in rows(tmp_path / "logdir") if row["scope"] == "graph"].count("Exp") == 1
+
+
+@pytest.mark.parametrize("graphs", ["executed", "traced"])
+@pytest.mark.parametrize("flow", ["cond", "while", "call"])
+def test_graphs_of_sessions_become_functions_as_without_a_recording(flow: str, graphs: str, tmp_path: Path) -> None:
+    tf1 = tf.compat.v1
+
+    def build() -> Any:
+        x = tf1.placeholder(tf.float32, [2], name="x")
+        if flow == "cond":
+            y = tf.cond(tf.reduce_sum(x) > 1.0, lambda: tf.exp(x), lambda: x)
+        elif flow == "while":
+            y = tf.while_loop(lambda i, _: i < 3, lambda i, y: (i + 1, tf.exp(y)), [0, x])[1]
+        else:
+            y = tf.function(lambda x: tf.exp(x))(x)
+        return x, tf.identity(y, name="y")
+
+    def save_and_load(directory: Path) -> list[bytes]:
+        with tf.Graph().as_default() as graph, tf1.Session() as session:
+            x, y = build()
+            tf1.saved_model.simple_save(session, str(directory), {"x": x}, {"y": y})
+        loaded = tf.saved_model.load(directory).signatures["serving_default"](x=tf.constant([1.0, 0.5]))["y"]
+        graph_def = graph.as_graph_def()
+        wrapped = tf1.wrap_function(lambda: tf1.import_graph_def(graph_def, name=""), [])
+        imported = wrapped.prune("x:0", "y:0")(tf.constant([1.0, 0.5]))
+        return [tensor.numpy().tobytes() for tensor in (loaded, imported)]
+
+    tf1.enable_control_flow_v2()
+    wanted = save_and_load(tmp_path / "bare")
+    with tfdbg_arrow.capture(tmp_path / "logdir", graphs=graphs):
+        assert save_and_load(tmp_path / "recorded") == wanted
+    exps = [row for row in rows(tmp_path / "logdir") if row["scope"] == "graph" and row["op_type"] == "Exp"]
+    assert len(exps) >= 2 * (3 if flow == "while" else 1)
 
 
 @pytest.mark.parametrize("health_backend", ["native", "tensorflow"])

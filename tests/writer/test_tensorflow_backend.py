@@ -159,7 +159,7 @@ def all_dtypes() -> None:
 
 @pytest.fixture(scope="module")
 def natively(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recorded]:
-    """Records a program with the native backend, once for all tests."""
+    """Records each op of a program with the native backend, once for all tests."""
     known: dict[tuple[str, str], Recorded] = {}
 
     def get(program: Callable[[], None], mode: str, **more: Any) -> Recorded:
@@ -167,7 +167,8 @@ def natively(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recorded
         if key not in known:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(backend, "native_core", NATIVE_CORE)
-                known[key] = record(tmp_path_factory.mktemp("native"), program, mode, backend_name="native", **more)
+                logdir = tmp_path_factory.mktemp("native")
+                known[key] = record(logdir, program, mode, backend_name="native", graphs="traced", **more)
         return known[key]
 
     return get

@@ -19,6 +19,16 @@ tf1 = tf.compat.v1
 X = np.float32([4.0, 9.0])
 
 
+@pytest.fixture(params=["executed", "traced"])
+def graphs(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def session(graphs: str) -> Any:
+    """Opens a session with TensorFlow's optimizations, or without them for what is recorded as it was made."""
+    return tf1.Session(config=unoptimized() if graphs == "traced" else None)
+
+
 @pytest.fixture(params=["v1", "v2"])
 def flow(request: pytest.FixtureRequest) -> Iterator[str]:
     with behaviour(Program(build=list, is_v2=request.param == "v2")):
@@ -37,18 +47,18 @@ def line_of(found: NonFinite) -> str:
     return here[0].code or ""
 
 
-def test_log_of_zero_in_a_loop(flow: str, tmp_path: Path) -> None:
+def test_log_of_zero_in_a_loop(flow: str, graphs: str, tmp_path: Path) -> None:
     def body(i: Any, a: Any) -> Any:
         nested = tf1.cond(i > 0, lambda: a * 2.0, lambda: a * 1.0)
         return i + 1, tf.math.log(nested, name="bad")
 
-    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default():
+    with tfdbg_arrow.capture(tmp_path, graphs=graphs), tf.Graph().as_default():
         x = tf1.placeholder(tf.float32, [2], name="x")
         _, result = tf1.while_loop(lambda i, _: i < 4, body, [tf.constant(0), x])
         loss = tf.reduce_sum(result)
-        with tf1.Session(config=unoptimized()) as session:
-            session.run(loss, {x: X + 1000.0})
-            session.run(loss, {x: np.ones([2], np.float32)})
+        with session(graphs) as runs:
+            runs.run(loss, {x: X + 1000.0})
+            runs.run(loss, {x: np.ones([2], np.float32)})
 
     found = the_first(tmp_path)
     assert (found.op_type, found.op_name, found.iteration) == ("Log", "bad" if flow == "v2" else "while/bad", 1)
@@ -62,27 +72,27 @@ def test_log_of_zero_in_a_loop(flow: str, tmp_path: Path) -> None:
     assert given.producer.execution_index == 1
 
 
-def test_a_bad_feed_is_from_outside(tmp_path: Path) -> None:
-    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default():
+def test_a_bad_feed_is_from_outside(graphs: str, tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path, graphs=graphs), tf.Graph().as_default():
         x = tf1.placeholder(tf.float32, [2], name="x")
         result = tf.square(tf.sqrt(x)) + 1.0
-        with tf1.Session() as session:
-            session.run(result, {x: X})
-            session.run(result, {x: np.float32([1.0, np.nan])})
+        with session(graphs) as runs:
+            runs.run(result, {x: X})
+            runs.run(result, {x: np.float32([1.0, np.nan])})
 
     found = the_first(tmp_path)
     assert (found.op_type, found.num_nan, found.size) == (None, 1, 2)
     assert "np.nan" in line_of(found)
 
 
-def test_a_bad_value_fed_in_the_place_of_an_intermediate_tensor(tmp_path: Path) -> None:
-    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default():
+def test_a_bad_value_fed_in_the_place_of_an_intermediate_tensor(graphs: str, tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path, graphs=graphs), tf.Graph().as_default():
         x = tf1.placeholder(tf.float32, [2], name="x")
         root = tf.sqrt(x, name="root")
         result = tf.math.log(root, name="result")
-        with tf1.Session() as session:
-            session.run(result, {x: X})
-            session.run(result, {root: np.float32([0.0, 1.0])})
+        with session(graphs) as runs:
+            runs.run(result, {x: X})
+            runs.run(result, {root: np.float32([0.0, 1.0])})
 
     found = the_first(tmp_path)
     (given,) = found.inputs
@@ -94,24 +104,24 @@ def test_a_bad_value_fed_in_the_place_of_an_intermediate_tensor(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("has_references", [False, True])
-def test_a_variable_holds_what_an_earlier_run_wrote(has_references: bool, tmp_path: Path) -> None:
+def test_a_variable_holds_what_an_earlier_run_wrote(has_references: bool, graphs: str, tmp_path: Path) -> None:
     with (
         behaviour(Program(build=list, has_references=has_references)),
-        tfdbg_arrow.capture(tmp_path),
+        tfdbg_arrow.capture(tmp_path, graphs=graphs),
         tf.Graph().as_default(),
     ):
         x = tf1.placeholder(tf.float32, [2], name="x")
         weights = tf1.get_variable("weights", initializer=X)
         loss = tf.reduce_sum(tf.math.log(weights * x, name="logits"))
         train = tf1.train.GradientDescentOptimizer(1.0).minimize(loss)
-        with tf1.Session(config=unoptimized()) as session:
-            session.run(tf1.global_variables_initializer())
-            session.run(loss, {x: X})
-            session.run(train, {x: X})  # weights -= 1 / weights
-            session.run(weights.assign([0.0, 1.0]))
-            session.run(loss, {x: X})
-            session.run(train, {x: X})
-            session.run(loss, {x: X})
+        with session(graphs) as runs:
+            runs.run(tf1.global_variables_initializer())
+            runs.run(loss, {x: X})
+            runs.run(train, {x: X})  # weights -= 1 / weights
+            runs.run(weights.assign([0.0, 1.0]))
+            runs.run(loss, {x: X})
+            runs.run(train, {x: X})
+            runs.run(loss, {x: X})
 
     found = the_first(tmp_path)
     assert (found.op_type, found.op_name, found.num_neg_inf) == ("Log", "logits", 1)
@@ -135,13 +145,13 @@ def test_a_variable_holds_what_an_earlier_run_wrote(has_references: bool, tmp_pa
         assert read.health.num_neg_inf + read.health.num_nan > 0
 
 
-def test_two_sessions_have_variables_of_their_own(tmp_path: Path) -> None:
-    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default():
+def test_two_sessions_have_variables_of_their_own(graphs: str, tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path, graphs=graphs), tf.Graph().as_default():
         value = tf1.placeholder(tf.float32, [])
         variable = tf1.get_variable("variable", [], use_resource=True)
         assign = variable.assign(value, read_value=False)
         result = variable * 2.0
-        one, two = tf1.Session(), tf1.Session()
+        one, two = session(graphs), session(graphs)
         one.run(assign, {value: 1.0})
         two.run(assign, {value: np.inf})
         assert one.run(result) == 2.0

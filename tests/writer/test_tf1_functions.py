@@ -86,7 +86,8 @@ def test_loops_and_branches_of_graph_mode_in_functions(
         recorded = run()
     after = run()
     assert bare.tobytes() == recorded.tobytes() == after.tobytes()
-    assert {(row["stat"], "is not inlined" in row["reason"]) for row in stats(tmp_path)} == {("changed", True)}
+    changed = set() if backend == "native" else {("changed", True)}
+    assert {(row["stat"], "is not inlined" in row["reason"]) for row in stats(tmp_path)} == changed
     once, counts = numpy_loop(X)
     if way == "nested":
         counts = counts + counts + numpy_loop(once)[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,10 @@ PROGRAM = """
         backend.native_core = lambda: None
 
     def start():
-        if way != "bare":
-            tfdbg_arrow.enable(logdir, health_backend="native" if way.startswith("native") else "tensorflow")
+        if not way.startswith("bare"):
+            backend = "native" if way.startswith("native") else "tensorflow"
+            graphs = "executed" if way == "native_optimized" else "traced"
+            tfdbg_arrow.enable(logdir, health_backend=backend, graphs=graphs)
 
     if way != "native_late":
         start()
@@ -61,6 +64,8 @@ PROGRAM = """
         start()
     options = tf.GraphOptions(optimizer_options=tf.OptimizerOptions(opt_level=tf.OptimizerOptions.L0))
     options.rewrite_options.disable_meta_optimizer = True
+    if way.endswith("_optimized"):
+        options = None
     config = tf.ConfigProto(graph_options=options, intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     bits = hashlib.sha256()
     with tf.Session(config=config) as session:
@@ -85,16 +90,39 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("behaviour", WAYS)
-def test_the_same_bits_with_recording_and_without(behaviour: str, tmp_path: Path) -> None:
-    ways = WAYS[behaviour]
+def run_ways(directory: Path, behaviour: str, ways: Sequence[str]) -> list[Any]:
+    """Runs the program in each way; returns what each run printed."""
 
     def run(way: str) -> Any:
-        output = run_python(tmp_path / f"program_{way}.py", PROGRAM, way, behaviour, tmp_path / way)
+        output = run_python(directory / f"program_{way}.py", PROGRAM, way, behaviour, directory / way)
         return json.loads(output.splitlines()[-1])
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        printed = list(pool.map(run, ways))
+        return list(pool.map(run, ways))
+
+
+def assert_bad_is_named(directory: Path, way: str) -> None:
+    found = first_nonfinite(directory / way)
+    assert found is not None
+    assert (found.op_type, found.op_name, found.num_neg_inf) == ("Log", "bad", 1)
+    own = [frame for frame in found.stack if frame.file_path == str(directory / f"program_{way}.py")]
+    assert [(frame.code or "").partition("  #")[0] for frame in own] == [BAD_LINE]
+
+
+@pytest.mark.parametrize("behaviour", WAYS)
+def test_the_same_bits_with_tensorflows_optimizations(behaviour: str, tmp_path: Path) -> None:
+    ways = ("bare_optimized", "native_optimized")
+    bare, recorded = run_ways(tmp_path, behaviour, ways)
+    assert recorded == bare
+    assert rows(tmp_path / ways[1], "capture_stat") == []
+    assert len(rows(tmp_path / ways[1], "execution")) == 10
+    assert_bad_is_named(tmp_path, ways[1])
+
+
+@pytest.mark.parametrize("behaviour", WAYS)
+def test_the_same_bits_with_recording_and_without(behaviour: str, tmp_path: Path) -> None:
+    ways = WAYS[behaviour]
+    printed = run_ways(tmp_path, behaviour, ways)
     assert printed == printed[:1] * len(ways)
 
     counts = []
@@ -105,11 +133,7 @@ def test_the_same_bits_with_recording_and_without(behaviour: str, tmp_path: Path
         graph_rows = [row for row in rows(logdir, "tensor_health") if row["scope"] == "graph"]
         # TensorFlow puts numbers into names of functions' ops that go up with every eager tensor of the process.
         counts.append(Counter((re.sub(r"\d+", "#", row["op_name"]), row["output_slot"]) for row in graph_rows))
-        found = first_nonfinite(logdir)
-        assert found is not None
-        assert (found.op_type, found.op_name, found.num_neg_inf) == ("Log", "bad", 1)
-        own = [frame for frame in found.stack if frame.file_path == str(tmp_path / f"program_{way}.py")]
-        assert [(frame.code or "").partition("  #")[0] for frame in own] == [BAD_LINE]
+        assert_bad_is_named(tmp_path, way)
         (session_graph,) = {row["graph_id"] for row in rows(logdir, "graph_function") if row["session_index"] == 0}
         ops = [row for row in rows(logdir, "graph_op") if row["graph_id"] == session_graph]
         assert None not in [row["stack_trace_id"] for row in ops]

@@ -140,7 +140,7 @@ def test_xla_is_given_up_where_it_would_meet_a_function_that_records(tmp_path: P
     def plain(x: tf.Tensor) -> tf.Tensor:
         return tf.math.sqrt(x)
 
-    with tfdbg_arrow.capture(tmp_path, xla="keep"):
+    with tfdbg_arrow.capture(tmp_path, xla="keep", graphs="traced"):
         recorded = plain.get_concrete_function(X)
         meeting = tf.function(lambda x: recorded(x) + 1.0, jit_compile=True)
         around = tf.function(lambda x: meeting(x) * 2.0, jit_compile=True)
@@ -152,6 +152,16 @@ def test_xla_is_given_up_where_it_would_meet_a_function_that_records(tmp_path: P
     with pytest.warns(RuntimeWarning, match="traced while recording"):
         assert later(X).numpy().tolist() == [3.0, 4.0]
     assert not is_compiled(later, X)
+
+
+def test_xla_compiles_what_calls_a_function_that_is_recorded_as_it_runs(tmp_path: Path) -> None:
+    plain = tf.function(tf.math.sqrt)
+    with tfdbg_arrow.capture(tmp_path, xla="keep"):
+        recorded = plain.get_concrete_function(X)
+        meeting = tf.function(lambda x: recorded(x) + 1.0, jit_compile=True)
+        assert meeting(X).numpy().tolist() == [2.0, 3.0]
+        assert is_compiled(meeting, X)
+    assert not [row for row in rows(tmp_path, "tensor_health") if row["op_type"] == "Sqrt"]
 
 
 @pytest.mark.parametrize("xla", ["observe", "keep"])
@@ -230,8 +240,9 @@ CLUSTERED = """
         return [step(tf.ones([4, 8])) for _ in range(2)]
 
     wanted = tf.nest.flatten(program())
-    for backend in ("native", "tensorflow"):
-        with tfdbg_arrow.capture(sys.argv[1] + "/" + backend, health_backend=backend):
+    for backend, graphs in (("native", "executed"), ("native", "traced"), ("tensorflow", "traced")):
+        logdir = f"{sys.argv[1]}/{backend}-{graphs}"
+        with tfdbg_arrow.capture(logdir, health_backend=backend, graphs=graphs):
             for got, want in zip(tf.nest.flatten(program()), wanted, strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-5)
 """
@@ -240,8 +251,12 @@ CLUSTERED = """
 def test_record_ops_stay_outside_the_clusters_that_tensorflow_makes_by_itself(tmp_path: Path) -> None:
     flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2"
     run_python(tmp_path / "clustered.py", CLUSTERED, tmp_path, TF_XLA_FLAGS=flags)
+    executed = tmp_path / "native-executed"
+    types = {row["op_type"] for row in rows(executed, "tensor_health") if row["scope"] == "graph"}
+    assert {"MatMul", "Tanh", "Sum"} <= types
+    assert stats(executed) == []
     for backend in BACKENDS:
-        logdir = tmp_path / backend
+        logdir = tmp_path / f"{backend}-traced"
         recorded = {row["op_name"] for row in rows(logdir, "graph_op_output") if row["is_recorded"]}
         seen = {row["op_name"] for row in rows(logdir, "tensor_health") if row["scope"] == "graph"}
         assert seen == recorded

@@ -64,13 +64,13 @@ def behaviour(program: Program) -> Iterator[None]:
         (tf1.enable_resource_variables if had_resources else tf1.disable_resource_variables)()
 
 
-def run(program: Program, *, is_traced: bool = False) -> Made:
+def run(program: Program, *, is_traced: bool = False, is_optimized: bool = False) -> Made:
     """Builds a program and makes its runs in a session of its own."""
     made = Made()
     with behaviour(program), tf.Graph().as_default():
         tf1.set_random_seed(7)
         steps = program.build()
-        with tf1.Session(config=unoptimized()) as session:
+        with tf1.Session(config=None if is_optimized else unoptimized()) as session:
             for fetches, feeds in steps:
                 options = metadata = None
                 if is_traced:
@@ -156,6 +156,23 @@ def loops() -> list[Step]:
     return [(result, {x: [0.1, 0.2, 0.3]}), ([result, gradient], {x: [-3.0, 0.2, 0.3]})]
 
 
+def branches() -> list[Step]:
+    x = tf1.placeholder(tf.float32, [3], name="x")
+
+    def positive() -> Any:
+        return tf1.cond(x[1] > 0.0, lambda: tf.sqrt(x, name="both"), lambda: tf.exp(x, name="one"))
+
+    result = tf1.cond(x[0] > 0.0, positive, lambda: tf.tanh(x, name="none"))
+    chosen = tf.switch_case(tf.cast(x[2], tf.int32), [lambda: tf.sin(x, name="sin"), lambda: tf.cos(x, name="cos")])
+    total = tf.add(result, chosen, name="total")
+    return [
+        (total, {x: [0.5, 0.25, 0.0]}),
+        (total, {x: [0.5, -0.25, 1.0]}),
+        (total, {x: [-0.5, 0.25, 1.0]}),
+        (total, {result: [1.0, 2.0, 3.0], x: [0.1, 0.2, 0.3]}),
+    ]
+
+
 def kinds() -> list[Step]:
     x = tf1.placeholder(tf.float32, [2, 6], name="x")
     values, places = tf.math.top_k(x, 2)
@@ -182,5 +199,7 @@ PROGRAMS: dict[str, Program] = {
     "training_references": Program(build=training, has_references=True),
     "loops": Program(build=loops),
     "loops_v2": Program(build=loops, is_v2=True),
+    "branches": Program(build=branches),
+    "branches_v2": Program(build=branches, is_v2=True),
     "kinds": Program(build=kinds),
 }

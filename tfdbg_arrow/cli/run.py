@@ -134,9 +134,10 @@ def run(
         str,
         typer.Option(
             metavar="CHOICE",
-            help="Functions: traced (each op as you wrote it) or executed (what TensorFlow's optimizer makes of them).",
+            help="Functions: executed (what TensorFlow's optimizer makes of them), traced (each op as you wrote it), "
+            "or auto (executed where it can be recorded).",
         ),
-    ] = "traced",
+    ] = "auto",
     values: Annotated[
         str | None,
         typer.Option(metavar="REGEX", help="Keep all elements of ops whose name or type matches, from its start."),

@@ -185,9 +185,14 @@ class _Search:
         )
 
     def _marked(self) -> tuple[Hop, ...]:
-        """The hops, those on the way to the earliest origin marked; a proven one goes before a candidate."""
+        """The hops, those on the way to the earliest origin marked; a proven one goes before a candidate.
+
+        An infinity that the program wrote itself is an origin only where nothing made another bad value of it.
+        """
         hops = list(self._hops)
-        ends = [hop for hop in hops if hop.role == "origin"] or [hop for hop in hops if hop.role == "candidate"]
+        origins = [hop for hop in hops if hop.role == "origin"]
+        ends = [hop for hop in origins if not self._is_literal(hop)] or origins
+        ends = ends or [hop for hop in hops if hop.role == "candidate"]
         if not ends:
             return tuple(hops)
         end = self._earliest(ends)
@@ -197,6 +202,10 @@ class _Search:
             on_path.add(at)
             at = hops[at].user_hop_index
         return tuple(replace(hop, is_on_path=hop.hop_index in on_path) for hop in hops)
+
+    def _is_literal(self, hop: Hop) -> bool:
+        event = self.flow.events.event(hop.event_index)
+        return event is not None and self._origins.is_literal(event)
 
     def _earliest(self, ends: list[Hop]) -> Hop:
         """Returns the end that none of the others led to; of several the one that was recorded first.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from tfdbg_arrow.spool.journal import Journal
 
@@ -28,6 +28,16 @@ _NODES_AN_ENTRY = 1_000
 
 _MAX_DEPTH = 400
 """Calls within calls whose names are looked up: no program of TensorFlow's nests so many."""
+
+
+def inlined_suffix(attribute: str, branch_index: int) -> str:
+    """Returns what TensorFlow's inliner adds to the name of a calling node.
+
+    Args:
+        attribute: The attribute that names the callee.
+        branch_index: The callee's index, if the attribute is a list.
+    """
+    return _PATH_SUFFIX.get(attribute, "").format(index=branch_index)
 
 
 class GraphLinks:
@@ -126,9 +136,7 @@ class GraphLinks:
             for node_name in (op_name, *renames.get(op_name, ())):
                 if not path.startswith(node_name):
                     continue
-                suffix = re.match(
-                    _PATH_SUFFIX.get(attribute, "").format(index=index) + r"(/_\d+)?(?=/|$)", path[len(node_name) :]
-                )
+                suffix = re.match(inlined_suffix(attribute, index) + r"(/_\d+)?(?=/|$)", path[len(node_name) :])
                 if suffix is None:
                     continue
                 rest = path[len(node_name) + suffix.end() :]
@@ -145,6 +153,18 @@ class GraphLinks:
             if reachable is None:
                 reachable = self._reachable[graph_id] = self._closure(graph_id)
             return inner_graph_id in reachable
+
+    def calling_ops(self, graph_id: int) -> set[str]:
+        """Returns the ops of a graph that run functions within their step."""
+        with self._lock:
+            return {op_name for op_name, _, _ in self._calls.get(graph_id, {})}
+
+    def called_from(self, graph_id: int, op_names: Container[str]) -> set[int]:
+        """Returns the graphs that some ops of a graph run within their step, directly or through other graphs."""
+        with self._lock:
+            calls = self._calls.get(graph_id, {})
+            called = {callee for (op_name, _, _), callee in calls.items() if op_name in op_names}
+            return {inner for callee in called for inner in self._closure(callee)}
 
     def _note(self, *entry: object) -> None:
         if self._journal is not None:

@@ -29,6 +29,26 @@ def checked_tables(
             yield from checked_tables(name, [row], run_id=run_id, failures=failures)
 
 
+def checked_column_tables(
+    name: str, columns: Mapping[str, Sequence[object]], *, run_id: str, failures: Failures
+) -> Iterator[pa.Table]:
+    """As `checked_tables`, of rows that are given as columns of equal length."""
+    try:
+        table = column_table(name, columns, run_id=run_id)
+    except Exception:
+        yield from checked_tables(name, rows_of_columns(columns), run_id=run_id, failures=failures)
+    else:
+        yield table
+
+
+def rows_of_columns(columns: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Returns the rows of columns; none where these are no columns of equal length."""
+    lists = [values for values in columns.values() if isinstance(values, (list, tuple))]
+    if len(lists) < len(columns) or len({len(values) for values in lists}) != 1:
+        return []
+    return [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
+
+
 def column_table(name: str, columns: Mapping[str, Sequence[object]], *, run_id: str) -> pa.Table:
     """Makes a table of columns of equal length; the arguments and errors are those of `metadata_table`."""
     schema = arrow_schema(name)

@@ -31,7 +31,7 @@ from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import JournalReader
 from tfdbg_arrow.spool.journaled_names import JournaledNames
-from tfdbg_arrow.spool.metadata_table import checked_tables
+from tfdbg_arrow.spool.metadata_table import checked_tables, rows_of_columns
 from tfdbg_arrow.spool.names import Names
 from tfdbg_arrow.spool.records import Flag, Kind, Records
 from tfdbg_arrow.spool.ring import Ring
@@ -324,14 +324,6 @@ def _with_end(pieces: Iterator[Records]) -> Iterator[Records]:
     """Yields the pieces, and an empty one."""
     yield from pieces
     yield join_records([])
-
-
-def rows_of_columns(columns: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """Returns the rows of columns; none where these are no columns of equal length."""
-    lists = [values for values in columns.values() if isinstance(values, list)]
-    if len(lists) < len(columns) or len({len(values) for values in lists}) != 1:
-        return []
-    return [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
 
 
 def _since(records: Records, event_index: int) -> Records:

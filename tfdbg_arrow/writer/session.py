@@ -66,7 +66,7 @@ def enable(
     max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES,
     when_full: str = "wait",
     xla: str = "observe",
-    graphs: str = "traced",
+    graphs: str = "auto",
     storage_options: Mapping[str, Any] | None = None,
     local_dir: str | os.PathLike[str] | None = None,
     upload_timeout_s: float = DEFAULT_UPLOAD_TIMEOUT_S,
@@ -104,10 +104,11 @@ def enable(
             are dropped; `drop`, events that find no room are dropped. capture_stat counts what was dropped.
         xla: `observe`: functions with jit_compile=True run without XLA, and are recorded; `keep`: they stay compiled,
             and what runs inside them is not recorded: `Logdir.coverage()` lists it.
-        graphs: Which ops of functions are recorded. `traced`: those of the program. TensorFlow then does not fuse or
-            fold them, so numbers can differ from an unrecorded run. `executed`: those that TensorFlow's optimizer makes
-            of them and that run, so the numbers are those of an unrecorded run; ops that it fuses are recorded as one
-            (docs/executed_graphs.md).
+        graphs: Which ops of functions are recorded. `executed`: those that TensorFlow's optimizer makes of your ops and
+            that run. The numbers are those of an unrecorded run, and ops that it fuses are recorded as one. `traced`:
+            your ops. TensorFlow then does not fuse or fold them, so numbers can differ from an unrecorded run. `auto`:
+            `executed` on a CPU with the native core. `traced` for the TensorFlow backend, and with `op_regex`,
+            `values` or another `on_nonfinite` than `record`, which refer to your ops (docs/executed_graphs.md).
         storage_options: fsspec's arguments for the URL, as `{"endpoint_url": …}`; None: what its configuration and
             the store's client find.
         local_dir: Directory for the local files of a recording to a URL, of which each gets a directory of its own

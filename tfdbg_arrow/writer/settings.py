@@ -34,7 +34,7 @@ from tfdbg_arrow.writer.schedule import Schedule, is_integer, parse_schedule
 
 HEALTH_BACKENDS = ("auto", "native", "tensorflow")
 XLA_CHOICES = ("observe", "keep")
-GRAPH_CHOICES = ("traced", "executed")
+GRAPH_CHOICES = ("auto", "executed", "traced")
 FULL_SPOOL_CHOICES = ("wait", "drop")
 
 MIN_BUDGET_BYTES = 1 << 20
@@ -96,7 +96,8 @@ class Settings:
         memory: How much memory the recording may take.
         when_full: What an event does that finds no room in the spool: `wait` or `drop`.
         xla: `observe`: functions that ask for XLA run without it; `keep`: they are compiled, and not recorded.
-        graphs: `traced`: every op of a function is recorded; `executed`: what TensorFlow makes of them.
+        graphs: `traced`: every op of a function is recorded; `executed`: what TensorFlow makes of them; `auto`: the
+            latter where the recording can.
         remote: Where the parts are copied to from `logdir`, which is then a directory of the run's own; None: nowhere.
         values: Ops whose tensors are kept whole; None: none but those that the mode keeps.
         steps: Which training steps are recorded; None: all.
@@ -122,7 +123,7 @@ class Settings:
     dump_on: str | None = None
     dump_after: int = 0
     xla: str = "observe"
-    graphs: str = "traced"
+    graphs: str = "auto"
     remote: RemoteSettings | None = None
     on_nonfinite: str | Callable[[Any], object] = "record"
     redact: frozenset[str] = NOTHING
@@ -178,7 +179,7 @@ class Request:
     max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES
     when_full: str = "wait"
     xla: str = "observe"
-    graphs: str = "traced"
+    graphs: str = "auto"
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     local_dir: str | os.PathLike[str] | None = None
     upload_timeout_s: float = DEFAULT_UPLOAD_TIMEOUT_S
@@ -277,7 +278,7 @@ class Request:
             memory=MemoryShares(self.max_memory_bytes),
             when_full=self.when_full,
             xla=self.xla,
-            graphs=self.graphs,
+            graphs="traced" if self._must_trace() else self.graphs,
             values=values,
             steps=steps,
             max_bytes=self.max_bytes,
@@ -286,6 +287,14 @@ class Request:
             on_nonfinite=_check_on_nonfinite(self.on_nonfinite, mode),
             redact=parse_redact(self.redact),
         )
+
+    def _must_trace(self) -> bool:
+        """Whether functions are recorded as they are traced, whatever the machine can do."""
+        if self.graphs != "auto":
+            return self.graphs == "traced"
+        # The optimizer may leave no node for an op that the user chose by its name or type.
+        chooses_ops = self.op_regex is not None or self.values is not None
+        return chooses_ops or self.health_backend == "tensorflow" or self.on_nonfinite != "record"
 
     def _check_dump(self, mode: TensorDebugMode) -> int:
         """Returns how much is written after a bad value; 0 without a black box."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
+from tensorboard.plugins.debugger_v2.debug_data_multiplexer import DebuggerV2EventMultiplexer
 from tensorflow.core.protobuf import debug_event_pb2
 from tensorflow.python.debug.lib.debug_events_monitors import InfNanMonitor
 from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
@@ -48,6 +50,18 @@ def alerts(dump: Path) -> list[Alert]:
             )
             for alert in monitor.alerts()
         ]
+
+
+def read_by_tensorboard(dump: Path) -> tuple[DebuggerV2EventMultiplexer, str]:
+    """What gives TensorBoard's page its data, and the run that it has, when it has read the dump."""
+    num_alerts = len(alerts(dump))
+    plugin = DebuggerV2EventMultiplexer(str(dump))
+    (run,) = plugin.Runs()
+    for _ in range(600):  # it reads in a thread of its own
+        if plugin.Alerts(run, 0, -1)["num_alerts"] == num_alerts:
+            break
+        time.sleep(0.05)
+    return plugin, run
 
 
 def messages(dump: Path) -> dict[str, list[Any]]:

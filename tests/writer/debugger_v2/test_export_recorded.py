@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -11,26 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorboard.plugins.debugger_v2.debug_data_multiplexer import DebuggerV2EventMultiplexer
 from tensorflow.core.protobuf import debug_event_pb2
 
 import tfdbg_arrow
 from tfdbg_arrow.schema.strings import decode_strings
 from tfdbg_arrow.writer.debugger_v2.export import ExportedRun, export_logdir
 
-from .dumps import MODES, MONITORED, Alert, Row, alerts, opened, rows
+from .dumps import MODES, MONITORED, Alert, Row, alerts, opened, read_by_tensorboard, rows
 from .traced_program import run_program
 
-RECORDED = (*MODES, "FULL_NUMERICS")
+RECORDED = (*MODES, "FULL_NUMERICS", "TRACED")
+"""The recordings, by their modes. They have the ops that ran; TRACED, in FULL_HEALTH, has those of the program."""
 COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan")
 
 
 @pytest.fixture(scope="module")
 def logdirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A recording of the program in each mode."""
+    """Each recording of the program."""
     root = tmp_path_factory.mktemp("recorded")
     for mode in RECORDED:
-        with tfdbg_arrow.capture(root / mode, tensor_debug_mode=mode):
+        graphs = "traced" if mode == "TRACED" else "auto"
+        with tfdbg_arrow.capture(root / mode, tensor_debug_mode=measured_mode(mode), graphs=graphs):
             tfdbg_arrow.mark(step=1)
             run_program()
     return {mode: root / mode for mode in RECORDED}
@@ -46,8 +46,12 @@ def exported(logdirs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
     return runs
 
 
+def measured_mode(mode: str) -> str:
+    return "FULL_HEALTH" if mode == "TRACED" else mode
+
+
 def written_mode(mode: str) -> str:
-    return "FULL_HEALTH" if mode == "FULL_NUMERICS" else mode
+    return "FULL_HEALTH" if mode == "FULL_NUMERICS" else measured_mode(mode)
 
 
 def graph_rows(logdir: Path) -> list[Row]:
@@ -82,7 +86,7 @@ def expected_alerts(logdir: Path, mode: str) -> list[Alert]:
     return found
 
 
-@pytest.mark.parametrize("mode", [*MONITORED, "FULL_NUMERICS"])
+@pytest.mark.parametrize("mode", [*MONITORED, "FULL_NUMERICS", "TRACED"])
 def test_the_monitor_alerts_of_what_our_tables_call_bad(
     mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]
 ) -> None:
@@ -92,7 +96,13 @@ def test_the_monitor_alerts_of_what_our_tables_call_bad(
     if mode in ("NO_TENSOR", "SHAPE"):
         assert not expected
     else:  # in graphs and eagerly, in a loop, in an outermost backward graph, of complex numbers and in a slot above 0
-        assert kinds >= {("Log", True), ("Log", False), ("While", True), ("MatMul", True), ("RealDiv", False)}
+        in_graphs = {"Log", "While"} if mode == "TRACED" else {"_UnaryOpsComposition", "AddV2"}
+        assert kinds >= {
+            *((op_type, True) for op_type in in_graphs),
+            ("Log", False),
+            ("MatMul", True),
+            ("RealDiv", False),
+        }
         assert any(alert[2] > 0 for alert in expected)
 
 
@@ -203,7 +213,24 @@ def test_each_graph_tensor_is_a_trace_with_its_summary(
     assert bool(expected) == (mode != "NO_TENSOR")
 
 
-@pytest.mark.parametrize("mode", ["FULL_HEALTH", "NO_TENSOR"])
+def made_nodes(logdir: Path) -> list[Row]:
+    """The nodes that the optimizer made and that have tensors, each with its program's op and its inputs."""
+    named = {(row["graph_id"], row["op_name"]) for row in graph_rows(logdir)}
+    ops = {(row["graph_id"], row["op_name"]): row for row in rows(logdir, "graph_op")}
+    nodes = {(row["executed_graph_id"], row["node_name"]): row for row in rows(logdir, "executed_op")}
+    found = []
+    for (executed_graph_id, name), node in nodes.items():
+        if node["op_name"] is None and (node["graph_id"], name) in named:
+            inputs = [
+                (nodes[executed_graph_id, row["source_node_name"]]["op_name"], row["source_output_slot"])
+                for row in rows(logdir, "executed_op_input")
+                if (row["executed_graph_id"], row["node_name"]) == (executed_graph_id, name) and not row["is_control"]
+            ]
+            found.append({**node, "op": ops[node["graph_id"], node["made_for"]], "inputs": inputs})
+    return sorted(found, key=lambda row: (row["graph_id"], row["node_name"]))
+
+
+@pytest.mark.parametrize("mode", ["FULL_HEALTH", "NO_TENSOR", "TRACED"])
 def test_graphs_ops_and_sources_are_those_of_our_tables(
     mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]
 ) -> None:
@@ -228,6 +255,20 @@ def test_graphs_ops_and_sources_are_those_of_our_tables(
             stacks[row["stack_trace_id"]],
         )
         for row in sorted(rows(logdir, "graph_op"), key=lambda row: (row["graph_id"], row["op_index"]))
+    ]
+    made = made_nodes(logdir)
+    assert {row["op_type"] for row in made} == ({"_UnaryOpsComposition", "Const"} if mode == "FULL_HEALTH" else set())
+    expected += [
+        (
+            row["op"]["wall_time_ns"] / 10**9,
+            str(row["graph_id"]),
+            row["node_name"],
+            row["op_type"],
+            tuple(f"{source}:{slot}" for source, slot in row["inputs"]) or None,
+            1,
+            stacks[row["op"]["stack_trace_id"]],
+        )
+        for row in made
     ]
     with opened(exported[mode].dump) as reader:
         found = [
@@ -321,16 +362,22 @@ def test_whole_tensors_can_be_exported_as_summaries(mode: str, logdirs: dict[str
     assert alerts(run.dump) == expected
 
 
-def test_tensorboards_plugin_shows_it(logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
-    dump = exported["FULL_HEALTH"].dump
+@pytest.mark.parametrize("mode", ["FULL_HEALTH", "TRACED"])
+def test_tensorboards_plugin_shows_it(mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
+    dump = exported[mode].dump
     found = plugin_data(dump)
     assert found["alerts"] == [alert[1:] for alert in alerts(dump)]
-    assert found["op_types"] == [row["op_type"] for row in execution_rows(logdirs["FULL_HEALTH"])]
-    assert found["traces"] == [(row["op_name"], row["output_slot"]) for row in graph_rows(logdirs["FULL_HEALTH"])]
+    assert found["op_types"] == [row["op_type"] for row in execution_rows(logdirs[mode])]
+    assert found["traces"] == [(row["op_name"], row["output_slot"]) for row in graph_rows(logdirs[mode])]
     consumers = {
         (str(row["graph_id"]), row["source_op_name"], row["source_output_slot"], row["op_name"], row["input_index"])
-        for row in rows(logdirs["FULL_HEALTH"], "graph_op_input")
+        for row in rows(logdirs[mode], "graph_op_input")
         if not row["is_control"]
+    }
+    consumers |= {
+        (str(row["graph_id"]), source, slot, row["node_name"], index)
+        for row in made_nodes(logdirs[mode])
+        for index, (source, slot) in enumerate(row["inputs"])
     }
     assert found["consumers"] == consumers
 
@@ -339,13 +386,7 @@ def plugin_data(dump: Path) -> dict[str, Any]:
     """What TensorBoard's plugin gives its page."""
     with opened(dump) as reader:
         ops = [(op.graph_id, op.op_name) for op in reader.graph_op_digests()]
-    num_alerts = len(alerts(dump))
-    plugin = DebuggerV2EventMultiplexer(str(dump))
-    (run,) = plugin.Runs()
-    for _ in range(600):  # it reads in a thread of its own
-        if plugin.Alerts(run, 0, -1)["num_alerts"] == num_alerts:
-            break
-        time.sleep(0.05)
+    plugin, run = read_by_tensorboard(dump)
     places = ("op_type", "output_slot", "size", *COUNTS, "execution_index", "graph_execution_trace_index")
     return {
         "alerts": [tuple(alert[name] for name in places) for alert in plugin.Alerts(run, 0, -1)["alerts"]],
@@ -363,9 +404,10 @@ def plugin_data(dump: Path) -> dict[str, Any]:
 
 
 def test_what_a_dump_has_no_place_for_is_said(logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
-    external = [row for row in rows(logdirs["FULL_HEALTH"], "tensor_health") if row["scope"] == "external"]
-    left_out = {item.table: item.num_rows for item in exported["FULL_HEALTH"].left_out}
-    assert left_out == {"mark": 1, "tensor_health": len(external)}
+    for mode in ("FULL_HEALTH", "TRACED"):
+        external = [row for row in rows(logdirs[mode], "tensor_health") if row["scope"] == "external"]
+        left_out = {item.table: item.num_rows for item in exported[mode].left_out}
+        assert left_out == {"mark": 1, "tensor_health": len(external)}
     assert "no FULL_NUMERICS" in " ".join(exported["FULL_NUMERICS"].notes)
     assert "wait forever" in " ".join(exported["FULL_TENSOR"].notes)
     assert "no graph execution traces" in " ".join(exported["NO_TENSOR"].notes)

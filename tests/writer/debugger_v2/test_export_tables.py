@@ -113,3 +113,21 @@ def test_a_part_that_is_gone_and_one_that_is_broken_are_told_apart(tmp_path: Pat
     name = part_path("tensor_health", run_id=RUN_ID, number=1)
     manifest.write_text(manifest.read_text() + replace_line([name], added=[]))
     assert RunTables(tmp_path, RUN_ID).num_rows("tensor_health") == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(parts=st.lists(keys, max_size=4), group_rows=st.integers(1, 20))
+def test_the_greatest_value_is_that_of_all_parts(
+    parts: list[list[int | None]], group_rows: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    tables = write(tmp_path_factory.mktemp("logdir"), parts, group_rows=group_rows)
+    in_order = [key for part in parts for key in part]
+    expected: dict[tuple[int | None, int], int] = {}
+    for event_index, key in enumerate(in_order):
+        if event_index % 3 == 0:
+            expected[key, 7] = event_index  # it rises
+    by = ("execution_index", "output_slot")
+    assert tables.greatest("tensor_health", "event_index", by=by, where=("scope", "graph")) == expected
+    known = [key for key in in_order[::3] if key is not None]
+    greatest = tables.greatest("tensor_health", "execution_index", by=("output_slot",), where=("scope", "graph"))
+    assert greatest == ({(7,): max(known)} if known else {})

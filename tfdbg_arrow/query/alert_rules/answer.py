@@ -13,10 +13,11 @@ from tfdbg_arrow.query.alert_rules.alert import Alert
 from tfdbg_arrow.query.alert_rules.rollup import AlertFinding, roll_up
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
 from tfdbg_arrow.query.alert_rules.scan import Found, is_large, scan
+from tfdbg_arrow.query.bad_tensor import NonFinite
 from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.logdir import Logdir, opened
-from tfdbg_arrow.query.nonfinite import expected_reasons
+from tfdbg_arrow.query.nonfinite import expected_reasons, first_nonfinite
 from tfdbg_arrow.query.stacks import Frame
 
 DEFAULT_LIMIT = 100
@@ -107,6 +108,11 @@ def alerts(
             num_found[rule.kind] = number
             found += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
         found = _judged(open_, found)
+        origin_rule = next((rule for rule in rules if rule.kind == ORIGIN_RULE and rule.kind in num_found), None)
+        if origin_rule is not None:
+            missed = _missed_origins(open_, origin_rule, found, run_id=run_id)
+            num_found[ORIGIN_RULE] += len(missed)
+            found += missed
     found.sort(key=lambda alert: SEVERITIES.index(alert.severity))
     listed = _first_of_each(found, limit)
     return Alerts(
@@ -127,6 +133,44 @@ def _judged(logdir: Engine, alerts: list[Alert]) -> list[Alert]:
         reasons = expected_reasons(logdir, indexes, run_id=run_id)
         expected |= {(run_id, index): reason for index, reason in reasons.items()}
     return [_with_reason(alert, expected.get((alert.run_id, alert.first_event_index or -1))) for alert in alerts]
+
+
+def _missed_origins(logdir: Engine, rule: Rule, found: Sequence[Alert], *, run_id: str | None) -> list[Alert]:
+    """Returns an alert for the culprit of each run in which the rule about origins has found none that did harm.
+
+    The rule does not find an op that makes a NaN of infinities in a mask. Nor does it find a bad value whose origin was
+    not recorded. `first_nonfinite` follows the data and names both.
+    """
+    harmful = {alert.run_id for alert in found if alert.kind == ORIGIN_RULE and not alert.is_expected}
+    known = {(alert.run_id, alert.first_event_index) for alert in found if alert.kind == ORIGIN_RULE}
+    runs = logdir.rows(
+        "SELECT DISTINCT run_id FROM tensor_health WHERE has_inf_or_nan AND (run_id = ? OR ? IS NULL) "
+        f"ORDER BY run_id LIMIT {_MAX_JUDGED}",
+        [run_id, run_id],
+    )
+    missed = []
+    for (run,) in runs:
+        culprit = None if run in harmful else first_nonfinite(logdir, run_id=run)
+        if culprit is None or culprit.is_expected or (run, culprit.event_index) in known:
+            continue
+        select = (
+            "SELECT run_id, graph_id, op_name, op_type, output_slot, event_index AS first_event_index, "
+            "event_index AS last_event_index, 1 AS num_events, "
+            "CAST(num_nan + num_neg_inf + num_pos_inf AS DOUBLE) AS value "
+            f"FROM tensor_health WHERE event_index = {culprit.event_index}"
+        )
+        rows, _ = _run_select(logdir, select, run_id=run, limit=1)
+        message = _message_of_culprit(culprit)
+        missed += [replace(_alert(rule, {}, row), message=message) for row in rows]
+    return missed
+
+
+def _message_of_culprit(culprit: NonFinite) -> str:
+    if not culprit.is_origin:
+        return "This value is bad, and where it came up was not recorded."
+    if any(taken.health is not None and taken.health.has_inf_or_nan for taken in culprit.inputs):
+        return "This op made a bad value from infinities that the program wrote itself."
+    return "This op made a bad value. Its inputs are not bad."
 
 
 def _with_reason(alert: Alert, reason: str | None) -> Alert:
@@ -164,34 +208,39 @@ def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequen
 def _run_rule(
     logdir: Engine, rule: Rule, given: Mapping[str, float], *, run_id: str | None, limit: int
 ) -> tuple[list[tuple[Any, ...]], int]:
-    """Returns what a rule finds first, and how many rows it finds.
-
-    A row is the values of COLUMNS, the first and last step, graph_name, the layer and the user's line.
-    """
-    columns = ", ".join(f"f.{column}" for column in COLUMNS)
+    """Returns what a rule finds first, and how many rows it finds, as `_run_select`."""
     try:
-        rows = logdir.rows(
-            f"WITH found AS (\n{rule.sql(given)}\n) "
-            f"SELECT {columns}, h.step, l.step, g.graph_name, coalesce(o.layer, e.layer), "
-            "s.file_path, s.lineno, s.func, s.code, count(*) OVER () AS num_found "
-            "FROM found AS f "
-            "LEFT JOIN graph AS g ON g.run_id = f.run_id AND g.graph_id = f.graph_id "
-            "LEFT JOIN recorded_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
-            "LEFT JOIN tensor_health AS h ON h.run_id = f.run_id AND h.event_index = f.first_event_index "
-            "LEFT JOIN tensor_health AS l ON l.run_id = f.run_id AND l.event_index = f.last_event_index "
-            "LEFT JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
-            "AND f.graph_id IS NULL "
-            "LEFT JOIN user_frame AS s ON s.run_id = f.run_id "
-            "AND s.stack_trace_id = coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) "
-            "WHERE f.run_id = ? OR ? IS NULL "
-            "ORDER BY f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, "
-            "f.output_slot NULLS LAST LIMIT ?",
-            [run_id, run_id, min(max(limit, 1), MAX_ROWS)],
-        )
+        return _run_select(logdir, rule.sql(given), run_id=run_id, limit=limit)
     except (MemoryLimitError, TimeLimitError):
         raise
     except QueryError as error:
         raise QueryError(f"the rule {rule.kind} cannot be run: {error}") from error
+
+
+def _run_select(logdir: Engine, select: str, *, run_id: str | None, limit: int) -> tuple[list[tuple[Any, ...]], int]:
+    """Returns what a SELECT of COLUMNS finds first, and how many rows it finds.
+
+    A row is the values of COLUMNS, the first and last step, graph_name, the layer and the user's line.
+    """
+    columns = ", ".join(f"f.{column}" for column in COLUMNS)
+    rows = logdir.rows(
+        f"WITH found AS (\n{select}\n) "
+        f"SELECT {columns}, h.step, l.step, g.graph_name, coalesce(o.layer, e.layer), "
+        "s.file_path, s.lineno, s.func, s.code, count(*) OVER () AS num_found "
+        "FROM found AS f "
+        "LEFT JOIN graph AS g ON g.run_id = f.run_id AND g.graph_id = f.graph_id "
+        "LEFT JOIN recorded_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
+        "LEFT JOIN tensor_health AS h ON h.run_id = f.run_id AND h.event_index = f.first_event_index "
+        "LEFT JOIN tensor_health AS l ON l.run_id = f.run_id AND l.event_index = f.last_event_index "
+        "LEFT JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
+        "AND f.graph_id IS NULL "
+        "LEFT JOIN user_frame AS s ON s.run_id = f.run_id "
+        "AND s.stack_trace_id = coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) "
+        "WHERE f.run_id = ? OR ? IS NULL "
+        "ORDER BY f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, "
+        "f.output_slot NULLS LAST LIMIT ?",
+        [run_id, run_id, min(max(limit, 1), MAX_ROWS)],
+    )
     return [row[:-1] for row in rows[:limit]], rows[0][-1] if rows else 0
 
 

@@ -202,7 +202,7 @@ JOIN site AS s ON s.site_id = a.site_id
 """
 
 _GRAPH_EVENT = """
-SELECT h.event_index, c.context_id, h.op_name, h.output_slot, row_number() OVER (
+SELECT h.event_index, c.context_id, h.op_name, h.op_type, h.output_slot, row_number() OVER (
     PARTITION BY c.context_id, h.op_name, h.output_slot ORDER BY h.event_index) AS occurrence
 FROM health_{s} AS h
 JOIN context_{s} AS c ON c.execution_index = h.execution_index AND c.step_id = h.step_id AND c.frame_id = h.frame_id
@@ -212,7 +212,8 @@ WHERE h.scope = 'graph'
 
 _NAMED = f"""
 CREATE TABLE named AS
-SELECT a.event_index, a.output_slot, a.occurrence, c.ordinal, c.context_pair, c.context_b, c.site_id, o.op_id, o.op_b
+SELECT a.event_index, a.op_type, a.output_slot, a.occurrence, c.ordinal, c.context_pair, c.context_b, c.site_id,
+    o.op_id, o.op_b
 FROM ({_GRAPH_EVENT.format(s="a")}) AS a
 JOIN context_pair AS c ON c.context_a = a.context_id
 JOIN op_pair AS o ON o.graph_a = c.graph_a AND o.graph_b = c.graph_b AND o.op_a = a.op_name
@@ -224,7 +225,7 @@ CREATE TABLE pair AS
 SELECT a.event_index AS event_a, b.event_index AS event_b, a.ordinal, a.context_pair, a.site_id, a.op_id, a.output_slot
 FROM named AS a
 JOIN ({_GRAPH_EVENT.format(s="b")}) AS b ON b.context_id = a.context_b AND b.op_name = a.op_b
-    AND b.output_slot = a.output_slot AND b.occurrence = a.occurrence
+    AND b.output_slot = a.output_slot AND b.occurrence = a.occurrence AND b.op_type = a.op_type
 UNION ALL
 SELECT a.event_index, b.event_index, x.ordinal, NULL, NULL, NULL, a.output_slot
 FROM health_a AS a

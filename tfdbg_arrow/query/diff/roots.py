@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 from tfdbg_arrow.query.diff.comparing import HARD
 from tfdbg_arrow.query.diff.tolerance import Tolerance
 from tfdbg_arrow.query.diff.workspace import Workspace
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.origins import ProgramOrder
 from tfdbg_arrow.query.recorded import TensorEvent
 
 _MAX_CANDIDATES = 1000
@@ -80,6 +82,7 @@ class Roots:
         self._work = work
         self._flow = flow
         self._growth = tolerance.growth
+        self._order = ProgramOrder(flow).key
         self._pairs: dict[int, Pair | None] = {}
         self._sources: dict[int, _Sources] = {}
         self.is_cut = False
@@ -87,15 +90,18 @@ class Roots:
     def first(self) -> Found | None:
         """Returns the first divergence, or None.
 
-        The candidates come by execution and arrival. Arrival within a call is not the order of data flow, so each is
-        followed back through everything that is apart; of the roots that this leads to it is the one that came first.
+        The candidates come by execution, and within one by the order of the program: arrival there is not the order of
+        data flow, and differs from run to run. Each is followed back through everything that is apart; of the roots
+        that this leads to it is the first in the program.
         """
-        rows = self._work.rows(f"SELECT event_a FROM candidate ORDER BY position, event_a LIMIT {_MAX_CANDIDATES + 1}")
+        rows = self._work.rows(
+            f"SELECT position, event_a FROM candidate ORDER BY position, event_a LIMIT {_MAX_CANDIDATES + 1}"
+        )
         self.is_cut = len(rows) > _MAX_CANDIDATES
-        for (event_index,) in rows[:_MAX_CANDIDATES]:
-            event = self._flow.events.event(event_index)
-            root = None if event is None else self._root_of(event)
-            if root is not None:
+        for _, group in groupby(rows[:_MAX_CANDIDATES], key=lambda row: row[0]):
+            events = [event for _, index in group if (event := self._flow.events.event(index)) is not None]
+            roots = (self._root_of(event) for event in sorted(events, key=self._order))
+            if (root := next((root for root in roots if root is not None), None)) is not None:
                 self.is_cut = False
                 return self._found(root)
         return None
@@ -133,7 +139,7 @@ class Roots:
             if self._is_root(event, [pair for _, pair in pairs if pair is not None]):
                 roots[event.event_index] = event
         first = [root for index, root in roots.items() if not _reaches(above, index, roots)]
-        return min(first or roots.values(), key=lambda root: root.event_index, default=None)
+        return min(first or roots.values(), key=self._order, default=None)
 
     def _is_root(self, event: TensorEvent, inputs: list[Pair]) -> bool:
         pair = self.pair(event.event_index)

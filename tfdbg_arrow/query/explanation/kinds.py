@@ -112,12 +112,19 @@ def with_lost_epsilon(explanation: Explanation, computed: Computed, *, index: in
     x = computed.inputs[index]
     terms = computed.made_from(x) if x.op_type in _ADDS else {}
     lost = next((term for term in terms.values() if term.size and term.num_zero == term.size == 1), None)
-    if lost is None or len(terms) != 2 or x.dtype not in _SMALLEST:
+    is_lost = (lost is not None and len(terms) == 2) or _has_removed_sum(computed)
+    if not is_lost or x.dtype not in _SMALLEST:
         return explanation
     return Explanation(
         f"{explanation.sentence} The number that was added to it before is 0 in {x.dtype}.",
         f"Add an epsilon that {x.dtype} can hold: its smallest number above 0 is {_SMALLEST[x.dtype]}.",
     )
+
+
+def _has_removed_sum(computed: Computed) -> bool:
+    """Whether TensorFlow's optimizer removed a sum before the op: it removes a sum with the constant 0."""
+    types = set(computed.program_ops)
+    return computed.output.op_type in types and len(types) == 2 and not types.isdisjoint(_ADDS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.callsites import CallSites, Level, join_site
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.executed_edges import ExecutedEdges
-from tfdbg_arrow.query.flow.executed_graphs import ENTERS, EXITS, MERGES, NEXT_ITERATIONS
+from tfdbg_arrow.query.flow.executed_graphs import ENTERS, EXITS, HANDING_ON, MERGES, NEXT_ITERATIONS
 from tfdbg_arrow.query.flow.graphs import Argument, Call, GraphReader, Op
 from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place
 from tfdbg_arrow.query.flow.sessions import REFERENCE_VARIABLES, Sessions
@@ -22,6 +22,10 @@ PASSING_OPS = frozenset({
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault"})
 _FRAME_OPS = ENTERS | EXITS | NEXT_ITERATIONS
 _BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
+_MAX_FUSED = 100
+"""At most so many ops of the program are looked for behind one node."""
+_MAX_CROSSED = 64
+"""At most so many borders are crossed on the way to one input of such an op."""
 _EAGER_PASSING_OPS = PASSING_OPS - {"IdentityN"}
 
 
@@ -127,6 +131,68 @@ class Borders:
             writer, context = written
             return Crossing(GraphTensor(context, place.graph_id, writer.op_name, 0, 2**63 - 1), "variable")
         return None
+
+    def computed_ops(self, place: GraphTensor) -> tuple[Op, ...]:
+        """Returns the ops of the program that the node at a place computes, those of calling graphs first.
+
+        These are the op that the node stands for, and the absorbed ops between it and the node's inputs, without
+        constants and ops that only hand a tensor on. Returns nothing if the node computes one op of its own type.
+        """
+        node_type = self.executed.node_type(place)
+        op = self._graphs.op(place.graph_id, place.op_name)
+        if node_type is None or op is None:
+            return ()
+        start = op if op.made_for is None else self._graphs.op(place.graph_id, op.made_for)
+        if start is None:
+            return ()
+        found = {(place.context.call_site, start.op_name): (place, start)}
+        waiting = [(place, start)]
+        while waiting and len(found) < _MAX_FUSED:
+            for source, absorbed in self._absorbed_inputs(*waiting.pop()):
+                key = (source.context.call_site, absorbed.op_name)
+                if key not in found:
+                    found[key] = (source, absorbed)
+                    waiting.append((source, absorbed))
+        computing = [
+            (at, op) for at, op in found.values() if op is start or (op.inputs and op.op_type not in HANDING_ON)
+        ]
+        if len(computing) == 1 and start.op_type == node_type:
+            return ()
+        return tuple(op for _, op in sorted(computing, key=lambda each: self._order(*each)))
+
+    def _absorbed_inputs(self, place: GraphTensor, op: Op) -> Iterator[tuple[GraphTensor, Op]]:
+        """Yields the ops without nodes that made the inputs of an op, where no other node computes them."""
+        for name, slot in op.inputs:
+            source: Place | None = replace(place, op_name=name, output_slot=slot)
+            for _ in range(_MAX_CROSSED):
+                made = self._graphs.op(source.graph_id, source.op_name) if isinstance(source, GraphTensor) else None
+                if made is None or not isinstance(source, GraphTensor):
+                    break
+                if made.inputs and not self._graphs.calls(source.graph_id, source.op_name):
+                    if self.executed.is_absorbed(source):
+                        instead = self.executed.replacement(source)
+                        if instead is None or self._is_computed_from(source, made, instead):
+                            yield source, made
+                    break
+                crossing = self.crossing(source)  # an argument, or the result of a call
+                source = None if crossing is None else crossing.place
+
+    def _is_computed_from(self, place: GraphTensor, op: Op, other: GraphTensor) -> bool:
+        """Returns whether an absorbed op takes what the op at a place made, at most through other absorbed ops."""
+        waiting, seen = [op], {op.op_name}
+        while waiting and len(seen) < _MAX_FUSED:
+            for name, _ in waiting.pop().inputs:
+                if name == other.op_name:
+                    return True
+                source = self._graphs.op(place.graph_id, name)
+                if source is not None and name not in seen and self.executed.is_absorbed(replace(place, op_name=name)):
+                    seen.add(name)
+                    waiting.append(source)
+        return False
+
+    def _order(self, place: GraphTensor, op: Op) -> tuple[int, int]:
+        levels = self.levels(place.context, place.graph_id) or ()
+        return len(levels), op.op_index
 
     def levels(self, context: Context, graph_id: int) -> tuple[Level, ...] | None:
         """Returns the calls from the outermost graph to a graph in a context; None where unknown."""

@@ -11,12 +11,12 @@ Source: tensorflow/core/common_runtime/{inline_function_utils,lower_while_op,low
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tfdbg_arrow.query.flow.events import EventReader
-from tfdbg_arrow.query.flow.frames import Entry, find_entries
+from tfdbg_arrow.query.flow.frames import find_entries
 from tfdbg_arrow.query.flow.graphs import Call, GraphReader
 from tfdbg_arrow.query.recorded import Context, SiteVisit
 
@@ -57,6 +57,11 @@ class Level:
     def is_loop(self) -> bool:
         """Whether the called graph is a loop's body or condition."""
         return self.call.attribute in ("body", "cond")
+
+    def is_of(self, other: Level) -> bool:
+        """Returns whether the same op calls at the same call site, whichever of its functions."""
+        one = (self.call.graph_id, self.call.op_name, self.site)
+        return one == (other.call.graph_id, other.call.op_name, other.site)
 
 
 class CallSites:
@@ -146,7 +151,7 @@ class CallSites:
 
     def _find_entries(
         self, step_id: int, execution_index: int | None, site: str, graph_id: int, op_name: str
-    ) -> dict[int, Entry]:
+    ) -> Mapping[int, tuple[int | None, int]]:
         """Returns in which frame and iteration of the graph at a call site each frame of a loop was entered."""
         frames: dict[int, int] = {}
         for part in self._graphs.calls(graph_id, op_name):
@@ -156,8 +161,47 @@ class CallSites:
                 first = frames.get(visit.frame_id, visit.first_event_index)
                 frames[visit.frame_id] = min(first, visit.first_event_index)
         outer = self._visits_of_graph(step_id, execution_index, graph_id).get(site, ())
+        in_order = sorted(frames, key=frames.__getitem__)
+        if not outer:
+            return self._entries_without_rows(step_id, execution_index, site, graph_id, in_order)
         entries = [(visit.frame_id, iteration) for visit in outer for iteration in visit.iterations]
-        return find_entries(sorted(frames, key=frames.__getitem__), entries)
+        return find_entries(in_order, entries)
+
+    def _entries_without_rows(
+        self, step_id: int, execution_index: int | None, site: str, graph_id: int, frames: Sequence[int]
+    ) -> Mapping[int, tuple[int | None, int]]:
+        """Returns where the frames of an inner loop were entered if the body of the outer loop left no row itself.
+
+        Args:
+            step_id: The step.
+            execution_index: The execution of the step.
+            site: The call site of the body of the outer loop.
+            graph_id: The body of the outer loop.
+            frames: The frames of the inner loop, in the order in which their first tensors were recorded.
+        """
+        levels = self.levels(graph_id, site, root_graph_id=None)
+        if not levels or not levels[-1].is_loop:
+            return {}
+        last: dict[int, int] = {}
+        for visit in self.visits_inside(step_id, execution_index, levels[-1]):
+            last[visit.frame_id] = max(visit.last_iteration, last.get(visit.frame_id, len(frames) - 1))
+        if last:
+            # An iteration in which the other graphs left no row may have entered the inner loop, too.
+            return find_entries(frames, [(frame, k) for frame in sorted(last) for k in range(last[frame] + 1)])
+        if any(level.is_loop for level in levels[:-1]):
+            return {}
+        # One frame of the outer loop, whose id is not known, enters the inner one in each iteration.
+        return {frame: (None, iteration) for iteration, frame in enumerate(frames)}
+
+    def visits_inside(self, step_id: int, execution_index: int | None, loop: Level) -> list[SiteVisit]:
+        """Returns where graphs left rows in the frames of a loop: its body, its condition, and their branches."""
+        found = []
+        for visit in self._events.site_visits(step_id, execution_index):
+            levels = self.levels(visit.graph_id, visit.call_site, root_graph_id=None) or ()
+            innermost = next((level for level in reversed(levels) if level.is_loop), None)
+            if innermost is not None and innermost.is_of(loop):
+                found.append(visit)
+        return found
 
     def _find_visits_by_entry(
         self, step_id: int, execution_index: int | None, site: str, call: Call
@@ -166,7 +210,7 @@ class CallSites:
         entries = self._entries(step_id, execution_index, site, call.graph_id, call.op_name)
         found: dict[tuple[int | None, int | None], SiteVisit] = {}
         for visit in self._visits_of_callee(step_id, execution_index, site, call):
-            entry = entries.get(visit.frame_id)
+            entry: tuple[int | None, int | None] | None = entries.get(visit.frame_id)
             if entry is not None:
                 found.setdefault(entry, visit)
         return found

@@ -13,7 +13,7 @@ from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.contents import Contents
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.gaps import Gaps
-from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
+from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader, Op
 from tfdbg_arrow.query.flow.labels import Labels
 from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place, Trace
 from tfdbg_arrow.query.flow.tensor_lists import ELEMENT, POP, TensorLists
@@ -24,6 +24,11 @@ CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
 """How the types of ops begin whose variant output holds just the tensors that they take."""
 COLLECTIVES = ("Collective", "Nccl")
 """How the types of ops begin whose output depends on what the same op of other replicas takes, maybe in other runs."""
+_KEEPING_FINITE = frozenset({
+    "Abs", "Ceil", "Cos", "Elu", "Erf", "Floor", "LeakyRelu", "Maximum", "Minimum", "Neg", "Relu", "Relu6", "Rint",
+    "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softsign", "Tanh",
+})  # fmt: skip
+"""Types of ops whose output is finite if their inputs are."""
 _MAX_PATH = 10_000
 """Borders that one tensor is followed over; more is taken for a circle."""
 _MAX_KEPT = 50_000
@@ -180,15 +185,23 @@ class DataFlow:
 
         There are none where TensorFlow ran the op as it is in the program.
         """
+        return tuple(op.op_type for op in self._computed_ops(event))
+
+    def _computed_ops(self, event: TensorEvent) -> tuple[Op, ...]:
         own = self._own_place(event) if event.scope == "graph" else None
-        return () if own is None else tuple(op.op_type for op in self.borders.executed.computed_ops(own))
+        return () if own is None else self.borders.computed_ops(own)
 
     def stack_trace_id(self, event: TensorEvent) -> int | None:
-        """Returns the stack that created the op of a tensor, or executed it; None where it was not recorded."""
+        """Returns the stack that created the op of a tensor, or executed it; None where it was not recorded.
+
+        Of a node that stands for several ops of the program it is the stack of the one that can make a bad value of
+        finite ones, if there is only one such op.
+        """
         if event.scope == "graph":
             if event.graph_id is None or event.op_name is None:
                 return None
-            op = self.graphs.op(event.graph_id, event.op_name)
+            makers = [op for op in self._computed_ops(event) if op.op_type not in _KEEPING_FINITE]
+            op = makers[0] if len(makers) == 1 else self.graphs.op(event.graph_id, event.op_name)
             return None if op is None else op.stack_trace_id
         execution = None if event.execution_index is None else self.events.execution(event.execution_index)
         return None if execution is None else execution.stack_trace_id

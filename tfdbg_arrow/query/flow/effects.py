@@ -40,7 +40,7 @@ _POLE_INPUT = {
     "Div": 1, "RealDiv": 1, "Xdivy": 1, "Inv": 0, "Log": 0, "Pow": 0, "Reciprocal": 0, "Rsqrt": 0, "SqrtGrad": 0,
 }  # fmt: skip
 """Op types that make an infinity out of a zero, and the input that must not be one."""
-LITERAL = "the program wrote this infinity itself, and no NaN was made from it"
+LITERAL = "the program wrote this infinity itself"
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ class Effects:
         except CannotTellError:
             return _UNKNOWN
         except OutOfSightError:
+            if event.execution_index is not None and self._sinks.has_failed(event.execution_index):
+                return Effect("result", None)  # the program got an error in its place
             return Effect("absorbed", ABSORBED) if self._sinks.has_none else _UNKNOWN
         if walk.harm is not None:
             return Effect(walk.harm, None)

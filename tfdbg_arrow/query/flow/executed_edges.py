@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tfdbg_arrow.query.flow.callsites import CallSites
+from tfdbg_arrow.query.flow.callsites import CallSites, Level
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.executed_graphs import (
     ENTERS,
@@ -37,11 +37,10 @@ from tfdbg_arrow.query.recorded import Context
 _MAX_BRANCHES = 16
 """At most so many nested branches are passed on the way of one edge."""
 _MAX_KEPT = 50_000
+_MAX_KEPT_LOOPS = 1_000
 """Answers that are kept of each kind."""
 _MAX_WITNESSES = 8
 """At most so many users of a tensor are searched for what they took instead."""
-_MAX_FUSED = 100
-"""Ops of the program that are listed for one node."""
 _MAX_USERS = 10_000
 """At most so many nodes are searched for the users of one tensor."""
 
@@ -68,6 +67,9 @@ class ExecutedEdges:
         self._events = events
         self._sites = sites
         self._chosen: dict[tuple[Context, int], ExecutedGraph | None] = {}
+        self._last_inside: dict[
+            tuple[int, str, int, int | None], dict[tuple[int | None, int | None] | None, GraphTensor]
+        ] = {}
         self._branch_results: dict[tuple[int, str, Context], GraphTensor | None] = {}
 
     def is_absorbed(self, place: GraphTensor) -> bool:
@@ -83,7 +85,22 @@ class ExecutedEdges:
         if place.context.call_site is None:
             return not any(graph.has_op(place.graph_id, place.op_name) for graph in graphs)
         graph = self._graph(place)
-        return graph is None or graph.node(place.graph_id, place.context.call_site, place.op_name) is None
+        if graph is None:
+            return not self._is_called(place)
+        return graph.node(place.graph_id, place.context.call_site, place.op_name) is None
+
+    def _is_called(self, place: GraphTensor) -> bool:
+        """Returns whether an op on the way to a place ran as a call, so that nothing was put in its place."""
+        levels = self._levels(place, place.graph_id, place.context.call_site or "") or ()
+        callers = (
+            replace(place, context=replace(place.context, call_site=level.site), graph_id=level.call.graph_id)
+            for level in levels
+        )
+        nodes = (
+            self._node(replace(caller, op_name=level.call.op_name))
+            for caller, level in zip(callers, levels, strict=True)
+        )
+        return any(node is not None and node.op_name is not None for node in nodes)
 
     def replacement(self, place: GraphTensor) -> GraphTensor | None:
         """Returns the tensor that TensorFlow computed instead of one that has no node; None if none is known.
@@ -156,7 +173,7 @@ class ExecutedEdges:
         if len(known) < len(sources):
             # The optimizer may have changed the order of the inputs.
             return tuple(dict.fromkeys([*as_traced, *known]))
-        if node.op_type == op.op_type and len(known) == len(op.inputs):
+        if op.made_for is None and node.op_type == op.op_type and len(known) == len(op.inputs):
             # By which names the graphs know a resource tells which of them write to it.
             dtypes = self._graphs.graph(place.graph_id).dtypes
             return tuple(
@@ -184,6 +201,10 @@ class ExecutedEdges:
                 context = replace(place.context, call_site=node.call_site)
                 yield ExecutedUse(GraphTensor(context, node.graph_id, node.name, 0, place.near), index)
 
+    def decides(self, place: GraphTensor) -> bool:
+        """Returns whether a tensor says which branch runs."""
+        return any(node.op_type in SWITCHES and index == 1 for node, index in self._takers(place))
+
     def _takers(self, place: GraphTensor) -> Iterator[tuple[ExecutedNode, int]]:
         """Yields the nodes that took a tensor and as which input, also behind nodes that only hand it on."""
         site = place.context.call_site
@@ -201,32 +222,10 @@ class ExecutedEdges:
                         waiting.append(tensor)
                 yield user, index
 
-    def computed_ops(self, place: GraphTensor) -> tuple[Op, ...]:
-        """Returns the ops of the program that the node at a place computes, in the order of creation.
-
-        These are the op that the node stands for, and the absorbed ops between it and the node's inputs, without
-        constants and ops that only hand a tensor on. Returns nothing if the node computes one op of its own type.
-        """
+    def node_type(self, place: GraphTensor) -> str | None:
+        """Returns the type of the node at a place; None if there is none."""
         node = self._node(place)
-        op = self._graphs.op(place.graph_id, place.op_name)
-        if node is None or op is None:
-            return ()
-        start = op if op.made_for is None else self._graphs.op(place.graph_id, op.made_for)
-        if start is None:
-            return ()
-        found = {start.op_name: start}
-        waiting = [start]
-        while waiting and len(found) < _MAX_FUSED:
-            for name, _ in waiting.pop().inputs:
-                source = self._graphs.op(place.graph_id, name)
-                if source is None or name in found or not self.is_absorbed(replace(place, op_name=name)):
-                    continue
-                found[name] = source
-                waiting.append(source)
-        computing = [op for op in found.values() if op is start or (op.inputs and op.op_type not in HANDING_ON)]
-        if len(computing) == 1 and start.op_type == node.op_type:
-            return ()
-        return tuple(sorted(computing, key=lambda op: op.op_index))
+        return None if node is None else node.op_type
 
     def taken_from(self, graph_id: int, op_name: str) -> dict[tuple[int, str, int], bool]:
         """Returns (graph, op, output slot) of the tensors that the nodes of an op take, at whatever call site.
@@ -251,8 +250,9 @@ class ExecutedEdges:
     def _graph(self, place: GraphTensor) -> ExecutedGraph | None:
         """Returns the optimized graph that ran at a place; None where the place is in none.
 
-        A function can be optimized more than once, for example for calls with and without a gradient. If several graphs
-        have the call site, the one whose nodes fit the recorded rows best is taken.
+        A function can be part of several graphs, if others call it, and a graph can be optimized more than once, for
+        example for calls with and without a gradient. The graph of the function that the program called is taken; of
+        several the one whose nodes fit the recorded rows best.
         """
         site = place.context.call_site
         assert site is not None
@@ -262,6 +262,10 @@ class ExecutedEdges:
         key = (replace(place.context, frame_id=None, iteration=None), place.graph_id)
         if key not in self._chosen:
             candidates = [graph for graph in graphs if graph.has_site(place.graph_id, site)]
+            index = place.context.execution_index
+            execution = self._events.execution(index) if len(candidates) > 1 and index is not None else None
+            if execution is not None and (called := execution.graph_id) is not None:
+                candidates = [graph for graph in candidates if graph.has_site(called, "")] or candidates
             if len(candidates) > 1:
                 types = self._events.op_types_at(place.context, place.graph_id)
                 candidates.sort(key=lambda graph: -graph.likeness(place.graph_id, site, types))
@@ -377,30 +381,109 @@ class ExecutedEdges:
         if len(steps) != 1 or len(merge.inputs) != 2 or at.context.step_id is None:
             return None
         step = graph.nodes[merge.inputs[steps[0]][0]]
-        made = passed_on(graph, *step.inputs[0]) if step.inputs else None
-        if made is None:
+        if not step.inputs:
             return None
-        for visit in self._events.site_visits(at.context.step_id, at.context.execution_index):
-            if (visit.graph_id, visit.call_site) != (made.node.graph_id, made.node.call_site):
-                continue
-            context = Context(
-                at.context.step_id, at.context.execution_index, visit.call_site, visit.frame_id, visit.last_iteration
-            )
-            inside = GraphTensor(context, visit.graph_id, "", 0, at.near)
-            outside = self._outside_loop(inside)
-            if outside is not None and _is_same_iteration(outside.context, at.context):
-                return inside, *step.inputs[0]
+        key = (id(graph), merge.node_name, at.context.step_id, at.context.execution_index)
+        if key not in self._last_inside:
+            if len(self._last_inside) > _MAX_KEPT_LOOPS:
+                self._last_inside.clear()
+            self._last_inside[key] = self._find_last_inside(at, graph, merge, step)
+        by_entry = self._last_inside[key]
+        entry = (at.context.frame_id, at.context.iteration)
+        entries = [entry] if entry in by_entry else [each for each in by_entry if _may_be_same(each, entry)]
+        if len(entries) == 1:
+            return replace(by_entry[entries[0]], near=at.near), *step.inputs[0]
+        if entries or None in by_entry:  # nothing tells in which iteration of the outer loop it was entered
+            return None
         enter = graph.nodes.get(merge.inputs[1 - steps[0]][0])
-        if made.node.graph_id not in self._graphs.recorded_graphs or enter is None or not enter.inputs:
+        if not self._leaves_rows(at, graph, merge, step) or enter is None or not enter.inputs:
             return None
         return at, *enter.inputs[0]  # the loop ended before its first iteration
+
+    def _find_last_inside(
+        self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode
+    ) -> dict[tuple[int | None, int | None] | None, GraphTensor]:
+        """Returns the last iteration of a loop by the frame and iteration in which it was entered; None: unknown.
+
+        The arguments are those of `_inside_loop`.
+        """
+        found: dict[tuple[int | None, int | None] | None, GraphTensor] = {}
+        for inside in self._inside_loop(at, graph, merge, step):
+            outside = self._outside_loop(inside)
+            is_known = outside is not None and inside.context.iteration is not None
+            entry = (outside.context.frame_id, outside.context.iteration) if outside is not None and is_known else None
+            last = found.get(entry)
+            if last is None or (inside.context.iteration or 0) > (last.context.iteration or 0):
+                found[entry] = inside
+        return found
+
+    def _inside_loop(
+        self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode
+    ) -> Iterator[GraphTensor]:
+        """Yields places in the body of a loop, in the last iteration of each frame in which anything left rows.
+
+        Args:
+            at: A place behind the loop.
+            graph: The optimized graph.
+            merge: The Merge of a tensor of the loop.
+            step: The NextIteration of the tensor.
+        """
+        index = at.context.execution_index
+        assert at.context.step_id is not None
+        for visit in self._events.site_visits(at.context.step_id, index):
+            depth = self._depth_of_body(at, graph, merge, step, visit.graph_id, visit.call_site)
+            levels = self._levels(at, visit.graph_id, visit.call_site)
+            if depth is None or levels is None:
+                continue
+            context = Context(at.context.step_id, index, visit.call_site, visit.frame_id, visit.last_iteration)
+            for number in range(len(levels) - 1, depth, -1):
+                loops_above = any(level.is_loop for level in levels[:number])
+                context = self._sites.outer_context(context, levels[number], loops_above=loops_above)
+            yield GraphTensor(context, levels[depth].call.callee_graph_id or 0, "", 0, at.near)
+
+    def _leaves_rows(self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode) -> bool:
+        """Returns whether an iteration of a loop would leave rows; the arguments are those of `_inside_loop`."""
+        return any(
+            self._depth_of_body(at, graph, merge, step, graph_id, call_site) is not None
+            for graph_id, call_site in graph.sites
+            if graph_id in self._graphs.recorded_graphs
+        )
+
+    def _depth_of_body(
+        self,
+        at: GraphTensor,
+        graph: ExecutedGraph,
+        merge: ExecutedNode,
+        step: ExecutedNode,
+        graph_id: int,
+        call_site: str,
+    ) -> int | None:
+        """Returns at which level of a call site the body of a loop is called; None if the call site is not inside."""
+        levels = self._levels(at, graph_id, call_site) or ()
+        for depth, level in enumerate(levels):
+            call = level.call
+            if call.attribute == "body" and (call.graph_id, call.op_name, level.site) == (
+                merge.graph_id, merge.made_for, merge.call_site,
+            ):  # fmt: skip
+                return depth
+        if merge.graph_id is not None and self._graphs.calls(merge.graph_id, merge.made_for or ""):
+            return None
+        # A loop that was renamed: the last op of its body tells which one it is.
+        made = passed_on(graph, *step.inputs[0])
+        is_body = made is not None and (made.node.graph_id, made.node.call_site) == (graph_id, call_site)
+        return next((d for d in range(len(levels) - 1, -1, -1) if levels[d].is_loop), None) if is_body else None
+
+    def _levels(self, at: GraphTensor, graph_id: int, call_site: str) -> tuple[Level, ...] | None:
+        """Returns the calls from the outermost graph to a graph at a call site, in the execution of a place."""
+        index = at.context.execution_index
+        execution = None if index is None else self._events.execution(index)
+        root = None if execution is None else execution.graph_id
+        return self._sites.levels(graph_id, call_site, root_graph_id=root)
 
     def _outside_loop(self, at: GraphTensor) -> GraphTensor | None:
         """Returns a place where the innermost loop around a place was entered; None where that is not known."""
         context, graph_id = at.context, at.graph_id
-        execution = None if context.execution_index is None else self._events.execution(context.execution_index)
-        root = None if execution is None else execution.graph_id
-        levels = self._sites.levels(graph_id, context.call_site or "", root_graph_id=root)
+        levels = self._levels(at, graph_id, context.call_site or "")
         while levels:
             level = levels[-1]
             loops_above = any(above.is_loop for above in levels[:-1])
@@ -411,6 +494,6 @@ class ExecutedEdges:
         return None
 
 
-def _is_same_iteration(one: Context, other: Context) -> bool:
-    """Whether two contexts are in one iteration of one frame, as far as these are known."""
-    return other.frame_id in (None, one.frame_id) and other.iteration in (None, one.iteration)
+def _may_be_same(one: tuple[int | None, int | None] | None, other: tuple[int | None, int | None]) -> bool:
+    """Returns whether two pairs of frame and iteration are the same, as far as these are known."""
+    return one is not None and all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))

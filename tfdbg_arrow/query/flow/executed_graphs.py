@@ -82,6 +82,11 @@ class ExecutedGraph:
         """Returns whether any node comes from a graph at a call site."""
         return (graph_id, call_site) in self._at
 
+    @property
+    def sites(self) -> Iterable[tuple[int, str]]:
+        """The graphs and call sites that its nodes come from."""
+        return self._at.keys()
+
     def has_op(self, graph_id: int, op_name: str) -> bool:
         """Returns whether an op of a graph has a node at any call site."""
         return bool(self.nodes_of(graph_id, op_name))

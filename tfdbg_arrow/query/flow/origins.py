@@ -37,6 +37,56 @@ class Verdict:
     is_origin: bool
 
 
+class ProgramOrder:
+    """Orders the tensors of one run as the program computes them, whatever arrived first.
+
+    Args:
+        flow: The run's data flow.
+    """
+
+    def __init__(self, flow: DataFlow) -> None:
+        self._flow = flow
+
+    def key(self, event: TensorEvent) -> OrderKey:
+        """Returns the place of a tensor among those of the run.
+
+        Executions come in the order of their start. Within a call forward ops come before those of gradients, then the
+        order of creation decides: of the calling ops from the outermost graph on, with the iterations of loops, and of
+        the op itself. The event_index decides only what is left.
+        """
+        is_gradient = self._flow.labels.of(event).role == "gradient"
+        return self._start(event), is_gradient, self._creation(event), event.output_slot or 0, event.event_index
+
+    def _start(self, event: TensorEvent) -> int:
+        """Returns the event_index at which the call began that a tensor was made in."""
+        index = event.execution_index
+        execution = None if index is None else self._flow.events.execution(index)
+        if execution is not None:
+            return execution.event_index
+        if event.step_id is None:
+            return event.event_index
+        visits = self._flow.events.site_visits(event.step_id, index)
+        return min((visit.first_event_index for visit in visits), default=event.event_index)
+
+    def _creation(self, event: TensorEvent) -> tuple[tuple[int, int], ...]:
+        """Returns (order of creation, iteration) of each calling op, from the outermost, and of the op itself."""
+        if event.scope != "graph" or event.graph_id is None or event.op_name is None:
+            return ()
+        flow = self._flow
+        path: list[tuple[int, int]] = []
+        context, levels = event.context, flow.borders.levels(event.context, event.graph_id) or ()
+        while levels:
+            call = levels[-1].call
+            iteration = (context.iteration or 0) if levels[-1].is_loop else 0
+            path.append((self._op_index(call.graph_id, call.op_name), iteration))
+            context, levels = flow.borders.outer_context(context, levels), levels[:-1]
+        return (*reversed(path), (self._op_index(event.graph_id, event.op_name), 0))
+
+    def _op_index(self, graph_id: int, op_name: str) -> int:
+        op = self._flow.graphs.op(graph_id, op_name)
+        return -1 if op is None else op.op_index
+
+
 class Origins:
     """Tells origins from propagators within one run, and orders them.
 
@@ -44,6 +94,9 @@ class Origins:
         flow: The run's data flow.
         kinds: The kinds that count: `nan`, `inf` or both.
         is_allowed: Whether an origin may be bad: what it holds counts as a literal.
+
+    Attributes:
+        order: Returns the place of a tensor in the program.
     """
 
     def __init__(
@@ -57,6 +110,7 @@ class Origins:
         self._kinds = kinds
         self._is_allowed = is_allowed
         self._is_literal: dict[int, bool] = {}
+        self.order = ProgramOrder(flow).key
 
     def verdict(self, event: TensorEvent) -> Verdict:
         """Returns whether a bad tensor is an origin, and what made it bad if not."""
@@ -128,45 +182,6 @@ class Origins:
 
     def _is_base_literal(self, origin: TensorEvent) -> bool:
         return self._is_allowed(origin) or (origin.num_nan == 0 and _is_written(origin))
-
-    def order(self, event: TensorEvent) -> OrderKey:
-        """Returns the place of a tensor among those of a run: the order of the program, whatever arrived first.
-
-        Executions come in the order of their start. Within a call forward ops come before those of gradients, then the
-        order of creation decides: of the calling ops from the outermost graph on, with the iterations of loops, and of
-        the op itself. The event_index decides only what is left.
-        """
-        is_gradient = self._flow.labels.of(event).role == "gradient"
-        return self._start(event), is_gradient, self._creation(event), event.output_slot or 0, event.event_index
-
-    def _start(self, event: TensorEvent) -> int:
-        """Returns the event_index at which the call began that a tensor was made in."""
-        index = event.execution_index
-        execution = None if index is None else self._flow.events.execution(index)
-        if execution is not None:
-            return execution.event_index
-        if event.step_id is None:
-            return event.event_index
-        visits = self._flow.events.site_visits(event.step_id, index)
-        return min((visit.first_event_index for visit in visits), default=event.event_index)
-
-    def _creation(self, event: TensorEvent) -> tuple[tuple[int, int], ...]:
-        """Returns (order of creation, iteration) of each calling op, from the outermost, and of the op itself."""
-        if event.scope != "graph" or event.graph_id is None or event.op_name is None:
-            return ()
-        flow = self._flow
-        path: list[tuple[int, int]] = []
-        context, levels = event.context, flow.borders.levels(event.context, event.graph_id) or ()
-        while levels:
-            call = levels[-1].call
-            iteration = (context.iteration or 0) if levels[-1].is_loop else 0
-            path.append((self._op_index(call.graph_id, call.op_name), iteration))
-            context, levels = flow.borders.outer_context(context, levels), levels[:-1]
-        return (*reversed(path), (self._op_index(event.graph_id, event.op_name), 0))
-
-    def _op_index(self, graph_id: int, op_name: str) -> int:
-        op = self._flow.graphs.op(graph_id, op_name)
-        return -1 if op is None else op.op_index
 
 
 def _is_written(origin: TensorEvent) -> bool:

@@ -142,9 +142,10 @@ class Walk:
     def _graph_users(self, tensor: WalkedTensor, frame: Frame) -> Iterator[WalkedTensor]:
         graph = self._flow.graphs.graph(frame.graph_id)
         executed = self._flow.borders.executed
+        place = _place(frame, tensor.name, tensor.slot)
         for name in graph.users.get(tensor.name, ()):
             op = graph.ops[name]
-            if executed.replaces_inputs(_place(frame, name, 0)):
+            if not self._took(op, place):
                 continue
             for index, source in enumerate(op.inputs):
                 if source == (tensor.name, tensor.slot):
@@ -152,7 +153,8 @@ class Walk:
         made = graph.ops.get(tensor.name)
         if made is not None and made.made_for is not None and made.replaced_slot is not None:
             yield replace(tensor, name=made.made_for, slot=made.replaced_slot)
-        for use in executed.users(_place(frame, tensor.name, tensor.slot)):
+        self._decides |= tensor.is_verdict and executed.decides(place)
+        for use in executed.users(place):
             user = self._flow.graphs.op(use.user.graph_id, use.user.op_name)
             if user is None:
                 continue
@@ -161,6 +163,16 @@ class Walk:
                 continue
             yield from self._through(user, use.input_index, tensor, self._frame_of(use.user, frame))
         yield from self._returned(tensor, frame)
+
+    def _took(self, op: Op, place: GraphTensor) -> bool:
+        """Whether an op that takes a tensor in the program took it when it ran, or took what the tensor stands for."""
+        executed = self._flow.borders.executed
+        user = replace(place, op_name=op.op_name, output_slot=0)
+        if not executed.replaces_inputs(user):
+            return True
+        # An argument, for example, has no node. The nodes of its users took the tensor that was passed to it.
+        stands_for = self._flow.trace(place, how="graph", near=place.near).path[1:]
+        return bool(stands_for) and not set(executed.inputs(user, op)).isdisjoint(stands_for)
 
     def _is_skipped(self, user: GraphTensor, near: Frame) -> bool:
         """Whether an op is in a graph that did not run: a branch that was not taken."""

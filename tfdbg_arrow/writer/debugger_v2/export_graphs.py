@@ -1,6 +1,7 @@
 """The graphs and ops of a recorded run, as a Debugger V2 dump has them.
 
-Its reader takes a graph only after the one in which it was traced, and an op only after its graph and once.
+Its reader takes a graph only after the one in which it was traced, and an op only after its graph and once. The nodes
+that TensorFlow's optimizer made, and that have tensors, follow as further ops of their graphs.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from tfdbg_arrow.writer.debugger_v2.export_files import DumpFiles
-from tfdbg_arrow.writer.debugger_v2.export_stacks import Stacks
+from tfdbg_arrow.writer.debugger_v2.export_made_nodes import MadeNode, Source, read_made_nodes
+from tfdbg_arrow.writer.debugger_v2.export_stacks import UNKNOWN, Stacks
 from tfdbg_arrow.writer.debugger_v2.export_tables import RunTables, to_rows
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent
 
@@ -44,11 +46,17 @@ class Graphs:
         self._tables, self._files, self._stacks = tables, files, stacks
         self._leave_out, self._advance = leave_out, advance
         self._names: dict[int, str] = {}
+        self._times: dict[int, int] = {}
         self._tensor_ids: dict[tuple[int, str], tuple[int, int]] = {}
         """By graph and op: the id of its first output, and how many it has."""
         self._num_tensors = 0
+        made_nodes = read_made_nodes(tables)
+        self._made_for = {(node.graph_id, node.made_for) for node in made_nodes}
+        self._origins: dict[tuple[int, str | None], tuple[int | None, int]] = {}
+        """By graph and op: the stacks and times of the ops that nodes were made for."""
         self._write_graphs()
         self._write_ops()
+        self._write_made_nodes(made_nodes)
 
     def has(self, graph_id: int) -> bool:
         """Returns whether the dump has a graph."""
@@ -82,7 +90,7 @@ class Graphs:
         if outer_graph_id is not None and outer_graph_id in self._names:
             event.debugged_graph.outer_context_id = str(outer_graph_id)
         self._files.write("graphs", event.SerializeToString())
-        self._names[graph_id] = name
+        self._names[graph_id], self._times[graph_id] = name, wall_time_ns
 
     def _write_ops(self) -> None:
         ops = self._tables.keyed(
@@ -108,30 +116,55 @@ class Graphs:
             for graph_id, op_name, index, is_control, source, slot in to_rows(inputs.between(first, end)):
                 if not is_control and slot is not None:
                     sources[graph_id, op_name].append((index, f"{source}:{slot}"))
-            for graph_id, _, op_name, *rest in sorted(to_rows(window), key=lambda row: row[:3]):
-                names = [name for _, name in sorted(sources[graph_id, op_name])]
-                self._write_op(graph_id, op_name, names, slots[graph_id, op_name], *rest)
+            for graph_id, _, op_name, op_type, num_outputs, *rest in sorted(to_rows(window), key=lambda row: row[:3]):
+                if self._can_write(graph_id, op_name):
+                    names = [name for _, name in sorted(sources[graph_id, op_name])]
+                    num_outputs = max(num_outputs, slots[graph_id, op_name])
+                    self._write_op(graph_id, op_name, op_type, names, num_outputs, *rest)
             self._advance(window.num_rows)
+
+    def _can_write(self, graph_id: int, op_name: str) -> bool:
+        """Returns whether the reader can take an op; notes that it was left out where not."""
+        if graph_id not in self._names:
+            self._leave_out("graph_op", "The run has no row of the op's graph, without which no op can be read.")
+            return False
+        if (graph_id, op_name) in self._tensor_ids:
+            self._leave_out("graph_op", "The graph has an op of that name already, and cannot be read with two.")
+            return False
+        return True
+
+    def _write_made_nodes(self, nodes: list[MadeNode]) -> None:
+        """Writes made nodes as ops, with the stacks and times of the ops that they were made for."""
+        for node in nodes:
+            graph_id = node.graph_id
+            if graph_id not in self._names or (graph_id, node.node_name) in self._tensor_ids:
+                continue
+            names = [self._input_name(graph_id, source) for source in node.sources]
+            origin = self._origins.get((graph_id, node.made_for), (None, self._times[graph_id]))
+            self._write_op(graph_id, node.node_name, node.op_type, names, node.num_outputs, node.device_name, *origin)
+
+    def _input_name(self, graph_id: int, source: Source) -> str:
+        """Returns the name of a tensor.
+
+        That of one from elsewhere begins with the name of its graph, so that it is not taken for one of this graph.
+        """
+        _, num_outputs = self._tensor_ids.get((graph_id, source.op_name), (0, source.output_slot + 1))
+        if source.is_near and source.output_slot < num_outputs:
+            return f"{source.op_name}:{source.output_slot}"
+        graph_name = UNKNOWN if source.graph_id is None else self._names.get(source.graph_id, UNKNOWN)
+        return f"{graph_name}/{source.op_name}:{source.output_slot}"
 
     def _write_op(
         self,
         graph_id: int,
         op_name: str,
-        input_names: list[str],
-        num_slots: int,
         op_type: str,
+        input_names: list[str],
         num_outputs: int,
         device_name: str | None,
         stack_trace_id: int | None,
         wall_time_ns: int,
     ) -> None:
-        if graph_id not in self._names:
-            self._leave_out("graph_op", "The run has no row of the op's graph, without which no op can be read.")
-            return
-        if (graph_id, op_name) in self._tensor_ids:
-            self._leave_out("graph_op", "The graph has an op of that name already, and cannot be read with two.")
-            return
-        num_outputs = max(num_outputs, num_slots)
         event = DebugEvent(wall_time=wall_time_ns / 1_000_000_000)
         op = event.graph_op_creation
         op.op_type, op.op_name = op_type, op_name
@@ -142,5 +175,7 @@ class Graphs:
         op.output_tensor_ids.extend(range(self._num_tensors + 1, self._num_tensors + num_outputs + 1))
         op.code_location.CopyFrom(self._stacks.location(stack_trace_id, needs_frame=False))
         self._files.write("graphs", event.SerializeToString())
+        if (graph_id, op_name) in self._made_for:
+            self._origins[graph_id, op_name] = stack_trace_id, wall_time_ns
         self._tensor_ids[graph_id, op_name] = self._num_tensors + 1, num_outputs
         self._num_tensors += num_outputs

@@ -144,6 +144,29 @@ class RunTables:
             for group in self._groups.get(table, ())
         )
 
+    def greatest(self, table: str, column: str, *, by: Sequence[str], where: tuple[str, str]) -> dict[Row, int]:
+        """Returns the greatest value of a column for each combination of others, among the rows that have one.
+
+        Args:
+            table: The table.
+            column: The column, of integers.
+            by: The other columns.
+            where: A VARCHAR column and its value in the rows to read.
+
+        Raises:
+            BrokenPartError: A part cannot be read.
+            PartGoneError: A part was replaced meanwhile.
+        """
+        schema = arrow_schema(table)
+        found: dict[Row, int] = {}
+        for group in self._groups.get(table, ()):
+            rows = group.read((*by, column, where[0]), schema)
+            groups = rows.filter(pc.equal(rows[where[0]], where[1])).group_by(list(by)).aggregate([(column, "max")])
+            for *key, value in to_rows(groups.select([*by, f"{column}_max"])):
+                if value is not None:
+                    found[tuple(key)] = max(found.get(tuple(key), value), value)
+        return found
+
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
         """Yields the rows of a table, in no order, a row group in memory at a time.
 

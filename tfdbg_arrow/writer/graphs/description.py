@@ -6,17 +6,26 @@ function again (a forward variant, a loop that a gradient extended) is described
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from tfdbg_arrow.spool.graph_links import TensorNode
-from tfdbg_arrow.writer.graphs.node_defs import attribute_value, functions_of, input_rows, runs_inline
+from tfdbg_arrow.writer.graphs.node_defs import (
+    INPUT_COLUMNS,
+    InputRow,
+    attributes_json,
+    functions_of,
+    input_rows,
+    runs_inline,
+)
 from tfdbg_arrow.writer.graphs.own_ops import OWN_OP_PREFIX, TensorBatch, is_own
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
-from tfdbg_arrow.writer.rows import Append, Row, now_columns, to_json, wall_time_columns
+from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
 from tfdbg_arrow.writer.scopes import ForwardOp, Scope
 from tfdbg_arrow.writer.stacks import Location
 
@@ -25,6 +34,23 @@ Reasons = Callable[[Any, str, Any], str | None]
 of creation."""
 
 _SESSION_GRAPH_NAME = "tf.Graph"
+
+_OP_COLUMNS = (
+    "op_index",
+    "op_name",
+    "op_type",
+    "num_outputs",
+    "device_name",
+    "attributes",
+    "stack_trace_id",
+    "wall_time_ns",
+    "forward_graph_id",
+    "forward_op_name",
+    "layer",
+    "role",
+)
+_OUTPUT_COLUMNS = ("op_name", "output_slot", "dtype", "static_shape", "is_recorded", "not_recorded_reason")
+"""Columns of `graph_op` and `graph_op_output` behind `graph_id`; their rows are tuples, since there are many."""
 
 
 class Coverage(Protocol):
@@ -54,12 +80,19 @@ def is_function_graph(graph: Any) -> bool:
     return hasattr(graph, "control_outputs")
 
 
+@functools.cache
+def _base_dtype(dtype: Any) -> tuple[int, str]:
+    """Returns the number and the name of the dtype that a dtype is, or is a reference to."""
+    return dtype.base_dtype.as_datatype_enum, dtype.base_dtype.name
+
+
 class GraphDescriber:
     """Turns graphs into rows, for one recording.
 
     Args:
         registry: Gives out ids and keys.
         append: Takes rows for a table.
+        append_columns: The same for many rows, as columns.
         coverage: What is to be recorded.
         intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
         intern_traceback: Returns the id of a stack that TensorFlow kept, given innermost first.
@@ -76,6 +109,7 @@ class GraphDescriber:
         self,
         registry: GraphRegistry,
         append: Append,
+        append_columns: AppendColumns,
         *,
         coverage: Coverage,
         intern_stack: Callable[[], int],
@@ -86,7 +120,7 @@ class GraphDescriber:
     ) -> None:
         self.lock = threading.RLock()
         self._registry = registry
-        self._append = append
+        self._append, self._append_columns = append, append_columns
         self._coverage = coverage
         self._intern_stack = intern_stack
         self._intern_traceback = intern_traceback
@@ -163,9 +197,9 @@ class GraphDescriber:
 
     def describe_ops(self, graph: Any, state: GraphState, *, reasons: Reasons) -> list[TensorBatch]:
         """Adds the rows of what is new in a graph; returns the tensors of it that are to be recorded."""
-        ops: list[Row] = []
-        inputs: list[Row] = []
-        outputs: list[Row] = []
+        ops: list[tuple[object, ...]] = []
+        inputs: list[InputRow] = []
+        outputs: list[tuple[object, ...]] = []
         calls: list[Row] = []
         covered: list[_Covered] = []
         nodes: list[TensorNode] = []
@@ -179,22 +213,21 @@ class GraphDescriber:
                 continue
             node_def = node_defs[name]
             # A gradient may give a loop or call that was described another callee, and more inputs and outputs.
-            calls += self._describe_calls(node_def, state)
+            functions = functions_of(node_def)
+            calls += self._describe_calls(node_def, functions, state)
             num_inputs, num_outputs = state.edges.get(name, (0, 0))
             is_new = op_index >= state.num_described
             if not is_new and name not in state.edges:
                 continue
             op_outputs = op.outputs
-            inputs += input_rows(node_def, state.graph_id, first=None if is_new else num_inputs)
+            inputs += input_rows(node_def, first=None if is_new else num_inputs)
             if len(op_outputs) > num_outputs:
-                rows, found = self._describe_outputs(
-                    op, node_def.op, op_outputs, state.graph_id, first=num_outputs, reasons=reasons
-                )
-                outputs += rows
+                added, found = self._describe_outputs(op, node_def.op, op_outputs, first=num_outputs, reasons=reasons)
+                outputs += added
                 if found.tensors:
                     covered.append(found)
                     nodes += [(state.graph_id, name, node_def.op, tensor.value_index) for tensor in found.tensors]
-            if functions_of(node_def):
+            if functions:
                 state.edges[name] = (len(op.inputs), len(op_outputs))
             if not is_new:
                 continue
@@ -203,29 +236,29 @@ class GraphDescriber:
             stack_id, wall_time_ns, scope = creation
             if stack_id < 0:
                 stack_id = self._intern_traceback(_traceback_of(op))  # made before recording began
-            times = wall_time_columns(wall_time_ns) if wall_time_ns else now_columns()
             ops.append(
-                {
-                    "graph_id": state.graph_id,
-                    "op_index": op_index,
-                    "op_name": name,
-                    "op_type": node_def.op,
-                    "num_outputs": len(op_outputs),
-                    "device_name": node_def.device or None,
-                    "attributes": to_json({key: attribute_value(node_def.attr[key]) for key in sorted(node_def.attr)}),
-                    "stack_trace_id": stack_id if stack_id >= 0 else None,
-                    **times,
-                    **_scope_columns(scope),
-                }
+                (
+                    op_index,
+                    name,
+                    node_def.op,
+                    len(op_outputs),
+                    node_def.device or None,
+                    attributes_json(node_def),
+                    stack_id if stack_id >= 0 else None,
+                    wall_time_ns or time.time_ns(),
+                    *_scope_values(scope),
+                )
             )
-        for table, table_rows in (
-            ("graph_op", ops),
-            ("graph_op_input", inputs),
-            ("graph_op_output", outputs),
-            ("graph_call", calls),
+        for table, names, rows in (
+            ("graph_op", _OP_COLUMNS, ops),
+            ("graph_op_input", INPUT_COLUMNS, inputs),
+            ("graph_op_output", _OUTPUT_COLUMNS, outputs),
         ):
-            if table_rows:
-                self._append(table, table_rows)
+            if rows:
+                columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+                self._append_columns(table, {"graph_id": [state.graph_id] * len(rows), **columns})
+        if calls:
+            self._append("graph_call", calls)
         keys = itertools.count(self._registry.add_nodes(nodes))
         return [
             TensorBatch(
@@ -294,48 +327,31 @@ class GraphDescriber:
             "graph_name": graph.name if hasattr(graph, "name") else _SESSION_GRAPH_NAME,
             "outer_graph_id": outer_state.graph_id if outer_state is not None else None,
             "stack_trace_id": None,
-            **now_columns(),
+            "wall_time_ns": time.time_ns(),
         }
 
     def _describe_outputs(
-        self,
-        op: Any,
-        op_type: str,
-        op_outputs: Sequence[Any],
-        graph_id: int,
-        *,
-        first: int,
-        reasons: Reasons,
-    ) -> tuple[list[Row], _Covered]:
+        self, op: Any, op_type: str, op_outputs: Sequence[Any], *, first: int, reasons: Reasons
+    ) -> tuple[list[tuple[object, ...]], _Covered]:
         """The rows of an op's outputs from slot `first` on, and those of them to record."""
         op_name = op.name
         is_chosen = self._coverage.is_chosen(op_type, op_name)
-        rows: list[Row] = []
+        rows: list[tuple[object, ...]] = []
         tensors: list[Any] = []
         for slot, tensor in enumerate(op_outputs[first:], start=first):
-            dtype = tensor.dtype.base_dtype
+            dtype_number, dtype_name = _base_dtype(tensor.dtype)
             hindrance = reasons(op, op_type, tensor)
-            reason = self._coverage.reason_not_recorded(op_type, dtype.as_datatype_enum, is_chosen=is_chosen)
-            reason = reason or hindrance
+            reason = self._coverage.reason_not_recorded(op_type, dtype_number, is_chosen=is_chosen) or hindrance
             if reason is None:
                 tensors.append(tensor)
-            rank = tensor.shape.rank
-            rows.append(
-                {
-                    "graph_id": graph_id,
-                    "op_name": op_name,
-                    "output_slot": slot,
-                    "dtype": dtype.name,
-                    "static_shape": None if rank is None else [-1 if d is None else d for d in tensor.shape.as_list()],
-                    "is_recorded": reason is None,
-                    "not_recorded_reason": reason,
-                }
-            )
+            dimensions, is_of_unknown_rank = tensor._shape  # `shape` would make a TensorShape of it
+            shape = None if is_of_unknown_rank else tuple(-1 if size is None else size for size in dimensions)
+            rows.append((op_name, slot, dtype_name, shape, reason is None, reason))
         return rows, _Covered(op=op, tensors=tuple(tensors), is_chosen=is_chosen)
 
-    def _describe_calls(self, node_def: Any, state: GraphState) -> list[Row]:
+    def _describe_calls(self, node_def: Any, functions: Sequence[tuple[str, int, str]], state: GraphState) -> list[Row]:
         rows: list[Row] = []
-        for attribute, branch_index, function_name in functions_of(node_def):
+        for attribute, branch_index, function_name in functions:
             callee = self._registry.graph_id_of_function(function_name)
             key = (node_def.name, attribute, branch_index)
             if key in state.callees and state.callees[key] == callee:
@@ -369,12 +385,11 @@ def _vectorized_name(op_name: str) -> str:
     return body_op if separator else ""
 
 
-def _scope_columns(scope: Scope | None) -> Row:
-    """The columns that tell what an op belongs to; NULL for one that was not seen at its creation."""
+def _scope_values(scope: Scope | None) -> tuple[object, ...]:
+    """What an op belongs to, in the order of `_OP_COLUMNS`; NULL for one that was not seen at its creation."""
     if scope is None:
-        return {}
-    graph_id, op_name = scope.forward_op or (None, None)
-    return {"forward_graph_id": graph_id, "forward_op_name": op_name, "layer": scope.layer, "role": scope.role}
+        return (None, None, None, None)
+    return (*(scope.forward_op or (None, None)), scope.layer, scope.role)
 
 
 def _traceback_of(op: Any) -> list[Location]:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tfdbg_arrow.schema.dtypes import dtype_name
-from tfdbg_arrow.writer.graphs.own_ops import TensorBatch
-from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
+from tfdbg_arrow.spool.graph_links import inlined_suffix
+from tfdbg_arrow.writer.graphs.own_ops import TensorBatch, is_own
+from tfdbg_arrow.writer.graphs.registry import CallKey, GraphRegistry, GraphState
 from tfdbg_arrow.writer.rows import Append, Row
 
 _MAX_PARTS = 32
@@ -34,8 +35,14 @@ control edge), dtype numbers of the outputs or None, and which argument or resul
 class GraphOptimizer(Protocol):
     """The part of the native core that puts record ops into optimized graphs."""
 
-    def add_program_graph(self, graph_id: int, ops: Sequence[NamedOp], arguments: Sequence[str]) -> None:
-        """Makes it record a graph; `arguments` are node names that `ops` has."""
+    def add_program_graph(
+        self, graph_id: int, ops: Sequence[NamedOp], arguments: Sequence[str], calls: Mapping[str, int]
+    ) -> None:
+        """Makes it record a graph.
+
+        `arguments` are node names that `ops` has. `calls` are the called graphs, by the path that their nodes get when
+        TensorFlow inlines them.
+        """
 
     def take_executed_graphs(self) -> list[list[ExecutedNode]]:
         """Returns the graphs that TensorFlow optimized since the last call."""
@@ -51,7 +58,8 @@ class ExecutedGraphs:
         optimizer: Puts the record ops into them.
         registry: Knows which graph calls which.
         append: Takes rows for a table.
-        mark: `(graph, graph_id)`: marks the ops of a graph.
+        mark: `(graph_id)`: returns the mark of a graph's ops.
+        mark_ops: `(graph, mark)`: marks the ops of a graph.
         is_optimized: `(graph)`: whether TensorFlow optimizes a function that is made of it now.
         note_failure: `(what, error)`: records a failure.
     """
@@ -62,30 +70,35 @@ class ExecutedGraphs:
         *,
         registry: GraphRegistry,
         append: Append,
-        mark: Callable[[Any, int], None],
+        mark: Callable[[int], int],
+        mark_ops: Callable[[Any, int], None],
         is_optimized: Callable[[Any], bool],
         note_failure: Callable[[str, object], None],
     ) -> None:
         self._optimizer = optimizer
         self._registry = registry
         self._append = append
-        self._mark = mark
+        self.mark = mark
+        self._mark_ops = mark_ops
         self.is_optimized = is_optimized
         self._note_failure = note_failure
         self._lock = threading.Lock()
         self._keys: dict[int, dict[str, tuple[list[int], bool]]] = {}
         self._op_names: dict[int, set[str]] = {}
         self._num_graphs = 0
+        self._marked: set[int] = set()
+        self._runs_seen: set[str] = set()
+        self._graphs_seen: set[int] = set()
 
     def prepare(self, graph: Any, state: GraphState, batches: Iterable[TensorBatch]) -> None:
         """Marks the ops of a graph, and notes which of its tensors are to be recorded."""
-        known = self._keys.setdefault(state.graph_id, {})
-        for batch in batches:
-            keys = known.setdefault(batch.op.name, ([-1] * len(batch.op.outputs), batch.is_chosen))[0]
-            keys += [-1] * (len(batch.op.outputs) - len(keys))
-            for tensor, key in zip(batch.tensors, batch.nodes, strict=True):
-                keys[tensor.value_index] = key
-        self._mark(graph, state.graph_id)
+        self._note_keys(state, batches)
+        self._mark_ops(graph, self.mark(state.graph_id))
+        self._marked.add(state.graph_id)
+
+    def called_as_traced(self, state: GraphState) -> list[CallKey]:
+        """Returns the calls of a graph of functions that are recorded as traced: they have record ops of their own."""
+        return [key for key, callee in state.callees.items() if callee is not None and callee not in self._marked]
 
     def add_function(self, graph: Any, state: GraphState, node_names: Sequence[tuple[str, str, str]]) -> None:
         """Gives the optimizer the names that the ops of a graph have in a function.
@@ -106,15 +119,52 @@ class ExecutedGraphs:
             arguments.append(node)
             ops.append((node, tensor.op.name, tensor.op.type, *known.get(tensor.op.name, nothing)))
         self._op_names.setdefault(state.graph_id, set()).update(op_name for _, op_name, *_ in ops)
-        self._optimizer.add_program_graph(state.graph_id, ops, arguments)
+        self._optimizer.add_program_graph(state.graph_id, ops, arguments, _inlined_calls(state, node_names))
+
+    def add_session_graph(self, graph: Any, state: GraphState, batches: Iterable[TensorBatch]) -> None:
+        """Gives the optimizer the names of the ops of a graph that a session runs, and notes which are to be recorded.
+
+        Args:
+            graph: The graph. Its ops keep their names, and get no marks.
+            state: Its state.
+            batches: The tensors to record that are new.
+        """
+        known = self._note_keys(state, batches)
+        nothing: tuple[list[int], bool] = ([], False)
+        names = [(op.name, op.name, op.type) for op in graph.get_operations() if not is_own(op.type, op.name)]
+        ops: list[NamedOp] = [(node, name, op_type, *known.get(name, nothing)) for node, name, op_type in names]
+        self._op_names.setdefault(state.graph_id, set()).update(name for _, name, _ in names)
+        self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names))
+
+    def called_from(self, graph_id: int, op_names: Container[str]) -> frozenset[int]:
+        """Returns the graphs of called functions that are recorded only if TensorFlow optimizes them."""
+        return frozenset(self._marked.intersection(self._registry.called_from(graph_id, op_names)))
+
+    def has_graphs(self, graph_ids: Iterable[int]) -> bool:
+        """Returns whether write() has seen all of some graphs."""
+        return self._graphs_seen.issuperset(graph_ids)
+
+    def has_run(self, run_op: str) -> bool:
+        """Returns whether write() has seen a graph with the op that stands for a run of a session."""
+        return run_op in self._runs_seen
+
+    def _note_keys(self, state: GraphState, batches: Iterable[TensorBatch]) -> dict[str, tuple[list[int], bool]]:
+        known = self._keys.setdefault(state.graph_id, {})
+        for batch in batches:
+            keys = known.setdefault(batch.op.name, ([-1] * len(batch.op.outputs), batch.is_chosen))[0]
+            keys += [-1] * (len(batch.op.outputs) - len(keys))
+            for tensor, key in zip(batch.tensors, batch.nodes, strict=True):
+                keys[tensor.value_index] = key
+        return known
 
     def write(self) -> None:
         """Adds the rows of the graphs that TensorFlow optimized since the last call."""
         with self._lock:
-            graphs = self._optimizer.take_executed_graphs()
+            graphs = [self._without_own(nodes) for nodes in self._optimizer.take_executed_graphs()]
             num_unreadable = self._optimizer.take_unreadable_graphs()
             first, self._num_graphs = self._num_graphs, self._num_graphs + len(graphs)
         for executed_graph_id, nodes in enumerate(graphs, start=first):
+            self._graphs_seen.update(node[3] for node in nodes)
             made_for = self._made_for(nodes)
             self._append("executed_op", [self._op_row(executed_graph_id, node, made_for) for node in nodes])
             inputs = [row for node in nodes for row in _input_rows(executed_graph_id, node)]
@@ -124,6 +174,18 @@ class ExecutedGraphs:
             self._note_failure(
                 "optimized graphs", f"{num_unreadable} could not be read, and run without being recorded"
             )
+
+    def _without_own(self, nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:
+        """Returns the nodes of a graph that Python has not added; of those, notes the ones that stand for runs."""
+        own = {name for name, op_type, *_ in nodes if is_own(op_type, name)}
+        if not own:
+            return list(nodes)
+        self._runs_seen |= own
+        return [
+            (*node[:6], [edge for edge in node[6] if edge[0] not in own], *node[7:])
+            for node in nodes
+            if node[0] not in own
+        ]
 
     def _made_for(self, nodes: Sequence[ExecutedNode]) -> dict[str, str]:
         """Returns the op that each made node is for, by the name of the node."""
@@ -157,6 +219,18 @@ class ExecutedGraphs:
             if dtypes is None
             else json.dumps([dtype_name(dtype) if dtype > 0 else None for dtype in dtypes]),
         }
+
+
+def _inlined_calls(state: GraphState, node_names: Sequence[tuple[str, str, str]]) -> dict[str, int]:
+    """Returns the graphs that a graph calls, by the path that their nodes get when TensorFlow inlines them."""
+    if not state.callees:
+        return {}
+    nodes = {op_name: node_name for node_name, op_name, _ in node_names}
+    return {
+        nodes[op_name] + inlined_suffix(attribute, index): callee
+        for (op_name, attribute, index), callee in state.callees.items()
+        if callee is not None and op_name in nodes
+    }
 
 
 def _input_rows(executed_graph_id: int, node: ExecutedNode) -> list[Row]:

@@ -7,7 +7,7 @@ outermost backward graphs included, and the user's own tracing code never sees t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from tfdbg_arrow.writer.graphs.description import GraphDescriber, Reasons
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.failing_ops import StageFinder, has_checks, without_idle_checks
 from tfdbg_arrow.writer.graphs.own_ops import HoldForRecordOps, RecordOps, SingleRecordOps, TensorBatch
-from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
+from tfdbg_arrow.writer.graphs.registry import CallKey, GraphRegistry, GraphState
 from tfdbg_arrow.writer.graphs.sums import SumFinder
 
 
@@ -87,6 +87,7 @@ class GraphInstrumenter:
                 return
             if self._executed is not None and self._executed.is_optimized(graph):
                 self._executed.prepare(graph, state, batches)
+                self._make_run(graph, self._calls_of(graph, self._executed.called_as_traced(state)))
                 state.num_described = len(graph.get_operations())
                 return
             if self._judge is not None:
@@ -101,7 +102,7 @@ class GraphInstrumenter:
             else:
                 must_run = self._add_in_stages(graph, batches, state, loop_variables)
             # TensorFlow keeps what a call holds only if the call itself must run.
-            must_run += [graph.get_operation_by_name(name) for name in sorted({key[0] for key in state.callees})]
+            must_run += self._calls_of(graph, state.callees)
             for each in sums:
                 self._hold(each.op, each.tensors, calls=each.calls)
             self._make_run(graph, must_run)
@@ -121,9 +122,12 @@ class GraphInstrumenter:
             state = self._describer.state(graph)
             self._describer.describe_graph(graph, state)
             ops = graph.get_operations()
-            batches = (
-                self._describer.describe_ops(graph, state, reasons=reasons) if len(ops) > state.num_described else []
-            )
+            if len(ops) > state.num_described:
+                batches = self._describer.describe_ops(graph, state, reasons=reasons)
+                if self._executed is not None:
+                    self._executed.add_session_graph(graph, state, batches)
+            else:
+                batches = []
             state.num_described = len(ops)
             return state.graph_id, batches if self._judge is None else self._judge(graph, batches)
 
@@ -157,6 +161,10 @@ class GraphInstrumenter:
                     record_ops = self._single_record_ops
                     added.append(record_ops.add_record(graph, tensor, node, keep=keep, decides=decides))
         return added
+
+    @staticmethod
+    def _calls_of(graph: Any, calls: Iterable[CallKey]) -> list[Any]:
+        return [graph.get_operation_by_name(name) for name in sorted({name for name, _, _ in calls})]
 
     def _function_reasons(self, unobserved_for: str | None) -> Reasons:
         """The reasons of a function's graph; `unobserved_for` is that of all its tensors, None for no such."""

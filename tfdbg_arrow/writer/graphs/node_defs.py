@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfdbg_arrow.writer.rows import Row
+from tfdbg_arrow.writer.rows import to_json
 
 
 def runs_inline(op_type: str) -> bool:
@@ -28,35 +28,59 @@ def functions_of(node_def: Any) -> list[tuple[str, int, str]]:
     return found
 
 
-def input_rows(node_def: Any, graph_id: int, *, first: int | None) -> list[Row]:
+INPUT_COLUMNS = ("op_name", "input_index", "is_control", "source_op_name", "source_output_slot")
+"""Columns of `graph_op_input` behind `graph_id`."""
+
+InputRow = tuple[str, int, bool, str, int | None]
+"""Values of `INPUT_COLUMNS`."""
+
+
+def input_rows(node_def: Any, *, first: int | None) -> list[InputRow]:
     """Returns the edges of a NodeDef's inputs: `name`, `name:slot` or `^name`.
 
     Args:
         node_def: The NodeDef.
-        graph_id: Its graph.
         first: Only data edges, from this input on; None: all edges.
     """
-    rows: list[Row] = []
-    num_control = 0
+    rows: list[InputRow] = []
+    op_name, num_control = node_def.name, 0
     for index, text in enumerate(node_def.input):
-        row: Row = {"graph_id": graph_id, "op_name": node_def.name}
+        row: InputRow
         if text.startswith("^"):
             if first is not None:
                 continue
-            row |= {"input_index": num_control, "is_control": True, "source_op_name": text[1:]}
-            row |= {"source_output_slot": None}
+            row = (op_name, num_control, True, text[1:], None)
             num_control += 1
         else:
             if first is not None and index < first:
                 continue
             source, _, slot = text.partition(":")
-            row |= {"input_index": index, "is_control": False, "source_op_name": source}
-            row |= {"source_output_slot": int(slot or 0)}
+            row = (op_name, index, False, source, int(slot or 0))
         rows.append(row)
     return rows
 
 
-def attribute_value(value: Any) -> object:
+_MAX_KEPT, _MAX_KEPT_BYTES = 10_000, 64
+_kept_values: dict[bytes, str] = {}
+"""JSON of attributes' values, by their serialized AttrValue: most ops of a graph have the same few."""
+
+
+def attributes_json(node_def: Any) -> str:
+    """Returns the attributes of a NodeDef as a JSON object, in the order of their names."""
+    texts = []
+    for key in sorted(node_def.attr):
+        value = node_def.attr[key]
+        data = value.SerializeToString()
+        text = _kept_values.get(data)
+        if text is None:
+            text = to_json(_attribute_value(value))
+            if len(data) <= _MAX_KEPT_BYTES and len(_kept_values) < _MAX_KEPT:
+                _kept_values[data] = text
+        texts.append(f"{to_json(key)}:{text}")
+    return "{" + ",".join(texts) + "}"
+
+
+def _attribute_value(value: Any) -> object:
     """Returns an AttrValue as something that JSON can hold; tensors by dtype and shape only."""
     kind = value.WhichOneof("value")
     if kind is None:

@@ -15,6 +15,9 @@ OWN_NAME_PREFIX = "tfdbg_arrow_"
 MARK = "_tfdbg_arrow_graph"
 """The attribute that tells the native core of which graph of the program an op is."""
 
+NEEDS, FEEDS = "_tfdbg_arrow_needs", "_tfdbg_arrow_feeds"
+"""The attributes of the op that stands for a run of a session: what the run needs and what it is fed, one a line."""
+
 
 def is_own(op_type: str, name: str) -> bool:
     """Returns whether an op, by its type and its name, is one of ours."""

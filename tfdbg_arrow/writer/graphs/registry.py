@@ -8,6 +8,9 @@ from tfdbg_arrow.spool.graph_links import GraphLinks
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.writer.scopes import Scope
 
+CallKey = tuple[str, str, int]
+"""One call of an op: op name, attribute, branch index."""
+
 
 @dataclass
 class GraphState:
@@ -32,7 +35,7 @@ class GraphState:
     creations: dict[str, tuple[int, int, Scope]] = field(default_factory=dict)
     layers: dict[str, str] = field(default_factory=dict)
     taped: dict[int, tuple[object, str]] = field(default_factory=dict)
-    callees: dict[tuple[str, str, int], int | None] = field(default_factory=dict)
+    callees: dict[CallKey, int | None] = field(default_factory=dict)
     edges: dict[str, tuple[int, int]] = field(default_factory=dict)
     unreached: dict[tuple[str, int], tuple[int, bool, bool]] = field(default_factory=dict)
 

@@ -7,7 +7,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import config as framework_config
-from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.framework.func_graph import FuncGraph
 
 from tfdbg_arrow.errors import RecordingError
@@ -42,15 +41,15 @@ def load_optimizer(path: str) -> None:
 def is_optimized(graph: Any) -> bool:
     """Returns whether TensorFlow calls our optimizer as expected for a function of a graph.
 
-    A program can turn the optimizers off, and change how small a graph is that is not optimized. What a session runs
-    is recorded as it is traced.
+    A program can turn the optimizers off, and change how small a graph is that is not optimized.
 
     Args:
         graph: The FuncGraph.
     """
-    if not framework_ops.executing_eagerly_outside_functions():
-        return False
-    is_inner = isinstance(graph.outer_graph, FuncGraph)
+    outer = graph.outer_graph
+    # A graph that a session runs holds ops; the graph that TensorFlow loads functions into is empty.
+    is_of_session = not tf.compat.v1.executing_eagerly_outside_functions() and bool(outer.get_operations())
+    is_inner = isinstance(outer, FuncGraph) or is_of_session
     if not is_inner and len(graph.get_operations()) + len(graph.outputs) < _MIN_GRAPH_NODES:
         return False
     options = framework_config.get_optimizer_experimental_options()
@@ -58,6 +57,25 @@ def is_optimized(graph: Any) -> bool:
         not options.get("disable_meta_optimizer", False)
         and options.get("use_plugin_optimizers", True)
         and "min_graph_nodes" not in options
+    )
+
+
+def is_run_optimized(session: Any) -> bool:
+    """Returns whether TensorFlow calls our optimizer as expected for what a session runs.
+
+    A program can turn the optimizers off for a session. A graph that is placed after it was pruned is not optimized.
+
+    Args:
+        session: The session.
+    """
+    options = session._config.graph_options if session._config is not None else tf.compat.v1.GraphOptions()
+    rewrites = options.rewrite_options
+    return (
+        not options.place_pruned_graph
+        and not rewrites.disable_meta_optimizer
+        and rewrites.use_plugin_optimizers != rewrites.OFF
+        and rewrites.min_graph_nodes == 0
+        and len(session.graph.get_operations()) >= _MIN_GRAPH_NODES
     )
 
 

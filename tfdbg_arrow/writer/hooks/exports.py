@@ -4,6 +4,7 @@
 |---|---|
 | `Graph._as_graph_def` | strips every GraphDef, and the functions in it; stays for good |
 | `save._build_meta_graph_impl` | strips every SavedModel; stays for good |
+| `Context.add_function_def` | puts the recorded definition in the place of a stripped one; stays for good |
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.saved_model import save as saved_model_save
 
@@ -43,13 +45,38 @@ def keep_exports_clean() -> None:
         strip_meta_graph(result[0])
         return result
 
+    original_add = eager_context.Context.add_function_def
+
+    def add_function_def(context: Any, function_def: Any) -> None:
+        original_add(context, _as_registered(context, function_def))
+
     framework_ops.Graph._as_graph_def = as_graph_def
+    eager_context.Context.add_function_def = add_function_def
     saved_model_save._build_meta_graph_impl = build_meta_graph
 
 
 def with_own_ops(graph: Any) -> Any:
     """Returns the GraphDef of a graph as TensorFlow runs it, with the ops that we have added."""
     return _original_as_graph_def(graph)[0]
+
+
+def _as_registered(context: Any, function_def: Any) -> Any:
+    """Returns the recorded definition of a function that was stripped of our ops, or the given one if there is none.
+
+    TensorFlow refuses a second definition of a function that differs from the first. When a program wraps a graph as a
+    function, TensorFlow adds the functions that the graph calls once more. It takes them from the stripped GraphDef.
+    """
+    name = function_def.signature.name
+    if not context.has_function(name):
+        return function_def
+    registered = context.get_function_def(name)
+    copies = []
+    for each in (registered, function_def):
+        copy = type(registered)()
+        copy.ParseFromString(each.SerializeToString())
+        strip_function(copy)
+        copies.append(copy)
+    return registered if copies[0] == copies[1] else function_def
 
 
 def strip_graph(graph_def: Any) -> None:

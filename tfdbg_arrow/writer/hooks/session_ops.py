@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
 
+from tfdbg_arrow.writer.graphs.own_ops import FEEDS, MARK, NEEDS
 from tfdbg_arrow.writer.hooks.record_ops import own_name
 
 _AttrValue = tf.compat.v1.AttrValue
@@ -119,6 +120,23 @@ def create_token(graph: Any) -> Any:
         "shape": _AttrValue(shape=tf.TensorShape([]).as_proto()),
     }
     return _create_op(graph, "Placeholder", own_name("call"), [], attrs, device="").outputs[0]
+
+
+def create_run_op(graph: Any, mark: int, *, needs: Sequence[str], feeds: Sequence[str]) -> Any:
+    """Adds the op that stands for a run: our optimizer makes it wait for record ops that nothing else needs.
+
+    Args:
+        graph: The graph; it may be finalized.
+        mark: Our attribute's value for the graph.
+        needs: The tensors and ops that the run is asked for.
+        feeds: The tensors that it is fed.
+    """
+    attrs = {
+        MARK: _AttrValue(i=mark),
+        NEEDS: _AttrValue(s="\n".join(needs).encode()),
+        FEEDS: _AttrValue(s="\n".join(feeds).encode()),
+    }
+    return _create_op(graph, "NoOp", own_name("run"), [], attrs, device="")
 
 
 def _host_of(device: str) -> str:

@@ -55,6 +55,8 @@ class RunPlan:
         request: The request.
         record_ops: The ops to run with it.
         token: The Placeholder that is fed with the execution's index; None: no record op knows it.
+        run_op: Name of the op in `record_ops` that our optimizer looks for; None: the run is recorded as it was made.
+        optimized_graphs: Ids of the graphs of called functions that are recorded if TensorFlow optimizes them.
         feed_dtypes: Dtypes of the fed tensors.
         fetch_dtypes: Dtypes of the fetched tensors.
     """
@@ -63,6 +65,8 @@ class RunPlan:
     request: RunRequest
     record_ops: tuple[Any, ...]
     token: Any
+    run_op: str | None
+    optimized_graphs: frozenset[int]
     feed_dtypes: tuple[Any, ...]
     fetch_dtypes: tuple[Any, ...]
 

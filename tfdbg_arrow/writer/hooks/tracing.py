@@ -20,13 +20,14 @@ from tensorflow.python.eager.polymorphic_function import (
     tracing_compilation,
 )
 from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.ops import control_flow_util
 from tensorflow.python.util import tf_stack
 
 from tfdbg_arrow.writer.hooks.must_run import has_low_level_control_flow
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import reason_unobserved, this_thread, unobserved_graphs
-from tfdbg_arrow.writer.hooks.xla import NO_INLINE, must_compile, reaches_own_op, without_xla
+from tfdbg_arrow.writer.hooks.xla import NO_INLINE, inline_control_flow, must_compile, reaches_own_op, without_xla
 
 _AttrValue = tf.compat.v1.AttrValue
 
@@ -45,6 +46,7 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
         if not observation.is_active or this_thread.is_unobserved:
             return original(name, graph, attrs, *args, **kwargs)
         text = name.decode() if isinstance(name, bytes) else name
+        is_traced_for_xla = must_compile(attrs) or control_flow_util.GraphOrParentsInXlaContext(graph)
         if must_compile(attrs):
             if observer.keeps_xla and not reaches_own_op(graph):
                 unobserved_graphs[graph] = "xla"
@@ -61,6 +63,8 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
             # A record op in a loop of graph mode cannot be waited for from outside: not by the caller either.
             attrs = {**(attrs or {}), NO_INLINE: _AttrValue(b=True)}
             observer.note_not_inlined(text)
+        if is_traced_for_xla and reason is None:
+            inline_control_flow(graph)
         results = list(graph.outputs)
         observer.before_function(text, graph, reason)
         try:

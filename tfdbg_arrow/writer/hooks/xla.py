@@ -12,10 +12,12 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import (
     atomic_function,
     concrete_function,
 )
+from tensorflow.python.ops import control_flow_util
 
 from tfdbg_arrow.writer.graphs.node_defs import functions_of
 from tfdbg_arrow.writer.graphs.own_ops import is_own
@@ -26,6 +28,8 @@ from tfdbg_arrow.writer.hooks.unobserved import traced_for, unobserved_graphs
 from tfdbg_arrow.writer.warning import warn
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
+_CONTROL_FLOW = frozenset({"Case", "If", "While"})
+_LOWER = "_lower_using_switch_merge"
 NO_INLINE = "_noinline"
 """The attribute of a function that TensorFlow runs as a call of its own, under a step id of its own."""
 
@@ -42,6 +46,20 @@ def without_xla(attrs: Mapping[str, Any]) -> dict[str, Any]:
     A function that is not inlined has a step id of its own, and its arguments cannot be traced to the caller.
     """
     return {key: value for key, value in attrs.items() if key not in (_XLA_MUST_COMPILE, NO_INLINE)}
+
+
+def inline_control_flow(graph: Any) -> None:
+    """Makes TensorFlow put what loops and branches call into a graph that was traced for XLA and runs without it.
+
+    TensorFlow marks the ops of other graphs when it creates them. A loop that is not marked runs its body as a call,
+    under step ids of its own.
+    """
+    for op in graph.get_operations():
+        if op.type.removeprefix("Stateless") not in _CONTROL_FLOW or _LOWER in op.node_def.attr:
+            continue
+        is_for_xla = control_flow_util.GetContainingXLAContext(op._get_control_flow_context()) is not None
+        if is_for_xla or control_flow_util.GraphOrParentsInXlaContext(graph):
+            op._set_attr(_LOWER, tf.compat.v1.AttrValue(b=True))
 
 
 def reaches_own_op(graph: Any) -> bool:

@@ -21,14 +21,6 @@ constexpr int64_t kElementsUnderGil = 1 << 16;
 constexpr int kCallbackFrames = 0;
 
 EagerHandlers g_handlers;
-std::string g_local_task;  // empty: not connected to other processes
-
-bool is_remote(const char* device) {
-  if (g_local_task.empty() || device == nullptr) return false;
-  std::string_view name(device);
-  auto starts_with = [&](std::string_view start) { return name.substr(0, start.size()) == start; };
-  return starts_with("/job:") && !starts_with("/job:localhost/") && !starts_with(g_local_task + "/");
-}
 
 // Which eager tensors have been recorded. Ids only grow, and nearly all that are asked for are young:
 // a ring of bits for the last kWindow ids, and a set for the few older ones.
@@ -266,7 +258,7 @@ void record_tensor(Session& session, PyObject* tensor, Record record, Wanted wan
     TF_Status* status = tf.TF_NewStatus();
     const char* device = tf.TFE_TensorHandleDeviceName(handle, status);
     if (tf.TF_GetCode(status) == 0 && device != nullptr) record.device = strings().intern(device);
-    TF_Tensor* resolved = is_remote(device) ? nullptr : tf.TFE_TensorHandleResolve(handle, status);
+    TF_Tensor* resolved = device != nullptr && is_remote(device) ? nullptr : tf.TFE_TensorHandleResolve(handle, status);
     if (tf.TF_GetCode(status) == 0 && resolved != nullptr) {
       rank = std::min(tf.TF_NumDims(resolved), kMaxRank);
       int64_t size = 1;
@@ -430,9 +422,8 @@ const void* address_of(Session& session, PyObject* tensor) {
   if (!session.covers(tf.TFE_TensorHandleDataType(handle))) return nullptr;
   TF_Status* status = tf.TF_NewStatus();
   TF_Tensor* resolved = nullptr;
-  if (g_local_task.empty() || !is_remote(tf.TFE_TensorHandleDeviceName(handle, status))) {
-    resolved = tf.TFE_TensorHandleResolve(handle, status);
-  }
+  const char* device = is_connected() ? tf.TFE_TensorHandleDeviceName(handle, status) : nullptr;
+  if (device == nullptr || !is_remote(device)) resolved = tf.TFE_TensorHandleResolve(handle, status);
   const void* address = resolved == nullptr ? nullptr : tf.TF_TensorData(resolved);
   if (resolved != nullptr) tf.TF_DeleteTensor(resolved);
   tf.TF_DeleteStatus(status);
@@ -479,8 +470,6 @@ void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on
 }
 
 void set_watching(bool watching) { g_is_watching = watching; }
-
-void set_local_task(const std::string& task) { g_local_task = task; }
 
 PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
   if (nargs < 4) Py_RETURN_NONE;

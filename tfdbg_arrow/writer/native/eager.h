@@ -20,10 +20,6 @@ void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on
 // Whether `on_nonfinite` wants to hear of every eager op, not only of those with a bad tensor.
 void set_watching(bool watching);
 
-// Names this process among those that it is connected to, as `/job:chief/replica:0/task:0`: tensors on devices of
-// others are not fetched.
-void set_local_task(const std::string& task);
-
 // The op callback: (op_type, inputs, attrs, outputs, op_name=None, graph=None) -> None.
 PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names);
 

@@ -1,6 +1,7 @@
 #include "executed.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -52,9 +53,22 @@ bool is_seen_by_a_later_pass(std::string_view op, size_t input_index) {
   return op == "LRNGrad" && input_index == 2;
 }
 
+// Ops that fail the step because of a value. They wait until a constant that they take is recorded: another tensor is
+// recorded on its way to them.
+bool is_check(std::string_view op) {
+  return op == "CheckNumerics" || op == "CheckNumericsV2" || op == "Assert" || op == "EnsureShape";
+}
+
 // Names that TensorFlow's passes give to their own nodes: the part before the op's name is not a path of calls.
 bool is_made_by_a_pass(std::string_view path) {
   return path.find("ConstantFolding") != std::string_view::npos || path.find("Optimizer") != std::string_view::npos;
+}
+
+// Ops that Python added to a graph: they begin or end runs of sessions, or record what was not optimized.
+bool is_own(const NodeView& node) {
+  constexpr std::string_view kOpPrefix = "TfdbgArrow", kNamePrefix = "tfdbg_arrow_", kInnerPrefix = "/tfdbg_arrow_";
+  return node.op.substr(0, kOpPrefix.size()) == kOpPrefix || node.name.substr(0, kNamePrefix.size()) == kNamePrefix ||
+         node.name.find(kInnerPrefix) != std::string_view::npos;
 }
 
 // Returns the last components of a name, at most kMaxLooks.
@@ -82,7 +96,9 @@ class Matcher {
     for (size_t i = 0; i < graph.nodes.size(); ++i) match_marked(i);
     if (!is_ours_) return;
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
-      if (found_[i].op == nullptr) match_by_name(i);
+      if (found_[i].op != nullptr || is_own(graph.nodes[i])) continue;
+      match_by_name(i);
+      if (found_[i].op == nullptr && found_[i].has_path) follow_calls(i);
     }
   }
 
@@ -122,7 +138,16 @@ class Matcher {
     const ProgramGraph* program = program_graph(graph_id);
     if (program == nullptr) return;
     is_ours_ = true;
+    if (is_own(node)) {  // a run of a session, whose own nodes have no marks
+      place(graph_id, std::string_view());
+      return;
+    }
     found_[i].graph_id = graph_id;
+    if (is_argument(node.op)) {
+      // Inlining removes the arguments of called functions, so this one is of the outermost function.
+      place(graph_id, std::string_view());
+      return;
+    }
     for (size_t k = 0; k < std::min(node.original_names.size(), kMaxLooks); ++k) {
       const std::string_view original = node.original_names[k];
       if (original == node.name || ends_with_component(node.name, original)) {
@@ -144,9 +169,14 @@ class Matcher {
     const std::string_view path = name.substr(0, name.size() - std::min(name.size(), own_name.size() + 1));
     if (is_made_by_a_pass(path)) return false;
     take(i, graph_id, &op->second, path);
+    place(graph_id, path);
+    return true;
+  }
+
+  // Notes that a graph was inlined at a path.
+  void place(int64_t graph_id, std::string_view path) {
     auto& ids = graphs_at_[path];
     if (std::find(ids.begin(), ids.end(), graph_id) == ids.end()) ids.push_back(graph_id);
-    return true;
   }
 
   // A node that TensorFlow's passes made has no mark: a fused node has the name of the last op that it stands for.
@@ -179,6 +209,41 @@ class Matcher {
       }
       if (is_whole || at == 0) return;
     }
+  }
+
+  // No node of a called graph has a mark if all of its ops were fused: the name of the node leads there through the calls.
+  void follow_calls(size_t i) {
+    const std::string_view name = graph_.nodes[i].name;
+    size_t begin = found_[i].path.empty() ? 0 : found_[i].path.size() + 1;
+    size_t at = name.find('/', begin);
+    for (size_t look = 0; look < kMaxLooks && at != std::string_view::npos; ++look) {
+      const auto& calls = program_graph(found_[i].graph_id)->calls;
+      const auto call = calls.find(std::string(name.substr(begin, at - begin)));
+      if (call != calls.end() && program_graph(call->second) != nullptr) {
+        at = end_of_number(name, at);
+        found_[i].graph_id = call->second;
+        found_[i].path = name.substr(0, at);
+        if (at == name.size()) return;
+        begin = at + 1;
+        const ProgramGraph* program = program_graph(call->second);
+        const auto op = program->ops.find(std::string(name.substr(begin)));
+        if (op != program->ops.end()) {
+          found_[i].op = &op->second;
+          return;
+        }
+        at = begin - 1;
+      }
+      at = name.find('/', at + 1);
+    }
+  }
+
+  // TensorFlow numbers the bodies of loops and branches that it inlines: `while/body/_12/`.
+  static size_t end_of_number(std::string_view name, size_t at) {
+    if (name.substr(at, 2) != "/_") return at;
+    const size_t end = std::min(name.find('/', at + 2), name.size());
+    const std::string_view number = name.substr(at + 2, end - at - 2);
+    const bool is_number = !number.empty() && number.find_first_not_of("0123456789") == std::string_view::npos;
+    return is_number ? end : at;
   }
 
   void match_argument(size_t i) {
@@ -271,6 +336,138 @@ bool has_op(const GraphView& graph, std::string_view op) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [op](const NodeView& node) { return node.op == op; });
 }
 
+// What a run of a session computes. TensorFlow removes all that its fetches and targets do not need, after the optimizer:
+// a record op that no node needs stays only if the run's own op waits for it.
+class SessionRun {
+ public:
+  // `generation`: of the recording.
+  SessionRun(const GraphView& graph, int64_t generation) : graph_(graph) {
+    for (size_t i = 0; i < graph.nodes.size() && !is_found(); ++i) {
+      const NodeView& node = graph.nodes[i];
+      if (node.op != "NoOp") continue;
+      const std::string_view* mark = node.attr(kGraphAttr);
+      const std::string_view* needs = node.attr(kNeedsAttr);
+      const std::string_view* feeds = node.attr(kFeedsAttr);
+      if (mark == nullptr || needs == nullptr || feeds == nullptr) continue;
+      if (attr_int(*mark).value_or(-1) >> 32 == generation) {
+        index_ = i;
+        read(attr_string(*needs).value_or(""), attr_string(*feeds).value_or(""));
+      }
+    }
+  }
+
+  bool is_found() const { return index_ != kNone; }
+  // The node that stands for the run.
+  size_t index() const { return index_; }
+  // Whether a node runs whenever the graph does: it is in no loop, and behind no branch.
+  bool is_unconditional(size_t i) const { return unconditional_[i]; }
+  // Whether the run surely computes an output: it is asked for it, or the output is of an unconditional node.
+  bool computes(size_t i, size_t slot) const {
+    const std::string name = tensor_name(graph_.nodes[i].name, static_cast<int32_t>(slot));
+    return asked_.count(name) != 0 || (reached_[i] && unconditional_[i] && fed_.count(name) == 0);
+  }
+
+ private:
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+
+  static std::string tensor_name(std::string_view node, int32_t slot) {
+    return std::string(node) + ":" + std::to_string(slot);
+  }
+
+  static std::vector<std::string_view> lines_of(std::string_view text) {
+    std::vector<std::string_view> lines;
+    while (!text.empty()) {
+      const size_t end = std::min(text.find('\n'), text.size());
+      lines.push_back(text.substr(0, end));
+      text.remove_prefix(std::min(end + 1, text.size()));
+    }
+    return lines;
+  }
+
+  void read(std::string_view needs, std::string_view feeds) {
+    for (std::string_view feed : lines_of(feeds)) fed_.emplace(feed);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) index_of_.emplace(graph_.nodes[i].name, i);
+    reached_.assign(graph_.nodes.size(), false);
+    std::vector<size_t> waiting;
+    for (std::string_view need : lines_of(needs)) {
+      asked_.emplace(need);
+      const std::optional<NodeInput> input = parse_input(need);
+      if (input && fed_.count(std::string(need)) == 0) reach(input->node, &waiting);
+    }
+    while (!waiting.empty()) {
+      const size_t i = waiting.back();
+      waiting.pop_back();
+      for (std::string_view text : graph_.nodes[i].inputs) {
+        const std::optional<NodeInput> input = parse_input(text);
+        if (input && !is_fed(*input)) reach(input->node, &waiting);
+      }
+    }
+    find_unconditional();
+  }
+
+  void reach(std::string_view name, std::vector<size_t>* waiting) {
+    const auto found = index_of_.find(name);
+    if (found == index_of_.end() || reached_[found->second]) return;
+    reached_[found->second] = true;
+    waiting->push_back(found->second);
+  }
+
+  // A fed Placeholder does not run, so that nothing waits for it either.
+  bool is_fed(const NodeInput& input) const {
+    return fed_.count(tensor_name(input.node, input.is_control ? 0 : input.slot)) != 0 &&
+           (!input.is_control || is_placeholder(input.node));
+  }
+
+  bool is_placeholder(std::string_view name) const {
+    const auto found = index_of_.find(name);
+    if (found == index_of_.end()) return false;
+    const std::string_view op = graph_.nodes[found->second].op;
+    return op == "Placeholder" || op == "PlaceholderV2";
+  }
+
+  // In the order of the edges. A node of a loop never comes up: each cycle has a Merge.
+  void find_unconditional() {
+    const size_t num_nodes = graph_.nodes.size();
+    unconditional_.assign(num_nodes, false);
+    std::vector<size_t> num_waited_for(num_nodes, 0);
+    std::vector<std::vector<size_t>> users(num_nodes);
+    std::vector<size_t> ready;
+    for (size_t i = 0; i < num_nodes; ++i) {
+      const NodeView& node = graph_.nodes[i];
+      bool is_known = !is_plumbing(node.op) || node.op == "NoOp";
+      for (std::string_view text : node.inputs) {
+        const std::optional<NodeInput> input = parse_input(text);
+        const auto found = input ? index_of_.find(input->node) : index_of_.end();
+        if (found == index_of_.end()) {
+          is_known = false;
+        } else if (!is_fed(*input)) {
+          users[found->second].push_back(i);
+          ++num_waited_for[i];
+        }
+      }
+      if (!is_known) {
+        num_waited_for[i] = kNone;
+      } else if (num_waited_for[i] == 0) {
+        ready.push_back(i);
+      }
+    }
+    while (!ready.empty()) {
+      const size_t i = ready.back();
+      ready.pop_back();
+      unconditional_[i] = true;
+      for (size_t user : users[i]) {
+        if (num_waited_for[user] != kNone && --num_waited_for[user] == 0) ready.push_back(user);
+      }
+    }
+  }
+
+  const GraphView& graph_;
+  size_t index_ = kNone;
+  std::unordered_set<std::string> fed_, asked_;
+  std::unordered_map<std::string_view, size_t> index_of_;
+  std::vector<bool> reached_, unconditional_;
+};
+
 // Puts record ops into one graph.
 class Editor {
  public:
@@ -280,7 +477,14 @@ class Editor {
         described_(described),
         matcher_(matcher),
         session_(session),
-        has_sums_(has_op(graph, "AddN")) {
+        run_(graph, session.generation),
+        has_sums_(has_op(graph, "AddN")),
+        name_prefix_(kRecordNodePrefix) {
+    if (run_.is_found()) {
+      // A session keeps kernels by the names of their nodes, for all graphs that it runs.
+      static std::atomic<int64_t> next_run{0};
+      name_prefix_ += std::to_string(next_run.fetch_add(1)) + "_";
+    }
     for (const NodeView& node : graph.nodes) {
       if (node.name.substr(0, kRecordNodePrefix.size()) == kRecordNodePrefix) taken_names_.insert(node.name);
     }
@@ -298,7 +502,8 @@ class Editor {
   void record(size_t i) {
     const NodeView& node = graph_.nodes[i];
     const Matcher::Match& match = matcher_[i];
-    if (is_plumbing(node.op) || match.graph_id < 0 || is_record_op(node.op)) return;
+    if (match.graph_id < 0 || is_own(node) || is_remote(node.device)) return;
+    if (is_plumbing(node.op) && !(match.op != nullptr && is_programs_own(node, *match.op))) return;
     if (match.op == nullptr && (passes_on(node.op) || is_argument(node.op) || !session_.executed.records_others())) {
       return;
     }
@@ -307,15 +512,24 @@ class Editor {
     if (!as_input || as_input->node != node.name) return;
     const std::vector<int>& types = described_[i].output_types;
     for (size_t slot = 0; slot < types.size(); ++slot) {
-      const int type = types[slot];
+      const bool is_reference = types[slot] < 0;
+      const int type = std::abs(types[slot]);
       const bool keep = match.op != nullptr && match.op->keep;
-      if (type <= 0 || !session_.covers(type, keep)) continue;
+      if (type == 0 || !session_.covers(type, keep)) continue;
+      // What takes a reference must get it from its op. Python names the references that it wants to be recorded.
+      if (is_reference && (match.op == nullptr || !run_.is_found() || !run_.computes(i, slot))) continue;
       if (added_.size() + kRecordOpBytes + 4 * node.name.size() > kMaxAddedBytes) {
         throw std::runtime_error("the record ops take too much memory");
       }
       const std::optional<int32_t> key = key_of(node, match, slot);
-      if (key) add_record_op(node, match, slot, type, *key, keep);
+      if (key) add_record_op(i, slot, type, *key, keep, is_reference);
     }
+  }
+
+  // A loop or branch of TensorFlow 1 is made of ops of the program. TensorFlow reads what goes back to a loop's Merge by
+  // the type of the node: nothing may come between.
+  static bool is_programs_own(const NodeView& node, const ProgramOp& op) {
+    return node.op == op.op_type && node.op != "NextIteration" && node.op != "RefNextIteration";
   }
 
   std::optional<int32_t> key_of(const NodeView& node, const Matcher::Match& match, size_t slot) const {
@@ -325,17 +539,20 @@ class Editor {
     return key_of_node(match.graph_id, slot, node.op, match.op->op_name);
   }
 
-  void add_record_op(const NodeView& node, const Matcher::Match& match, size_t slot, int type, int32_t key,
-                     bool keep) {
+  void add_record_op(size_t i, size_t slot, int type, int32_t key, bool keep, bool is_reference) {
+    const NodeView& node = graph_.nodes[i];
+    const Matcher::Match& match = matcher_[i];
     std::string source(node.name);
     if (slot != 0) source += ":" + std::to_string(slot);
-    // What takes a constant may treat it otherwise than a computed tensor.
-    const bool is_constant = node.op == "Const";
+    // What takes a constant may treat it otherwise than a computed tensor. In a branch of a session's graph nothing
+    // could wait for the record op of a constant, and it would be removed.
+    const bool is_constant = node.op == "Const" && (!run_.is_found() || run_.is_unconditional(i));
+    const bool is_aside = is_constant || is_reference;
     std::string name;
     do {
-      name = std::string(kRecordNodePrefix) + std::to_string(num_added_++) + "/" + std::string(node.name);
+      name = name_prefix_ + std::to_string(num_added_++) + "/" + std::string(node.name);
     } while (taken_names_.count(name) != 0);
-    NodeBuilder builder(name, is_constant ? kRecordConstantOp : kRecordThroughOp, node.device);
+    NodeBuilder builder(name, is_aside ? kRecordConstantOp : kRecordThroughOp, node.device);
     builder.input(source)
         .attr_type("T", type)
         .attr_int("node", key)
@@ -346,7 +563,9 @@ class Editor {
         .attr_bool("has_call_site", match.has_path)
         .attr_string("call_site", match.path);
     put_bytes_field(&added_, 1, builder.bytes());
-    if (!is_constant) record_ops_.emplace(std::move(source), name);
+    if (run_.is_found() && run_.computes(i, slot)) waited_for_.push_back("^" + name);
+    if (is_reference) return;
+    (is_constant ? constants_ : record_ops_).emplace(std::move(source), name);
   }
 
   // Returns the graph, with each consumer of a recorded tensor behind the record op.
@@ -362,6 +581,18 @@ class Editor {
         const auto found = is_seen_by_a_later_pass(node.op, i) ? record_ops_.end() : record_ops_.find(canonical(text));
         is_changed = is_changed || found != record_ops_.end();
         inputs.emplace_back(found == record_ops_.end() ? std::string(text) : found->second);
+      }
+      if (is_check(node.op)) {
+        for (std::string_view text : node.inputs) {
+          const auto found = constants_.find(canonical(text));
+          if (found == constants_.end()) continue;
+          is_changed = true;
+          inputs.push_back("^" + found->second);
+        }
+      }
+      if (run_.is_found() && &node == &graph_.nodes[run_.index()] && !waited_for_.empty()) {
+        is_changed = true;
+        inputs.insert(inputs.end(), waited_for_.begin(), waited_for_.end());
       }
       if (!is_changed) continue;
       const size_t begin = static_cast<size_t>(node.field.data() - rest.data());
@@ -384,10 +615,14 @@ class Editor {
   const std::vector<ExecutedNode>& described_;
   const Matcher& matcher_;
   Session& session_;
+  const SessionRun run_;
+  std::vector<std::string> waited_for_;  // control inputs of the node that stands for a run of a session
   const bool has_sums_;  // AddN adds in another order where somebody else holds one of its terms
+  std::string name_prefix_;  // of the record ops
   std::unordered_set<std::string_view> taken_names_;  // that a record op could have
   std::string added_;
   std::unordered_map<std::string, std::string> record_ops_;  // by the tensor that they hand through
+  std::unordered_map<std::string, std::string> constants_;   // record ops by the constant that they record
   int64_t num_added_ = 0;
 };
 

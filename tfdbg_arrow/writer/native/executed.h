@@ -20,6 +20,11 @@ namespace tfdbg_arrow {
 // Marks the ops of a program's graph: `generation << 32 | graph_id`.
 constexpr std::string_view kGraphAttr = "_tfdbg_arrow_graph";
 
+// Of the op that stands for a run of a session: what the run needs and what it is fed, one a line. An op is given by its
+// name, an output of one as `name:slot`.
+constexpr std::string_view kNeedsAttr = "_tfdbg_arrow_needs";
+constexpr std::string_view kFeedsAttr = "_tfdbg_arrow_feeds";
+
 // An op of a graph of the program, under the name that it has in the runtime function.
 struct ProgramOp {
   std::string op_name;
@@ -31,6 +36,7 @@ struct ProgramOp {
 struct ProgramGraph {
   std::unordered_map<std::string, ProgramOp> ops;  // by node name
   std::vector<std::string> arguments;              // node name of each argument
+  std::unordered_map<std::string, int64_t> calls;  // called graph, by the path that its nodes get when it is inlined
 };
 
 struct ExecutedInput {
@@ -49,7 +55,7 @@ struct ExecutedNode {
   std::string path;       // of calls, in names of nodes
   bool has_path = false;
   std::vector<ExecutedInput> inputs;
-  std::vector<int> output_types;  // dtype numbers, -1 for a reference
+  std::vector<int> output_types;  // dtype numbers, negative for references
   bool has_output_types = false;
   int64_t interface_index = -1;  // which argument or result of the graph it stands for, -1 for none
 };

@@ -259,6 +259,16 @@ std::optional<std::vector<int>> attr_types(std::string_view attr_value) {
   return found;
 }
 
+std::optional<std::string_view> attr_string(std::string_view attr_value) {
+  std::optional<std::string_view> found;
+  FieldReader reader(attr_value);
+  while (reader.next()) {
+    if (is_attr_kind(reader)) found.reset();
+    if (reader.is_bytes(2)) found = reader.value();
+  }
+  return reader.failed() ? std::nullopt : found;
+}
+
 void put_bytes_field(std::string* out, uint32_t field, std::string_view value) {
   put_varint(out, (static_cast<uint64_t>(field) << 3) | kBytes);
   put_varint(out, value.size());
@@ -409,7 +419,10 @@ std::optional<std::vector<int>> OpTable::output_types(const NodeView& node) cons
       number = *set;
     }
     if (number > static_cast<int64_t>(kMaxOutputs - types.size())) return std::nullopt;
-    types.insert(types.end(), static_cast<size_t>(number), output.is_ref || type > 100 ? -1 : type);
+    constexpr int kFirstReference = 100;  // DT_FLOAT_REF is 101
+    const int value_type = type > kFirstReference ? type - kFirstReference : type;
+    const bool is_reference = output.is_ref || type > kFirstReference;
+    types.insert(types.end(), static_cast<size_t>(number), is_reference ? -value_type : type);
   }
   return types;
 }

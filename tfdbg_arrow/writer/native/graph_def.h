@@ -54,6 +54,7 @@ std::optional<NodeInput> parse_input(std::string_view text);
 std::optional<int64_t> attr_int(std::string_view attr_value);
 std::optional<int> attr_type(std::string_view attr_value);
 std::optional<std::vector<int>> attr_types(std::string_view attr_value);
+std::optional<std::string_view> attr_string(std::string_view attr_value);
 
 // Appends a field of a protocol buffer.
 void put_bytes_field(std::string* out, uint32_t field, std::string_view value);
@@ -84,7 +85,7 @@ class OpTable {
   // Returns false for bytes that are no OpList; the table is then empty.
   bool read(std::string_view op_list);
   bool knows(std::string_view op) const { return ops_.find(std::string(op)) != ops_.end(); }
-  // The dtype number of each output of a node, -1 for a reference; nullopt where that cannot be told.
+  // The dtype number of each output of a node, negative for a reference; nullopt where that cannot be told.
   std::optional<std::vector<int>> output_types(const NodeView& node) const;
 
  private:

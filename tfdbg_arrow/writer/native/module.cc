@@ -3,12 +3,14 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
 #include <pthread.h>
 
 #include <memory>
 #include <system_error>
+#include <unordered_map>
 
 #include "debug_event_scan.h"
 #include "executed.h"
@@ -161,9 +163,11 @@ class Recording {
   using NamedOp = std::tuple<std::string, std::string, std::string, std::vector<int32_t>, bool>;
 
   // Makes the optimizer record a graph of the program.
-  void add_program_graph(int64_t graph_id, const std::vector<NamedOp>& ops, const std::vector<std::string>& arguments) {
+  void add_program_graph(int64_t graph_id, const std::vector<NamedOp>& ops, const std::vector<std::string>& arguments,
+                         const std::unordered_map<std::string, int64_t>& calls) {
     ProgramGraph graph;
     graph.arguments = arguments;
+    graph.calls = calls;
     for (const auto& [node_name, op_name, op_type, keys, keep] : ops) {
       graph.ops.emplace(node_name, ProgramOp{op_name, op_type, keys, keep});
     }
@@ -332,7 +336,7 @@ NB_MODULE(_core, m) {
       .def("set_step", &Recording::set_step, nb::arg("step"))
       .def("set_paused", &Recording::set_paused, nb::arg("paused"))
       .def("add_program_graph", &Recording::add_program_graph, nb::arg("graph_id"), nb::arg("ops"),
-           nb::arg("arguments"))
+           nb::arg("arguments"), nb::arg("calls"))
       .def("set_records_others", &Recording::set_records_others, nb::arg("records_others"))
       .def("take_executed_graphs", &Recording::take_executed_graphs)
       .def("take_unreadable_graphs", &Recording::take_unreadable_graphs)

@@ -33,6 +33,9 @@ std::array<Shard, kShards> g_shards;
 std::atomic<Session*> g_session{nullptr};
 std::atomic<int> g_next_shard{0};
 
+// Null: not connected to other processes. Threads of TensorFlow read it at any time, so that an old one is not freed.
+std::atomic<const std::string*> g_local_task{nullptr};
+
 thread_local int64_t t_last_event_index = kNoValue;
 
 int own_shard() {
@@ -41,6 +44,19 @@ int own_shard() {
 }
 
 }  // namespace
+
+void set_local_task(const std::string& task) {
+  g_local_task.store(task.empty() ? nullptr : new std::string(task + "/"), std::memory_order_release);
+}
+
+bool is_connected() { return g_local_task.load(std::memory_order_acquire) != nullptr; }
+
+bool is_remote(std::string_view device) {
+  const std::string* local_task = g_local_task.load(std::memory_order_acquire);
+  if (local_task == nullptr) return false;
+  auto starts_with = [&](std::string_view start) { return device.substr(0, start.size()) == start; };
+  return starts_with("/job:") && !starts_with("/job:localhost/") && !starts_with(*local_task);
+}
 
 SessionGuard::SessionGuard() {
   // Sequentially consistent, as is retract_session(): either it sees this user or this sees null.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -117,6 +118,13 @@ class SessionGuard {
  private:
   Session* session_;
 };
+
+// Names this process among those that it is connected to, as `/job:chief/replica:0/task:0`; empty: there are none.
+// Other processes have no kernels for our ops, and tensors on their devices are not fetched.
+void set_local_task(const std::string& task);
+bool is_connected();
+// Whether a device, by full name, is one of another process.
+bool is_remote(std::string_view device);
 
 // While the schedule leaves a training step out: kernels and callbacks look here before they do anything.
 inline std::atomic<bool> g_is_paused{false};

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
-from tfdbg_arrow.writer.rows import Append, Row, now_columns
+from tfdbg_arrow.writer.rows import Append, Row
 from tfdbg_arrow.writer.stacks import as_utf8
 from tfdbg_arrow.writer.warning import warn
 
@@ -25,7 +26,7 @@ class CaptureStats:
     def add(self, stat: str, subject: str, reason: str) -> None:
         """Adds a row to capture_stat."""
         row: Row = {"stat": stat, "subject": as_utf8(subject), "reason": as_utf8(reason), "num_events": None}
-        self._append("capture_stat", [{"event_index": self._num_events(), **now_columns(), **row}])
+        self._append("capture_stat", [{"event_index": self._num_events(), "wall_time_ns": time.time_ns(), **row}])
 
     def note(self, stat: str, subject: str, reason: str) -> None:
         """Adds a row to capture_stat, and warns the first time for each kind."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from tfdbg_arrow.errors import (
 from tfdbg_arrow.spool.records import NO_STEP
 from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.recording.capture_stats import CaptureStats
-from tfdbg_arrow.writer.rows import Append, now_columns
+from tfdbg_arrow.writer.rows import Append, Row
 from tfdbg_arrow.writer.schedule import StepGate
 from tfdbg_arrow.writer.stacks import as_utf8
 
@@ -65,7 +66,7 @@ class Marks:
             self._step = step
             self._enter_step(step)
         values = {**({"step": step} if step is not None else {}), **labels}
-        common = {"event_index": event_index, **now_columns(), "step": self._step}
+        common: Row = {"event_index": event_index, "wall_time_ns": time.time_ns(), "step": self._step}
         rows = [{**common, "label": as_utf8(name), "value": _label_text(value)} for name, value in values.items()]
         self._append("mark", rows)
 

@@ -76,7 +76,7 @@ class Recording:
             self._backend = choose_backend(
                 settings, paths=paths, journal=self._files.names, generation=self._generation
             )
-            optimizer = self._choose_optimizer() if settings.graphs == "executed" else None
+            optimizer = self._choose_optimizer()
         except BaseException:
             discard_spool_files(paths, self._files)
             raise
@@ -111,6 +111,7 @@ class Recording:
         self._describer = GraphDescriber(
             registry,
             self._sink.append,
+            self._sink.append_columns,
             coverage=self._coverage,
             intern_stack=self._backend.intern_stack,
             intern_traceback=self._backend.stack_table.add_traceback,
@@ -151,6 +152,7 @@ class Recording:
             step=lambda: self._marks.step,
             note=self._stats.note,
             generation=self._generation,
+            executed=self._executed,
         )
         observer = FunctionObserver(
             backend=self._backend,
@@ -263,20 +265,32 @@ class Recording:
         """Labels the events from here on."""
         self._marks.add(step, labels)
 
-    def _choose_optimizer(self) -> GraphOptimizer:
-        if not isinstance(self._backend, NativeBackend):
+    def _choose_optimizer(self) -> GraphOptimizer | None:
+        """Returns what records the graphs that TensorFlow's optimizer leaves; None: they are recorded as traced."""
+        choice = self.settings.graphs
+        if choice == "traced":
+            return None
+        if isinstance(self._backend, NativeBackend):
+            try:
+                return self._backend.record_executed_graphs(records_others=self.settings.op_regex is None)
+            except RecordingError:
+                if choice == "executed":
+                    raise
+                return None
+        if choice == "executed":
             raise RecordingError(
                 f"graphs is 'executed', but the health backend is {self._backend.name}: with an accelerator, or "
                 "without the native core, graphs are recorded as they are traced; choose graphs='traced'"
             )
-        return self._backend.record_executed_graphs(records_others=self.settings.op_regex is None)
+        return None
 
     def _make_executed(self, optimizer: GraphOptimizer, registry: GraphRegistry) -> ExecutedGraphs:
         return ExecutedGraphs(
             optimizer,
             registry=registry,
             append=self._sink.append,
-            mark=lambda graph, graph_id: executed.mark_ops(graph, (self._generation << 32) | graph_id),
+            mark=lambda graph_id: (self._generation << 32) | graph_id,
+            mark_ops=executed.mark_ops,
             is_optimized=executed.is_optimized,
             note_failure=self._stats.note_failure,
         )
@@ -293,6 +307,7 @@ class Recording:
             self._run,
             self.settings,
             health_backend=self._backend.name,
+            graphs="traced" if self._executed is None else "executed",
             local_task=cluster.local_task(),
             is_clean_end=is_clean_end,
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.schema import FORMAT_VERSION
 from tfdbg_arrow.schema.logdir_layout import make_run_id
-from tfdbg_arrow.writer.rows import Row, to_json, wall_time_columns
+from tfdbg_arrow.writer.rows import Row, to_json
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.stacks import as_utf8
 
@@ -38,13 +38,16 @@ def new_run(*, host_name: str) -> RunIdentity:
     return RunIdentity(run_id=run_id, start_ns=start_ns)
 
 
-def run_row(run: RunIdentity, settings: Settings, *, health_backend: str, local_task: str, is_clean_end: bool) -> Row:
+def run_row(
+    run: RunIdentity, settings: Settings, *, health_backend: str, graphs: str, local_task: str, is_clean_end: bool
+) -> Row:
     """Returns the row of a run.
 
     Args:
         run: The run.
         settings: Its settings.
         health_backend: The backend that measures health.
+        graphs: Which ops of functions are recorded: `executed` or `traced`.
         local_task: Address of this process in the cluster that it is connected to; empty where there is none.
         is_clean_end: Whether it ends now, and all of it was written.
     """
@@ -54,7 +57,7 @@ def run_row(run: RunIdentity, settings: Settings, *, health_backend: str, local_
     keras = sys.modules.get("keras")
     return {
         "run_id": run.run_id,
-        **wall_time_columns(run.start_ns),
+        "wall_time_ns": run.start_ns,
         "end_wall_time_ns": time.time_ns() if is_clean_end else None,
         "is_clean_end": is_clean_end,
         "format_version": FORMAT_VERSION,
@@ -80,7 +83,7 @@ def run_row(run: RunIdentity, settings: Settings, *, health_backend: str, local_
                 "when_full": settings.when_full,
                 "dtypes": sorted(settings.dtypes),
                 "xla": settings.xla,
-                "graphs": settings.graphs,
+                "graphs": graphs,
                 "values": settings.values.text if settings.values is not None else None,
                 "steps": str(settings.steps) if settings.steps is not None else None,
                 "max_bytes": settings.max_bytes,

@@ -21,10 +21,12 @@ import numpy.typing as npt
 from tfdbg_arrow.spool.records import Records
 from tfdbg_arrow.writer.backend import Handlers
 from tfdbg_arrow.writer.events import EventWriter
+from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.own_ops import SingleRecordOps
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.hooks import session_ops
+from tfdbg_arrow.writer.hooks.executed import is_run_optimized
 from tfdbg_arrow.writer.hooks.sessions import RunPlan, RunRequest, TensorName
 from tfdbg_arrow.writer.python_eager import EagerRecorder
 from tfdbg_arrow.writer.recording.capture_stats import sentence_of
@@ -32,6 +34,7 @@ from tfdbg_arrow.writer.rows import Append, to_json
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import summary
 
+_NOT_OPTIMIZED = "is not recorded, since TensorFlow does not optimize it for this session; use graphs='traced'"
 _FUNCTION_NAME = "Session.run"
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
@@ -140,6 +143,7 @@ class SessionRuns:
         step: Returns the training step that labels the events.
         note: `(stat, subject, reason)`: something could not be recorded.
         generation: Tells the recordings of one process apart.
+        executed: Records what TensorFlow's optimizer leaves of graphs; None: they are recorded as they were made.
     """
 
     def __init__(
@@ -154,7 +158,9 @@ class SessionRuns:
         step: Callable[[], int],
         note: Callable[[str, str, str], None],
         generation: int,
+        executed: ExecutedGraphs | None = None,
     ) -> None:
+        self._executed = executed
         self._registry = registry
         self._instrumenter = instrumenter
         self._append = append
@@ -165,6 +171,7 @@ class SessionRuns:
         self._num_sessions = 0
         self._num_plans = 0
         self._has_noted_partial_run = False
+        self._not_optimized: set[str] = set()
         self._lock = threading.RLock()
 
     def start(self, handlers: Handlers) -> None:
@@ -213,6 +220,20 @@ class SessionRuns:
             except Exception as error:
                 self._note("failed", plan.function_name, f"its fetches could not be recorded: {sentence_of(error)}")
         self._eager.end_call(execution_index, fetches, error_type)
+        if self._executed is not None:
+            self._executed.write()
+            if values is not None and plan.function_name not in self._not_optimized:
+                self._note_what_was_not_optimized(plan, self._executed)
+
+    def _note_what_was_not_optimized(self, plan: RunPlan, executed: ExecutedGraphs) -> None:
+        if plan.run_op is not None and not executed.has_run(plan.run_op):
+            what = "its graph"
+        elif not executed.has_graphs(plan.optimized_graphs):
+            what = "a function in it"
+        else:
+            return
+        self._not_optimized.add(plan.function_name)
+        self._note("unobservable", plan.function_name, f"{what} {_NOT_OPTIMIZED}")
 
     def note_partial_run(self) -> None:
         """A run in pieces is set up."""
@@ -261,11 +282,22 @@ class SessionRuns:
                 record.to_record[tensor.op.name, tensor.value_index] = (tensor, node, batch.is_chosen)
         function_name = f"{_FUNCTION_NAME}_{self._num_plans}"
         self._num_plans += 1
-        ops = [
-            self._record_op(graph, record, name)
-            for name in computed_tensors(graph, request)
-            if name in record.to_record
-        ]
+        computed = computed_tensors(graph, request)
+        names = [name for name in computed if name in record.to_record]
+        run_op = None
+        optimized_graphs: frozenset[int] = frozenset()
+        if names and self._executed is not None and is_run_optimized(session):
+            mark = self._executed.mark(record.graph_id)
+            ops = [session_ops.create_run_op(graph, mark, needs=_needs(request), feeds=_texts(request.feeds))]
+            run_op = ops[0].name
+        else:
+            ops = [self._record_op(graph, record, name) for name in names]
+            op_names = {op_name for op_name, slot in computed if (op_name, slot) not in request.feeds}
+            # TensorFlow runs the record ops of a branch only if the op that calls the branch must run.
+            calls = sorted(op_names & self._registry.calling_ops(record.graph_id))
+            ops += [graph.get_operation_by_name(name) for name in calls]
+            if self._executed is not None:
+                optimized_graphs = self._executed.called_from(record.graph_id, op_names)
         token = None
         if ops:
             if record.token is False:
@@ -282,6 +314,8 @@ class SessionRuns:
             request=request,
             record_ops=tuple(ops),
             token=token,
+            run_op=run_op,
+            optimized_graphs=optimized_graphs,
             feed_dtypes=tuple(_tensor(graph, name).dtype.base_dtype for name in request.feeds),
             fetch_dtypes=tuple(_tensor(graph, name).dtype.base_dtype for name in request.fetches),
         )
@@ -348,6 +382,14 @@ def computed_tensors(graph: Any, request: RunRequest) -> list[TensorName]:
     computed = used.union((op.name, slot) for op in reached.values() for slot in range(len(op.outputs)))
     places = {op.name: place for place, op in enumerate(graph.get_operations())}
     return sorted(computed, key=lambda name: (places[name[0]], name[1]))
+
+
+def _texts(names: Sequence[TensorName]) -> list[str]:
+    return [f"{op_name}:{slot}" for op_name, slot in names]
+
+
+def _needs(request: RunRequest) -> list[str]:
+    return [*_texts(request.fetches), *request.targets]
 
 
 def _tensor(graph: Any, name: TensorName) -> Any:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import Journal
-from tfdbg_arrow.spool.metadata_table import checked_tables, column_table
+from tfdbg_arrow.spool.metadata_table import checked_column_tables, checked_tables, rows_of_columns
 from tfdbg_arrow.writer.rows import Columns
 
 Redact = Callable[[str, Sequence[Mapping[str, object]]], Sequence[Mapping[str, object]]]
@@ -54,14 +54,14 @@ class MetadataQueue:
             rows = self._redact(table, rows)
         with self._lock:
             for start in range(0, len(rows), _ROWS_AN_ENTRY):
-                self._journal.append("rows", table, rows[start : start + _ROWS_AN_ENTRY])
+                self._journal.append(*_journal_entry(table, rows[start : start + _ROWS_AN_ENTRY]))
             self._rows.extend((table, row) for row in rows)
 
     def append_columns(self, table: str, columns: Columns) -> None:
         """As `append`, for many rows, of which a dictionary each would cost more than all else."""
         num_rows = len(next(iter(columns.values())))
         if self._redact is not None:
-            self.append(table, [{name: values[row] for name, values in columns.items()} for row in range(num_rows)])
+            self.append(table, rows_of_columns(columns))
             return
         with self._lock:
             for start in range(0, num_rows, _ROWS_AN_ENTRY):
@@ -90,11 +90,19 @@ class MetadataQueue:
             taken_columns, self._columns = self._columns, []
         for table, pieces in _grouped(taken_columns).items():
             joined = {name: list(chain.from_iterable(piece[name] for piece in pieces)) for name in pieces[0]}
-            with self._failures.caught(f"table {table}"):
-                yield table, column_table(table, joined, run_id=self._run_id), upto
+            for data in checked_column_tables(table, joined, run_id=self._run_id, failures=self._failures):
+                yield table, data, upto
         for table, rows in _grouped(taken).items():
             for data in checked_tables(table, rows, run_id=self._run_id, failures=self._failures):
                 yield table, data, upto
+
+
+def _journal_entry(table: str, rows: Sequence[Mapping[str, object]]) -> tuple[str, str, object]:
+    """Returns what a journal gets of rows: columns, which are shorter, where all rows have the same ones."""
+    names = rows[0].keys()
+    if len(rows) == 1 or any(row.keys() != names for row in rows):
+        return "rows", table, rows
+    return "columns", table, {name: [row[name] for row in rows] for name in names}
 
 
 def _grouped(entries: Iterable[tuple[str, _T]]) -> dict[str, list[_T]]:
