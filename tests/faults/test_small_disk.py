@@ -22,7 +22,7 @@ BACKENDS = ["native", "python"]
 def disk(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "disk"
     directory.mkdir()
-    # A journal holds all names that this process has interned, so there is room for those of the tests before.
+    # A journal holds every name that this process has interned: there is room for those of earlier tests.
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(directory)]
     try:
         subprocess.run(mount, check=True, capture_output=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow.errors import LogdirError, SettingError
 from tfdbg_arrow.schema import table
+from tfdbg_arrow.writer.settings import Request
 
 from .tables import rows
 
@@ -332,6 +334,14 @@ class TestRefused:
             tfdbg_arrow.enable(logdir)
         self.assert_one_sentence(str(caught.value), "logdir", expected)
         assert not tfdbg_arrow.is_recording()
+
+    def test_many_processes_can_check_one_logdir_at_once(self, tmp_path: Path) -> None:
+        def check(_: int) -> Path:
+            return Request(logdir=tmp_path / "logdir").check(tf.as_dtype).logdir
+
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(check, range(500))) == {tmp_path / "logdir"}
+        assert list((tmp_path / "logdir").iterdir()) == []
 
     def assert_one_sentence(self, text: str, *parts: str) -> None:
         for part in parts:

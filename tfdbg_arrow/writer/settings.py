@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -394,9 +395,8 @@ def _check_logdir(path: Path) -> Path:
         marker = path / MARKER_NAME
         if marker.exists():
             parse_marker(marker.read_text("utf-8"), path=marker)
-        probe = path / f".{MARKER_NAME}.probe"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=path):  # of a name of its own: several processes may begin here at once
+            pass
     except OSError as error:
         reason = error.strerror or error
         raise LogdirError(f"the logdir {path} cannot be written: {reason}; choose another path") from error
