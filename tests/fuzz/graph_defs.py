@@ -23,7 +23,18 @@ GENERATION = 7
 MARK = "_tfdbg_arrow_graph"
 THROUGH, CONSTANT = "TfdbgArrowRecordThrough", "TfdbgArrowRecordConstant"
 PREFIX = "tfdbg_arrow_record_"
-ATTRIBUTES = {"T", "node", "generation", "argument", "may_hold", "keep", "has_call_site", "call_site"}
+ATTRIBUTES = {
+    "T",
+    "node",
+    "generation",
+    "argument",
+    "may_hold",
+    "keep",
+    "decides",
+    "only_bad",
+    "has_call_site",
+    "call_site",
+}
 _FLOATS = 1 << 1 | 1 << 2 | 1 << 14 | 1 << 19
 """Of the numbers of dtypes: float32, float64, bfloat16 and float16."""
 _SHARED_LIBRARIES = (

@@ -30,7 +30,8 @@ def test_what_where_leaves_out_does_not_stop(tmp_path: Path, variant: str) -> No
     told = not_stopped(tmp_path, program, backend_name=variant)
 
     assert [subject for subject, _ in told if subject.startswith("Log:0")] == ["Log:0 (Log)"]
-    assert ("Log:0 (Log)", "nothing computes with it: Reshape only choose, hand on or test values") in told
+    users = "IsFinite, Reshape" if variant == "native" else "Reshape"  # TensorFlow tests before it reshapes
+    assert ("Log:0 (Log)", f"nothing computes with it: {users} only choose, hand on or test values") in told
     assert any(subject == "the input of SelectV2" for subject, _ in told)
 
 

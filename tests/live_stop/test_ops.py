@@ -199,8 +199,16 @@ def test_a_session_stops(tmp_path: Path) -> None:
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
 
-    def program() -> None:
+    def program(*, is_fed: bool) -> None:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            session.run(f(tf.constant(0.0)))
+            x = tf.compat.v1.placeholder(tf.float32, []) if is_fed else tf.constant(0.0)
+            session.run(f(x), {x: 0.0} if is_fed else {})
 
-    assert origin(stopped(tmp_path, program))[0] == "Log"
+    fed = stopped(tmp_path / "fed", lambda: program(is_fed=True))
+    assert origin(fed) == ("Log", "f", True)
+    constant = stopped(tmp_path / "constant", lambda: program(is_fed=False))
+    assert constant.nonfinite is not None
+    if NATIVE_CORE() is None:
+        assert origin(constant)[0] == "Log"
+    else:  # TensorFlow computed the result of the call in advance
+        assert (constant.nonfinite.op_type, constant.nonfinite.program_ops) == ("Const", ("Log", "Mul"))

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow.errors import NonFiniteError
 
-from .stops import origin, stopped
+from .stops import needs_core, origin, stopped
 
 tf1 = tf.compat.v1
 
@@ -152,16 +152,63 @@ def test_a_graph_of_graph_mode_in_a_function_stops(tmp_path: Path, variant: str)
     assert error.nonfinite.graph_name == "wrapped_function"
 
 
-def test_the_ops_of_a_session_do_not_stop_and_say_so(tmp_path: Path, variant: str) -> None:
-    with (
-        tfdbg_arrow.capture(tmp_path, health_backend=variant, on_nonfinite="raise"),
-        tf.Graph().as_default(),
-        tf1.Session() as session,
-    ):
+def bad_run(config: Any = None) -> list[float]:
+    """Runs a session that computes -Inf; returns what it fetches."""
+    with tf.Graph().as_default(), tf1.Session(config=config) as session:
         x = tf1.placeholder(tf.float32, [], name="x")
         log = tf.math.log(x, name="log")
         doubled = tf.multiply(log, 2.0, name="doubled")
-        assert session.run([doubled, log], {x: 0.0}) == [float("-inf")] * 2
+        fetched: list[float] = session.run([doubled, log], {x: 0.0})
+        return fetched
 
+
+@pytest.mark.parametrize("graphs", ["auto", "traced"])
+def test_only_the_ops_of_an_optimized_session_stop(tmp_path: Path, variant: str, graphs: str) -> None:
     reason = "it is of a graph that a session runs, which is recorded and not stopped"
-    assert masked(tmp_path) == {"log:0 (Log)": reason, "doubled:0 (Mul)": reason}
+    not_optimized = tf1.ConfigProto()
+    not_optimized.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tfdbg_arrow.capture(tmp_path / "off", health_backend=variant, on_nonfinite="raise", graphs=graphs):
+        assert bad_run(not_optimized) == [float("-inf")] * 2
+    assert masked(tmp_path / "off") == {"log:0 (Log)": reason, "doubled:0 (Mul)": reason}
+
+    if variant == "native" and graphs == "auto":
+        error = stopped(tmp_path / "on", bad_run, backend_name=variant)
+        assert origin(error) == ("Log", "tf.Graph", True)
+        assert masked(tmp_path / "on") == {}
+    else:
+        with tfdbg_arrow.capture(tmp_path / "on", health_backend=variant, on_nonfinite="raise", graphs=graphs):
+            assert bad_run() == [float("-inf")] * 2
+        assert masked(tmp_path / "on") == masked(tmp_path / "off")
+
+
+@needs_core
+def test_a_session_assigns_nothing_that_was_computed_from_a_bad_value(tmp_path: Path) -> None:
+    def train() -> None:
+        with tf.Graph().as_default(), tf1.Session() as session:
+            x = tf1.placeholder(tf.float32, [2], name="x")
+            weight = tf1.get_variable("weight", [], initializer=tf1.ones_initializer(), use_resource=False)
+            loss = tf.reduce_sum(tf.math.log(x * weight, name="log"))
+            step = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+            session.run(tf1.global_variables_initializer())
+            session.run(step, {x: [1.0, 2.0]})
+            before = session.run(weight)
+            with pytest.raises(NonFiniteError) as caught:
+                session.run([step, loss], {x: [1.0, 0.0]})
+            errors.append(caught.value)
+            assert session.run(weight) == before
+            session.run(step, {x: [1.0, 2.0]})
+
+    errors: list[NonFiniteError] = []
+    with tfdbg_arrow.capture(tmp_path, on_nonfinite="raise"):
+        train()
+
+    assert origin(errors[0])[0] in ("Log", "Reciprocal")
+
+
+@needs_core
+def test_a_callable_is_called_after_a_run_of_a_session(tmp_path: Path) -> None:
+    found = []
+    with tfdbg_arrow.capture(tmp_path, on_nonfinite=lambda nonfinite: found.append(nonfinite.op_type)):
+        assert bad_run() == [float("-inf")] * 2
+        assert found == ["Log"]
+    assert found == ["Log"]

@@ -21,7 +21,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 import tfdbg_arrow
 from tests.programs.running import run_to_end
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query import Logdir, read_reasons
 from tfdbg_arrow.writer.hooks.exports import with_own_ops
 
 from . import trainings
@@ -388,12 +388,29 @@ def test_a_check_waits_until_the_constant_that_it_takes_is_recorded(tmp_path: Pa
         assert (found.op_name, found.op_type, found.num_neg_inf) == ("Log", "Const", 3)
 
 
+def test_the_call_of_a_function_that_was_computed_in_advance_has_its_ops(tmp_path: Path) -> None:
+    @tf.function
+    def logarithm(value: Any) -> Any:
+        return tf.math.log(value) * 2.0  # computed in advance
+
+    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        session.run(logarithm(tf.constant(0.0)))
+    found = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert found is not None
+    assert (found.op_type, found.program_ops, found.is_expected) == ("Const", ("Log", "Mul"), False)
+    assert found.source is not None
+    assert (found.source.code or "").endswith("# computed in advance")
+    explanation = read_reasons(tmp_path, found.event_index, run_id=found.run_id).explanation
+    assert explanation is not None
+    assert explanation.sentence.startswith("Log, Mul of constants, which TensorFlow computed in advance")
+
+
 def test_records_what_runs_unless_told_otherwise(tmp_path: Path) -> None:
     choices: dict[str, tuple[dict[str, Any], str]] = {
         "default": ({}, "executed"),
         "traced": ({"graphs": "traced"}, "traced"),
         "tensorflow": ({"health_backend": "tensorflow"}, "traced"),
-        "stopped": ({"on_nonfinite": "raise"}, "traced"),
+        "stopped": ({"on_nonfinite": "raise"}, "executed"),
         "filtered": ({"op_regex": "Log"}, "traced"),
         "chosen": ({"values": "Log"}, "traced"),
         "both": ({"values": "Log", "graphs": "executed"}, "executed"),
@@ -450,9 +467,7 @@ def test_a_program_without_optimizers_is_recorded_as_traced(tmp_path: Path) -> N
     assert types == {"Identity", "Log", "Placeholder", "Softmax"}
 
 
-@pytest.mark.parametrize(
-    "settings", [{"health_backend": "tensorflow"}, {"on_nonfinite": "raise"}, {"graphs": "optimized"}]
-)
+@pytest.mark.parametrize("settings", [{"health_backend": "tensorflow"}, {"graphs": "optimized"}])
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="graphs"):
         tfdbg_arrow.enable(tmp_path, **{"graphs": "executed", **settings})

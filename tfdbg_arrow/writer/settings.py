@@ -224,11 +224,6 @@ class Request:
                 "graphs is 'executed' and health_backend 'tensorflow', which records graphs only as they are traced; "
                 "choose the native backend or graphs='traced'"
             )
-        if self.graphs == "executed" and self.on_nonfinite != "record":
-            raise SettingError(
-                f"graphs is 'executed' and on_nonfinite {self.on_nonfinite!r}: a program is stopped at the op that it "
-                "has written, which may not run as such; choose graphs='traced'"
-            )
         if not is_integer(self.max_memory_bytes) or not MIN_MEMORY_BYTES <= self.max_memory_bytes <= MAX_MEMORY_BYTES:
             raise SettingError(
                 f"max_memory_bytes is {self.max_memory_bytes!r}; expected a number from {MIN_MEMORY_BYTES} (192 MiB) "
@@ -295,7 +290,7 @@ class Request:
             return self.graphs == "traced"
         # The optimizer may leave no node for an op that the user chose by its name or type.
         chooses_ops = self.op_regex is not None or self.values is not None
-        return chooses_ops or self.health_backend == "tensorflow" or self.on_nonfinite != "record"
+        return chooses_ops or self.health_backend == "tensorflow"
 
     def _check_dump(self, mode: TensorDebugMode) -> int:
         """Returns how much is written after a bad value; 0 without a black box."""

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.culprit.corpus import bug
+from tests.culprit.corpus import bug, harmless
 
 
 @bug(op_type="Log", effect="result")
@@ -371,3 +371,28 @@ def vectorized_map_over_a_constant_image() -> None:
 
     train_step(tf.constant([[1.0, 2.0, 3.0, 4.0], [4.0, 1.0, 3.0, 2.0]]))
     train_step(tf.constant([[1.0, 2.0, 3.0, 4.0], [5.0, 5.0, 5.0, 5.0]]))
+
+
+@bug(op_type="Log", effect="result", executed=("Const", None))
+def logarithm_of_a_constant() -> Any:
+    """TensorFlow's optimizer computes it in advance, together with what is made of it."""
+
+    @tf.function
+    def score(values: Any) -> Any:
+        smallest = tf.math.log(tf.constant(0.0))  # culprit
+        return values + smallest * 2.0
+
+    return score(tf.constant([1.0, 2.0]))
+
+
+@harmless
+def masks_of_constants() -> Any:
+    """TensorFlow's optimizer computes them in advance, too."""
+
+    @tf.function
+    def attend(scores: Any) -> Any:
+        is_future = 1.0 - tf.linalg.band_part(tf.ones([3, 3]), -1, 0)
+        mask = tf.where(is_future > 0.0, tf.constant(-np.inf), tf.zeros([3, 3]))
+        return tf.nn.softmax(scores + mask * 2.0)
+
+    return attend(tf.ones([3, 3]))

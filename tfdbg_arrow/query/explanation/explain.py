@@ -24,11 +24,21 @@ def explain(computed: Computed) -> Explanation | None:
             f"It was bad before the recorded program used it: {where}.",
             "Check the data for NaN and infinities before the training.",
         )
+    if output.op_type == "Const" and computed.program_ops:
+        return _of_constants(bad_text(output), computed.program_ops)
     rule = RULES.get(output.op_type)
     found = None if rule is None or not is_counted(output) else rule(computed)
     if found is None and len(computed.program_ops) > 1 and computed.has_finite_inputs:
         found = _of_fused_op(output.op_type, computed.program_ops)
     return found if found is None or computed.forward_type is None else _of_gradient(computed.forward_type, found)
+
+
+def _of_constants(bad: str, program_ops: tuple[str, ...]) -> Explanation:
+    names = ", ".join(dict.fromkeys(program_ops))
+    return Explanation(
+        f"{names} of constants, which TensorFlow computed in advance: the result holds {bad}.",
+        "Check the constants. A recording with graphs='traced' shows each of these ops.",
+    )
 
 
 def _of_fused_op(op_type: str, program_ops: tuple[str, ...]) -> Explanation:

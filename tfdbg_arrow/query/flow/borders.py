@@ -145,8 +145,11 @@ class Borders:
         start = op if op.made_for is None else self._graphs.op(place.graph_id, op.made_for)
         if start is None:
             return ()
-        found = {(place.context.call_site, start.op_name): (place, start)}
-        waiting = [(place, start)]
+        first = [(place, start)]
+        if self._graphs.calls(place.graph_id, start.op_name):  # the call was computed in advance
+            first = list(self._absorbed_behind(replace(place, op_name=start.op_name)))
+        found = {(source.context.call_site, op.op_name): (source, op) for source, op in first}
+        waiting = list(found.values())
         while waiting and len(found) < _MAX_FUSED:
             for source, absorbed in self._absorbed_inputs(*waiting.pop()):
                 key = (source.context.call_site, absorbed.op_name)
@@ -156,26 +159,30 @@ class Borders:
         computing = [
             (at, op) for at, op in found.values() if op is start or (op.inputs and op.op_type not in HANDING_ON)
         ]
-        if len(computing) == 1 and start.op_type == node_type:
+        if not computing or (len(computing) == 1 and start.op_type == node_type):
             return ()
         return tuple(op for _, op in sorted(computing, key=lambda each: self._order(*each)))
 
     def _absorbed_inputs(self, place: GraphTensor, op: Op) -> Iterator[tuple[GraphTensor, Op]]:
         """Yields the ops without nodes that made the inputs of an op, where no other node computes them."""
         for name, slot in op.inputs:
-            source: Place | None = replace(place, op_name=name, output_slot=slot)
-            for _ in range(_MAX_CROSSED):
-                made = self._graphs.op(source.graph_id, source.op_name) if isinstance(source, GraphTensor) else None
-                if made is None or not isinstance(source, GraphTensor):
-                    break
-                if made.inputs and not self._graphs.calls(source.graph_id, source.op_name):
-                    if self.executed.is_absorbed(source):
-                        instead = self.executed.replacement(source)
-                        if instead is None or self._is_computed_from(source, made, instead):
-                            yield source, made
-                    break
-                crossing = self.crossing(source)  # an argument, or the result of a call
-                source = None if crossing is None else crossing.place
+            yield from self._absorbed_behind(replace(place, op_name=name, output_slot=slot))
+
+    def _absorbed_behind(self, place: GraphTensor) -> Iterator[tuple[GraphTensor, Op]]:
+        """Yields the op without a node that made a tensor, if there is one, across arguments and calls."""
+        source: Place | None = place
+        for _ in range(_MAX_CROSSED):
+            made = self._graphs.op(source.graph_id, source.op_name) if isinstance(source, GraphTensor) else None
+            if made is None or not isinstance(source, GraphTensor):
+                return
+            if made.inputs and not self._graphs.calls(source.graph_id, source.op_name):
+                if self.executed.is_absorbed(source):
+                    instead = self.executed.replacement(source)
+                    if instead is None or self._is_computed_from(source, made, instead):
+                        yield source, made
+                return
+            crossing = self.crossing(source)  # an argument, or the result of a call
+            source = None if crossing is None else crossing.place
 
     def _is_computed_from(self, place: GraphTensor, op: Op, other: GraphTensor) -> bool:
         """Returns whether an absorbed op takes what the op at a place made, at most through other absorbed ops."""

@@ -29,6 +29,14 @@ _KEEPING_FINITE = frozenset({
     "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softsign", "Tanh",
 })  # fmt: skip
 """Types of ops whose output is finite if their inputs are."""
+_SINGULAR = frozenset({
+    "Acos", "Acosh", "Asin", "Atanh", "Betainc", "Cholesky", "Cosh", "Digamma", "Div", "Erfinv", "Exp", "Expm1",
+    "FloorDiv", "FloorMod", "Igamma", "Igammac", "Inv", "InvGrad", "Lgamma", "Log", "Log1p", "LogMatrixDeterminant",
+    "LogSoftmax", "MatrixInverse", "MatrixSolve", "MatrixTriangularSolve", "Mod", "Ndtri", "Pow", "RealDiv",
+    "Reciprocal", "ReciprocalGrad", "Rsqrt", "RsqrtGrad", "Sinh", "Softmax", "Sqrt", "SqrtGrad", "Tan", "TruncateDiv",
+    "TruncateMod", "Xdivy", "Xlog1py", "Xlogy", "Zeta",
+})  # fmt: skip
+"""Types of ops that make bad values of small numbers. Others, such as Mul, make them only of very large ones."""
 _MAX_PATH = 10_000
 """Borders that one tensor is followed over; more is taken for a circle."""
 _MAX_KEPT = 50_000
@@ -187,6 +195,13 @@ class DataFlow:
         """
         return tuple(op.op_type for op in self._computed_ops(event))
 
+    def is_computed_in_advance(self, event: TensorEvent) -> bool:
+        """Returns whether a constant is the result of an op that makes bad values of small numbers.
+
+        TensorFlow's optimizer replaces ops that take only constants by their result.
+        """
+        return event.op_type == "Const" and not _SINGULAR.isdisjoint(self.program_ops(event))
+
     def _computed_ops(self, event: TensorEvent) -> tuple[Op, ...]:
         own = self._own_place(event) if event.scope == "graph" else None
         return () if own is None else self.borders.computed_ops(own)
@@ -195,13 +210,15 @@ class DataFlow:
         """Returns the stack that created the op of a tensor, or executed it; None where it was not recorded.
 
         Of a node that stands for several ops of the program it is the stack of the one that can make a bad value of
-        finite ones, if there is only one such op.
+        finite ones, if there is only one such op, or only one that makes it of small numbers.
         """
         if event.scope == "graph":
             if event.graph_id is None or event.op_name is None:
                 return None
             makers = [op for op in self._computed_ops(event) if op.op_type not in _KEEPING_FINITE]
-            op = makers[0] if len(makers) == 1 else self.graphs.op(event.graph_id, event.op_name)
+            singular = [op for op in makers if op.op_type in _SINGULAR]
+            only = next((ops[0] for ops in (makers, singular) if len(ops) == 1), None)
+            op = only or self.graphs.op(event.graph_id, event.op_name)
             return None if op is None else op.stack_trace_id
         execution = None if event.execution_index is None else self.events.execution(event.execution_index)
         return None if execution is None else execution.stack_trace_id

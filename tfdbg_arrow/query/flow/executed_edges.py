@@ -75,13 +75,16 @@ class ExecutedEdges:
     def is_absorbed(self, place: GraphTensor) -> bool:
         """Returns whether the optimizer left no node for an op of a graph that it changed.
 
-        An op that calls functions is not absorbed: TensorFlow puts what it calls in its place.
+        An op that calls functions is not absorbed: TensorFlow puts what it calls in its place. All that it calls is
+        absorbed if the result was computed in advance.
         """
-        graphs = self._graphs.executed(place.graph_id)
-        if not graphs or self._graphs.op(place.graph_id, place.op_name) is None:
+        if self._graphs.op(place.graph_id, place.op_name) is None:
             return False
         if self._graphs.calls(place.graph_id, place.op_name):
             return False
+        graphs = self._graphs.executed(place.graph_id)
+        if not graphs:
+            return any(node.op_type == "Const" for node in self._calling_nodes(place))
         if place.context.call_site is None:
             return not any(graph.has_op(place.graph_id, place.op_name) for graph in graphs)
         graph = self._graph(place)
@@ -91,6 +94,10 @@ class ExecutedEdges:
 
     def _is_called(self, place: GraphTensor) -> bool:
         """Returns whether an op on the way to a place ran as a call, so that nothing was put in its place."""
+        return any(node.op_name is not None for node in self._calling_nodes(place))
+
+    def _calling_nodes(self, place: GraphTensor) -> list[ExecutedNode]:
+        """Returns the nodes that ran for the ops on the way to a place."""
         levels = self._levels(place, place.graph_id, place.context.call_site or "") or ()
         callers = (
             replace(place, context=replace(place.context, call_site=level.site), graph_id=level.call.graph_id)
@@ -100,7 +107,7 @@ class ExecutedEdges:
             self._node(replace(caller, op_name=level.call.op_name))
             for caller, level in zip(callers, levels, strict=True)
         )
-        return any(node is not None and node.op_name is not None for node in nodes)
+        return [node for node in nodes if node is not None]
 
     def replacement(self, place: GraphTensor) -> GraphTensor | None:
         """Returns the tensor that TensorFlow computed instead of one that has no node; None if none is known.

@@ -181,7 +181,9 @@ class Origins:
             at = takers[at]
 
     def _is_base_literal(self, origin: TensorEvent) -> bool:
-        return self._is_allowed(origin) or (origin.num_nan == 0 and _is_written(origin))
+        if self._is_allowed(origin):
+            return True
+        return origin.num_nan == 0 and _is_written(origin) and not self._flow.is_computed_in_advance(origin)
 
 
 def _is_written(origin: TensorEvent) -> bool:

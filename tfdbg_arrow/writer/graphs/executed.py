@@ -32,20 +32,35 @@ ExecutedNode = tuple[str, str, str, int, str, str | None, list[tuple[str, int, b
 control edge), dtype numbers of the outputs or None, and which argument or result of the graph it stands for or None."""
 
 
+MaskedOutput = tuple[int, str, str, int, list[str]]
+"""Key, op name, op type, slot, and the types of the ops that take it."""
+
+
 class GraphOptimizer(Protocol):
     """The part of the native core that puts record ops into optimized graphs."""
 
     def add_program_graph(
-        self, graph_id: int, ops: Sequence[NamedOp], arguments: Sequence[str], calls: Mapping[str, int]
+        self,
+        graph_id: int,
+        ops: Sequence[NamedOp],
+        arguments: Sequence[str],
+        calls: Mapping[str, int],
+        is_used_by_graph: bool,
     ) -> None:
         """Makes it record a graph.
 
         `arguments` are node names that `ops` has. `calls` are the called graphs, by the path that their nodes get when
-        TensorFlow inlines them.
+        TensorFlow inlines them. `is_used_by_graph` says whether another graph uses the results.
         """
 
     def take_executed_graphs(self) -> list[list[ExecutedNode]]:
         """Returns the graphs that TensorFlow optimized since the last call."""
+
+    def set_stop_rules(self, harmless_users: Sequence[str], harmless_outputs: Sequence[tuple[str, int]]) -> None:
+        """Says which bad values do not stop the program, as masking.stop_rules() returns it; before start()."""
+
+    def take_masked_outputs(self) -> list[MaskedOutput]:
+        """Returns the outputs that do not stop the program, of the graphs optimized since the last call."""
 
     def take_unreadable_graphs(self) -> int:
         """Returns how many graphs it could not read since the last call."""
@@ -61,6 +76,8 @@ class ExecutedGraphs:
         mark: `(graph_id)`: returns the mark of a graph's ops.
         mark_ops: `(graph, mark)`: marks the ops of a graph.
         is_optimized: `(graph)`: whether TensorFlow optimizes a function that is made of it now.
+        is_used_by_graph: `(graph)`: whether another graph uses what a graph returns.
+        note_masked: Takes the parts of a MaskedOutput.
         note_failure: `(what, error)`: records a failure.
     """
 
@@ -73,6 +90,8 @@ class ExecutedGraphs:
         mark: Callable[[int], int],
         mark_ops: Callable[[Any, int], None],
         is_optimized: Callable[[Any], bool],
+        is_used_by_graph: Callable[[Any], bool],
+        note_masked: Callable[[int, str, str, int, Sequence[str]], None],
         note_failure: Callable[[str, object], None],
     ) -> None:
         self._optimizer = optimizer
@@ -81,6 +100,8 @@ class ExecutedGraphs:
         self.mark = mark
         self._mark_ops = mark_ops
         self.is_optimized = is_optimized
+        self._is_used_by_graph = is_used_by_graph
+        self._note_masked = note_masked
         self._note_failure = note_failure
         self._lock = threading.Lock()
         self._keys: dict[int, dict[str, tuple[list[int], bool]]] = {}
@@ -119,7 +140,9 @@ class ExecutedGraphs:
             arguments.append(node)
             ops.append((node, tensor.op.name, tensor.op.type, *known.get(tensor.op.name, nothing)))
         self._op_names.setdefault(state.graph_id, set()).update(op_name for _, op_name, *_ in ops)
-        self._optimizer.add_program_graph(state.graph_id, ops, arguments, _inlined_calls(state, node_names))
+        calls = _inlined_calls(state, node_names)
+        is_used = self._is_used_by_graph(graph)
+        self._optimizer.add_program_graph(state.graph_id, ops, arguments, calls, is_used)
 
     def add_session_graph(self, graph: Any, state: GraphState, batches: Iterable[TensorBatch]) -> None:
         """Gives the optimizer the names of the ops of a graph that a session runs, and notes which are to be recorded.
@@ -134,7 +157,7 @@ class ExecutedGraphs:
         names = [(op.name, op.name, op.type) for op in graph.get_operations() if not is_own(op.type, op.name)]
         ops: list[NamedOp] = [(node, name, op_type, *known.get(name, nothing)) for node, name, op_type in names]
         self._op_names.setdefault(state.graph_id, set()).update(name for _, name, _ in names)
-        self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names))
+        self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names), False)
 
     def called_from(self, graph_id: int, op_names: Container[str]) -> frozenset[int]:
         """Returns the graphs of called functions that are recorded only if TensorFlow optimizes them."""
@@ -162,6 +185,8 @@ class ExecutedGraphs:
         with self._lock:
             graphs = [self._without_own(nodes) for nodes in self._optimizer.take_executed_graphs()]
             num_unreadable = self._optimizer.take_unreadable_graphs()
+            for masked in self._optimizer.take_masked_outputs():
+                self._note_masked(*masked)
             first, self._num_graphs = self._num_graphs, self._num_graphs + len(graphs)
         for executed_graph_id, nodes in enumerate(graphs, start=first):
             self._graphs_seen.update(node[3] for node in nodes)

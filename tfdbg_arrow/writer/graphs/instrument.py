@@ -129,7 +129,7 @@ class GraphInstrumenter:
             else:
                 batches = []
             state.num_described = len(ops)
-            return state.graph_id, batches if self._judge is None else self._judge(graph, batches)
+            return state.graph_id, batches
 
     def _add_in_stages(
         self, graph: Any, batches: Sequence[TensorBatch], state: GraphState, loop_variables: Sequence[Any]

@@ -12,7 +12,7 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer.graphs.own_ops import MARK
 
-_MIN_GRAPH_NODES = 4
+MIN_GRAPH_NODES = 4
 """TensorFlow does not optimize smaller graphs; `min_graph_nodes` of its rewriter_config.proto."""
 _loaded: str | None = None
 
@@ -50,7 +50,7 @@ def is_optimized(graph: Any) -> bool:
     # A graph that a session runs holds ops; the graph that TensorFlow loads functions into is empty.
     is_of_session = not tf.compat.v1.executing_eagerly_outside_functions() and bool(outer.get_operations())
     is_inner = isinstance(outer, FuncGraph) or is_of_session
-    if not is_inner and len(graph.get_operations()) + len(graph.outputs) < _MIN_GRAPH_NODES:
+    if not is_inner and len(graph.get_operations()) + len(graph.outputs) < MIN_GRAPH_NODES:
         return False
     options = framework_config.get_optimizer_experimental_options()
     return (
@@ -61,7 +61,7 @@ def is_optimized(graph: Any) -> bool:
 
 
 def is_run_optimized(session: Any) -> bool:
-    """Returns whether TensorFlow calls our optimizer as expected for what a session runs.
+    """Returns whether TensorFlow calls our optimizer as expected for what a session runs of a graph that is not small.
 
     A program can turn the optimizers off for a session. A graph that is placed after it was pruned is not optimized.
 
@@ -75,7 +75,6 @@ def is_run_optimized(session: Any) -> bool:
         and not rewrites.disable_meta_optimizer
         and rewrites.use_plugin_optimizers != rewrites.OFF
         and rewrites.min_graph_nodes == 0
-        and len(session.graph.get_operations()) >= _MIN_GRAPH_NODES
     )
 
 

@@ -122,7 +122,7 @@ def create_token(graph: Any) -> Any:
     return _create_op(graph, "Placeholder", own_name("call"), [], attrs, device="").outputs[0]
 
 
-def create_run_op(graph: Any, mark: int, *, needs: Sequence[str], feeds: Sequence[str]) -> Any:
+def create_run_op(graph: Any, mark: int, *, needs: Sequence[str], feeds: Sequence[str], min_nodes: int) -> Any:
     """Adds the op that stands for a run: our optimizer makes it wait for record ops that nothing else needs.
 
     Args:
@@ -130,7 +130,10 @@ def create_run_op(graph: Any, mark: int, *, needs: Sequence[str], feeds: Sequenc
         mark: Our attribute's value for the graph.
         needs: The tensors and ops that the run is asked for.
         feeds: The tensors that it is fed.
+        min_nodes: The graph gets more ops of ours if it has fewer ops.
     """
+    for _ in range(min_nodes - len(graph.get_operations())):
+        _create_op(graph, "NoOp", own_name("padding"), [], {}, device="")
     attrs = {
         MARK: _AttrValue(i=mark),
         NEEDS: _AttrValue(s="\n".join(needs).encode()),

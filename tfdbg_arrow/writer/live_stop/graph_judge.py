@@ -1,12 +1,15 @@
-"""The tensors of graphs: which of them stop the program if they are bad."""
+"""The tensors of graphs: which of them stop the program if they are bad.
+
+Of a graph that is recorded as traced, GraphJudge decides it here. Of the graphs that TensorFlow runs, the native core
+decides it by the same rules, and tells GraphJudge of the tensors that do not stop the program.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tfdbg_arrow.writer.graphs.description import is_function_graph
 from tfdbg_arrow.writer.graphs.own_ops import TensorBatch
 from tfdbg_arrow.writer.live_stop.masking import mask_reason
 
@@ -21,18 +24,22 @@ class GraphJudge:
     """
 
     def __init__(self, *, is_used_by_graph: Callable[[Any], bool]) -> None:
-        self._is_used_by_graph = is_used_by_graph
+        self.is_used_by_graph = is_used_by_graph
         self._masked: dict[int, tuple[str, str]] = {}
 
     def judge(self, graph: Any, batches: list[TensorBatch]) -> list[TensorBatch]:
-        """Returns the batches of a graph with what each tensor does."""
-        if not is_function_graph(graph):
-            for batch in batches:
-                for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
-                    self._masked[node] = (f"{batch.op.name}:{tensor.value_index} ({batch.op.type})", _OF_A_SESSION)
-            return batches
-        returned = set() if self._is_used_by_graph(graph) else {id(tensor) for tensor in graph.outputs}
+        """Returns the batches of a function's graph with what each tensor does."""
+        returned = set() if self.is_used_by_graph(graph) else {id(tensor) for tensor in graph.outputs}
         return [self._judged(batch, returned) for batch in batches]
+
+    def note_masked(self, node: int, op_name: str, op_type: str, slot: int, users: Sequence[str]) -> None:
+        """Notes a tensor that does not stop the program, given its key and the types of the ops that take it."""
+        reason = mask_reason(op_type, slot, users=users, is_returned=False)
+        self._masked[node] = (f"{op_name}:{slot} ({op_type})", reason or "the op that it is part of may give it")
+
+    def note_session_tensor(self, node: int, tensor: Any) -> None:
+        """Notes a tensor of a session's graph that is recorded as traced, given its key."""
+        self._masked[node] = (f"{tensor.op.name}:{tensor.value_index} ({tensor.op.type})", _OF_A_SESSION)
 
     def masked(self, node: int) -> tuple[str, str] | None:
         """Returns name and reason of a tensor that does not stop the program, given its key; None where it does."""

@@ -51,7 +51,7 @@ _MORE_CARRYING_OPS = (
     "Identity IdentityN Snapshot StopGradient PreventGradient EnsureShape DeepCopy Copy CopyHost Bitcast "
     "Pack Split SplitV BroadcastTo Tile Pad PadV2 MirrorPad Reverse ReverseV2 ReverseSequence Roll "
     "BatchToSpace BatchToSpaceND SpaceToBatch SpaceToBatchND DepthToSpace SpaceToDepth "
-    "Switch RefSwitch Merge RefMerge Enter RefEnter Exit RefExit NextIteration RefNextIteration "
+    "Switch RefSwitch _SwitchN Merge RefMerge Enter RefEnter Exit RefExit NextIteration RefNextIteration "
     "EmptyTensorList TensorListConcat TensorListElementShape TensorListFromTensor TensorListLength TensorListPushBack "
     "TensorListPushBackBatch TensorListReserve TensorListResize TensorListScatter TensorListScatterIntoExistingList "
     "TensorListScatterV2 TensorListSetItem TensorListSplit OptionalFromValue OptionalGetValue "
@@ -69,8 +69,11 @@ TESTING_OPS = frozenset(_TESTING_OPS.split())
 """Types of ops that look at values, or only at their shape: what comes out holds none of them. CheckNumerics is
 TensorFlow's own stop."""
 
-_CALL_OPS = "PartitionedCall StatefulPartitionedCall RemoteCall While StatelessWhile If StatelessIf Case StatelessCase"
+_CALL_OPS = (
+    "PartitionedCall StatefulPartitionedCall RemoteCall While StatelessWhile If StatelessIf Case StatelessCase _Retval"
+)
 _CALLS = frozenset(_CALL_OPS.split())
+"""Types of ops that hand values to another graph, which decides in its turn."""
 
 
 def harmless_reason(op_type: str, slot: int) -> str | None:
@@ -79,6 +82,16 @@ def harmless_reason(op_type: str, slot: int) -> str | None:
 
 
 _HARMLESS = {(output.op_type, slot): output.reason for output in HARMLESS_OUTPUTS for slot in output.slots}
+
+
+def stop_rules() -> tuple[list[str], list[tuple[str, int]]]:
+    """Returns the rules for the native core, which decides for the nodes that TensorFlow runs.
+
+    Returns:
+        Types of ops that compute nothing with the values that they take, and outputs that may be bad without harm, as
+        (type of the op, slot). Ops of data sets belong to the first, too: those with `Dataset` in their type.
+    """
+    return sorted(CARRYING_OPS | TESTING_OPS | _CALLS), sorted(_HARMLESS)
 
 
 def computes(op_type: str) -> bool:

@@ -361,6 +361,10 @@ class SessionRun {
   size_t index() const { return index_; }
   // Whether a node runs whenever the graph does: it is in no loop, and behind no branch.
   bool is_unconditional(size_t i) const { return unconditional_[i]; }
+  // Whether the run is asked for an output.
+  bool is_asked(size_t i, size_t slot) const {
+    return is_found() && asked_.count(tensor_name(graph_.nodes[i].name, static_cast<int32_t>(slot))) != 0;
+  }
   // Whether the run surely computes an output: it is asked for it, or the output is of an unconditional node.
   bool computes(size_t i, size_t slot) const {
     const std::string name = tensor_name(graph_.nodes[i].name, static_cast<int32_t>(slot));
@@ -468,6 +472,77 @@ class SessionRun {
   std::vector<bool> reached_, unconditional_;
 };
 
+// "name:0", "name:00" and "name" are the same tensor.
+std::string canonical(std::string_view text) {
+  const std::optional<NodeInput> input = parse_input(text);
+  if (!input || input->is_control) return std::string(text);
+  return input->slot == 0 ? std::string(input->node) : std::string(input->node) + ":" + std::to_string(input->slot);
+}
+
+// Says of the outputs of one graph which ones stop the program if they are bad: those that an op computes with, that the
+// graph returns, or that an iteration of a loop hands to the next.
+class GraphJudge {
+ public:
+  GraphJudge(const GraphView& graph, const Matcher& matcher, const SessionRun& run, const Session& session)
+      : graph_(graph), matcher_(matcher), run_(run), session_(session) {
+    if (!any()) return;
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+      for (std::string_view text : graph.nodes[i].inputs) {
+        if (text.substr(0, 1) != "^") users_[canonical(text)].push_back(i);
+      }
+    }
+  }
+
+  // Whether anything stops the program, or calls its callable.
+  bool any() const { return session_.on_nonfinite != OnNonFinite::kRecord; }
+
+  bool stops(size_t i, size_t slot) const {
+    if (!any() || is_harmless(i, slot)) return false;
+    if (run_.is_asked(i, slot)) return true;
+    const auto users = users_.find(name_of(i, slot));
+    return users != users_.end() &&
+           std::any_of(users->second.begin(), users->second.end(), [this](size_t user) { return computes(user); });
+  }
+
+  // The types of the ops that take an output.
+  std::vector<std::string> users_of(size_t i, size_t slot) const {
+    std::vector<std::string> types;
+    const auto users = users_.find(name_of(i, slot));
+    if (users == users_.end()) return types;
+    for (size_t user : users->second) types.emplace_back(graph_.nodes[user].op);
+    return types;
+  }
+
+ private:
+  std::string name_of(size_t i, size_t slot) const {
+    return std::string(graph_.nodes[i].name) + (slot == 0 ? "" : ":" + std::to_string(slot));
+  }
+
+  bool is_harmless(size_t i, size_t slot) const {
+    const ProgramOp* op = matcher_[i].op;
+    return session_.stop_rules.is_harmless(graph_.nodes[i].op, slot) ||
+           (op != nullptr && session_.stop_rules.is_harmless(op->op_type, slot));
+  }
+
+  bool computes(size_t user) const {
+    const std::string_view op = graph_.nodes[user].op;
+    const Matcher::Match& match = matcher_[user];
+    if (is_result(op)) {
+      const auto program = match.graph_id < 0 ? nullptr : session_.executed.find(match.graph_id);
+      return program == nullptr || !program->is_used_by_graph;
+    }
+    // The loops of TensorFlow 1 hand a value on by an op of the program; of others TensorFlow makes the op.
+    if (op == "NextIteration") return match.op == nullptr || match.op->op_type != op;
+    return session_.stop_rules.computes(op);
+  }
+
+  const GraphView& graph_;
+  const Matcher& matcher_;
+  const SessionRun& run_;
+  const Session& session_;
+  std::unordered_map<std::string, std::vector<size_t>> users_;  // by the tensor that they take
+};
+
 // Puts record ops into one graph.
 class Editor {
  public:
@@ -478,6 +553,7 @@ class Editor {
         matcher_(matcher),
         session_(session),
         run_(graph, session.generation),
+        judge_(graph, matcher, run_, session),
         has_sums_(has_op(graph, "AddN")),
         name_prefix_(kRecordNodePrefix) {
     if (run_.is_found()) {
@@ -492,6 +568,7 @@ class Editor {
 
   std::string edited() {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) record(i);
+    session_.executed.note_masked(std::move(masked_));
     if (added_.empty()) return {};
     std::string bytes = rewired();
     bytes.append(added_);
@@ -503,10 +580,8 @@ class Editor {
     const NodeView& node = graph_.nodes[i];
     const Matcher::Match& match = matcher_[i];
     if (match.graph_id < 0 || is_own(node) || is_remote(node.device)) return;
-    if (is_plumbing(node.op) && !(match.op != nullptr && is_programs_own(node, *match.op))) return;
-    if (match.op == nullptr && (passes_on(node.op) || is_argument(node.op) || !session_.executed.records_others())) {
-      return;
-    }
+    const bool is_recorded = is_recorded_op(node, match);
+    if (!is_recorded && !can_be_watched(node)) return;
     // What looks like another node's output, or like a control edge, cannot be an input.
     const std::optional<NodeInput> as_input = parse_input(node.name);
     if (!as_input || as_input->node != node.name) return;
@@ -516,14 +591,42 @@ class Editor {
       const int type = std::abs(types[slot]);
       const bool keep = match.op != nullptr && match.op->keep;
       if (type == 0 || !session_.covers(type, keep)) continue;
+      const bool stops = judge_.stops(i, slot);
+      if (!is_recorded && (!stops || is_reference)) continue;
       // What takes a reference must get it from its op. Python names the references that it wants to be recorded.
       if (is_reference && (match.op == nullptr || !run_.is_found() || !run_.computes(i, slot))) continue;
       if (added_.size() + kRecordOpBytes + 4 * node.name.size() > kMaxAddedBytes) {
         throw std::runtime_error("the record ops take too much memory");
       }
-      const std::optional<int32_t> key = key_of(node, match, slot);
-      if (key) add_record_op(i, slot, type, *key, keep, is_reference);
+      const std::optional<int32_t> key = is_recorded ? key_of(node, match, slot)
+                                                     : key_of_node(match.graph_id, slot, node.op, node.name);
+      if (!key) continue;
+      add_record_op(i, slot, *key, {type, keep, is_reference, stops, !is_recorded});
+      if (judge_.any() && !stops) note_masked(i, slot, *key);
     }
+  }
+
+  static bool passes_through(const NodeView& node, const Matcher::Match& match) {
+    return match.op == nullptr && (passes_on(node.op) || is_argument(node.op));
+  }
+
+  // Whether each value of a node gets a row.
+  bool is_recorded_op(const NodeView& node, const Matcher::Match& match) const {
+    if (is_plumbing(node.op)) return match.op != nullptr && is_programs_own(node, *match.op);
+    return match.op != nullptr || (!passes_through(node, match) && session_.executed.records_others());
+  }
+
+  // Whether a bad value of a node that gets no row for each value can stop the program. A branch or a called function
+  // takes its arguments from such nodes. TensorFlow lets nothing come between a Merge and what goes back to it.
+  bool can_be_watched(const NodeView& node) const {
+    return judge_.any() && node.op != "NextIteration" && node.op != "RefNextIteration";
+  }
+
+  void note_masked(size_t i, size_t slot, int32_t key) {
+    const ProgramOp* op = matcher_[i].op;
+    MaskedOutput output{key, op == nullptr ? std::string(graph_.nodes[i].name) : op->op_name,
+                        std::string(graph_.nodes[i].op), static_cast<int64_t>(slot), judge_.users_of(i, slot)};
+    masked_.push_back(std::move(output));
   }
 
   // A loop or branch of TensorFlow 1 is made of ops of the program. TensorFlow reads what goes back to a loop's Merge by
@@ -539,7 +642,15 @@ class Editor {
     return key_of_node(match.graph_id, slot, node.op, match.op->op_name);
   }
 
-  void add_record_op(size_t i, size_t slot, int type, int32_t key, bool keep, bool is_reference) {
+  struct Recorded {
+    int type;
+    bool keep;
+    bool is_reference;
+    bool stops;     // the program, if the value is bad
+    bool only_bad;  // whether only a bad value gets a row
+  };
+
+  void add_record_op(size_t i, size_t slot, int32_t key, const Recorded& how) {
     const NodeView& node = graph_.nodes[i];
     const Matcher::Match& match = matcher_[i];
     std::string source(node.name);
@@ -547,24 +658,26 @@ class Editor {
     // What takes a constant may treat it otherwise than a computed tensor. In a branch of a session's graph nothing
     // could wait for the record op of a constant, and it would be removed.
     const bool is_constant = node.op == "Const" && (!run_.is_found() || run_.is_unconditional(i));
-    const bool is_aside = is_constant || is_reference;
+    const bool is_aside = is_constant || how.is_reference;
     std::string name;
     do {
       name = name_prefix_ + std::to_string(num_added_++) + "/" + std::string(node.name);
     } while (taken_names_.count(name) != 0);
     NodeBuilder builder(name, is_aside ? kRecordConstantOp : kRecordThroughOp, node.device);
     builder.input(source)
-        .attr_type("T", type)
+        .attr_type("T", how.type)
         .attr_int("node", key)
         .attr_int("generation", session_.generation)
         .attr_int("argument", match.argument)
         .attr_bool("may_hold", !has_sums_)
-        .attr_bool("keep", keep)
+        .attr_bool("keep", how.keep)
+        .attr_bool("decides", how.stops)
+        .attr_bool("only_bad", how.only_bad)
         .attr_bool("has_call_site", match.has_path)
         .attr_string("call_site", match.path);
     put_bytes_field(&added_, 1, builder.bytes());
     if (run_.is_found() && run_.computes(i, slot)) waited_for_.push_back("^" + name);
-    if (is_reference) return;
+    if (how.is_reference) return;
     (is_constant ? constants_ : record_ops_).emplace(std::move(source), name);
   }
 
@@ -594,21 +707,19 @@ class Editor {
         is_changed = true;
         inputs.insert(inputs.end(), waited_for_.begin(), waited_for_.end());
       }
-      if (!is_changed) continue;
+      // No iteration of a loop begins before the last one has run: it may stop the program.
+      const bool is_entry = node.op == "Enter" || node.op == "RefEnter";
+      const bool waits = is_entry && session_.on_nonfinite == OnNonFinite::kFail;
+      if (!is_changed && !waits) continue;
+      NodeBuilder changed(with_inputs(node, inputs));
+      if (waits) changed.attr_int("parallel_iterations", 1);
       const size_t begin = static_cast<size_t>(node.field.data() - rest.data());
       bytes.append(rest.substr(0, begin));
-      put_bytes_field(&bytes, 1, with_inputs(node, inputs));
+      put_bytes_field(&bytes, 1, changed.bytes());
       rest.remove_prefix(begin + node.field.size());
     }
     bytes.append(rest);
     return bytes;
-  }
-
-  // "name:0", "name:00" and "name" are the same tensor.
-  static std::string canonical(std::string_view text) {
-    const std::optional<NodeInput> input = parse_input(text);
-    if (!input || input->is_control) return std::string(text);
-    return input->slot == 0 ? std::string(input->node) : std::string(input->node) + ":" + std::to_string(input->slot);
   }
 
   const GraphView& graph_;
@@ -616,6 +727,8 @@ class Editor {
   const Matcher& matcher_;
   Session& session_;
   const SessionRun run_;
+  const GraphJudge judge_;
+  std::vector<MaskedOutput> masked_;
   std::vector<std::string> waited_for_;  // control inputs of the node that stands for a run of a session
   const bool has_sums_;  // AddN adds in another order where somebody else holds one of its terms
   std::string name_prefix_;  // of the record ops
@@ -648,6 +761,17 @@ void ExecutedGraphs::note(std::vector<ExecutedNode> nodes) {
 std::vector<std::vector<ExecutedNode>> ExecutedGraphs::take() {
   std::lock_guard<std::mutex> lock(mutex_);
   return std::move(noted_);
+}
+
+void ExecutedGraphs::note_masked(std::vector<MaskedOutput> masked) {
+  if (masked.empty()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (MaskedOutput& output : masked) masked_.push_back(std::move(output));
+}
+
+std::vector<MaskedOutput> ExecutedGraphs::take_masked() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::move(masked_);
 }
 
 void ExecutedGraphs::count_unreadable() {

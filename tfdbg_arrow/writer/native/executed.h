@@ -37,6 +37,7 @@ struct ProgramGraph {
   std::unordered_map<std::string, ProgramOp> ops;  // by node name
   std::vector<std::string> arguments;              // node name of each argument
   std::unordered_map<std::string, int64_t> calls;  // called graph, by the path that its nodes get when it is inlined
+  bool is_used_by_graph = false;  // whether its results go to another graph, which decides what a bad one does
 };
 
 struct ExecutedInput {
@@ -60,6 +61,15 @@ struct ExecutedNode {
   int64_t interface_index = -1;  // which argument or result of the graph it stands for, -1 for none
 };
 
+// An output that does not stop the program if it is bad, because of what takes it.
+struct MaskedOutput {
+  int32_t key = 0;
+  std::string op_name;
+  std::string op_type;
+  int64_t slot = 0;
+  std::vector<std::string> users;  // types of the ops that take it
+};
+
 // What a recording knows of the graphs of the program, and what it learns of those that run.
 class ExecutedGraphs {
  public:
@@ -72,6 +82,9 @@ class ExecutedGraphs {
   void note(std::vector<ExecutedNode> nodes);
   // Returns the graphs that were noted since the last call, in order.
   std::vector<std::vector<ExecutedNode>> take();
+  void note_masked(std::vector<MaskedOutput> masked);
+  // Returns the outputs that were noted as masked since the last call.
+  std::vector<MaskedOutput> take_masked();
   void count_unreadable();
   // How many graphs stayed unrecorded since the last call because they could not be read.
   int64_t take_unreadable();
@@ -81,6 +94,7 @@ class ExecutedGraphs {
   bool records_others_ = true;
   std::unordered_map<int64_t, std::shared_ptr<const ProgramGraph>> graphs_;
   std::vector<std::vector<ExecutedNode>> noted_;
+  std::vector<MaskedOutput> masked_;
   int64_t num_unreadable_ = 0;
 };
 

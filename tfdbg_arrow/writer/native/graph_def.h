@@ -64,6 +64,8 @@ void put_int_field(std::string* out, uint32_t field, uint64_t value);
 class NodeBuilder {
  public:
   NodeBuilder(std::string_view name, std::string_view op, std::string_view device);
+  // Adds to a NodeDef. An attribute that it has gets the new value.
+  explicit NodeBuilder(std::string node_def) : bytes_(std::move(node_def)) {}
   NodeBuilder& input(std::string_view text);
   NodeBuilder& attr_int(std::string_view name, int64_t value);
   NodeBuilder& attr_bool(std::string_view name, bool value);

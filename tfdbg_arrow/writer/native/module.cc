@@ -150,6 +150,13 @@ class Recording {
     session_->on_nonfinite = static_cast<OnNonFinite>(reaction);
     session_->run_id = run_id;
   }
+  // Which bad values of graphs do not stop the program, before start(): types of ops that compute nothing with what they
+  // take, and outputs as (type of the op, slot).
+  void set_stop_rules(const std::vector<std::string>& harmless_users,
+                      const std::vector<std::tuple<std::string, int64_t>>& harmless_outputs) {
+    session_->stop_rules.harmless_users = {harmless_users.begin(), harmless_users.end()};
+    for (const auto& [op_type, slot] : harmless_outputs) session_->stop_rules.harmless_outputs.emplace(op_type, slot);
+  }
   std::vector<int64_t> take_nonfinite_notes() { return session_->nonfinite_notes.take(); }
 
   uint64_t num_dropped() const { return session_->spool.num_dropped(); }
@@ -164,8 +171,9 @@ class Recording {
 
   // Makes the optimizer record a graph of the program.
   void add_program_graph(int64_t graph_id, const std::vector<NamedOp>& ops, const std::vector<std::string>& arguments,
-                         const std::unordered_map<std::string, int64_t>& calls) {
+                         const std::unordered_map<std::string, int64_t>& calls, bool is_used_by_graph) {
     ProgramGraph graph;
+    graph.is_used_by_graph = is_used_by_graph;
     graph.arguments = arguments;
     graph.calls = calls;
     for (const auto& [node_name, op_name, op_type, keys, keep] : ops) {
@@ -197,6 +205,15 @@ class Recording {
       graphs.append(rows);
     }
     return graphs;
+  }
+
+  // Outputs that do not stop the program, noted since the last call: (key, op name, op type, slot, types of users).
+  nb::list take_masked_outputs() {
+    nb::list outputs;
+    for (const MaskedOutput& output : session_->executed.take_masked()) {
+      outputs.append(nb::make_tuple(output.key, output.op_name, output.op_type, output.slot, output.users));
+    }
+    return outputs;
   }
 
   int64_t take_unreadable_graphs() { return session_->executed.take_unreadable(); }
@@ -331,14 +348,16 @@ NB_MODULE(_core, m) {
       .def("num_dropped", &Recording::num_dropped)
       .def("num_unkept_values", &Recording::num_unkept_values)
       .def("set_on_nonfinite", &Recording::set_on_nonfinite, nb::arg("reaction"), nb::arg("run_id"))
+      .def("set_stop_rules", &Recording::set_stop_rules, nb::arg("harmless_users"), nb::arg("harmless_outputs"))
       .def("take_nonfinite_notes", &Recording::take_nonfinite_notes)
       .def("num_events", &Recording::num_events)
       .def("set_step", &Recording::set_step, nb::arg("step"))
       .def("set_paused", &Recording::set_paused, nb::arg("paused"))
       .def("add_program_graph", &Recording::add_program_graph, nb::arg("graph_id"), nb::arg("ops"),
-           nb::arg("arguments"), nb::arg("calls"))
+           nb::arg("arguments"), nb::arg("calls"), nb::arg("is_used_by_graph") = false)
       .def("set_records_others", &Recording::set_records_others, nb::arg("records_others"))
       .def("take_executed_graphs", &Recording::take_executed_graphs)
+      .def("take_masked_outputs", &Recording::take_masked_outputs)
       .def("take_unreadable_graphs", &Recording::take_unreadable_graphs)
       .def("with_record_ops", &Recording::with_record_ops, nb::arg("graph_def"));
 

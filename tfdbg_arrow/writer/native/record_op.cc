@@ -42,6 +42,7 @@ struct RecordKernel {
   std::atomic<int32_t> device{-1};  // interned when it first runs
   std::vector<HeldArgument> arguments;  // one for each tensor where these are arguments, else empty
   int64_t argument = kNoValue;  // RecordThrough only: which argument of the outermost function the tensor is
+  bool only_bad = false;  // RecordThrough only: a tensor without a bad element becomes no row
   bool is_call_token = false;  // its one tensor is the execution index of the call that the step belongs to
 };
 
@@ -154,12 +155,15 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
   int64_t node = 0;
   bool keep = false;
   bool may_hold = false;
+  bool decides = false;
   std::string call_site;
   if (!read_int(construction, "node", &node, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_int(construction, "argument", &kernel->argument, &status) ||
       !read_bool(construction, "keep", &keep, &status) ||
       !read_bool(construction, "may_hold", &may_hold, &status) ||
+      !read_bool(construction, "decides", &decides, &status) ||
+      !read_bool(construction, "only_bad", &kernel->only_bad, &status) ||
       !read_bool(construction, "has_call_site", &kernel->has_call_site, &status) ||
       !read_string(construction, "call_site", &call_site, &status)) {
     tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
@@ -167,6 +171,7 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
   }
   kernel->nodes = {node};
   kernel->keeps = {keep};
+  kernel->decides = {decides ? 1 : 0};
   kernel->call_site = strings().intern(call_site);
   if (may_hold && kernel->argument >= 0) {
     kernel->arguments = std::vector<HeldArgument>(1);
@@ -234,15 +239,17 @@ class Judge {
     is_bad_ = true;
   }
 
-  // Fails the step if the recording is to stop the program. The Python side looks for the end of the text.
-  void decide(TF_OpKernelContext* context) const {
-    if (!is_bad_ || session_.on_nonfinite != OnNonFinite::kFail) return;
+  // Fails the step if the recording is to stop the program; returns whether it did. The Python side looks for the end of
+  // the text.
+  bool decide(TF_OpKernelContext* context) const {
+    if (!is_bad_ || session_.on_nonfinite != OnNonFinite::kFail) return false;
     constexpr int kInvalidArgument = 3;  // TF_INVALID_ARGUMENT, as TensorFlow's own CheckNumerics
     std::string text = "tfdbg_arrow stopped the program: a tensor holds an infinity or a NaN (event " +
                        std::to_string(event_index_) + " of run " + session_.run_id + ")";
     Status status;
     tf_api().TF_SetStatus(status.get(), kInvalidArgument, text.c_str());
     tf_api().TF_OpKernelContext_Failure(context, status.get());
+    return true;
   }
 
  private:
@@ -333,14 +340,20 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
   judge.decide(context);
 }
 
-// Records one tensor. Returns whether the kernel holds it from here on; else it is the caller's.
-bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor* tensor) {
-  if (is_paused()) return false;
+// What became of a tensor that was to be recorded.
+struct Recorded {
+  bool is_held = false;   // the kernel holds it from here on; else it is the caller's
+  bool is_failed = false;  // the step has failed because of it
+};
+
+// Records one tensor.
+Recorded record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor* tensor) {
+  if (is_paused()) return {};
   SessionGuard session;
-  if (!session || kernel->generation != session->generation) return false;
+  if (!session || kernel->generation != session->generation) return {};
   const TensorFlowApi& tf = tf_api();
   const int dtype = tf.TF_TensorType(tensor);
-  if (!session->covers(dtype, kernel->keeps[0])) return false;
+  if (!session->covers(dtype, kernel->keeps[0])) return {};
   const int rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
   int64_t dims[kMaxRank];
   for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);
@@ -356,9 +369,12 @@ bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor*
   } else {
     is_held = describe_argument(*session, &kernel->arguments[0], dtype, rank, dims, tensor, kernel->keeps[0], &record);
   }
+  if (kernel->only_bad && (record.flags & kBad) == 0) return {is_held, false};
   record.wall_time_ns = wall_time_ns();
   append_tensor_waiting(*session, record, rank, dims);
-  return is_held;
+  Judge judge(*kernel, *session);
+  judge.see(0, record);
+  return {is_held, judge.decide(context)};
 }
 
 void compute_record_through(void* opaque, TF_OpKernelContext* context) {
@@ -367,9 +383,10 @@ void compute_record_through(void* opaque, TF_OpKernelContext* context) {
   TF_Tensor* tensor = nullptr;
   tf.TF_GetInput(context, 0, &tensor, status.get());
   if (status.ok() && tensor != nullptr) {
-    const bool is_held = opaque != nullptr && record_tensor(static_cast<RecordKernel*>(opaque), context, tensor);
-    tf.TF_SetOutput(context, 0, tensor, status.get());
-    if (!is_held) tf.TF_DeleteTensor(tensor);
+    Recorded recorded;
+    if (opaque != nullptr) recorded = record_tensor(static_cast<RecordKernel*>(opaque), context, tensor);
+    if (!recorded.is_failed) tf.TF_SetOutput(context, 0, tensor, status.get());
+    if (!recorded.is_held) tf.TF_DeleteTensor(tensor);
   }
   if (!status.ok()) tf.TF_OpKernelContext_Failure(context, status.get());
 }
@@ -378,8 +395,9 @@ void compute_record_constant(void* opaque, TF_OpKernelContext* context) {
   TF_Tensor* tensor = nullptr;
   tf_api().TF_GetInput(context, 0, &tensor, thread_status().get());
   if (tensor == nullptr) return;
-  const bool is_held = opaque != nullptr && record_tensor(static_cast<RecordKernel*>(opaque), context, tensor);
-  if (!is_held) tf_api().TF_DeleteTensor(tensor);
+  Recorded recorded;
+  if (opaque != nullptr) recorded = record_tensor(static_cast<RecordKernel*>(opaque), context, tensor);
+  if (!recorded.is_held) tf_api().TF_DeleteTensor(tensor);
 }
 
 void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
@@ -485,7 +503,7 @@ void register_single_op(std::string_view name, bool hands_on) {
   tf.TF_OpDefinitionBuilderAddInput(builder, "tensor: T");
   if (hands_on) tf.TF_OpDefinitionBuilderAddOutput(builder, "same: T");
   for (const char* attr : {"T: type", "node: int", "generation: int", "argument: int", "may_hold: bool", "keep: bool",
-                           "has_call_site: bool", "call_site: string"}) {
+                           "decides: bool", "only_bad: bool", "has_call_site: bool", "call_site: string"}) {
     tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
   }
   tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);  // else TensorFlow folds it, or merges it with another

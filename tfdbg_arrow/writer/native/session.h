@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -77,6 +78,19 @@ class NonFiniteNotes {
   std::vector<int64_t> events_;
 };
 
+// Which bad values of graphs do not stop the program; the Python side declares them (masking.py).
+struct StopRules {
+  std::unordered_set<std::string> harmless_users;                // types of ops that compute nothing with their inputs
+  std::set<std::pair<std::string, int64_t>> harmless_outputs;    // type of the op, and which output
+
+  bool computes(std::string_view op_type) const {
+    return harmless_users.count(std::string(op_type)) == 0 && op_type.find("Dataset") == std::string_view::npos;
+  }
+  bool is_harmless(std::string_view op_type, size_t slot) const {
+    return harmless_outputs.count({std::string(op_type), static_cast<int64_t>(slot)}) != 0;
+  }
+};
+
 struct Session {
   Session(const std::string& spool_path, const std::string& value_path, uint64_t capacity, Mode mode,
           uint64_t covered_dtypes, int64_t generation, bool waits)
@@ -98,6 +112,7 @@ struct Session {
   NonFiniteNotes nonfinite_notes;
   OnNonFinite on_nonfinite = OnNonFinite::kRecord;  // set before the session is published
   std::string run_id;                               // likewise; only where on_nonfinite fails
+  StopRules stop_rules;                             // likewise
   const Mode mode;
   const uint64_t covered_dtypes;  // bit i: tensors of TensorFlow's DataType i are measured
   const int64_t generation;       // tells the recordings of one process apart

@@ -21,6 +21,7 @@ from tfdbg_arrow.writer.hooks import autograph, cluster, executed, must_run, rec
 from tfdbg_arrow.writer.hooks.installation import Hooks
 from tfdbg_arrow.writer.live_stop.eager_watch import EagerWatch
 from tfdbg_arrow.writer.live_stop.graph_judge import GraphJudge
+from tfdbg_arrow.writer.live_stop.masking import stop_rules
 from tfdbg_arrow.writer.live_stop.origins import Origin, find_origins
 from tfdbg_arrow.writer.live_stop.stop import Stop
 from tfdbg_arrow.writer.native_backend import NativeBackend
@@ -84,6 +85,8 @@ class Recording:
         self._coverage = Coverage(settings, stats=self._stats)
         registry = GraphRegistry(self._files.names)
         judge = GraphJudge(is_used_by_graph=must_run.is_used_by_graph)
+        if optimizer is not None:
+            optimizer.set_stop_rules(*stop_rules())
         self.stop = None if settings.on_nonfinite == "record" else self._make_stop(judge, registry)
         self._sink = Sink(
             settings.logdir,
@@ -107,7 +110,7 @@ class Recording:
         )
         self._has_forked = False
         notes = FunctionNotes(self._stats)
-        self._executed = None if optimizer is None else self._make_executed(optimizer, registry)
+        self._executed = None if optimizer is None else self._make_executed(optimizer, registry, judge)
         self._describer = GraphDescriber(
             registry,
             self._sink.append,
@@ -152,6 +155,8 @@ class Recording:
             step=lambda: self._marks.step,
             note=self._stats.note,
             generation=self._generation,
+            note_not_stopping=judge.note_session_tensor,
+            after_run=None if self.stop is None else self.stop.after_call,
             executed=self._executed,
         )
         observer = FunctionObserver(
@@ -284,7 +289,7 @@ class Recording:
             )
         return None
 
-    def _make_executed(self, optimizer: GraphOptimizer, registry: GraphRegistry) -> ExecutedGraphs:
+    def _make_executed(self, optimizer: GraphOptimizer, registry: GraphRegistry, judge: GraphJudge) -> ExecutedGraphs:
         return ExecutedGraphs(
             optimizer,
             registry=registry,
@@ -292,6 +297,8 @@ class Recording:
             mark=lambda graph_id: (self._generation << 32) | graph_id,
             mark_ops=executed.mark_ops,
             is_optimized=executed.is_optimized,
+            is_used_by_graph=judge.is_used_by_graph,
+            note_masked=judge.note_masked,
             note_failure=self._stats.note_failure,
         )
 

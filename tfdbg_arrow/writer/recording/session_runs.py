@@ -26,7 +26,7 @@ from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.own_ops import SingleRecordOps
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.hooks import session_ops
-from tfdbg_arrow.writer.hooks.executed import is_run_optimized
+from tfdbg_arrow.writer.hooks.executed import MIN_GRAPH_NODES, is_run_optimized
 from tfdbg_arrow.writer.hooks.sessions import RunPlan, RunRequest, TensorName
 from tfdbg_arrow.writer.python_eager import EagerRecorder
 from tfdbg_arrow.writer.recording.capture_stats import sentence_of
@@ -143,6 +143,8 @@ class SessionRuns:
         step: Returns the training step that labels the events.
         note: `(stat, subject, reason)`: something could not be recorded.
         generation: Tells the recordings of one process apart.
+        note_not_stopping: `(key, tensor)`: a tensor is recorded by an op that cannot stop the program.
+        after_run: A run has returned; it may raise. None: nothing waits for that.
         executed: Records what TensorFlow's optimizer leaves of graphs; None: they are recorded as they were made.
     """
 
@@ -158,8 +160,12 @@ class SessionRuns:
         step: Callable[[], int],
         note: Callable[[str, str, str], None],
         generation: int,
+        note_not_stopping: Callable[[int, Any], None],
+        after_run: Callable[[], None] | None = None,
         executed: ExecutedGraphs | None = None,
     ) -> None:
+        self._note_not_stopping = note_not_stopping
+        self._after_run = after_run
         self._executed = executed
         self._registry = registry
         self._instrumenter = instrumenter
@@ -224,6 +230,8 @@ class SessionRuns:
             self._executed.write()
             if values is not None and plan.function_name not in self._not_optimized:
                 self._note_what_was_not_optimized(plan, self._executed)
+        if self._after_run is not None and values is not None:
+            self._after_run()
 
     def _note_what_was_not_optimized(self, plan: RunPlan, executed: ExecutedGraphs) -> None:
         if plan.run_op is not None and not executed.has_run(plan.run_op):
@@ -288,7 +296,8 @@ class SessionRuns:
         optimized_graphs: frozenset[int] = frozenset()
         if names and self._executed is not None and is_run_optimized(session):
             mark = self._executed.mark(record.graph_id)
-            ops = [session_ops.create_run_op(graph, mark, needs=_needs(request), feeds=_texts(request.feeds))]
+            needs, feeds = _needs(request), _texts(request.feeds)
+            ops = [session_ops.create_run_op(graph, mark, needs=needs, feeds=feeds, min_nodes=MIN_GRAPH_NODES)]
             run_op = ops[0].name
         else:
             ops = [self._record_op(graph, record, name) for name in names]
@@ -327,6 +336,7 @@ class SessionRuns:
         return op
 
     def _add_record(self, graph: Any, tensor: Any, node: int, keep: bool) -> Any:
+        self._note_not_stopping(node, tensor)
         return self._record_ops.add_record(graph, tensor, node, keep=keep, decides=False)
 
     def _describe(self, function_name: str, graph_id: int, request: RunRequest, session_index: int) -> None:
