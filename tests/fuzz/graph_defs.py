@@ -31,7 +31,8 @@ ATTRIBUTES = {
     "may_hold",
     "keep",
     "decides",
-    "only_bad",
+    "is_watch",
+    "sources",
     "has_call_site",
     "call_site",
 }
@@ -68,13 +69,14 @@ def load_libraries() -> bool:
     return True
 
 
-def edit(recording: Any, data: bytes, *, message: Any = GraphDef) -> Any | None:
+def edit(recording: Any, data: bytes, *, message: Any = GraphDef, stops: bool = False) -> Any | None:
     """Edits what may be no graph, and asserts what holds of what comes out.
 
     Args:
         recording: Edits it.
         data: The bytes.
         message: The class of the messages.
+        stops: Whether the recording stops the program at a bad value.
 
     Returns:
         The edited graph; None where the bytes were refused or left as they are, or where protobuf reads none in them.
@@ -90,7 +92,7 @@ def edit(recording: Any, data: bytes, *, message: Any = GraphDef) -> Any | None:
     if not edited:
         return None
     graph = message.FromString(edited)
-    check_edit(original, graph)
+    check_edit(original, graph, stops=stops)
     return graph
 
 
@@ -140,11 +142,12 @@ def is_record_op(node: Any) -> bool:
     return node.op in (THROUGH, CONSTANT)
 
 
-def check_edit(original: Any, edited: Any) -> None:
+def check_edit(original: Any, edited: Any, *, stops: bool = False) -> None:
     """Asserts what holds of every GraphDef with record ops, and the one that it was made of.
 
     Without the record ops, and with their inputs in their place, it is the original, in the same order. No consumer
-    goes around a record op that hands its tensor on.
+    goes around a record op that hands its tensor on. If the recording stops the program, the iterations of a loop run
+    one after the other.
     """
     records = [node for node in edited.node if is_record_op(node)]
     others = [node for node in edited.node if not is_record_op(node)]
@@ -153,8 +156,11 @@ def check_edit(original: Any, edited: Any) -> None:
     names = {node.name for node in original.node}
     assert len(names | {record.name for record in records}) == len(names) + len(records), "their names are new"
     has_sums = any(node.op == "AddN" for node in original.node)
+    keys = {record.attr["node"].i for record in records if not record.attr["is_watch"].b}
     for record in records:
         _check_record(record, has_sums=has_sums)
+        assert keys.issuperset(record.attr["sources"].list.i)
+        assert not record.attr["is_watch"].b or record.attr["decides"].b
     if len(names) == len(original.node):
         by_name = {node.name: node for node in original.node}
         for record in records:
@@ -170,6 +176,9 @@ def check_edit(original: Any, edited: Any) -> None:
     del restored.node[:]
     for before, after in zip(expected.node, others, strict=True):
         assert len(before.input) == len(after.input)
+        if stops and before.op in ("Enter", "RefEnter"):
+            before.attr["parallel_iterations"].Clear()
+            before.attr["parallel_iterations"].i = 1
         made = restored.node.add()
         made.CopyFrom(after)
         for at, text in enumerate(before.input):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -119,6 +120,35 @@ def test_only_the_branch_that_runs_stops(tmp_path: Path, variant: str) -> None:
     # Without the core nothing tells in which call a branch ran: the answer is then the op that returned its value.
     has_core = backend.native_core() is not None
     assert (found.op_type, found.num_neg_inf) == ("Log" if has_core else "StatelessIf", 1)
+
+
+def test_a_bad_argument_stops_only_the_branch_that_takes_it(tmp_path: Path, variant: str) -> None:
+    @tf.function
+    def f(x: tf.Tensor, is_taken: tf.Tensor) -> tf.Tensor:
+        y = tf.math.log(x)
+        return tf.cond(is_taken, lambda: tf.reduce_sum(y * 2.0), lambda: 1.0) + 1.0
+
+    @tf.function
+    def loop(x: tf.Tensor, times: tf.Tensor) -> tf.Tensor:
+        y, total = tf.math.log(x), tf.constant(1.0)
+        for _ in tf.range(times):
+            total += tf.reduce_sum(y * 2.0)
+        return total
+
+    bad = tf.constant([0.0, 1.0])
+    for name, program, no, yes in (("branch", f, False, True), ("loop", loop, 0, 3)):
+        results: list[float] = []
+
+        def run(program: Any = program, no: Any = no, yes: Any = yes, results: list[float] = results) -> None:
+            results.append(float(program(bad, tf.constant(no))))
+            results.append(float(program(bad, tf.constant(yes))))
+
+        found = stopped(tmp_path / name, run, backend_name=variant).nonfinite
+        assert len(results) == 1, name
+        assert np.isfinite(results).all()
+        assert found is not None
+        if variant == "native":
+            assert (found.op_type, found.num_neg_inf, found.is_origin) == ("Log", 1, True)
 
 
 def test_the_gradient_of_a_square_root_stops(tmp_path: Path, variant: str) -> None:

@@ -34,8 +34,9 @@ from tests.fuzz.graph_defs import (
     serialized,
     small_graph,
 )
-from tfdbg_arrow.writer.backend import native_core
+from tfdbg_arrow.writer.backend import OnNonFinite, native_core
 from tfdbg_arrow.writer.hooks import runtime
+from tfdbg_arrow.writer.live_stop import masking
 
 from .subprocesses import run_python
 
@@ -557,6 +558,26 @@ def test_spliced_graphs_are_edited_refused_or_left(recording: Any, data: st.Data
         put = data.draw(st.one_of(st.binary(max_size=12), st.just(content[at:end] * 2), st.just(SMALL[at:end])))
         content = content[:at] + put + content[end if data.draw(st.booleans()) else at :]
     edit(recording, content)
+
+
+@pytest.fixture(scope="module", params=[OnNonFinite.NOTE, OnNonFinite.FAIL], ids=["callable", "raise"])
+def stopping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, bool]:
+    """Knows PROGRAM, and reacts to bad values; and whether it stops the program."""
+    native_core().load_tensorflow(*runtime.library_paths())
+    made = make_recording(tmp_path_factory.mktemp("stopping"))
+    made.set_on_nonfinite(int(request.param), "run")
+    made.set_stop_rules(*masking.stop_rules())
+    for graph_id, ops in PROGRAM.items():
+        made.add_program_graph(graph_id, [op.named for op in ops], [op.name for op in ops[:2]], {}, graph_id == 1)
+    return made, request.param is OnNonFinite.FAIL
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@given(drawn=graphs())
+def test_a_graph_that_may_stop_has_the_same_edges(stopping: tuple[Any, bool], drawn: Drawn) -> None:
+    recording, stops = stopping
+    edit(recording, drawn.data, stops=stops)
+    assert all(len(masked) == 5 for masked in recording.take_masked_outputs())
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <unordered_set>
 
@@ -363,18 +364,18 @@ class SessionRun {
   bool is_unconditional(size_t i) const { return unconditional_[i]; }
   // Whether the run is asked for an output.
   bool is_asked(size_t i, size_t slot) const {
-    return is_found() && asked_.count(tensor_name(graph_.nodes[i].name, static_cast<int32_t>(slot))) != 0;
+    return is_found() && asked_.count(with_slot(graph_.nodes[i].name, static_cast<int32_t>(slot))) != 0;
   }
   // Whether the run surely computes an output: it is asked for it, or the output is of an unconditional node.
   bool computes(size_t i, size_t slot) const {
-    const std::string name = tensor_name(graph_.nodes[i].name, static_cast<int32_t>(slot));
+    const std::string name = with_slot(graph_.nodes[i].name, static_cast<int32_t>(slot));
     return asked_.count(name) != 0 || (reached_[i] && unconditional_[i] && fed_.count(name) == 0);
   }
 
  private:
   static constexpr size_t kNone = static_cast<size_t>(-1);
 
-  static std::string tensor_name(std::string_view node, int32_t slot) {
+  static std::string with_slot(std::string_view node, int32_t slot) {
     return std::string(node) + ":" + std::to_string(slot);
   }
 
@@ -418,7 +419,7 @@ class SessionRun {
 
   // A fed Placeholder does not run, so that nothing waits for it either.
   bool is_fed(const NodeInput& input) const {
-    return fed_.count(tensor_name(input.node, input.is_control ? 0 : input.slot)) != 0 &&
+    return fed_.count(with_slot(input.node, input.is_control ? 0 : input.slot)) != 0 &&
            (!input.is_control || is_placeholder(input.node));
   }
 
@@ -479,6 +480,10 @@ std::string canonical(std::string_view text) {
   return input->slot == 0 ? std::string(input->node) : std::string(input->node) + ":" + std::to_string(input->slot);
 }
 
+std::string tensor_name(std::string_view node, size_t slot) {
+  return slot == 0 ? std::string(node) : std::string(node) + ":" + std::to_string(slot);
+}
+
 // Says of the outputs of one graph which ones stop the program if they are bad: those that an op computes with, that the
 // graph returns, or that an iteration of a loop hands to the next.
 class GraphJudge {
@@ -499,7 +504,7 @@ class GraphJudge {
   bool stops(size_t i, size_t slot) const {
     if (!any() || is_harmless(i, slot)) return false;
     if (run_.is_asked(i, slot)) return true;
-    const auto users = users_.find(name_of(i, slot));
+    const auto users = users_.find(tensor_name(graph_.nodes[i].name, slot));
     return users != users_.end() &&
            std::any_of(users->second.begin(), users->second.end(), [this](size_t user) { return computes(user); });
   }
@@ -507,17 +512,13 @@ class GraphJudge {
   // The types of the ops that take an output.
   std::vector<std::string> users_of(size_t i, size_t slot) const {
     std::vector<std::string> types;
-    const auto users = users_.find(name_of(i, slot));
+    const auto users = users_.find(tensor_name(graph_.nodes[i].name, slot));
     if (users == users_.end()) return types;
     for (size_t user : users->second) types.emplace_back(graph_.nodes[user].op);
     return types;
   }
 
  private:
-  std::string name_of(size_t i, size_t slot) const {
-    return std::string(graph_.nodes[i].name) + (slot == 0 ? "" : ":" + std::to_string(slot));
-  }
-
   bool is_harmless(size_t i, size_t slot) const {
     const ProgramOp* op = matcher_[i].op;
     return session_.stop_rules.is_harmless(graph_.nodes[i].op, slot) ||
@@ -568,6 +569,10 @@ class Editor {
 
   std::string edited() {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) record(i);
+    if (judge_.any()) {
+      for (size_t i = 0; i < graph_.nodes.size(); ++i) index_of_.emplace(graph_.nodes[i].name, i);
+      for (size_t i = 0; i < graph_.nodes.size(); ++i) watch(i);
+    }
     session_.executed.note_masked(std::move(masked_));
     if (added_.empty()) return {};
     std::string bytes = rewired();
@@ -580,8 +585,7 @@ class Editor {
     const NodeView& node = graph_.nodes[i];
     const Matcher::Match& match = matcher_[i];
     if (match.graph_id < 0 || is_own(node) || is_remote(node.device)) return;
-    const bool is_recorded = is_recorded_op(node, match);
-    if (!is_recorded && !can_be_watched(node)) return;
+    if (!is_recorded_op(node, match)) return;
     // What looks like another node's output, or like a control edge, cannot be an input.
     const std::optional<NodeInput> as_input = parse_input(node.name);
     if (!as_input || as_input->node != node.name) return;
@@ -591,19 +595,65 @@ class Editor {
       const int type = std::abs(types[slot]);
       const bool keep = match.op != nullptr && match.op->keep;
       if (type == 0 || !session_.covers(type, keep)) continue;
-      const bool stops = judge_.stops(i, slot);
-      if (!is_recorded && (!stops || is_reference)) continue;
       // What takes a reference must get it from its op. Python names the references that it wants to be recorded.
       if (is_reference && (match.op == nullptr || !run_.is_found() || !run_.computes(i, slot))) continue;
       if (added_.size() + kRecordOpBytes + 4 * node.name.size() > kMaxAddedBytes) {
         throw std::runtime_error("the record ops take too much memory");
       }
-      const std::optional<int32_t> key = is_recorded ? key_of(node, match, slot)
-                                                     : key_of_node(match.graph_id, slot, node.op, node.name);
+      const std::optional<int32_t> key = key_of(node, match, slot);
       if (!key) continue;
-      add_record_op(i, slot, *key, {type, keep, is_reference, stops, !is_recorded});
+      const bool stops = judge_.stops(i, slot);
+      add_record_op(i, slot, {*key, type, keep, is_reference, stops, false, {}});
+      if (judge_.any()) keys_.emplace(tensor_name(node.name, slot), *key);
       if (judge_.any() && !stops) note_masked(i, slot, *key);
     }
+  }
+
+  // A branch or a called function takes its arguments from nodes that get no rows. If an op computes with a bad one, the
+  // program stops there; the error names the tensor that it came from.
+  void watch(size_t i) {
+    const NodeView& node = graph_.nodes[i];
+    const Matcher::Match& match = matcher_[i];
+    if (match.graph_id < 0 || is_own(node) || is_remote(node.device) || is_recorded_op(node, match)) return;
+    if (!passes_on_a_value(node.op)) return;
+    const std::vector<int>& types = described_[i].output_types;
+    for (size_t slot = 0; slot < types.size(); ++slot) {
+      if (types[slot] <= 0 || !session_.covers(types[slot], false) || !judge_.stops(i, slot)) continue;
+      const int32_t key = key_of_node(match.graph_id, slot, node.op, node.name);
+      add_record_op(i, slot, {key, types[slot], false, false, true, true, sources_of(i, slot)});
+    }
+  }
+
+  // Nothing may come between a Merge and the NextIteration that goes back to it.
+  static bool passes_on_a_value(std::string_view op) {
+    return passes_on(op) || op == "Switch" || op == "_SwitchN" || op == "Merge" || op == "Enter" || op == "Exit";
+  }
+
+  // Returns the keys of the recorded tensors that an output of a node may be.
+  std::vector<int32_t> sources_of(size_t i, size_t slot) const {
+    std::vector<int32_t> keys;
+    std::vector<std::pair<size_t, size_t>> waiting{{i, slot}};
+    std::set<std::pair<size_t, size_t>> seen(waiting.begin(), waiting.end());
+    while (!waiting.empty() && seen.size() < kMaxLooks) {
+      const auto [at, out] = waiting.back();
+      waiting.pop_back();
+      const NodeView& node = graph_.nodes[at];
+      const auto key = keys_.find(tensor_name(node.name, out));
+      if (key != keys_.end()) {
+        keys.push_back(key->second);
+      } else if (passes_on_a_value(node.op) || node.op == "NextIteration") {
+        for (size_t k = 0; k < node.inputs.size(); ++k) {
+          const std::optional<NodeInput> input = parse_input(node.inputs[k]);
+          const bool is_value = node.op == "Merge" || k == (node.op == "IdentityN" ? out : 0);
+          if (!input || input->is_control || !is_value) continue;
+          const auto source = index_of_.find(input->node);
+          if (source == index_of_.end()) continue;
+          const std::pair<size_t, size_t> next{source->second, static_cast<size_t>(input->slot)};
+          if (seen.insert(next).second) waiting.push_back(next);
+        }
+      }
+    }
+    return keys;
   }
 
   static bool passes_through(const NodeView& node, const Matcher::Match& match) {
@@ -614,12 +664,6 @@ class Editor {
   bool is_recorded_op(const NodeView& node, const Matcher::Match& match) const {
     if (is_plumbing(node.op)) return match.op != nullptr && is_programs_own(node, *match.op);
     return match.op != nullptr || (!passes_through(node, match) && session_.executed.records_others());
-  }
-
-  // Whether a bad value of a node that gets no row for each value can stop the program. A branch or a called function
-  // takes its arguments from such nodes. TensorFlow lets nothing come between a Merge and what goes back to it.
-  bool can_be_watched(const NodeView& node) const {
-    return judge_.any() && node.op != "NextIteration" && node.op != "RefNextIteration";
   }
 
   void note_masked(size_t i, size_t slot, int32_t key) {
@@ -642,19 +686,20 @@ class Editor {
     return key_of_node(match.graph_id, slot, node.op, match.op->op_name);
   }
 
-  struct Recorded {
+  struct RecordOp {
+    int32_t key;
     int type;
     bool keep;
     bool is_reference;
-    bool stops;     // the program, if the value is bad
-    bool only_bad;  // whether only a bad value gets a row
+    bool stops;                    // the program, if the value is bad
+    bool is_watch;                 // whether a value that is not bad becomes no row
+    std::vector<int32_t> sources;  // of a watch: keys of the tensors that the value may be
   };
 
-  void add_record_op(size_t i, size_t slot, int32_t key, const Recorded& how) {
+  void add_record_op(size_t i, size_t slot, const RecordOp& how) {
     const NodeView& node = graph_.nodes[i];
     const Matcher::Match& match = matcher_[i];
-    std::string source(node.name);
-    if (slot != 0) source += ":" + std::to_string(slot);
+    std::string source = tensor_name(node.name, slot);
     // What takes a constant may treat it otherwise than a computed tensor. In a branch of a session's graph nothing
     // could wait for the record op of a constant, and it would be removed.
     const bool is_constant = node.op == "Const" && (!run_.is_found() || run_.is_unconditional(i));
@@ -666,13 +711,14 @@ class Editor {
     NodeBuilder builder(name, is_aside ? kRecordConstantOp : kRecordThroughOp, node.device);
     builder.input(source)
         .attr_type("T", how.type)
-        .attr_int("node", key)
+        .attr_int("node", how.key)
         .attr_int("generation", session_.generation)
         .attr_int("argument", match.argument)
         .attr_bool("may_hold", !has_sums_)
         .attr_bool("keep", how.keep)
         .attr_bool("decides", how.stops)
-        .attr_bool("only_bad", how.only_bad)
+        .attr_bool("is_watch", how.is_watch)
+        .attr_ints("sources", how.sources)
         .attr_bool("has_call_site", match.has_path)
         .attr_string("call_site", match.path);
     put_bytes_field(&added_, 1, builder.bytes());
@@ -729,6 +775,8 @@ class Editor {
   const SessionRun run_;
   const GraphJudge judge_;
   std::vector<MaskedOutput> masked_;
+  std::unordered_map<std::string, int32_t> keys_;             // of the recorded tensors, by name
+  std::unordered_map<std::string_view, size_t> index_of_;     // of the nodes, by name
   std::vector<std::string> waited_for_;  // control inputs of the node that stands for a run of a session
   const bool has_sums_;  // AddN adds in another order where somebody else holds one of its terms
   std::string name_prefix_;  // of the record ops

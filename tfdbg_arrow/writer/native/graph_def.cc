@@ -305,6 +305,13 @@ NodeBuilder& NodeBuilder::attr_int(std::string_view name, int64_t value) {
   return attr(name, attr_value);
 }
 
+NodeBuilder& NodeBuilder::attr_ints(std::string_view name, const std::vector<int32_t>& values) {
+  std::string list, attr_value;
+  for (int32_t value : values) put_int_field(&list, 3, static_cast<uint64_t>(static_cast<int64_t>(value)));
+  put_bytes_field(&attr_value, 1, list);
+  return attr(name, attr_value);
+}
+
 NodeBuilder& NodeBuilder::attr_bool(std::string_view name, bool value) {
   std::string attr_value;
   put_int_field(&attr_value, 5, value ? 1 : 0);

@@ -42,7 +42,8 @@ struct RecordKernel {
   std::atomic<int32_t> device{-1};  // interned when it first runs
   std::vector<HeldArgument> arguments;  // one for each tensor where these are arguments, else empty
   int64_t argument = kNoValue;  // RecordThrough only: which argument of the outermost function the tensor is
-  bool only_bad = false;  // RecordThrough only: a tensor without a bad element becomes no row
+  bool is_watch = false;  // RecordThrough only: the tensor is one of `sources`, and becomes no row unless it is bad
+  std::vector<int64_t> sources;
   bool is_call_token = false;  // its one tensor is the execution index of the call that the step belongs to
 };
 
@@ -163,7 +164,8 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
       !read_bool(construction, "keep", &keep, &status) ||
       !read_bool(construction, "may_hold", &may_hold, &status) ||
       !read_bool(construction, "decides", &decides, &status) ||
-      !read_bool(construction, "only_bad", &kernel->only_bad, &status) ||
+      !read_bool(construction, "is_watch", &kernel->is_watch, &status) ||
+      !read_list(construction, "sources", &kernel->sources, &status) ||
       !read_bool(construction, "has_call_site", &kernel->has_call_site, &status) ||
       !read_string(construction, "call_site", &call_site, &status)) {
     tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
@@ -230,12 +232,12 @@ class Judge {
  public:
   Judge(const RecordKernel& kernel, Session& session) : kernel_(kernel), session_(session) {}
 
-  // Tells of a tensor that was just appended.
-  void see(size_t i, const Record& record) {
+  // Tells of a tensor, and under which event index it was recorded.
+  void see(size_t i, const Record& record, int64_t event_index) {
     if ((record.flags & kBad) == 0 || session_.on_nonfinite == OnNonFinite::kRecord) return;
     if (i >= kernel_.decides.size() || kernel_.decides[i] == 0) return;
-    if (session_.on_nonfinite == OnNonFinite::kNote) session_.nonfinite_notes.add(record.node, last_event_index());
-    if (!is_bad_) event_index_ = last_event_index();
+    if (session_.on_nonfinite == OnNonFinite::kNote) session_.nonfinite_notes.add(record.node, event_index);
+    if (!is_bad_) event_index_ = event_index;
     is_bad_ = true;
   }
 
@@ -332,7 +334,7 @@ void compute_record(void* opaque, TF_OpKernelContext* context) {
       if (same == nullptr) shared.add(data, record);
       record.wall_time_ns = wall_time_ns();
       append_tensor_waiting(*session, record, rank, dims);
-      judge.see(i, record);
+      judge.see(i, record, last_event_index());
       if (is_kept) continue;
     }
     tf.TF_DeleteTensor(tensor);
@@ -369,11 +371,18 @@ Recorded record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Ten
   } else {
     is_held = describe_argument(*session, &kernel->arguments[0], dtype, rank, dims, tensor, kernel->keeps[0], &record);
   }
-  if (kernel->only_bad && (record.flags & kBad) == 0) return {is_held, false};
-  record.wall_time_ns = wall_time_ns();
-  append_tensor_waiting(*session, record, rank, dims);
+  const bool is_bad = (record.flags & kBad) != 0;
+  if (kernel->is_watch && !is_bad) return {is_held, false};
   Judge judge(*kernel, *session);
-  judge.see(0, record);
+  const int64_t known = kernel->is_watch ? session->bad_events.last_of(kernel->sources, record.step_id) : kNoValue;
+  if (known != kNoValue) {
+    judge.see(0, record, known);
+  } else {
+    record.wall_time_ns = wall_time_ns();
+    append_tensor_waiting(*session, record, rank, dims);
+    if (is_bad && session->on_nonfinite != OnNonFinite::kRecord) session->bad_events.add(record, last_event_index());
+    judge.see(0, record, last_event_index());
+  }
   return {is_held, judge.decide(context)};
 }
 
@@ -459,7 +468,7 @@ void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
     }
     record.wall_time_ns = wall_time_ns();
     append_tensor_waiting(*session, record, rank < 0 ? 0 : rank, dims);
-    judge.see(i, record);
+    judge.see(i, record, last_event_index());
   }
   tf.TF_DeleteTensor(tensor);
   judge.decide(context);
@@ -503,7 +512,7 @@ void register_single_op(std::string_view name, bool hands_on) {
   tf.TF_OpDefinitionBuilderAddInput(builder, "tensor: T");
   if (hands_on) tf.TF_OpDefinitionBuilderAddOutput(builder, "same: T");
   for (const char* attr : {"T: type", "node: int", "generation: int", "argument: int", "may_hold: bool", "keep: bool",
-                           "decides: bool", "only_bad: bool", "has_call_site: bool", "call_site: string"}) {
+                           "decides: bool", "is_watch: bool", "sources: list(int)", "has_call_site: bool", "call_site: string"}) {
     tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
   }
   tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);  // else TensorFlow folds it, or merges it with another

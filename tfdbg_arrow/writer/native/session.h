@@ -3,12 +3,14 @@
 // instrumented earlier can run on for ever: it finds no session and returns.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -78,6 +80,29 @@ class NonFiniteNotes {
   std::vector<int64_t> events_;
 };
 
+// The last bad tensor of each op of a graph, under `on_nonfinite`.
+class BadEvents {
+ public:
+  void add(const Record& record, int64_t event_index) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    events_[record.node] = {record.step_id, event_index};
+  }
+  // Returns the last event among those of some nodes in a step; kNoValue where there is none.
+  int64_t last_of(const std::vector<int64_t>& nodes, int64_t step_id) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    int64_t last = kNoValue;
+    for (int64_t node : nodes) {
+      const auto found = events_.find(static_cast<int32_t>(node));
+      if (found != events_.end() && found->second.first == step_id) last = std::max(last, found->second.second);
+    }
+    return last;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<int32_t, std::pair<int64_t, int64_t>> events_;  // by node: step, event index
+};
+
 // Which bad values of graphs do not stop the program; the Python side declares them (masking.py).
 struct StopRules {
   std::unordered_set<std::string> harmless_users;                // types of ops that compute nothing with their inputs
@@ -110,6 +135,7 @@ struct Session {
   CallsInFlight calls;
   ExecutedGraphs executed;
   NonFiniteNotes nonfinite_notes;
+  BadEvents bad_events;
   OnNonFinite on_nonfinite = OnNonFinite::kRecord;  // set before the session is published
   std::string run_id;                               // likewise; only where on_nonfinite fails
   StopRules stop_rules;                             // likewise
