@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import tfdbg_arrow
 from tfdbg_arrow.cli import app
 
-from .running import OURS, python, run, write
+from .running import OURS, python, rows, run, write
 
 pytestmark = pytest.mark.slow
 
@@ -198,3 +198,50 @@ def test_help_says_where_our_options_end() -> None:
     assert result.exit_code == 0
     assert "run [OPTIONS] {SCRIPT | -m MODULE} [ARGS]..." in result.stdout
     assert "belongs to the program" in result.stdout
+
+
+CONFIGURED = """
+import sys
+if sys.argv[1] == "without core":
+    sys.modules["tfdbg_arrow.writer.native._core"] = None
+import tensorflow as tf
+
+is_graph_mode = sys.argv[2] == "graph mode"
+if is_graph_mode:
+    tf.compat.v1.disable_v2_behavior()
+cpus = tf.config.list_physical_devices("CPU")
+tf.config.set_visible_devices(cpus, "CPU")
+tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+for gpu in tf.config.list_physical_devices("GPU"):
+    tf.config.experimental.set_memory_growth(gpu, True)
+tf.config.threading.set_inter_op_parallelism_threads(2)
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.set_soft_device_placement(True)
+tf.config.optimizer.set_jit(False)
+tf.config.experimental.enable_op_determinism()
+tf.config.experimental.set_synchronous_execution(True)
+tf.debugging.set_log_device_placement(False)
+assert len(tf.config.list_logical_devices("CPU")) == 2
+
+if is_graph_mode:
+    x = tf.compat.v1.placeholder(tf.float32, [4])
+    with tf.compat.v1.Session() as session:
+        session.run(tf.math.log(x) + 1.0, {x: [0.0] * 4})
+else:
+    tf.function(lambda x: tf.math.log(x) + 1.0)(tf.zeros([4]))
+"""
+
+
+@pytest.mark.parametrize("mode", ["eager mode", "graph mode"])
+@pytest.mark.parametrize("backend", ["native", "tensorflow", "without core"])
+def test_what_tensorflow_must_be_told_first_can_be_told_while_recording(
+    tmp_path: Path, backend: str, mode: str
+) -> None:
+    (tmp_path / "configured.py").write_text(CONFIGURED)
+    health_backend = "native" if backend == "native" else "tensorflow"
+    words = ("--health-backend", health_backend, "-o", "logdir", "configured.py", backend, mode)
+    ended = run(tmp_path, *words, is_forked=False)
+    assert ended.returncode == 1, ended.stderr
+    assert "RuntimeError" not in ended.stderr
+    query = "SELECT op_type, num_neg_inf FROM tensor_health WHERE scope = 'graph' AND has_inf_or_nan"
+    assert ("Log", 4) in rows(tmp_path / "logdir", query)

@@ -13,8 +13,11 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 
 from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.writer.hooks import cluster
 from tfdbg_arrow.writer.hooks.stripping import strip_function
-from tfdbg_arrow.writer.hooks.unobserved import unobserved
+
+_ALONE = "/job:localhost/replica:0/task:0"
+"""Address of a process that is connected to no others."""
 
 
 def eager_tensor_id(tensor: Any) -> int:
@@ -39,10 +42,11 @@ def has_accelerator() -> bool:
 
 
 def host_device_name() -> str:
-    """Returns the full name of this process's first CPU."""
-    # In eager mode, also where the program turned that off: its default graph must not get an op.
-    with unobserved(), eager_context.eager_mode(), tf.device("CPU:0"):
-        return str(tf.zeros([]).device)
+    """Returns the full name of this process's first CPU.
+
+    TensorFlow need not have begun to use its devices: what the program configures first must still be possible.
+    """
+    return f"{cluster.local_task() or _ALONE}/device:CPU:0"
 
 
 def library_paths() -> tuple[str, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -16,7 +17,6 @@ class Devices:
     """Where to measure what."""
 
     def __init__(self) -> None:
-        self._host = tf.DeviceSpec.from_string(runtime.host_device_name())
         self._has_accelerator = runtime.has_accelerator()
 
     def measuring(self, device: str) -> str:
@@ -25,9 +25,7 @@ class Devices:
             return ""
         if runtime.is_op_determinism_enabled():
             # The summary op refuses to run on a GPU then.
-            return str(
-                self._host.make_merged_spec(_spec(device).replace(device_type="CPU", device_index=0)).to_string()
-            )
+            return str(_host().make_merged_spec(_spec(device).replace(device_type="CPU", device_index=0)).to_string())
         # An op without a kernel on that very device would else fail the user's function.
         return device if runtime.allows_soft_placement() else ""
 
@@ -36,9 +34,14 @@ class Devices:
         spec = _spec(device)
         if self._has_accelerator and spec.device_type is None:
             return ""
-        return str(self._host.make_merged_spec(spec).to_string())
+        return str(_host().make_merged_spec(spec).to_string())
 
 
+def _host() -> Any:
+    return _spec(runtime.host_device_name())
+
+
+@functools.lru_cache(maxsize=1024)
 def _spec(device: str) -> Any:
     return tf.DeviceSpec.from_string(device)
 
