@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
 
 from .tables import rows
+
+
+@pytest.fixture(autouse=True)
+def empty_default_graph() -> None:
+    """A default graph that holds ops, as another test may leave it, is the outer graph of the others."""
+    tf.compat.v1.reset_default_graph()
 
 
 def outer_names(logdir: Path) -> dict[str, str | None]:
