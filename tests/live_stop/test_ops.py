@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+import tfdbg_arrow
 from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.writer import backend
 
-from .stops import NATIVE_CORE, line_of, origin, stopped
+from .stops import NATIVE_CORE, line_of, needs_core, origin, stopped
 
 
 def test_an_eager_op_stops_where_its_result_is_computed_with(tmp_path: Path, every_variant: str) -> None:
@@ -149,6 +150,24 @@ def test_a_bad_argument_stops_only_the_branch_that_takes_it(tmp_path: Path, vari
         assert found is not None
         if variant == "native":
             assert (found.op_type, found.num_neg_inf, found.is_origin) == ("Log", 1, True)
+
+
+@needs_core
+def test_a_value_that_the_filter_leaves_out_stops_nothing(tmp_path: Path) -> None:
+    @tf.function
+    def f(x: tf.Tensor, is_taken: tf.Tensor) -> tf.Tensor:
+        y = tf.math.log(x)
+        return tf.cond(is_taken, lambda: tf.reduce_sum(tf.sqrt(y * 0.5)), lambda: 1.0) + 1.0
+
+    def run() -> None:
+        assert np.isnan(f(tf.constant([0.0, 1.0]), tf.constant(True)))
+
+    for pattern, op_type in (("Log|Sqrt", "Log"), ("Sqrt", "Sqrt")):
+        found = stopped(tmp_path / op_type, run, op_regex=pattern, graphs="executed").nonfinite
+        assert found is not None
+        assert found.op_type == op_type
+    with tfdbg_arrow.capture(tmp_path / "none", on_nonfinite="raise", op_regex="Cos", graphs="executed"):
+        run()
 
 
 def test_the_gradient_of_a_square_root_stops(tmp_path: Path, variant: str) -> None:

@@ -473,15 +473,15 @@ class SessionRun {
   std::vector<bool> reached_, unconditional_;
 };
 
+std::string tensor_name(std::string_view node, size_t slot) {
+  return slot == 0 ? std::string(node) : std::string(node) + ":" + std::to_string(slot);
+}
+
 // "name:0", "name:00" and "name" are the same tensor.
 std::string canonical(std::string_view text) {
   const std::optional<NodeInput> input = parse_input(text);
   if (!input || input->is_control) return std::string(text);
-  return input->slot == 0 ? std::string(input->node) : std::string(input->node) + ":" + std::to_string(input->slot);
-}
-
-std::string tensor_name(std::string_view node, size_t slot) {
-  return slot == 0 ? std::string(node) : std::string(node) + ":" + std::to_string(slot);
+  return tensor_name(input->node, static_cast<size_t>(input->slot));
 }
 
 // Says of the outputs of one graph which ones stop the program if they are bad: those that an op computes with, that the
@@ -586,9 +586,7 @@ class Editor {
     const Matcher::Match& match = matcher_[i];
     if (match.graph_id < 0 || is_own(node) || is_remote(node.device)) return;
     if (!is_recorded_op(node, match)) return;
-    // What looks like another node's output, or like a control edge, cannot be an input.
-    const std::optional<NodeInput> as_input = parse_input(node.name);
-    if (!as_input || as_input->node != node.name) return;
+    if (!can_be_an_input(node)) return;
     const std::vector<int>& types = described_[i].output_types;
     for (size_t slot = 0; slot < types.size(); ++slot) {
       const bool is_reference = types[slot] < 0;
@@ -597,9 +595,7 @@ class Editor {
       if (type == 0 || !session_.covers(type, keep)) continue;
       // What takes a reference must get it from its op. Python names the references that it wants to be recorded.
       if (is_reference && (match.op == nullptr || !run_.is_found() || !run_.computes(i, slot))) continue;
-      if (added_.size() + kRecordOpBytes + 4 * node.name.size() > kMaxAddedBytes) {
-        throw std::runtime_error("the record ops take too much memory");
-      }
+      check_room(node);
       const std::optional<int32_t> key = key_of(node, match, slot);
       if (!key) continue;
       const bool stops = judge_.stops(i, slot);
@@ -615,12 +611,27 @@ class Editor {
     const NodeView& node = graph_.nodes[i];
     const Matcher::Match& match = matcher_[i];
     if (match.graph_id < 0 || is_own(node) || is_remote(node.device) || is_recorded_op(node, match)) return;
-    if (!passes_on_a_value(node.op)) return;
+    if (!passes_on_a_value(node.op) || !can_be_an_input(node)) return;
     const std::vector<int>& types = described_[i].output_types;
     for (size_t slot = 0; slot < types.size(); ++slot) {
       if (types[slot] <= 0 || !session_.covers(types[slot], false) || !judge_.stops(i, slot)) continue;
+      std::vector<int32_t> sources = sources_of(i, slot);
+      if (sources.empty() && !session_.executed.records_others()) continue;  // the user left the source out
+      check_room(node);
       const int32_t key = key_of_node(match.graph_id, slot, node.op, node.name);
-      add_record_op(i, slot, {key, types[slot], false, false, true, true, sources_of(i, slot)});
+      add_record_op(i, slot, {key, types[slot], false, false, true, true, std::move(sources)});
+    }
+  }
+
+  // What looks like another node's output, or like a control edge, cannot be an input.
+  static bool can_be_an_input(const NodeView& node) {
+    const std::optional<NodeInput> as_input = parse_input(node.name);
+    return as_input && as_input->node == node.name;
+  }
+
+  void check_room(const NodeView& node) const {
+    if (added_.size() + kRecordOpBytes + 4 * node.name.size() > kMaxAddedBytes) {
+      throw std::runtime_error("the record ops take too much memory");
     }
   }
 
