@@ -212,3 +212,53 @@ def test_a_callable_is_called_after_a_run_of_a_session(tmp_path: Path) -> None:
         assert bad_run() == [float("-inf")] * 2
         assert found == ["Log"]
     assert found == ["Log"]
+
+
+@needs_core
+def test_tensors_that_a_loop_of_a_session_keeps_do_not_stop(tmp_path: Path) -> None:
+    def masked_in_a_tensor_array() -> list[float]:
+        x = tf1.placeholder(tf.float32, [4])
+        array = tf.TensorArray(tf.float32, 4)
+        logarithms = tf1.while_loop(
+            lambda i, _: i < 4, lambda i, array: (i + 1, array.write(i, tf.math.log(x[i]))), [0, array]
+        )[1].stack()
+        result = tf.where(tf.math.is_inf(logarithms), tf.zeros_like(logarithms), logarithms) * 2.0
+        with tf1.Session() as session:
+            found: list[float] = session.run(result, {x: [1.0, 0.0, 1.0, 0.0]}).tolist()
+            return found
+
+    def gradient_of_a_masked_minimum() -> list[float]:
+        x, bound = tf1.placeholder(tf.float32, [2]), tf1.placeholder(tf.float32, [2])
+        weight = tf1.get_variable("weight", [2], initializer=tf1.ones_initializer())
+        least = tf1.while_loop(
+            lambda i, _: i < 3,
+            lambda i, a: (i + 1, tf.minimum(a * x, tf.where(bound > 0.0, bound, float("inf") * tf.ones([2])))),
+            [0, weight],
+        )[1]
+        gradient = tf1.gradients(tf.reduce_sum(least), [weight])[0]
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            found: list[float] = session.run(gradient, {x: [1.0, 1.0], bound: [-1.0, 5.0]}).tolist()
+            return found
+
+    was_v2 = tf1.control_flow_v2_enabled()
+    tf1.disable_control_flow_v2()
+    try:
+        for program, expected in ((masked_in_a_tensor_array, [0.0] * 4), (gradient_of_a_masked_minimum, [1.0] * 2)):
+            with (
+                tfdbg_arrow.capture(tmp_path / program.__name__, on_nonfinite="raise"),
+                tf.Graph().as_default(),
+            ):
+                assert program() == expected
+    finally:
+        if was_v2:
+            tf1.enable_control_flow_v2()
+
+
+def test_a_recording_that_was_stopped_leaves_nothing_to_the_next(tmp_path: Path, variant: str) -> None:
+    bad = tf.constant([float("inf"), 1.0])  # before the recording
+    function = tf.function(lambda x: x * 2.0)
+    stopped(tmp_path / "first", lambda: function(bad) + function(bad), backend_name=variant)
+    with tfdbg_arrow.capture(tmp_path / "second", health_backend=variant, on_nonfinite="raise"):
+        assert function(tf.constant([1.0, 1.0])).numpy().tolist() == [2.0, 2.0]
+    assert tfdbg_arrow.first_nonfinite(tmp_path / "second") is None

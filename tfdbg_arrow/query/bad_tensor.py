@@ -263,7 +263,7 @@ class BadTensorReader:
         inputs = tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
         stack = self._stacks.stack(self.flow.stack_trace_id(event))
         label = self.flow.labels.of(event)
-        forward = None if _is_users_gradient(stack) else self._forward(label)
+        forward = None if _is_users_gradient(stack) else self._forward(self.flow.label_of_maker(event))
         calls = self._calls(event)
         called_from = tuple(call for call, _ in calls)
         lines = [

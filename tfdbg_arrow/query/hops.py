@@ -86,7 +86,7 @@ class HopReader:
     def facts(self, event: TensorEvent) -> dict[str, Any]:
         """Returns the attributes of a TensorHop that depend on the tensor alone; `source` is filled in later."""
         label = self._flow.labels.of(event)
-        forward = forward_op(self._flow, label)
+        forward = forward_op(self._flow, self._flow.label_of_maker(event))
         ids = [None if forward is None else forward.stack_trace_id, self._flow.stack_trace_id(event)]
         self._stack_ids[event.event_index] = [each for each in ids if each is not None]
         return {

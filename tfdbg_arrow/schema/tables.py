@@ -13,6 +13,9 @@ from tfdbg_arrow.schema.declaration import Column, Table, Type
 FORMAT_VERSION = "1.3"
 """MAJOR.MINOR of the format, apart from the package's version."""
 
+BAD_CONSTANT = "has_inf_or_nan"
+"""Key of a tensor in `graph_op.attributes`: it holds an infinity or a NaN."""
+
 _T = Type
 
 _RUN_ID = Column(
@@ -343,8 +346,8 @@ GRAPH_OP = Table(
             type=_T.VARCHAR,
             nullable=True,
             doc=(
-                "The op's attributes as a JSON object: name to value; a tensor is given by dtype and shape, a function "
-                "by name; NULL in an imported run."
+                "The op's attributes as a JSON object: name to value; a tensor is given by dtype and shape, and by "
+                f"`{BAD_CONSTANT}` if it holds an infinity or a NaN, a function by name; NULL in an imported run."
             ),
         ),
         Column(

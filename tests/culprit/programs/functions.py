@@ -385,6 +385,33 @@ def logarithm_of_a_constant() -> Any:
     return score(tf.constant([1.0, 2.0]))
 
 
+@bug(op_type="Mul", effect="variable", executed=("Const", None))
+def product_of_constants_that_overflows() -> None:
+    """TensorFlow's optimizer multiplies the two factors first."""
+    total = tf.Variable(1.0)
+
+    @tf.function
+    def scale(values: Any) -> None:
+        total.assign(tf.reduce_sum(values * 1e30 * 1e30) + 1.0)  # culprit
+
+    scale(tf.ones([3]))
+
+
+@bug(op_type="Log", effect="variable", executed=("Const", None))
+def gradient_with_the_logarithm_of_a_constant() -> None:
+    """TensorFlow's optimizer computes the logarithm in advance, as a part of the gradient."""
+    weights = tf.Variable(tf.ones([3]))
+
+    @tf.function
+    def train_step(values: Any) -> None:
+        with tf.GradientTape() as tape:
+            smallest = -tf.math.log(tf.constant(0.0))  # culprit
+            loss = tf.reduce_sum(weights * values * smallest)
+        weights.assign_sub(tape.gradient(loss, weights))
+
+    train_step(tf.ones([3]))
+
+
 @harmless
 def masks_of_constants() -> Any:
     """TensorFlow's optimizer computes them in advance, too."""

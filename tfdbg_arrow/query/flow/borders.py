@@ -132,8 +132,8 @@ class Borders:
             return Crossing(GraphTensor(context, place.graph_id, writer.op_name, 0, 2**63 - 1), "variable")
         return None
 
-    def computed_ops(self, place: GraphTensor) -> tuple[Op, ...]:
-        """Returns the ops of the program that the node at a place computes, those of calling graphs first.
+    def computed_ops(self, place: GraphTensor) -> tuple[tuple[GraphTensor, Op], ...]:
+        """Returns the ops of the program that the node at a place computes, and where; those of calling graphs first.
 
         These are the op that the node stands for, and the absorbed ops between it and the node's inputs, without
         constants and ops that only hand a tensor on. Returns nothing if the node computes one op of its own type.
@@ -161,7 +161,30 @@ class Borders:
         ]
         if not computing or (len(computing) == 1 and start.op_type == node_type):
             return ()
-        return tuple(op for _, op in sorted(computing, key=lambda each: self._order(*each)))
+        return tuple(sorted(computing, key=lambda each: self._order(*each)))
+
+    def takes_bad_constant(self, place: GraphTensor, op: Op) -> bool:
+        """Returns whether an op takes a constant of the program that holds an infinity or a NaN."""
+        bad = self._graphs.bad_constants
+        return bool(bad) and any(
+            self._constant_behind(replace(place, op_name=name, output_slot=slot)) in bad for name, slot in op.inputs
+        )
+
+    def _constant_behind(self, place: GraphTensor) -> tuple[int, str] | None:
+        """Returns the graph and name of the constant that a tensor is, across arguments and calls; None for others."""
+        source: Place | None = place
+        for _ in range(_MAX_CROSSED):
+            made = self._graphs.op(source.graph_id, source.op_name) if isinstance(source, GraphTensor) else None
+            if made is None or not isinstance(source, GraphTensor):
+                return None
+            if made.op_type == "Const":
+                return source.graph_id, made.op_name
+            if made.op_type in HANDING_ON and made.inputs:
+                source = replace(source, op_name=made.inputs[0][0], output_slot=made.inputs[0][1])
+            else:
+                crossing = self.crossing(source)
+                source = None if crossing is None else crossing.place
+        return None
 
     def _absorbed_inputs(self, place: GraphTensor, op: Op) -> Iterator[tuple[GraphTensor, Op]]:
         """Yields the ops without nodes that made the inputs of an op, where no other node computes them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from tfdbg_arrow.query.flow.contents import Contents
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.gaps import Gaps
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader, Op
-from tfdbg_arrow.query.flow.labels import Labels
+from tfdbg_arrow.query.flow.labels import Label, Labels
 from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place, Trace
 from tfdbg_arrow.query.flow.tensor_lists import ELEMENT, POP, TensorLists
 from tfdbg_arrow.query.flow.variables import Resources, Write
@@ -25,8 +26,9 @@ CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
 COLLECTIVES = ("Collective", "Nccl")
 """How the types of ops begin whose output depends on what the same op of other replicas takes, maybe in other runs."""
 _KEEPING_FINITE = frozenset({
-    "Abs", "Ceil", "Cos", "Elu", "Erf", "Floor", "LeakyRelu", "Maximum", "Minimum", "Neg", "Relu", "Relu6", "Rint",
-    "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softsign", "Tanh",
+    "Abs", "BroadcastTo", "Ceil", "ConcatV2", "Cos", "Elu", "Erf", "ExpandDims", "Floor", "GatherV2", "LeakyRelu",
+    "Maximum", "Minimum", "Neg", "Pack", "Pad", "PadV2", "Relu", "Relu6", "Reshape", "Rint", "Round", "Selu", "Sigmoid",
+    "Sign", "Sin", "Slice", "Softsign", "Squeeze", "StridedSlice", "Tanh", "Tile", "Transpose", "Unpack",
 })  # fmt: skip
 """Types of ops whose output is finite if their inputs are."""
 _SINGULAR = frozenset({
@@ -37,6 +39,8 @@ _SINGULAR = frozenset({
     "TruncateMod", "Xdivy", "Xlog1py", "Xlogy", "Zeta",
 })  # fmt: skip
 """Types of ops that make bad values of small numbers. Others, such as Mul, make them only of very large ones."""
+_TAKES_FROM_STORE = re.compile(r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?")
+"""Types of ops that hand out what others have put into a TensorArray or a stack of TensorFlow 1; nothing says which."""
 _MAX_PATH = 10_000
 """Borders that one tensor is followed over; more is taken for a circle."""
 _MAX_KEPT = 50_000
@@ -193,32 +197,53 @@ class DataFlow:
 
         There are none where TensorFlow ran the op as it is in the program.
         """
-        return tuple(op.op_type for op in self._computed_ops(event))
+        return tuple(op.op_type for _, op in self._computed_ops(event))
 
     def is_computed_in_advance(self, event: TensorEvent) -> bool:
-        """Returns whether a constant is the result of an op that makes bad values of small numbers.
+        """Returns whether a bad constant is the result of ops that took no bad constant.
 
         TensorFlow's optimizer replaces ops that take only constants by their result.
         """
-        return event.op_type == "Const" and not _SINGULAR.isdisjoint(self.program_ops(event))
+        ops = self._computed_ops(event) if event.op_type == "Const" else ()
+        return bool(ops) and not any(self.borders.takes_bad_constant(place, op) for place, op in ops)
 
-    def _computed_ops(self, event: TensorEvent) -> tuple[Op, ...]:
+    def _computed_ops(self, event: TensorEvent) -> tuple[tuple[GraphTensor, Op], ...]:
         own = self._own_place(event) if event.scope == "graph" else None
         return () if own is None else self.borders.computed_ops(own)
+
+    def maker(self, event: TensorEvent) -> tuple[int, Op] | None:
+        """Returns, if the node of a bad tensor stands for several ops of the program, the one that most likely made it.
+
+        It is the one that can make a bad value of finite ones, if there is only one such op, or only one that makes it
+        of small numbers. Of several it is the op that the node is named for, or the last one.
+
+        Returns:
+            (graph, op); None for a node that stands for one op.
+        """
+        makers = [(at.graph_id, op) for at, op in self._computed_ops(event) if op.op_type not in _KEEPING_FINITE]
+        singular = [(graph_id, op) for graph_id, op in makers if op.op_type in _SINGULAR]
+        only = next((ops[0] for ops in (makers, singular) if len(ops) == 1), None)
+        if only is not None or not makers or event.graph_id is None or event.op_name is None:
+            return only
+        own = self.graphs.op(event.graph_id, event.op_name)
+        own_name = None if own is None else own.made_for or own.op_name
+        return next((each for each in makers if (each[0], each[1].op_name) == (event.graph_id, own_name)), makers[-1])
+
+    def label_of_maker(self, event: TensorEvent) -> Label:
+        """Returns the label of the op that most likely made a bad tensor."""
+        maker = self.maker(event)
+        return self.labels.of(event) if maker is None else self.labels.op(maker[0], maker[1].op_name)
 
     def stack_trace_id(self, event: TensorEvent) -> int | None:
         """Returns the stack that created the op of a tensor, or executed it; None where it was not recorded.
 
-        Of a node that stands for several ops of the program it is the stack of the one that can make a bad value of
-        finite ones, if there is only one such op, or only one that makes it of small numbers.
+        Of a node that stands for several ops of the program it is the stack of `maker`.
         """
         if event.scope == "graph":
             if event.graph_id is None or event.op_name is None:
                 return None
-            makers = [op for op in self._computed_ops(event) if op.op_type not in _KEEPING_FINITE]
-            singular = [op for op in makers if op.op_type in _SINGULAR]
-            only = next((ops[0] for ops in (makers, singular) if len(ops) == 1), None)
-            op = only or self.graphs.op(event.graph_id, event.op_name)
+            maker = self.maker(event)
+            op = self.graphs.op(event.graph_id, event.op_name) if maker is None else maker[1]
             return None if op is None else op.stack_trace_id
         execution = None if event.execution_index is None else self.events.execution(event.execution_index)
         return None if execution is None else execution.stack_trace_id
@@ -328,6 +353,8 @@ class DataFlow:
             return not self._gaps.between(-1, event.execution_index)
         if event.scope != "graph":
             return True
+        if event.op_type is not None and _TAKES_FROM_STORE.fullmatch(event.op_type):
+            return False
         own = self._own_place(event)
         if own is None or self.graphs.op(own.graph_id, own.op_name) is None:
             return False

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.executed_graphs import ExecutedGraph, ExecutedNode, read_dtypes, replaced_slot_named_in
+from tfdbg_arrow.schema.tables import BAD_CONSTANT
 
 NEVER_BAD = frozenset({
     "bool", "int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64",
@@ -160,6 +161,15 @@ class GraphReader:
         self._functions_of: dict[int, list[str]] = {}
         for function_name, graph_id in self.function_graphs.items():
             self._functions_of.setdefault(graph_id, []).append(function_name)
+
+    @cached_property
+    def bad_constants(self) -> frozenset[tuple[int, str]]:
+        """The constants of the program that hold an infinity or a NaN: (graph, op name)."""
+        rows = self._rows(
+            "SELECT graph_id, op_name FROM graph_op WHERE run_id = ? AND op_type = 'Const' "
+            f"""AND contains(attributes, '"{BAD_CONSTANT}"')"""
+        )
+        return frozenset((graph_id, op_name) for graph_id, op_name in rows)
 
     def op(self, graph_id: int, op_name: str) -> Op | None:
         """Returns an op, or None where it was not recorded."""

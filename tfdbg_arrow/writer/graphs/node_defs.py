@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from tfdbg_arrow.schema.tables import BAD_CONSTANT
 from tfdbg_arrow.writer.rows import to_json
 
 
@@ -81,7 +84,7 @@ def attributes_json(node_def: Any) -> str:
 
 
 def _attribute_value(value: Any) -> object:
-    """Returns an AttrValue as something that JSON can hold; tensors by dtype and shape only."""
+    """Returns an AttrValue as something that JSON can hold; tensors by dtype, shape and whether they are bad."""
     kind = value.WhichOneof("value")
     if kind is None:
         return None
@@ -95,13 +98,38 @@ def _attribute_value(value: Any) -> object:
     return _scalar_attribute(kind, content)
 
 
+_BFLOAT16 = 14
+_BFLOAT16_EXPONENT = 0x7F80
+_NUMPY_TYPES: dict[int, Any] = {1: np.float32, 2: np.float64, 8: np.complex64, 18: np.complex128, 19: np.float16}
+"""By the number of the dtype in TensorFlow's enum DataType."""
+
+
+def _is_bad(tensor: Any) -> bool:
+    """Returns whether a TensorProto of floating-point numbers holds an infinity or a NaN."""
+    if tensor.dtype == _BFLOAT16:
+        content = tensor.tensor_content
+        bits = np.frombuffer(content, np.uint16) if content else np.array(tensor.half_val, np.uint16)
+        return bool(np.any(bits & _BFLOAT16_EXPONENT == _BFLOAT16_EXPONENT))
+    dtype = _NUMPY_TYPES.get(tensor.dtype)
+    if dtype is None:
+        return False
+    if tensor.tensor_content:
+        values = np.frombuffer(tensor.tensor_content, dtype)
+    elif dtype is np.float16:
+        values = np.array(tensor.half_val, np.uint16).view(np.float16)
+    else:
+        values = np.array([*tensor.float_val, *tensor.double_val, *tensor.scomplex_val, *tensor.dcomplex_val])
+    return not bool(np.isfinite(values).all())
+
+
 def _scalar_attribute(kind: str, content: Any) -> object:
     if kind == "s":
         return content.decode("utf-8", errors="backslashreplace")
     if kind == "shape":
         return None if content.unknown_rank else [dim.size for dim in content.dim]
     if kind == "tensor":
-        return {"dtype": content.dtype, "shape": [dim.size for dim in content.tensor_shape.dim]}
+        about = {"dtype": content.dtype, "shape": [dim.size for dim in content.tensor_shape.dim]}
+        return {**about, BAD_CONSTANT: True} if _is_bad(content) else about
     if kind == "func":
         return content.name
     return content

@@ -55,7 +55,12 @@ _MORE_CARRYING_OPS = (
     "EmptyTensorList TensorListConcat TensorListElementShape TensorListFromTensor TensorListLength TensorListPushBack "
     "TensorListPushBackBatch TensorListReserve TensorListResize TensorListScatter TensorListScatterIntoExistingList "
     "TensorListScatterV2 TensorListSetItem TensorListSplit OptionalFromValue OptionalGetValue "
-    "EagerPyFunc RaggedTensorToVariant RaggedTensorToTensor"
+    "EagerPyFunc RaggedTensorToVariant RaggedTensorToTensor "
+    # The loops of TensorFlow 1 keep their tensors in these.
+    "TensorArrayWrite TensorArrayWriteV2 TensorArrayWriteV3 TensorArrayRead TensorArrayReadV2 TensorArrayReadV3 "
+    "TensorArrayGather TensorArrayGatherV2 TensorArrayGatherV3 TensorArrayScatter TensorArrayScatterV2 "
+    "TensorArrayScatterV3 TensorArrayConcat TensorArrayConcatV2 TensorArrayConcatV3 TensorArraySplit "
+    "TensorArraySplitV2 TensorArraySplitV3 StackPush StackPushV2 StackPop StackPopV2"
 )
 CARRYING_OPS = frozenset((*_SAFE_OPS.split(), *_MORE_CARRYING_OPS.split()))
 """Types of ops that choose among the values they take, or hand them on: what comes out is looked at in its turn."""

@@ -149,7 +149,15 @@ struct BadTensor {
   int64_t event_index;
 };
 thread_local std::vector<BadTensor> t_bad;
+// An error can end a recording before a thread has told of its bad tensors: they mean nothing to the next one.
+int64_t g_handlers_version = 0;
+thread_local int64_t t_bad_version = 0;
 bool g_is_watching = false;
+
+void forget_stale_bad() {
+  if (t_bad_version != g_handlers_version) t_bad.clear();
+  t_bad_version = g_handlers_version;
+}
 
 // Tells `on_nonfinite` of an op; returns false where it raised. No session may be held: it may end the recording.
 bool tell_nonfinite(PyObject* op_type, PyObject* inputs) {
@@ -157,6 +165,7 @@ bool tell_nonfinite(PyObject* op_type, PyObject* inputs) {
     t_bad.clear();
     return true;
   }
+  forget_stale_bad();
   if (t_bad.empty() && !g_is_watching) return true;
   std::vector<BadTensor> bad = std::move(t_bad);
   t_bad.clear();
@@ -279,6 +288,7 @@ void record_tensor(Session& session, PyObject* tensor, Record record, Wanted wan
   record.wall_time_ns = wall_time_ns();
   append_with_gil(session, record, rank, dims);
   if ((record.flags & kBad) != 0 && session.on_nonfinite != OnNonFinite::kRecord) {
+    forget_stale_bad();
     t_bad.push_back({record.tensor_id, record.kind == kExternalTensor ? kNoValue : record.slot, last_event_index()});
   }
 }
@@ -463,6 +473,7 @@ void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on
     *target = value == Py_None ? nullptr : Py_NewRef(value);
     Py_XDECREF(old);
   };
+  ++g_handlers_version;
   set(&g_handlers.on_graph_op, on_graph_op);
   set(&g_handlers.covers_op, covers_op);
   set(&g_handlers.on_error, on_error);
