@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tests.culprit.corpus import bug, harmless
+
+tf1 = tf.compat.v1
 
 
 @bug(op_type="Log", effect="result")
@@ -383,6 +386,41 @@ def logarithm_of_a_constant() -> Any:
         return values + smallest * 2.0
 
     return score(tf.constant([1.0, 2.0]))
+
+
+@bug(op_type="Log", effect="result")
+def tensor_array_of_version_one() -> Any:
+    """Nothing is recorded of what is in the array."""
+    tf1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), tf1.Session() as session:
+            values = tf1.placeholder(tf.float32, [3])
+            array = tf.TensorArray(tf.float32, 3)
+            _, array = tf1.while_loop(
+                lambda i, _: i < 3,
+                lambda i, array: (i + 1, array.write(i, tf.math.log(values[i]))),  # culprit
+                [0, array],
+            )
+            return session.run(array.stack() * 2.0, {values: [1.0, 0.0, 2.0]})
+    finally:
+        tf1.enable_control_flow_v2()
+
+
+@bug(op_type="Log", effect="result")
+def threads_that_pass_the_same_tensor() -> None:
+    """Nothing says which step belongs to which of the calls."""
+
+    @tf.function
+    def score(values: Any) -> Any:
+        return tf.reduce_sum(tf.math.log(values) * 2.0) + 1.0  # culprit
+
+    values = tf.constant(0.0)
+    score(tf.constant(1.0))
+    threads = [threading.Thread(target=lambda: [score(values) for _ in range(8)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 @bug(op_type="Mul", effect="variable", executed=("Const", None))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.data_flow import TAKES_FROM_STORE, DataFlow
 from tfdbg_arrow.query.flow.effects import Effect, Effects
 from tfdbg_arrow.query.flow.origins import OrderKey, Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
-from tfdbg_arrow.query.recorded import TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
 
 _PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "DatasetToSingleElement")
 """How the types of ops begin that give the elements of a tf.data pipeline."""
@@ -19,6 +20,8 @@ _MAX_SITES = 1000
 """Kinds of harmless origin that are looked at."""
 _NUM_LATER = 1000
 """The program may skip the update that belongs to a result within so many executions after it."""
+_PUTS_INTO_STORE = re.compile(r"(TensorArray(Write|Scatter|Split)|StackPush)(V\d)?")
+"""Types of ops that put tensors into a TensorArray or a stack of TensorFlow 1."""
 _MAX_CALL_ROWS = 4000
 """Bad tensors of the first call that are looked at."""
 
@@ -174,7 +177,11 @@ class Culprits:
         A program holds a constant NaN on purpose: it is the result where another value is NaN. That value is the cause.
         """
         behind = (
-            self._bad_forward(root) or self._in_pipeline(root) or self._in_call(root) or self._beside_constant(root)
+            self._bad_forward(root)
+            or self._in_pipeline(root)
+            or self._in_store(root)
+            or self._in_call(root)
+            or self._beside_constant(root)
         )
         if not behind:
             return root
@@ -222,21 +229,56 @@ class Culprits:
             [self._run_id, *graphs, root.event_index],
         )
 
+    def _in_store(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors that ops put into TensorArrays and stacks before another op gave one back."""
+        if root.graph_id is None or not TAKES_FROM_STORE.fullmatch(root.op_type or ""):
+            return []
+        ops = self._flow.graphs.graph(root.graph_id).ops.values()
+        names = sorted({name for op in ops if _PUTS_INTO_STORE.fullmatch(op.op_type) for name, _ in op.inputs})
+        if not names:
+            return []
+        return read_events(
+            self._logdir,
+            f"{self._bad} AND scope = 'graph' AND graph_id = ? AND execution_index IS NOT DISTINCT FROM ? "
+            f"AND event_index < ? AND list_contains(?, op_name) ORDER BY event_index LIMIT {_MAX_PIPELINE_ROWS}",
+            [self._run_id, root.graph_id, root.execution_index, root.event_index, names],
+        )
+
     def _in_call(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors inside a call whose result is not linked to a tensor of its graph.
 
-        Debugger V2 does not record it.
+        Debugger V2 does not record it. In calls of several threads at once, it can be unknown which step was whose.
         """
         if root.scope != "execution" or root.execution_index is None or root.output_slot is None:
             return []
         execution = self._flow.events.execution(root.execution_index)
-        if execution is None or self._flow.graphs.result(execution.op_type, root.output_slot) is not None:
+        if execution is None:
             return []
+        if self._flow.graphs.result(execution.op_type, root.output_slot) is not None:
+            return self._in_steps_of_unknown_calls(execution, root)
         return read_events(
             self._logdir,
             f"{self._bad} AND scope = 'graph' AND execution_index = ? AND event_index < ? ORDER BY event_index "
             f"LIMIT {_MAX_PIPELINE_ROWS}",
             [self._run_id, root.execution_index, root.event_index],
+        )
+
+    def _in_steps_of_unknown_calls(self, execution: Execution, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors that the function of a call had meanwhile, in steps that may be those of the call."""
+        if execution.graph_id is None:
+            return []
+        graphs = sorted(self._flow.graphs.parts(execution.graph_id))
+        (is_known,) = self._logdir.rows(
+            "SELECT count(*) > 0 FROM tensor_health WHERE run_id = ? AND scope = 'graph' AND execution_index = ?",
+            [self._run_id, execution.execution_index],
+        )[0]
+        if is_known:
+            return []
+        return read_events(
+            self._logdir,
+            f"{self._bad} AND scope = 'graph' AND execution_index IS NULL AND event_index BETWEEN ? AND ? "
+            f"AND graph_id IN ({', '.join('?' * len(graphs))}) ORDER BY event_index LIMIT {_MAX_PIPELINE_ROWS}",
+            [self._run_id, execution.event_index, root.event_index, *graphs],
         )
 
     def _beside_constant(self, root: TensorEvent) -> list[TensorEvent]:

@@ -39,7 +39,7 @@ _SINGULAR = frozenset({
     "TruncateMod", "Xdivy", "Xlog1py", "Xlogy", "Zeta",
 })  # fmt: skip
 """Types of ops that make bad values of small numbers. Others, such as Mul, make them only of very large ones."""
-_TAKES_FROM_STORE = re.compile(r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?")
+TAKES_FROM_STORE = re.compile(r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?")
 """Types of ops that hand out what others have put into a TensorArray or a stack of TensorFlow 1; nothing says which."""
 _MAX_PATH = 10_000
 """Borders that one tensor is followed over; more is taken for a circle."""
@@ -353,7 +353,7 @@ class DataFlow:
             return not self._gaps.between(-1, event.execution_index)
         if event.scope != "graph":
             return True
-        if event.op_type is not None and _TAKES_FROM_STORE.fullmatch(event.op_type):
+        if event.op_type is not None and TAKES_FROM_STORE.fullmatch(event.op_type):
             return False
         own = self._own_place(event)
         if own is None or self.graphs.op(own.graph_id, own.op_name) is None:
