@@ -230,6 +230,7 @@ def many(run: RunBuilder) -> None:
         run.tensor(graph, f"op_{index}", NAN)
 
 
+@pytest.mark.slow
 def test_the_origin_among_many_bad_tensors_takes_little_memory(tmp_path: Path) -> None:
     """After its first NaN nearly every tensor of a training is bad: joined with each other they are millions."""
     run = RunBuilder("run-a")

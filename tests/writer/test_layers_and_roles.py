@@ -218,6 +218,7 @@ def test_optimizers_of_graph_mode(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_keras_that_is_imported_while_recording(tmp_path: Path) -> None:
     program = """
         import sys

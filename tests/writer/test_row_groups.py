@@ -61,6 +61,7 @@ def test_tables_are_read_when_they_are_needed() -> None:
     assert all(after - before <= needed for before, after in pairwise(counts))
 
 
+@pytest.mark.slow
 def test_writing_a_part_holds_one_group_while_the_next_is_read(tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     held: list[int] = []
