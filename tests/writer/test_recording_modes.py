@@ -335,7 +335,7 @@ class TestRefused:
         self.assert_one_sentence(str(caught.value), "logdir", expected)
         assert not tfdbg_arrow.is_recording()
 
-    def test_many_processes_can_check_one_logdir_at_once(self, tmp_path: Path) -> None:
+    def test_a_new_logdir_can_be_checked_many_times_at_once(self, tmp_path: Path) -> None:
         def check(_: int) -> Path:
             return Request(logdir=tmp_path / "logdir").check(tf.as_dtype).logdir
 

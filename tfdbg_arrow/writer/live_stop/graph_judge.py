@@ -35,7 +35,8 @@ class GraphJudge:
     def note_masked(self, node: int, op_name: str, op_type: str, slot: int, users: Sequence[str]) -> None:
         """Notes a tensor that does not stop the program, given its key and the types of the ops that take it."""
         reason = mask_reason(op_type, slot, users=users, is_returned=False)
-        self._masked[node] = (f"{op_name}:{slot} ({op_type})", reason or "the op that it is part of may give it")
+        if reason is not None:
+            self._masked[node] = (f"{op_name}:{slot} ({op_type})", reason)
 
     def note_session_tensor(self, node: int, tensor: Any) -> None:
         """Notes a tensor of a session's graph that is recorded as traced, given its key."""

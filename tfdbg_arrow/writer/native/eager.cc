@@ -149,7 +149,7 @@ struct BadTensor {
   int64_t event_index;
 };
 thread_local std::vector<BadTensor> t_bad;
-// An error can end a recording before a thread has told of its bad tensors: they mean nothing to the next one.
+// An error can end a recording while a thread still keeps bad tensors of it. The next recording does not know these.
 int64_t g_handlers_version = 0;
 thread_local int64_t t_bad_version = 0;
 bool g_is_watching = false;

@@ -680,7 +680,8 @@ class Editor {
   void note_masked(size_t i, size_t slot, int32_t key) {
     const ProgramOp* op = matcher_[i].op;
     MaskedOutput output{key, op == nullptr ? std::string(graph_.nodes[i].name) : op->op_name,
-                        std::string(graph_.nodes[i].op), static_cast<int64_t>(slot), judge_.users_of(i, slot)};
+                        op == nullptr ? std::string(graph_.nodes[i].op) : op->op_type, static_cast<int64_t>(slot),
+                        judge_.users_of(i, slot)};
     masked_.push_back(std::move(output));
   }
 
