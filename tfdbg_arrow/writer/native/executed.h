@@ -1,9 +1,8 @@
-// Records what TensorFlow runs: a graph optimizer that puts record ops into the graphs that TensorFlow has optimized.
+// Records what TensorFlow runs: puts record ops into the graphs that TensorFlow has optimized.
 //
-// TensorFlow calls the optimizer with every graph that it is about to run, after its own passes. Each record op hands
-// its input through to all consumers, so that they see the tensor, and its reference count, as without a recording.
-//
-// Source: tensorflow/c/experimental/grappler/grappler.h, version 0.0.1 (TensorFlow 2.17 to 2.21).
+// optimizer_plugin.cc gets each graph that TensorFlow is about to run, after its own passes. node_matcher.h finds the op
+// of the program that each node stands for. Each record op hands its input through to all consumers, so that they see
+// the tensor, and its reference count, as without a recording.
 #pragma once
 
 #include <cstdint>

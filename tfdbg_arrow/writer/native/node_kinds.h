@@ -1,0 +1,46 @@
+// What the nodes of an optimized graph are for, and how tensors are named.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "graph_def.h"
+
+namespace tfdbg_arrow {
+
+// Nodes that steer loops, branches and calls, or that pass tensors between devices and functions.
+inline bool is_plumbing(std::string_view op) {
+  static const std::unordered_set<std::string_view> plumbing = {
+      "Enter",     "Exit",       "Merge",      "NextIteration", "Switch",         "LoopCond",   "RefEnter",
+      "RefExit",   "RefMerge",   "RefSwitch",  "RefNextIteration", "_SwitchN",    "ControlTrigger",
+      "_Retval",   "_DeviceRetval", "_Send",   "_Recv",         "_HostSend",      "_HostRecv",  "NoOp"};
+  return plumbing.count(op) != 0;
+}
+
+inline bool is_argument(std::string_view op) { return op == "_Arg" || op == "_DeviceArg"; }
+inline bool is_result(std::string_view op) { return op == "_Retval" || op == "_DeviceRetval"; }
+
+// Nodes that TensorFlow puts where a call was: their output is their input.
+inline bool passes_on(std::string_view op) { return op == "Identity" || op == "IdentityN" || op == "_EagerConst"; }
+
+// Ops that Python added to a graph: they begin or end runs of sessions, or record what was not optimized.
+inline bool is_own(const NodeView& node) {
+  constexpr std::string_view kOpPrefix = "TfdbgArrow", kNamePrefix = "tfdbg_arrow_", kInnerPrefix = "/tfdbg_arrow_";
+  return node.op.substr(0, kOpPrefix.size()) == kOpPrefix || node.name.substr(0, kNamePrefix.size()) == kNamePrefix ||
+         node.name.find(kInnerPrefix) != std::string_view::npos;
+}
+
+inline std::string tensor_name(std::string_view node, size_t slot) {
+  return slot == 0 ? std::string(node) : std::string(node) + ":" + std::to_string(slot);
+}
+
+// "name:0", "name:00" and "name" are the same tensor.
+inline std::string canonical(std::string_view text) {
+  const std::optional<NodeInput> input = parse_input(text);
+  if (!input || input->is_control) return std::string(text);
+  return tensor_name(input->node, static_cast<size_t>(input->slot));
+}
+
+}  // namespace tfdbg_arrow

@@ -1,0 +1,108 @@
+// The graph optimizer that TensorFlow loads as a plugin, and calls with each graph that it is about to run.
+//
+// Source: tensorflow/c/experimental/grappler/grappler.h, version 0.0.1 (TensorFlow 2.17 to 2.21).
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "executed.h"
+#include "graph_def.h"
+#include "session.h"
+#include "tensorflow_api.h"
+
+namespace tfdbg_arrow {
+namespace {
+
+// TensorFlow's own passes run twice; record ops that the first round added would hinder the second.
+constexpr int kNumRounds = 2;
+// A smaller graph has one round.
+constexpr size_t kMinNodes = 4;
+
+void* create_optimizer() { return std::calloc(1, sizeof(int)); }
+void destroy_optimizer(void* optimizer) { std::free(optimizer); }
+void free_buffer(void* data, size_t) { std::free(data); }
+
+void hand_back(std::string_view bytes, TF_Buffer* out, TF_Status* status) {
+  void* copy = std::malloc(std::max<size_t>(bytes.size(), 1));
+  if (copy == nullptr) {
+    constexpr int kResourceExhausted = 8;
+    tf_api().TF_SetStatus(status, kResourceExhausted, "tfdbg_arrow has no memory for a copy of the graph");
+    return;
+  }
+  std::memcpy(copy, bytes.data(), bytes.size());
+  out->data = copy;
+  out->length = bytes.size();
+  out->data_deallocator = free_buffer;
+}
+
+// TensorFlow calls this in any thread, which may hold locks of TensorFlow's: it must not wait for Python.
+void optimize(void* optimizer, const TF_Buffer* in, const void*, TF_Buffer* out, TF_Status* status) {
+  const std::string_view bytes(static_cast<const char*>(in->data), in->length);
+  const int round = optimizer == nullptr ? kNumRounds : ++*static_cast<int*>(optimizer);
+  std::string edited;
+  SessionGuard session;
+  if (session && bytes.find(kGraphAttr) != std::string_view::npos) {
+    try {
+      bool is_last = round >= kNumRounds;
+      if (!is_last) {
+        const std::optional<GraphView> graph = parse_graph(bytes);
+        is_last = graph && graph->nodes.size() < kMinNodes;
+      }
+      if (is_last) edited = with_record_ops(bytes, *session);
+    } catch (...) {
+      edited.clear();
+      session->executed.count_unreadable();
+    }
+  }
+  hand_back(edited.empty() ? bytes : std::string_view(edited), out, status);
+}
+
+// Whether TensorFlow's passes are on or off: 0 leaves them as the program has them.
+struct OptimizerConfigs {
+  size_t struct_size;
+  void* ext;
+  int switches[19];
+};
+struct Optimizer {
+  size_t struct_size;
+  void* ext;
+  void* (*create_func)();
+  void (*optimize_func)(void*, const TF_Buffer*, const void*, TF_Buffer*, TF_Status*);
+  void (*destroy_func)(void*);
+};
+struct RegistrationParams {
+  size_t struct_size;
+  void* ext;
+  int32_t major_version;
+  int32_t minor_version;
+  int32_t patch_version;
+  const char* device_type;
+  OptimizerConfigs* optimizer_configs;
+  Optimizer* optimizer;
+};
+
+}  // namespace
+}  // namespace tfdbg_arrow
+
+// TensorFlow calls it when it loads this library as a plugin.
+extern "C" __attribute__((visibility("default"))) void TF_InitGraph(void* opaque, tfdbg_arrow::TF_Status* status) {
+  using namespace tfdbg_arrow;
+  auto* params = static_cast<RegistrationParams*>(opaque);
+  if (params->major_version != 0 || params->minor_version != 0 || params->struct_size != sizeof(RegistrationParams)) {
+    constexpr int kUnimplemented = 12;
+    tf_api().TF_SetStatus(status, kUnimplemented, "tfdbg_arrow does not know this version of TensorFlow's optimizers");
+    return;
+  }
+  params->struct_size = sizeof(RegistrationParams);
+  params->device_type = "CPU";
+  params->optimizer_configs->struct_size = offsetof(OptimizerConfigs, switches) + 19 * sizeof(int);
+  params->optimizer->struct_size = sizeof(Optimizer);
+  params->optimizer->create_func = create_optimizer;
+  params->optimizer->optimize_func = optimize;
+  params->optimizer->destroy_func = destroy_optimizer;
+}
