@@ -234,9 +234,7 @@ else:
 
 @pytest.mark.parametrize("mode", ["eager mode", "graph mode"])
 @pytest.mark.parametrize("backend", ["native", "tensorflow", "without core"])
-def test_what_tensorflow_must_be_told_first_can_be_told_while_recording(
-    tmp_path: Path, backend: str, mode: str
-) -> None:
+def test_devices_can_be_configured_while_recording(tmp_path: Path, backend: str, mode: str) -> None:
     (tmp_path / "configured.py").write_text(CONFIGURED)
     health_backend = "native" if backend == "native" else "tensorflow"
     words = ("--health-backend", health_backend, "-o", "logdir", "configured.py", backend, mode)

@@ -562,7 +562,7 @@ def test_spliced_graphs_are_edited_refused_or_left(recording: Any, data: st.Data
 
 @pytest.fixture(scope="module", params=[OnNonFinite.NOTE, OnNonFinite.FAIL], ids=["callable", "raise"])
 def stopping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, bool]:
-    """Knows PROGRAM, and reacts to bad values; and whether it stops the program."""
+    """Returns a recording that knows PROGRAM and reacts to bad values, and whether it stops the program."""
     native_core().load_tensorflow(*runtime.library_paths())
     made = make_recording(tmp_path_factory.mktemp("stopping"))
     made.set_on_nonfinite(int(request.param), "run")

@@ -15,7 +15,7 @@ from .tables import rows
 
 @pytest.fixture(autouse=True)
 def empty_default_graph() -> None:
-    """A default graph that holds ops, as another test may leave it, is the outer graph of the others."""
+    """Other tests may leave ops in the default graph, which would then be the outer graph of every function."""
     tf.compat.v1.reset_default_graph()
 
 

@@ -94,7 +94,7 @@ def assert_nowhere(logdir: Path, needles: Iterable[str]) -> None:
 
 
 def copy_unless_gone(source: str, target: str) -> str:
-    """Copies a file of a logdir that is being written: a temporary one may be renamed meanwhile."""
+    """Copies a file, unless it is a temporary one that was renamed meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         shutil.copyfile(source, target)
     return target

@@ -36,7 +36,7 @@ def explain(computed: Computed) -> Explanation | None:
 def _of_constants(bad: str, program_ops: tuple[str, ...]) -> Explanation:
     names = ", ".join(dict.fromkeys(program_ops))
     return Explanation(
-        f"{names} of constants, which TensorFlow computed in advance: the result holds {bad}.",
+        f"TensorFlow computed {names} of constants in advance, and the result holds {bad}.",
         "Check the constants. A recording with graphs='traced' shows each of these ops.",
     )
 

@@ -230,7 +230,7 @@ class Culprits:
         )
 
     def _in_store(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that ops put into TensorArrays and stacks before another op gave one back."""
+        """Returns the bad tensors that were stored in TensorArrays or stacks before an op returned one of them."""
         if root.graph_id is None or not TAKES_FROM_STORE.fullmatch(root.op_type or ""):
             return []
         ops = self._flow.graphs.graph(root.graph_id).ops.values()
@@ -247,7 +247,8 @@ class Culprits:
     def _in_call(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors inside a call whose result is not linked to a tensor of its graph.
 
-        Debugger V2 does not record it. In calls of several threads at once, it can be unknown which step was whose.
+        Debugger V2 does not record it. If several threads call a function at once, it can be unknown which step belongs
+        to which call.
         """
         if root.scope != "execution" or root.execution_index is None or root.output_slot is None:
             return []
@@ -264,7 +265,7 @@ class Culprits:
         )
 
     def _in_steps_of_unknown_calls(self, execution: Execution, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that the function of a call had meanwhile, in steps that may be those of the call."""
+        """Returns the bad tensors of a called function that were recorded during the call, in steps of no known call."""
         if execution.graph_id is None:
             return []
         graphs = sorted(self._flow.graphs.parts(execution.graph_id))

@@ -40,7 +40,7 @@ _SINGULAR = frozenset({
 })  # fmt: skip
 """Types of ops that make bad values of small numbers. Others, such as Mul, make them only of very large ones."""
 TAKES_FROM_STORE = re.compile(r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?")
-"""Types of ops that hand out what others have put into a TensorArray or a stack of TensorFlow 1; nothing says which."""
+"""Types of ops that return a tensor from a TensorArray or a stack of TensorFlow 1. Nothing says which op stored it."""
 _MAX_PATH = 10_000
 """Borders that one tensor is followed over; more is taken for a circle."""
 _MAX_KEPT = 50_000

@@ -17,7 +17,7 @@ from tfdbg_arrow.query.flow.places import GraphTensor
 from tfdbg_arrow.query.recorded import Context
 
 _MAX_KEPT_LOOPS = 1_000
-"""Loops of which the last iterations are kept."""
+"""The last iterations of at most so many loops are cached."""
 
 
 class ExecutedLoops:

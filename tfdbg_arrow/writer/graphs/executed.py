@@ -57,7 +57,7 @@ class GraphOptimizer(Protocol):
         """Returns the graphs that TensorFlow optimized since the last call."""
 
     def set_stop_rules(self, harmless_users: Sequence[str], harmless_outputs: Sequence[tuple[str, int]]) -> None:
-        """Says which bad values do not stop the program, as masking.stop_rules() returns it; before start()."""
+        """Sets the rules of masking.stop_rules(). Has to be called before start()."""
 
     def take_masked_outputs(self) -> list[MaskedOutput]:
         """Returns the outputs that do not stop the program, of the graphs optimized since the last call."""

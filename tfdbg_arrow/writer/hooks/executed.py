@@ -61,9 +61,10 @@ def is_optimized(graph: Any) -> bool:
 
 
 def is_run_optimized(session: Any) -> bool:
-    """Returns whether TensorFlow calls our optimizer as expected for what a session runs of a graph that is not small.
+    """Returns whether TensorFlow calls our optimizer as expected for the runs of a session.
 
     A program can turn the optimizers off for a session. A graph that is placed after it was pruned is not optimized.
+    Nor is a graph of fewer than MIN_GRAPH_NODES ops, but session_ops.create_run_op() adds some.
 
     Args:
         session: The session.

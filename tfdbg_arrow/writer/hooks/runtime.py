@@ -44,7 +44,7 @@ def has_accelerator() -> bool:
 def host_device_name() -> str:
     """Returns the full name of this process's first CPU.
 
-    TensorFlow need not have begun to use its devices: what the program configures first must still be possible.
+    This does not initialize TensorFlow's devices, so the program can still configure them.
     """
     return f"{cluster.local_task() or _ALONE}/device:CPU:0"
 

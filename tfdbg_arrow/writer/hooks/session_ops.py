@@ -130,7 +130,7 @@ def create_run_op(graph: Any, mark: int, *, needs: Sequence[str], feeds: Sequenc
         mark: Our attribute's value for the graph.
         needs: The tensors and ops that the run is asked for.
         feeds: The tensors that it is fed.
-        min_nodes: The graph gets more ops of ours if it has fewer ops.
+        min_nodes: A graph with fewer ops gets NoOps, because TensorFlow would not optimize it.
     """
     for _ in range(min_nodes - len(graph.get_operations())):
         _create_op(graph, "NoOp", own_name("padding"), [], {}, device="")

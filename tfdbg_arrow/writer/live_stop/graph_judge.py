@@ -1,7 +1,7 @@
 """The tensors of graphs: which of them stop the program if they are bad.
 
-Of a graph that is recorded as traced, GraphJudge decides it here. Of the graphs that TensorFlow runs, the native core
-decides it by the same rules, and tells GraphJudge of the tensors that do not stop the program.
+GraphJudge decides for the graphs that are recorded as traced. For the graphs that TensorFlow runs, the native core
+decides by the same rules. It reports the tensors that do not stop the program, and GraphJudge keeps the reasons.
 """
 
 from __future__ import annotations

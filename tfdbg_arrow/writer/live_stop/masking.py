@@ -78,7 +78,7 @@ _CALL_OPS = (
     "PartitionedCall StatefulPartitionedCall RemoteCall While StatelessWhile If StatelessIf Case StatelessCase _Retval"
 )
 _CALLS = frozenset(_CALL_OPS.split())
-"""Types of ops that hand values to another graph, which decides in its turn."""
+"""Types of ops that pass values to another graph, which decides about them."""
 
 
 def harmless_reason(op_type: str, slot: int) -> str | None:
@@ -93,8 +93,8 @@ def stop_rules() -> tuple[list[str], list[tuple[str, int]]]:
     """Returns the rules for the native core, which decides for the nodes that TensorFlow runs.
 
     Returns:
-        Types of ops that compute nothing with the values that they take, and outputs that may be bad without harm, as
-        (type of the op, slot). Ops of data sets belong to the first, too: those with `Dataset` in their type.
+        The types of ops that compute nothing with their inputs, and the outputs that may be bad without harm, as
+        (type of the op, slot). Types with `Dataset` in their name compute nothing either; the native core knows that.
     """
     return sorted(CARRYING_OPS | TESTING_OPS | _CALLS), sorted(_HARMLESS)
 

@@ -42,7 +42,7 @@ struct RecordKernel {
   std::atomic<int32_t> device{-1};  // interned when it first runs
   std::vector<HeldArgument> arguments;  // one for each tensor where these are arguments, else empty
   int64_t argument = kNoValue;  // RecordThrough only: which argument of the outermost function the tensor is
-  bool is_watch = false;  // RecordThrough only: the tensor is one of `sources`, and becomes no row unless it is bad
+  bool is_watch = false;  // RecordThrough only: the tensor is one of `sources`, and gets no row unless it is bad
   std::vector<int64_t> sources;
   bool is_call_token = false;  // its one tensor is the execution index of the call that the step belongs to
 };

@@ -144,7 +144,7 @@ class SessionRuns:
         note: `(stat, subject, reason)`: something could not be recorded.
         generation: Tells the recordings of one process apart.
         note_not_stopping: `(key, tensor)`: a tensor is recorded by an op that cannot stop the program.
-        after_run: A run has returned; it may raise. None: nothing waits for that.
+        after_run: Called when a run has returned; it may raise an error. None: nothing is called.
         executed: Records what TensorFlow's optimizer leaves of graphs; None: they are recorded as they were made.
     """
 
