@@ -265,7 +265,7 @@ class Culprits:
         )
 
     def _in_steps_of_unknown_calls(self, execution: Execution, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors of a called function that were recorded during the call, but in steps of no known one."""
+        """Returns the bad tensors that a called function had during a call, in steps of which the call is unknown."""
         if execution.graph_id is None:
             return []
         graphs = sorted(self._flow.graphs.parts(execution.graph_id))
