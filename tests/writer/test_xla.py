@@ -105,7 +105,7 @@ def test_a_kept_function_gives_its_own_numbers_and_is_listed_as_not_observed(
 def test_an_observed_function_runs_without_xla_and_all_of_it_is_recorded(
     name: str, backend: str, tmp_path: Path
 ) -> None:
-    _, warned = record(tmp_path, PROGRAMS[name], health_backend=backend)
+    _, warned = record(tmp_path, PROGRAMS[name], xla="observe", health_backend=backend)
     assert len(warned) == 1
     found = stats(tmp_path)
     assert set(found) == {CHANGED}
@@ -164,7 +164,7 @@ def test_xla_compiles_what_calls_a_function_that_is_recorded_as_it_runs(tmp_path
     assert not [row for row in rows(tmp_path, "tensor_health") if row["op_type"] == "Sqrt"]
 
 
-@pytest.mark.parametrize("xla", ["observe", "keep"])
+@pytest.mark.parametrize("xla", ["inside", "observe", "keep"])
 def test_a_compiled_concrete_function_from_before_stays_as_it_is(xla: str, tmp_path: Path) -> None:
     plain = tf.function(tf.math.sqrt)
     before = tf.function(lambda x: plain(x) * x, jit_compile=True).get_concrete_function(X)
@@ -220,7 +220,7 @@ def test_a_bad_value_out_of_a_compiled_function_is_found_but_not_called_proven(t
 
 
 def test_another_word_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="xla is 'off'; expected one of observe, keep"):
+    with pytest.raises(SettingError, match="xla is 'off'; expected one of auto, inside, observe, keep"):
         tfdbg_arrow.enable(tmp_path, xla="off")
 
 

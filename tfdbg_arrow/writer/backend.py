@@ -61,6 +61,8 @@ class Backend(Recorder, EagerScopes, Protocol):
 
     name: str
     """`native` or `tensorflow`, as the `run` table says it."""
+    has_native_ops: bool
+    """Whether the ops of the native core can be used in graphs."""
     op_callback: Callable[..., Any]
     """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`; returns the outputs."""
     record_ops: RecordOps
@@ -87,8 +89,18 @@ class Backend(Recorder, EagerScopes, Protocol):
     def remove_files(self) -> None:
         """Removes the spool's files: all of it is in the logdir."""
 
-    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int) -> int:
-        """Records that a call of a function begins; returns its execution index, -1 for none."""
+    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, *, runs_as: bytes) -> int:
+        """Records that a call of a function begins.
+
+        Args:
+            function_name: The function.
+            inputs: What it is called with.
+            num_outputs: How many results it has.
+            runs_as: The function that TensorFlow runs for it: this one or a copy.
+
+        Returns:
+            The execution index, -1 for none.
+        """
 
     def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None) -> None:
         """Records that the call has returned its outputs, or raised an error of a class, by name."""

@@ -198,6 +198,7 @@ class NativeBackend(NativeSpool):
     """Measures in the core's own kernels; takes the arguments of NativeSpool and raises its errors."""
 
     name = "native"
+    has_native_ops = True
 
     def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
         super().__init__(settings, core=core, paths=paths, journal=journal, generation=generation)
@@ -254,9 +255,9 @@ class NativeBackend(NativeSpool):
         optimizer: GraphOptimizer = self.recording
         return optimizer
 
-    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int) -> int:
-        """Records that a call of a function begins; returns its execution index, -1 for none."""
-        return int(self.core.begin_call(function_name, inputs, num_outputs))
+    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, *, runs_as: bytes) -> int:
+        """Records that a call of a function begins, for which TensorFlow runs it or a copy; returns its index or -1."""
+        return int(self.core.begin_call(function_name, inputs, num_outputs, runs_as))
 
     def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None) -> None:
         """Records that the call has returned its outputs, or raised an error of a class, by name."""

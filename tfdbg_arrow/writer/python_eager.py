@@ -172,8 +172,14 @@ class _Call:
     """A function call in flight."""
 
     op_type: str
+    runs_as: str
+    """The function that TensorFlow runs: this one or a copy of it."""
     execution_index: int
     has_outputs: bool = False
+
+    def is_run_as(self, op_type: str) -> bool:
+        """Returns whether an op that runs, by its type, is this call."""
+        return op_type in (self.op_type, self.runs_as)
 
 
 class _Scope(NamedTuple):
@@ -252,6 +258,9 @@ class EagerRecorder:
             return outputs
         try:
             text = _text(op_type)
+            stack = self._calls.stack
+            if stack and stack[-1].is_run_as(text):
+                op_type = stack[-1].op_type
             if graph is not None:
                 handlers.on_graph_op(text, op_name, outputs, graph, self._events.intern_stack(), time.time_ns())
             elif self.is_paused:
@@ -268,8 +277,10 @@ class EagerRecorder:
             handlers.on_nonfinite(op_type, inputs, bad)
         return outputs
 
-    def begin_call(self, function_name: str | bytes, inputs: Sequence[Any], num_outputs: int) -> int:
-        """Records that a call of a function begins; returns its execution index, -1 for none."""
+    def begin_call(
+        self, function_name: str | bytes, inputs: Sequence[Any], num_outputs: int, *, runs_as: str | bytes
+    ) -> int:
+        """Records that a call of a function begins; Backend says what it takes and returns."""
         handlers = self._handlers
         if handlers is None or self.is_paused:
             return NO_VALUE
@@ -277,7 +288,7 @@ class EagerRecorder:
         try:
             name = _text(function_name)
             execution_index = self._events.next_execution_index()
-            self._calls.stack.append(_Call(op_type=name, execution_index=execution_index))
+            self._calls.stack.append(_Call(op_type=name, runs_as=_text(runs_as), execution_index=execution_index))
             self._record_external(inputs, execution_index, handlers)
             self._record_execution(name, inputs, num_outputs, execution_index)
         except Exception as error:
@@ -339,7 +350,7 @@ class EagerRecorder:
         handlers = self._handlers
         name = _text(op_type)
         stack = self._calls.stack
-        if handlers is None or (stack and stack[-1].op_type == name):  # end_call() records it
+        if handlers is None or (stack and stack[-1].is_run_as(name)):  # end_call() records it
             return
         try:
             execution_index = self._events.next_execution_index()
@@ -360,7 +371,8 @@ class EagerRecorder:
         self, op_type: str, inputs: Sequence[Any], attrs: object, outputs: Sequence[Any], handlers: Handlers
     ) -> None:
         stack = self._calls.stack
-        if stack and stack[-1].op_type == op_type:
+        if stack and stack[-1].is_run_as(op_type):
+            op_type = stack[-1].op_type
             execution_index = stack[-1].execution_index  # begin_call() has recorded the call itself
             stack[-1].has_outputs = True
         else:

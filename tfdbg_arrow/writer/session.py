@@ -65,7 +65,7 @@ def enable(
     health_backend: str = "auto",
     max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES,
     when_full: str = "wait",
-    xla: str = "observe",
+    xla: str = "auto",
     graphs: str = "auto",
     storage_options: Mapping[str, Any] | None = None,
     local_dir: str | os.PathLike[str] | None = None,
@@ -102,8 +102,11 @@ def enable(
         when_full: What a program does that records faster than events can be written, once the spool is full: `wait`,
             it goes on as there is room, or after five seconds in which nothing could be written, from when on events
             are dropped; `drop`, events that find no room are dropped. capture_stat counts what was dropped.
-        xla: `observe`: functions with jit_compile=True run without XLA, and are recorded; `keep`: they stay compiled,
-            and what runs inside them is not recorded: `Logdir.coverage()` lists it.
+        xla: What becomes of functions with jit_compile=True. `inside`: they stay compiled and are recorded; of a loop
+            in them, the first iteration with a bad value and the last one. `observe`: they run without XLA, and are
+            recorded. `keep`: they stay compiled and are not recorded; `Logdir.coverage()` lists what runs in them.
+            `auto`: `inside`, or `observe` where the elements of tensors are kept (`values`, FULL_TENSOR), without the
+            native core, in sessions of `tf.compat.v1`, and in functions of tf.data.
         graphs: Which ops of functions are recorded. `executed`: those that TensorFlow's optimizer makes of your ops and
             that run. The numbers are those of an unrecorded run, and ops that it fuses are recorded as one. `traced`:
             your ops. TensorFlow then does not fuse or fold them, so numbers can differ from an unrecorded run. `auto`:

@@ -34,7 +34,7 @@ from tfdbg_arrow.writer.remote.settings import (
 from tfdbg_arrow.writer.schedule import Schedule, is_integer, parse_schedule
 
 HEALTH_BACKENDS = ("auto", "native", "tensorflow")
-XLA_CHOICES = ("observe", "keep")
+XLA_CHOICES = ("auto", "inside", "observe", "keep")
 GRAPH_CHOICES = ("auto", "executed", "traced")
 FULL_SPOOL_CHOICES = ("wait", "drop")
 
@@ -96,7 +96,8 @@ class Settings:
         health_backend: `auto`, `native` or `tensorflow`.
         memory: How much memory the recording may take.
         when_full: What an event does that finds no room in the spool: `wait` or `drop`.
-        xla: `observe`: functions that ask for XLA run without it; `keep`: they are compiled, and not recorded.
+        xla: `inside`: functions that ask for XLA are compiled, and recorded; `observe`: they run without it;
+            `keep`: they are compiled, and not recorded; `auto`: the first of these that the recording can do.
         graphs: `traced`: every op of a function is recorded; `executed`: what TensorFlow makes of them; `auto`: the
             latter where the recording can.
         remote: Where the parts are copied to from `logdir`, which is then a directory of the run's own; None: nowhere.
@@ -123,7 +124,7 @@ class Settings:
     max_bytes: int | None = None
     dump_on: str | None = None
     dump_after: int = 0
-    xla: str = "observe"
+    xla: str = "auto"
     graphs: str = "auto"
     remote: RemoteSettings | None = None
     on_nonfinite: str | Callable[[Any], object] = "record"
@@ -143,6 +144,11 @@ class Settings:
     def has_op_filter(self) -> bool:
         """Whether ops are not all recorded alike."""
         return self.op_regex is not None or self.values is not None
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether elements of tensors are kept."""
+        return self.mode is TensorDebugMode.FULL_TENSOR or self.values is not None
 
     def covers_op(self, op_type: str) -> bool:
         """Returns whether tensors of ops of that type are recorded."""
@@ -179,7 +185,7 @@ class Request:
     health_backend: str = "auto"
     max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES
     when_full: str = "wait"
-    xla: str = "observe"
+    xla: str = "auto"
     graphs: str = "auto"
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     local_dir: str | os.PathLike[str] | None = None
@@ -217,6 +223,8 @@ class Request:
             )
         if self.xla not in XLA_CHOICES:
             raise SettingError(f"xla is {self.xla!r}; expected one of {', '.join(XLA_CHOICES)}")
+        if self.xla == "inside" and (self.values is not None or self.tensor_debug_mode == "FULL_TENSOR"):
+            raise SettingError("xla is 'inside', where no elements can be kept; choose xla='observe'")
         if self.graphs not in GRAPH_CHOICES:
             raise SettingError(f"graphs is {self.graphs!r}; expected one of {', '.join(GRAPH_CHOICES)}")
         if self.graphs == "executed" and self.health_backend == "tensorflow":

@@ -63,6 +63,9 @@ class Coverage(Protocol):
         """Returns None for a tensor to record, else a `not_recorded_reason`."""
 
 
+NodeName = tuple[str, str, str]
+"""Node name, op name and op type of an op of a function."""
+
 _Creation = tuple[int, int, Scope | None]
 """Stack trace id, wall time and scope of an op's creation."""
 
@@ -98,8 +101,8 @@ class GraphDescriber:
         intern_traceback: Returns the id of a stack that TensorFlow kept, given innermost first.
         current_scope: Returns what the calling thread's ops belong to.
         on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
-        on_names: `(graph, state, names)`: told how the ops of a graph, but for its arguments, are named in a runtime
-            function: node name, op name, op type. None: nobody asks.
+        on_names: `(graph, state, function_name, names)`: told how the ops of a graph, but for its arguments, are named
+            in a runtime function.
 
     Attributes:
         lock: Guards the states of the graphs; held by whoever describes.
@@ -116,7 +119,7 @@ class GraphDescriber:
         intern_traceback: Callable[[Sequence[Location]], int],
         current_scope: Callable[[], Scope],
         on_unknown_callee: Callable[[str], None],
-        on_names: Callable[[Any, GraphState, Sequence[tuple[str, str, str]]], None] | None = None,
+        on_names: Callable[[Any, GraphState, str, Sequence[NodeName]], None],
     ) -> None:
         self.lock = threading.RLock()
         self._registry = registry
@@ -292,21 +295,19 @@ class GraphDescriber:
         """Notes how a runtime function renamed ops, to keep clear of its arguments and results."""
         with self.lock:
             state = self.state(graph)
-            if not state.callees and self._on_names is None:
-                return
             calling = {op_name for op_name, _, _ in state.callees}
             arguments = {tensor.op.name for tensor in graph.inputs}
             names = (op.name for op in graph.get_operations() if op.name not in arguments)
             # TensorFlow keeps the order of the ops.
+            definition = function_def()
             node_names = [
                 (node_def.name, op_name, node_def.op)
-                for op_name, node_def in zip(names, function_def().node_def, strict=True)
+                for op_name, node_def in zip(names, definition.node_def, strict=True)
             ]
             for node_name, op_name, _ in node_names:
                 if op_name in calling and node_name != op_name:
                     self._registry.add_rename(state.graph_id, op_name, node_name)
-            if self._on_names is not None:
-                self._on_names(graph, state, node_names)
+            self._on_names(graph, state, definition.signature.name, node_names)
 
     def _note_scope(self, graph: Any, op_name: str, stack_id: int, wall_time_ns: int) -> None:
         scope = self._current_scope()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
 from tfdbg_arrow.writer.graphs.description import GraphDescriber, Reasons
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.failing_ops import StageFinder, has_checks, without_idle_checks
@@ -35,6 +36,7 @@ class GraphInstrumenter:
         is_pipeline: Whether what the calling thread traces is a function of a tf.data pipeline.
         judge: `(graph, batches)`: says of the tensors of a graph which stop the program if they are bad; None: none.
         executed: Records functions as TensorFlow's optimizer leaves them; None: they are recorded as they are traced.
+        compiled: Records functions that XLA compiles; None: nothing does.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class GraphInstrumenter:
         is_pipeline: Callable[[], bool],
         judge: Callable[[Any, list[TensorBatch]], list[TensorBatch]] | None,
         executed: ExecutedGraphs | None = None,
+        compiled: CompiledFunctions | None = None,
     ) -> None:
         self._registry = registry
         self._describer = describer
@@ -67,14 +70,18 @@ class GraphInstrumenter:
         self._is_pipeline = is_pipeline
         self._judge = judge
         self._executed = executed
+        self._compiled = compiled
 
-    def prepare(self, function_name: str, graph: Any, *, unobserved_for: str | None = None) -> None:
+    def prepare(
+        self, function_name: str, graph: Any, *, unobserved_for: str | None = None, is_compiled: bool = False
+    ) -> None:
         """Describes what is new in a graph and makes it record; a function is about to be made of it.
 
         Args:
             function_name: The function.
             graph: The FuncGraph.
             unobserved_for: Why nothing may be added to the graph, as a `not_recorded_reason`; None where it may.
+            is_compiled: Whether XLA compiles it, with what it calls.
         """
         with self._describer.lock:
             state = self._describer.state(graph)
@@ -83,6 +90,12 @@ class GraphInstrumenter:
             batches = self._describer.describe_ops(graph, state, reasons=self._function_reasons(unobserved_for))
             self._describer.describe_signature(function_name, graph, state)
             if unobserved_for is not None:
+                state.num_described = len(graph.get_operations())
+                return
+            if is_compiled and self._compiled is not None:
+                if self._judge is not None:
+                    batches = self._judge(graph, batches)
+                self._compiled.add_tensors(state, batches)
                 state.num_described = len(graph.get_operations())
                 return
             if self._executed is not None and self._executed.is_optimized(graph):

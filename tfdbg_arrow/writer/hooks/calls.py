@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
+from tfdbg_arrow.writer.graphs.compiled import SUFFIX as INSIDE_SUFFIX
+from tfdbg_arrow.writer.graphs.compiled import is_around_compiled
 from tfdbg_arrow.writer.graphs.plain_functions import SUFFIX as PLAIN_SUFFIX
 from tfdbg_arrow.writer.hooks.cluster import is_remote
 from tfdbg_arrow.writer.hooks.distribution import clean_copy
@@ -21,6 +24,8 @@ from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.stop_errors import stop_error
 from tfdbg_arrow.writer.hooks.unobserved import this_thread
+
+_SUFFIXES = re.compile(f"{PLAIN_SUFFIX}|{INSIDE_SUFFIX}(_around|_rows|_[0-9]+)?")
 
 
 def hook_calls(observation: Observation, patches: Patches) -> None:
@@ -40,10 +45,11 @@ def hook_calls(observation: Observation, patches: Patches) -> None:
             if to_run != name:
                 with _named_as_called():
                     return original(ctx, to_run, tensor_inputs, num_outputs)
-            execution_index = observer.begin_call(name, tensor_inputs, num_outputs)
+            copy = observer.copy_to_record(name)
+            execution_index = observer.begin_call(name, copy, tensor_inputs, num_outputs)
             outputs, error_type = None, None
             try:
-                outputs = original(ctx, name, tensor_inputs, num_outputs)
+                outputs = _call_recorded(observation, original, ctx, (name, copy), tensor_inputs, num_outputs)
                 return outputs
             except BaseException as failure:
                 message = failure.message if isinstance(failure, tf.errors.OpError) else None
@@ -60,11 +66,39 @@ def hook_calls(observation: Observation, patches: Patches) -> None:
     patches.put(eager_context.Context, "call_function", make_call_function)
 
 
+def _call_recorded(
+    observation: Observation,
+    original: Any,
+    ctx: Any,
+    names: tuple[bytes, bytes],
+    tensor_inputs: Sequence[Any],
+    num_outputs: int,
+) -> Any:
+    """Calls the copy of a function that records what XLA compiles in it; `names` are the function's and the copy's."""
+    name, copy = names
+    if copy == name:
+        return original(ctx, name, tensor_inputs, num_outputs)
+    try:
+        with _named_as_called():
+            return original(ctx, copy, tensor_inputs, num_outputs)
+    except _REFUSALS as failure:
+        if not is_around_compiled(copy) or stop_error(observation, failure.message) is not None:
+            raise
+        # XLA compiles the whole function before it runs any of it.
+        outputs = original(ctx, name, tensor_inputs, num_outputs)
+        observation.observer.note_refused(name, failure)
+        return outputs
+
+
+_REFUSALS = (tf.errors.InternalError, tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
+"""What TensorFlow raises for a function that XLA cannot compile."""
+
+
 @contextmanager
 def _named_as_called() -> Iterator[None]:
     """Names in TensorFlow's errors the functions that the program called, by which it finds the user's lines."""
     try:
         yield
     except tf.errors.OpError as error:
-        error._message = error._message.replace(PLAIN_SUFFIX, "")
+        error._message = _SUFFIXES.sub("", error._message)
         raise

@@ -45,8 +45,7 @@ class Hooks:
         hook_gradients(observation, patches)
         hook_layers(observation, patches)
         hook_keras(observation, patches)
-        if self._observer.keeps_xla:
-            hook_compiled_calls(observation, patches)
+        hook_compiled_calls(observation, patches)
         hook_threads(observation, patches)
         hook_op_callbacks(observation, patches)
         hook_failed_ops(observation, patches)

@@ -37,7 +37,6 @@ class Observer(Protocol):
 
     op_callback: Callable[..., Any]
     generation: int
-    keeps_xla: bool
     inlines_all: bool
     scopes: Scopes
     fit_marks: FitMarks
@@ -46,8 +45,11 @@ class Observer(Protocol):
     def stop(self) -> Stop | None:
         """Set where the recording may stop the program."""
 
-    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
-        """A call of a function from eager code begins; returns its execution index, -1 for none."""
+    def begin_call(self, function_name: bytes, runs_as: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
+        """A call of a function from eager code begins; returns its execution index, -1 for none.
+
+        `runs_as` is the function that TensorFlow runs for it: this one or a copy.
+        """
 
     def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None, /) -> None:
         """The call has returned its outputs, or raised an error of a class, by name."""
@@ -55,7 +57,21 @@ class Observer(Protocol):
     def note_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str, /) -> None:
         """An eager op raised an error of a class, by name; no op callback hears of it."""
 
-    def before_function(self, function_name: str, graph: Any, unobserved_for: str | None, /) -> None:
+    def xla_choice(self) -> str:
+        """Returns what becomes of a function that asks for XLA: `inside`, `observe` or `keep`."""
+
+    def copy_to_record(self, function_name: bytes, /) -> bytes:
+        """Returns which function is to run where a function is called, so that what XLA compiles in it is recorded."""
+
+    def note_refused(self, function_name: bytes, error: Exception) -> None:
+        """XLA has not compiled our copy of a function, but the function itself."""
+
+    def note_compiled(self, function_name: str) -> None:
+        """A function that asked for XLA is compiled with it, and recorded."""
+
+    def before_function(
+        self, function_name: str, graph: Any, unobserved_for: str | None, /, *, is_compiled: bool = False
+    ) -> None:
         """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""
 
     def after_function(self, function_name: str, graph: Any, function_def: Callable[[], Any]) -> None:

@@ -31,6 +31,11 @@ def allows_soft_placement() -> bool:
     return eager_context.context()._soft_device_placement is not False
 
 
+def is_graph_mode() -> bool:
+    """Returns whether the program builds graphs for sessions, outside of functions."""
+    return not tf.compat.v1.executing_eagerly_outside_functions()
+
+
 def is_op_determinism_enabled() -> bool:
     """Returns whether the program asked for deterministic ops."""
     return bool(framework_config.is_op_determinism_enabled())

@@ -26,7 +26,7 @@ from tensorflow.python.util import tf_stack
 from tfdbg_arrow.writer.hooks.must_run import has_low_level_control_flow
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.hooks.unobserved import reason_unobserved, this_thread, unobserved_graphs
+from tfdbg_arrow.writer.hooks.unobserved import INSIDE, reason_unobserved, this_thread, unobserved_graphs
 from tfdbg_arrow.writer.hooks.xla import NO_INLINE, inline_control_flow, must_compile, reaches_own_op, without_xla
 
 _AttrValue = tf.compat.v1.AttrValue
@@ -48,9 +48,13 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
         text = name.decode() if isinstance(name, bytes) else name
         is_traced_for_xla = must_compile(attrs) or control_flow_util.GraphOrParentsInXlaContext(graph)
         if must_compile(attrs):
-            if observer.keeps_xla and not reaches_own_op(graph):
+            choice = observer.xla_choice()
+            if choice == "keep" and not reaches_own_op(graph):
                 unobserved_graphs[graph] = "xla"
                 observer.note_kept_xla(text)
+            elif choice == "inside" and not reaches_own_op(graph):
+                unobserved_graphs[graph] = INSIDE
+                observer.note_compiled(text)
             else:
                 # XLA has no kernel for a record op: the function would fail to compile.
                 attrs = without_xla(attrs)
@@ -66,7 +70,8 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
         if is_traced_for_xla and reason is None:
             inline_control_flow(graph)
         results = list(graph.outputs)
-        observer.before_function(text, graph, reason)
+        is_inside = reason == INSIDE
+        observer.before_function(text, graph, None if is_inside else reason, is_compiled=is_inside)
         try:
             function = original(name, graph, attrs, *args, **kwargs)
         finally:
@@ -86,7 +91,8 @@ def _make_make_function_context(observation: Observation, original: Any) -> Any:
         observation.observe_thread()
         reason = reason_unobserved(framework_ops.get_default_graph())
         # A function that is also called where it cannot be observed has one trace for there and one for here.
-        key = (context.context, "tfdbg_arrow", observation.observer.generation, reason)
+        observer = observation.observer
+        key = (context.context, "tfdbg_arrow", observer.generation, reason, observer.xla_choice())
         return function_cache.FunctionContext(key, context.scope_type)
 
     return make_function_context
@@ -95,8 +101,9 @@ def _make_make_function_context(observation: Observation, original: Any) -> Any:
 def _make_create_concrete_function(observation: Observation, original: Any) -> Any:
     def create_concrete_function(function_type: Any, type_context: Any, func_graph: Any, options: Any) -> Any:
         if observation.is_active and not this_thread.is_unobserved:
-            is_kept = observation.observer.keeps_xla and must_compile(options.attributes)
-            reason = "xla" if is_kept else reason_unobserved(framework_ops.get_default_graph())
+            reason = reason_unobserved(framework_ops.get_default_graph())
+            if must_compile(options.attributes):
+                reason = {"keep": "xla", "inside": INSIDE}.get(observation.observer.xla_choice(), reason)
             if reason is not None:
                 unobserved_graphs[func_graph] = reason
         # The stack of an op's creation, which errors of TensorFlow quote, is the program's own.

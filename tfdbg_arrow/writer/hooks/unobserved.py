@@ -13,6 +13,9 @@ from tensorflow.python.eager import record as tape_record
 
 from tfdbg_arrow.writer.hooks.cluster import is_connected, is_remote
 
+INSIDE = "inside"
+"""The reason of graphs that XLA compiles and that are recorded inside it; no reason to leave them out."""
+
 
 class _Thread(threading.local):
     is_unobserved = False

@@ -24,7 +24,7 @@ from tfdbg_arrow.writer.graphs.own_ops import is_own
 from tfdbg_arrow.writer.hooks.exports import with_own_ops
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.hooks.unobserved import traced_for, unobserved_graphs
+from tfdbg_arrow.writer.hooks.unobserved import INSIDE, traced_for, unobserved_graphs
 from tfdbg_arrow.writer.warning import warn
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
@@ -93,10 +93,12 @@ def hook_compiled_calls(observation: Observation, patches: Patches) -> None:
                 attributes = function.function_def.attr
                 known = _XLA_MUST_COMPILE in attributes and attributes[_XLA_MUST_COMPILE].b
                 is_compiled[function] = known
-            if not known or not observation.is_active:
+            choice = observation.observer.xla_choice()
+            if not known or not observation.is_active or choice == "observe":
                 return original(function, *args, **kwargs)
-            unobserved_graphs[function.graph] = "xla"
-            with traced_for("xla"):
+            reason = INSIDE if choice == "inside" else "xla"
+            unobserved_graphs[function.graph] = reason
+            with traced_for(reason):
                 return original(function, *args, **kwargs)
 
         return call_flat

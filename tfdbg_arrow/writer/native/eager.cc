@@ -135,7 +135,10 @@ const Scope& scope_in(const Session& session) {
 }
 
 struct CallInFlight {
+  bool is_run_as(int32_t op_type) const { return op_type == runs_as || op_type == name; }
+
   int32_t name;
+  int32_t runs_as;  // the function that TensorFlow runs: this one or a copy of it
   int64_t execution_index;
   PyObject* op_type;  // held
   bool has_outputs = false;
@@ -394,7 +397,9 @@ void on_eager_op(Session& session, PyObject* op_type, PyObject* inputs_object, P
   Items inputs(inputs_object);
   Items outputs(outputs_object);
   int64_t execution_index;
-  if (!t_calls.empty() && t_calls.back().name == name) {
+  if (!t_calls.empty() && t_calls.back().is_run_as(name)) {
+    name = t_calls.back().name;
+    op_type = t_calls.back().op_type;
     execution_index = t_calls.back().execution_index;  // begin_call() has recorded the call itself
     t_calls.back().has_outputs = true;
   } else {
@@ -486,19 +491,26 @@ PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObje
   if (nargs < 4) Py_RETURN_NONE;
   record_op(args, nargs, keyword_names);
   // What is not recorded stops nothing, even if it takes what was.
-  if (!is_paused() && !tell_nonfinite(args[0], args[1])) return nullptr;
+  PyObject* op_type = args[0];
+  int32_t name;
+  if (!t_calls.empty() && t_calls.back().runs_as != t_calls.back().name && intern_unicode(op_type, &name) &&
+      name == t_calls.back().runs_as) {
+    op_type = t_calls.back().op_type;
+  }
+  PyErr_Clear();
+  if (!is_paused() && !tell_nonfinite(op_type, args[1])) return nullptr;
   // TensorFlow hands what one callback returns to the next as the op's outputs.
   return Py_NewRef(args[3]);
 }
 
-int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num_outputs) {
+int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num_outputs, PyObject* runs_as) {
   if (is_paused()) return kNoValue;  // the callback after the call uses up an index
   SessionGuard session;
-  int32_t name;
-  if (!session || !intern_unicode(function_name, &name)) return kNoValue;
+  int32_t name, copy;
+  if (!session || !intern_unicode(function_name, &name) || !intern_unicode(runs_as, &copy)) return kNoValue;
   Items inputs(inputs_object);
   int64_t execution_index = session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
-  t_calls.push_back({name, execution_index, Py_NewRef(function_name)});
+  t_calls.push_back({name, copy, execution_index, Py_NewRef(function_name)});
   std::vector<const void*> arguments;
   arguments.reserve(static_cast<size_t>(inputs.size()));
   for (Py_ssize_t i = 0; i < inputs.size(); ++i) arguments.push_back(address_of(*session, inputs.data()[i]));
@@ -558,7 +570,7 @@ void record_failed_op(PyObject* op_type, PyObject* inputs_object, PyObject* erro
   SessionGuard session;
   int32_t name;
   if (!session || !intern_unicode(op_type, &name)) return;
-  if (!t_calls.empty() && t_calls.back().name == name) return;  // end_call() records it
+  if (!t_calls.empty() && t_calls.back().is_run_as(name)) return;  // end_call() records it
   int64_t execution_index = session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
   if (is_paused()) return;
   Items inputs(inputs_object);

@@ -24,8 +24,9 @@ void set_watching(bool watching);
 PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names);
 
 // A call of a function from eager code begins: records it with its inputs before anything in it runs.
+// `runs_as` is the function that TensorFlow runs for it: this one or a copy.
 // Returns its execution index, or -1 when nothing records.
-int64_t begin_call(PyObject* function_name, PyObject* inputs, int64_t num_outputs);
+int64_t begin_call(PyObject* function_name, PyObject* inputs, int64_t num_outputs, PyObject* runs_as);
 // The call has returned its outputs, or raised (None). Records the outputs where the op callback was not
 // called for them, as under a cancellation manager; `on_nonfinite` hears of them at the thread's next op.
 void end_call(int64_t execution_index, PyObject* outputs, PyObject* error_type);

@@ -371,8 +371,8 @@ NB_MODULE(_core, m) {
      nb::arg("on_nonfinite").none() = nb::none());
   m.def("set_watching", &set_watching, nb::arg("watching"));
   m.def("set_local_task", [](const std::string& task) { set_local_task(task); }, nb::arg("task"));
-  m.def("begin_call", [](nb::handle name, nb::handle inputs, int64_t num_outputs) {
-    return begin_call(name.ptr(), inputs.ptr(), num_outputs);
+  m.def("begin_call", [](nb::handle name, nb::handle inputs, int64_t num_outputs, nb::handle runs_as) {
+    return begin_call(name.ptr(), inputs.ptr(), num_outputs, runs_as.ptr());
   });
   m.def("end_call", [](int64_t execution_index, nb::handle outputs, nb::handle error_type) {
     end_call(execution_index, outputs.ptr(), error_type.ptr());

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -33,7 +34,7 @@ struct HeldArgument {
 // What a kernel knows for life: one instance a node of an instantiated (inlined) graph.
 struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
-  std::vector<int64_t> dtypes;  // RecordSummary only: the tensors' own dtypes
+  std::vector<int64_t> dtypes;  // RecordSummary and RecordCompiled only: the tensors' own dtypes
   std::vector<bool> keeps;      // Record only: whose elements are kept
   std::vector<int64_t> decides;  // for each node whether it stops the program if it is bad
   int64_t generation = 0;       // the recording it belongs to: node keys mean nothing in another
@@ -45,6 +46,8 @@ struct RecordKernel {
   bool is_watch = false;  // RecordThrough only: the tensor is one of `sources`, and gets no row unless it is bad
   std::vector<int64_t> sources;
   bool is_call_token = false;  // its one tensor is the execution index of the call that the step belongs to
+  std::vector<int32_t> call_sites;  // RecordCompiled only: of each tensor
+  std::vector<int64_t> frames;      // RecordCompiled only: the loop that each tensor is computed in; 0 for none
 };
 
 // Stands for "the tensor is a call's token" in the attribute `arguments`.
@@ -99,15 +102,21 @@ bool read_string(TF_OpKernelConstruction* construction, const char* name, std::s
   return status->ok();
 }
 
-// TensorFlow prefixes a node's name with the path of the calls through which it was inlined.
-void find_call_site(TF_OpKernelConstruction* construction, const std::string& own_name, RecordKernel* kernel) {
+// Returns the path of the calls through which TensorFlow inlined a node, which it puts before the node's name.
+std::optional<std::string> call_path(TF_OpKernelConstruction* construction, const std::string& own_name) {
   TF_StringView view = tf_api().TF_OpKernelConstruction_GetName(construction);
   std::string_view full(view.data, view.len);
   size_t at = full.rfind(own_name);
-  if (at == std::string_view::npos) return;
+  if (at == std::string_view::npos) return std::nullopt;
   std::string_view path = full.substr(0, at);
   while (!path.empty() && path.back() == '/') path.remove_suffix(1);
-  kernel->call_site = strings().intern(path);
+  return std::string(path);
+}
+
+void find_call_site(TF_OpKernelConstruction* construction, const std::string& own_name, RecordKernel* kernel) {
+  const std::optional<std::string> path = call_path(construction, own_name);
+  if (!path) return;
+  kernel->call_site = strings().intern(*path);
   kernel->has_call_site = true;
 }
 
@@ -178,6 +187,63 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
   if (may_hold && kernel->argument >= 0) {
     kernel->arguments = std::vector<HeldArgument>(1);
     kernel->arguments[0].index = static_cast<size_t>(kernel->argument);
+  }
+  return kernel.release();
+}
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> lines;
+  for (size_t start = 0; start <= text.size();) {
+    size_t end = std::min(text.find('\n', start), text.size());
+    lines.push_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return lines;
+}
+
+// Returns a number that tells two pairs of numbers apart.
+uint64_t mixed(uint64_t a, uint64_t b) {
+  uint64_t mix = a * 0x9E3779B97F4A7C15u + b;
+  mix ^= mix >> 32;
+  return mix * 0xD6E8FEB86659FD93u;
+}
+
+uint64_t hash_of(std::string_view text) {
+  uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
+  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001B3u;
+  return hash;
+}
+
+// A kernel that takes what a compiled function returns about its tensors.
+void* create_record_compiled(TF_OpKernelConstruction* construction) {
+  auto kernel = std::make_unique<RecordKernel>();
+  Status status;
+  std::string own_name, texts, loops;
+  std::vector<int64_t> sites, loop_of;
+  if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
+      !read_list(construction, "decides", &kernel->decides, &status) ||
+      !read_list(construction, "dtypes", &kernel->dtypes, &status) ||
+      !read_int(construction, "generation", &kernel->generation, &status) ||
+      !read_string(construction, "own_name", &own_name, &status) ||
+      !read_string(construction, "call_sites", &texts, &status) || !read_list(construction, "sites", &sites, &status) ||
+      !read_string(construction, "loops", &loops, &status) || !read_list(construction, "loop_of", &loop_of, &status)) {
+    tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
+    return nullptr;
+  }
+  const std::optional<std::string> path = call_path(construction, own_name);
+  kernel->has_call_site = path.has_value();
+  auto absolute = [&](const std::string& site) {
+    const std::string base = path.value_or("");
+    return base.empty() || site.empty() ? base + site : base + "/" + site;
+  };
+  const std::vector<std::string> site_texts = split_lines(texts), loop_texts = split_lines(loops);
+  for (int64_t site : sites) {
+    kernel->call_sites.push_back(strings().intern(absolute(site_texts.at(static_cast<size_t>(site)))));
+  }
+  for (int64_t loop : loop_of) {
+    const bool is_in_loop = loop >= 0;
+    const uint64_t hash = is_in_loop ? hash_of(absolute(loop_texts.at(static_cast<size_t>(loop)))) : 0;
+    kernel->frames.push_back(static_cast<int64_t>(hash));
   }
   return kernel.release();
 }
@@ -409,6 +475,53 @@ void compute_record_constant(void* opaque, TF_OpKernelContext* context) {
   if (!recorded.is_held) tf_api().TF_DeleteTensor(tensor);
 }
 
+// Records what a row of a summary says of a tensor, if the recording covers it.
+void record_summary(Session& session, const RecordKernel& kernel, size_t i, const double* row, Record* out, Judge* judge) {
+  auto count = [&](int column) { return static_cast<int64_t>(row[column]); };
+  int dtype = static_cast<int>(kernel.dtypes[i]);
+  if (!session.covers(dtype)) return;
+  Record& record = *out;
+  record.node = static_cast<int32_t>(kernel.nodes[i]);
+  record.dtype = static_cast<int16_t>(dtype);
+  record.flags |= kCovered;
+  int64_t dims[kNumInlineDims] = {};
+  int rank = static_cast<int>(row[kColumnRank]);
+  record.size = count(kColumnSize);
+  if (rank >= 0 && rank <= kNumInlineDims) {
+    record.flags |= kShape;
+    record.rank = static_cast<uint8_t>(rank);
+    for (int d = 0; d < rank; ++d) dims[d] = record.tensor.dims[d] = count(kColumnDim0 + d);
+  }
+  Mode mode = session.mode;
+  if (mode != Mode::kShape && mode != Mode::kNoTensor) {
+    TensorFacts& facts = record.tensor;
+    record.flags |= kChecked;
+    if (mode != Mode::kCurtHealth) record.flags |= kCounts;
+    if (mode != Mode::kCurtHealth && mode != Mode::kConciseHealth) record.flags |= kSigns;
+    facts.num_neg_inf = count(kColumnNumNegInf);
+    facts.num_pos_inf = count(kColumnNumPosInf);
+    facts.num_nan = count(kColumnNumNan);
+    facts.num_neg_finite = count(kColumnNumNegFinite);
+    facts.num_zero = count(kColumnNumZero);
+    facts.num_pos_finite = count(kColumnNumPosFinite);
+    if ((facts.num_neg_inf | facts.num_pos_inf | facts.num_nan) != 0) record.flags |= kBad;
+    if (mode == Mode::kFullNumerics) {
+      bool any_finite = row[kColumnNumFinite] > 0;
+      bool is_complex = dtype == 8 || dtype == 18;
+      record.flags |= kNumerics | (any_finite ? kAnyFinite : 0) | (any_finite && !is_complex ? kOrdered : 0);
+      facts.num_subnormal = count(kColumnNumSubnormal);
+      facts.min = row[kColumnMin];
+      facts.max = row[kColumnMax];
+      facts.mean = row[kColumnMean];
+      facts.stddev = row[kColumnStddev];
+      facts.max_abs = row[kColumnMaxAbs];
+    }
+  }
+  record.wall_time_ns = wall_time_ns();
+  append_tensor_waiting(session, record, rank < 0 ? 0 : rank, dims);
+  judge->see(i, record, last_event_index());
+}
+
 void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
   if (is_paused()) return;
   SessionGuard session;
@@ -426,49 +539,44 @@ void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
   Judge judge(*kernel, *session);
   const double* row = static_cast<const double*>(tf.TF_TensorData(tensor));
   for (size_t i = 0; i < kernel->nodes.size(); ++i, row += kNumSummaryColumns) {
-    auto count = [&](int column) { return static_cast<int64_t>(row[column]); };
-    int dtype = static_cast<int>(kernel->dtypes[i]);
-    if (!session->covers(dtype)) continue;
     Record record = common;
-    record.node = static_cast<int32_t>(kernel->nodes[i]);
-    record.dtype = static_cast<int16_t>(dtype);
-    record.flags |= kCovered;
-    int64_t dims[kNumInlineDims] = {};
-    int rank = static_cast<int>(row[kColumnRank]);
-    record.size = count(kColumnSize);
-    if (rank >= 0 && rank <= kNumInlineDims) {
-      record.flags |= kShape;
-      record.rank = static_cast<uint8_t>(rank);
-      for (int d = 0; d < rank; ++d) dims[d] = record.tensor.dims[d] = count(kColumnDim0 + d);
+    record_summary(*session, *kernel, i, row, &record, &judge);
+  }
+  tf.TF_DeleteTensor(tensor);
+  judge.decide(context);
+}
+
+void compute_record_compiled(void* opaque, TF_OpKernelContext* context) {
+  if (is_paused()) return;
+  SessionGuard session;
+  auto* kernel = static_cast<RecordKernel*>(opaque);
+  if (!session || kernel == nullptr || kernel->generation != session->generation) return;
+  const TensorFlowApi& tf = tf_api();
+  Status& status = thread_status();
+  const Record common = context_record(kernel, context, *session);
+  TF_Tensor* tensor = nullptr;
+  tf.TF_GetInput(context, 0, &tensor, status.get());
+  const size_t num_rows = kernel->nodes.size();
+  if (!status.ok() || tensor == nullptr ||
+      tf.TF_NumDims(tensor) != 2 || tf.TF_Dim(tensor, 0) != static_cast<int64_t>(num_rows) ||
+      tf.TF_Dim(tensor, 1) != kNumCompiledColumns) {
+    session->spool.count_dropped(num_rows);
+    if (tensor != nullptr) tf.TF_DeleteTensor(tensor);
+    return;
+  }
+  Judge judge(*kernel, *session);
+  const double* row = static_cast<const double*>(tf.TF_TensorData(tensor));
+  for (size_t i = 0; i < num_rows; ++i, row += kNumCompiledColumns) {
+    if (row[kColumnRank] == kNotRun) continue;
+    Record record = common;
+    record.call_site = kernel->call_sites[i];
+    if (kernel->frames[i] != 0) {
+      const uint64_t outer = mixed(static_cast<uint64_t>(common.frame_id), static_cast<uint64_t>(common.iteration));
+      const uint64_t inner = mixed(static_cast<uint64_t>(kernel->frames[i]), static_cast<uint64_t>(row[kColumnFrame]));
+      record.frame_id = static_cast<int64_t>(mixed(outer, inner));
+      record.iteration = static_cast<int64_t>(row[kColumnIteration]);
     }
-    Mode mode = session->mode;
-    if (mode != Mode::kShape && mode != Mode::kNoTensor) {
-      TensorFacts& facts = record.tensor;
-      record.flags |= kChecked;
-      if (mode != Mode::kCurtHealth) record.flags |= kCounts;
-      if (mode != Mode::kCurtHealth && mode != Mode::kConciseHealth) record.flags |= kSigns;
-      facts.num_neg_inf = count(kColumnNumNegInf);
-      facts.num_pos_inf = count(kColumnNumPosInf);
-      facts.num_nan = count(kColumnNumNan);
-      facts.num_neg_finite = count(kColumnNumNegFinite);
-      facts.num_zero = count(kColumnNumZero);
-      facts.num_pos_finite = count(kColumnNumPosFinite);
-      if ((facts.num_neg_inf | facts.num_pos_inf | facts.num_nan) != 0) record.flags |= kBad;
-      if (mode == Mode::kFullNumerics) {
-        bool any_finite = row[kColumnNumFinite] > 0;
-        bool is_complex = dtype == 8 || dtype == 18;
-        record.flags |= kNumerics | (any_finite ? kAnyFinite : 0) | (any_finite && !is_complex ? kOrdered : 0);
-        facts.num_subnormal = count(kColumnNumSubnormal);
-        facts.min = row[kColumnMin];
-        facts.max = row[kColumnMax];
-        facts.mean = row[kColumnMean];
-        facts.stddev = row[kColumnStddev];
-        facts.max_abs = row[kColumnMaxAbs];
-      }
-    }
-    record.wall_time_ns = wall_time_ns();
-    append_tensor_waiting(*session, record, rank < 0 ? 0 : rank, dims);
-    judge.see(i, record, last_event_index());
+    record_summary(*session, *kernel, i, row, &record, &judge);
   }
   tf.TF_DeleteTensor(tensor);
   judge.decide(context);
@@ -549,6 +657,11 @@ void register_record_ops() {
     register_kernel(record.c_str(), "CPU", nullptr, create_record, compute_record);
     register_kernel(summary.c_str(), "CPU", nullptr, create_record_summary, compute_record_summary);
     register_kernel(summary.c_str(), "GPU", "summaries", create_record_summary, compute_record_summary);
+  }
+  register_op(kRecordCompiledOp.data(), true, {"summaries: double"},
+              {"dtypes: list(int)", "call_sites: string", "sites: list(int)", "loops: string", "loop_of: list(int)"});
+  for (const char* device : {"CPU", "GPU"}) {
+    register_kernel(kRecordCompiledOp.data(), device, "summaries", create_record_compiled, compute_record_compiled);
   }
   register_single_op(kRecordThroughOp, true);
   register_single_op(kRecordConstantOp, false);

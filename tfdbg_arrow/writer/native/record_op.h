@@ -3,6 +3,8 @@
 // TfdbgArrowRecord(tensors...): measures each input and records it. Stateful, without output.
 // TfdbgArrowRecordSummary(summaries): records summaries that were measured elsewhere (on an
 // accelerator, by TensorFlow's own ops): one row of the float64 matrix a tensor.
+// TfdbgArrowRecordCompiled(summaries): the same for functions that XLA compiles, with two more columns, the call site of
+// each tensor, and the loop that it is computed in. Rows of branches that were not taken are left out.
 // TfdbgArrowRecordThrough(tensor): records one tensor and hands it on. The optimizer of executed.h puts it into graphs.
 // TfdbgArrowRecordConstant(tensor): records one tensor, without output.
 #pragma once
@@ -13,6 +15,7 @@ namespace tfdbg_arrow {
 
 constexpr std::string_view kRecordThroughOp = "TfdbgArrowRecordThrough";
 constexpr std::string_view kRecordConstantOp = "TfdbgArrowRecordConstant";
+constexpr std::string_view kRecordCompiledOp = "TfdbgArrowRecordCompiled";
 // Begins the name of each node of these ops; a number, a slash and the name of the recorded node follow.
 constexpr std::string_view kRecordNodePrefix = "tfdbg_arrow_record_";
 
@@ -41,6 +44,12 @@ enum SummaryColumn : int {
   kColumnMaxAbs,
   kColumnNumFinite,
   kNumSummaryColumns,
+  // Of TfdbgArrowRecordCompiled alone.
+  kColumnFrame = kNumSummaryColumns,  // a number made of the iterations of the loops around the innermost one
+  kColumnIteration,                   // of the innermost loop
+  kNumCompiledColumns,
 };
+// The rank in the rows of tensors that were not computed.
+constexpr double kNotRun = -2;
 
 }  // namespace tfdbg_arrow

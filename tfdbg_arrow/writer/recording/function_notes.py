@@ -51,6 +51,20 @@ class FunctionNotes:
         reason = "is compiled by XLA, as xla='keep' asks: the ops inside it are not recorded"
         self._stats.add("unobservable", function_name, reason)
 
+    def xla_refused(self, function_name: str, error: Exception) -> None:
+        """Tells that XLA does not compile a function with what we add to it."""
+        reason = f"is compiled by XLA, which refuses the summaries of its tensors: {sentence_of(error)}"
+        self._stats.note("unobservable", function_name, reason)
+
+    def condition_left_out(self, function_name: str) -> None:
+        """Tells that the condition of a loop is not recorded."""
+        reason = "is the condition of a loop that XLA compiles, and has an op that must not run twice: not recorded"
+        self._stats.add("unobservable", function_name, reason)
+
+    def not_copied(self, function_name: str, error: object) -> None:
+        """Tells that a function cannot be recorded inside XLA."""
+        self._stats.note("failed", function_name, f"what XLA compiles in it could not be recorded: {error}")
+
     def remote(self, function_name: str, device_name: str | None) -> None:
         """Tells once that a function is made for, or called on, a device of another process."""
         if function_name not in self._remote:

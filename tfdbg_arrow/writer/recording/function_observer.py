@@ -7,6 +7,7 @@ from typing import Any
 
 from tfdbg_arrow.spool.records import NO_VALUE
 from tfdbg_arrow.writer.backend import Backend
+from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
@@ -39,7 +40,9 @@ class FunctionObserver:
         note_failure: Told of what failed.
         local_task: Returns the address of this process in the cluster that it is connected to.
         generation: Tells the recordings of one process apart.
-        keeps_xla: Whether functions that ask for XLA stay compiled.
+        xla: What becomes of functions that ask for XLA: `inside`, `observe` or `keep`.
+        is_run_by_others: Whether TensorFlow runs what the calling thread traces without a call from eager code.
+        compiled: Records functions that XLA compiles; None: nothing does.
         executed: Records functions as TensorFlow's optimizer leaves them; None: they are recorded as they are traced.
 
     Attributes:
@@ -47,7 +50,6 @@ class FunctionObserver:
         end_call: A call has returned its outputs, or raised an error.
         note_failed_op: An eager op raised an error.
         generation: As given.
-        keeps_xla: As given.
         inlines_all: Whether a function with loops or branches of graph mode may be inlined.
         stop: As given.
         scopes: As given.
@@ -72,7 +74,9 @@ class FunctionObserver:
         note_failure: Callable[[str, object], None],
         local_task: Callable[[], str],
         generation: int,
-        keeps_xla: bool,
+        xla: str,
+        is_run_by_others: Callable[[], bool],
+        compiled: CompiledFunctions | None = None,
         executed: ExecutedGraphs | None = None,
     ) -> None:
         self._backend = backend
@@ -89,7 +93,9 @@ class FunctionObserver:
         self.note_call_op = describer.note_call_op
         self.stop = stop
         self.generation = generation
-        self.keeps_xla = keeps_xla
+        self._xla = xla
+        self._is_run_by_others = is_run_by_others
+        self._compiled = compiled
         self.op_callback = backend.op_callback
         self._executed = executed
         self.inlines_all = executed is not None
@@ -100,25 +106,51 @@ class FunctionObserver:
         self.note_remote = notes.remote
         self.note_not_inlined = notes.not_inlined
 
-    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
-        """A call of a function begins; returns its execution index, -1 for none."""
+    def begin_call(self, function_name: bytes, runs_as: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
+        """A call of a function begins, for which TensorFlow runs it or a copy; returns its index, -1 for none."""
         if self._gate is not None and not self._gate.is_open:
             return NO_VALUE
         settled = self._notes.settled
         if function_name not in settled and self._registry.graph_id_of_function(function_name.decode()) is None:
             self._notes.unobserved(function_name.decode())
         settled.add(function_name)
-        return self._backend.begin_call(function_name, inputs, num_outputs)
+        return self._backend.begin_call(function_name, inputs, num_outputs, runs_as=runs_as)
 
     def function_to_run(self, function_name: bytes, /) -> bytes:
         """Which function is to run where a function is called: in a step that is left out, one without record ops."""
         gate = self._gate
         return function_name if gate is None or gate.is_open else self._plain.name_of(function_name)
 
-    def before_function(self, function_name: str, graph: Any, unobserved_for: str | None = None, /) -> None:
+    def xla_choice(self) -> str:
+        """What becomes of a function that asks for XLA, and that the calling thread traces now."""
+        # No copy can take the place of a function that TensorFlow runs by itself.
+        return "observe" if self._xla == "inside" and self._is_run_by_others() else self._xla
+
+    def copy_to_record(self, function_name: bytes, /) -> bytes:
+        """Which function is to run where a function is called, so that what XLA compiles in it is recorded."""
+        if self._compiled is None or (self._gate is not None and not self._gate.is_open):
+            return function_name
+        return self._compiled.name_of(function_name)
+
+    def note_refused(self, function_name: bytes, error: Exception) -> None:
+        """XLA has not compiled our copy of a function, but the function itself."""
+        if self._compiled is not None:
+            self._compiled.forget_copy(function_name)
+            self._notes.xla_refused(function_name.decode(), error)
+
+    def note_compiled(self, function_name: str) -> None:
+        """A function that asked for XLA is compiled with it, and recorded."""
+        if self._compiled is not None:
+            self._compiled.note_compiled()
+
+    def before_function(
+        self, function_name: str, graph: Any, unobserved_for: str | None = None, /, *, is_compiled: bool = False
+    ) -> None:
         """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""
         try:
-            self._instrumenter.prepare(function_name, graph, unobserved_for=unobserved_for)
+            self._instrumenter.prepare(
+                function_name, graph, unobserved_for=unobserved_for, is_compiled=is_compiled
+            )
         except Exception as error:
             self._notes.not_instrumented(function_name, error)
 

@@ -7,16 +7,18 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.schema.logdir_layout import spool_paths
 from tfdbg_arrow.spool.run_files import RunFiles
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend
-from tfdbg_arrow.writer.graphs.description import GraphDescriber
+from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
+from tfdbg_arrow.writer.graphs.description import GraphDescriber, NodeName
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs, GraphOptimizer
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
-from tfdbg_arrow.writer.graphs.registry import GraphRegistry
+from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.hooks import autograph, cluster, executed, must_run, record_ops, runtime, sessions, stop_errors
 from tfdbg_arrow.writer.hooks.installation import Hooks
 from tfdbg_arrow.writer.live_stop.eager_watch import EagerWatch
@@ -111,6 +113,8 @@ class Recording:
         self._has_forked = False
         notes = FunctionNotes(self._stats)
         self._executed = None if optimizer is None else self._make_executed(optimizer, registry, judge)
+        self._xla = self._choose_xla()
+        self._compiled = self._make_compiled(notes) if self._xla == "inside" else None
         self._describer = GraphDescriber(
             registry,
             self._sink.append,
@@ -120,7 +124,7 @@ class Recording:
             intern_traceback=self._backend.stack_table.add_traceback,
             current_scope=lambda: self._scopes.current(),
             on_unknown_callee=notes.unobserved,
-            on_names=None if self._executed is None else self._executed.add_function,
+            on_names=self._note_names,
         )
         self._scopes = Scopes(self._backend, strings=self._backend.events, graphs=self._describer)
         instrumenter = GraphInstrumenter(
@@ -133,9 +137,10 @@ class Recording:
             hold_loop_variables=must_run.hold_loop_variables,
             hold=record_ops.hold_for_record_ops,
             is_remote=cluster.is_remote,
-            is_pipeline=lambda: self._scopes.current().role == INPUT,
+            is_pipeline=self._is_pipeline,
             judge=None if self.stop is None else judge.judge,
             executed=self._executed,
+            compiled=self._compiled,
         )
         gate = StepGate(settings.steps) if settings.steps is not None else None
         self._marks = Marks(
@@ -173,7 +178,9 @@ class Recording:
             note_failure=self._stats.note_failure,
             local_task=cluster.local_task,
             generation=self._generation,
-            keeps_xla=settings.xla == "keep",
+            xla=self._xla,
+            is_run_by_others=lambda: self._is_pipeline() or runtime.is_graph_mode(),
+            compiled=self._compiled,
             executed=self._executed,
         )
         self._hooks = Hooks(observer)
@@ -288,6 +295,39 @@ class Recording:
                 "without the native core, graphs are recorded as they are traced; choose graphs='traced'"
             )
         return None
+
+    def _choose_xla(self) -> str:
+        """Returns what becomes of functions that ask for XLA: `inside`, `observe` or `keep`."""
+        choice = self.settings.xla
+        if choice not in ("auto", "inside"):
+            return choice
+        if self._backend.has_native_ops and not self.settings.keeps_values:
+            return "inside"
+        if choice == "inside":
+            raise RecordingError(
+                "xla is 'inside', but the native core is missing; build it with a C++ compiler, or choose xla='observe'"
+            )
+        return "observe"
+
+    def _make_compiled(self, notes: FunctionNotes) -> CompiledFunctions:
+        from tfdbg_arrow.writer.tensorflow_backend.compiled import CompiledSummaries
+
+        return CompiledFunctions(
+            CompiledSummaries(self.settings.mode),
+            generation=self._generation,
+            on_failure=notes.not_copied,
+            on_condition_left_out=notes.condition_left_out,
+        )
+
+    def _is_pipeline(self) -> bool:
+        """Returns whether what the calling thread traces is a function of a tf.data pipeline."""
+        return self._scopes.current().role == INPUT
+
+    def _note_names(self, graph: Any, state: GraphState, function_name: str, names: Sequence[NodeName]) -> None:
+        if self._executed is not None:
+            self._executed.add_function(graph, state, names)
+        if self._compiled is not None:
+            self._compiled.add_function(function_name, graph, state, names)
 
     def _make_executed(self, optimizer: GraphOptimizer, registry: GraphRegistry, judge: GraphJudge) -> ExecutedGraphs:
         return ExecutedGraphs(

@@ -84,6 +84,7 @@ class TensorFlowBackend:
         self.record_ops: RecordOps
         self.session_record_ops: SingleRecordOps
         native = _make_native_events(settings, core, paths, journal, generation)
+        self.has_native_ops = native is not None
         if native is not None:
             self._spool = native
             self.record_ops = NativeSummaryOps(settings.mode, generation=generation, devices=devices)

@@ -1,0 +1,203 @@
+"""Functions that XLA compiles into functions of the program: from tensors to rows of a summary.
+
+A row has the columns of `summary`, then a number for the iterations of the outer loops, and the iteration of the
+innermost loop; -1 where the tensor is in no loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.python.framework import op_def_registry
+
+from tfdbg_arrow.writer.graphs.compiled import NOT_RUN, NUM_COLUMNS
+from tfdbg_arrow.writer.hooks.runtime import RuntimeFunctions
+from tfdbg_arrow.writer.hooks.unobserved import unobserved
+from tfdbg_arrow.writer.settings import TensorDebugMode
+from tfdbg_arrow.writer.tensorflow_backend import summary
+from tfdbg_arrow.writer.tensorflow_backend.magnitudes import magnitudes, without_loss
+
+_OUTER, _ITERATION = summary.NUM_COLUMNS, summary.NUM_COLUMNS + 1
+_MAX_OUTER = float(2**45)
+"""Numbers below it, times 31, are exact as float64."""
+_SIGN, _INFINITY = 0x80000000, 0x7F800000
+_ROWS = tf.TensorSpec([None, NUM_COLUMNS], tf.float64)
+_INDEX = tf.TensorSpec([], tf.int64)
+_FLAG = tf.TensorSpec([], tf.bool)
+
+
+class CompiledSummaries(RuntimeFunctions):
+    """TensorFlow's runtime functions, and those that make rows.
+
+    Args:
+        mode: What to measure.
+    """
+
+    def __init__(self, mode: TensorDebugMode) -> None:
+        self._mode = mode
+        self._made: dict[object, Any] = {}
+        self._lock = threading.Lock()
+
+    def new_node(self) -> Any:
+        """Returns an empty NodeDef."""
+        return tf.compat.v1.NodeDef()
+
+    def output_names(self, node_def: Any) -> list[str]:
+        """Returns how other nodes of a FunctionDef refer to each output of a node."""
+        names = []
+        for argument in op_def_registry.get(node_def.op).output_arg:
+            count = 1
+            if argument.number_attr:
+                count = node_def.attr[argument.number_attr].i
+            elif argument.type_list_attr:
+                count = len(node_def.attr[argument.type_list_attr].list.type)
+            names += [f"{node_def.name}:{argument.name}:{index}" for index in range(count)]
+        return names
+
+    def is_pure(self, op_type: str) -> bool:
+        """Returns whether it makes no difference how often ops of a type run."""
+        op_def = op_def_registry.get(op_type)
+        return op_type == "ReadVariableOp" or (op_def is not None and not op_def.is_stateful)
+
+    def row_of_constant(self, tensor: Any) -> Sequence[float]:
+        """Returns the row of a TensorProto."""
+        row = summary.measure_array(tf.make_ndarray(tensor), mode=self._mode)
+        return [*row.tolist(), 0.0, -1.0]
+
+    def row_function(self, dtype_number: int) -> str | None:
+        """Returns the function from a tensor to its row, of shape [1, NUM_COLUMNS]; None for a dtype without one."""
+        dtype = tf.as_dtype(dtype_number)
+        if not summary.can_measure(dtype):
+            return None
+        return self._function(dtype_number, lambda tensor: _row(tensor, mode=self._mode), tf.TensorSpec(None, dtype))
+
+    def next_iteration_function(self) -> str:
+        """Returns the function that ends an iteration of a loop; CompiledLibrary says what it takes and returns."""
+        return self._function("next", _next_iteration, _INDEX, _ROWS, _ROWS, _ROWS, _FLAG, _INDEX)
+
+    def last_condition_function(self) -> str:
+        """Returns the function from the rows of a loop's last condition and its iteration to these rows, labelled."""
+        return self._function("last", _labelled, _ROWS, _INDEX)
+
+    def end_loop_function(self) -> str:
+        """Returns the function from what the last iteration returned to the rows of the loop: first bad, last."""
+        return self._function("end", _end_loop, _INDEX, _ROWS, _ROWS, _FLAG, _INDEX)
+
+    def _function(self, key: object, python_function: Callable[..., Any], *specs: tf.TensorSpec) -> str:
+        with self._lock:
+            if key not in self._made:
+                with tf.init_scope(), tf.device(None), unobserved():
+                    function = tf.function(python_function, autograph=False)
+                    self._made[key] = function.get_concrete_function(*specs)
+            return str(self._made[key].function_def.signature.name)
+
+
+def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
+    shape = tf.shape(tensor, out_type=tf.int64)
+    size = tf.cast(tf.size(tensor, out_type=tf.int64), tf.float64)
+    dims = tf.concat([shape[-6:], tf.zeros([6], tf.int64)], axis=0)[:6]
+    columns = [tf.cast(tf.size(shape), tf.float64)[None], size[None], tf.cast(dims, tf.float64)]
+    flat = tf.reshape(tensor, [-1])
+    if summary.measures_elements(mode):
+        columns.append(_counts(flat, size, mode=mode))
+    if mode is TensorDebugMode.FULL_NUMERICS:
+        counts = columns[-1]
+        columns += [magnitudes(flat, without_loss(flat)), tf.reduce_sum(counts[3:], keepdims=True)]
+    found = tf.concat(columns, axis=0)
+    width = {True: summary.NUM_COLUMNS, False: 14}[mode is TensorDebugMode.FULL_NUMERICS]
+    width = width if summary.measures_elements(mode) else 8
+    rest = tf.constant([0.0] * (summary.NUM_COLUMNS - width) + [0.0, -1.0], tf.float64)
+    return tf.concat([found, rest], axis=0)[None]
+
+
+class _Kinds:
+    """Which elements of a flat tensor of real numbers are of which kind."""
+
+    def __init__(self, flat: Any) -> None:
+        if flat.dtype.is_floating:
+            self._from_bits(flat)
+        else:
+            numbers = tf.cast(flat, tf.int32) if flat.dtype == tf.bool else flat
+            self.is_zero = tf.equal(numbers, tf.zeros([], numbers.dtype))
+            self.is_negative = tf.less(numbers, tf.zeros([], numbers.dtype))
+            self.is_nan = self.is_neg_inf = self.is_pos_inf = tf.zeros_like(self.is_zero)
+
+    def _from_bits(self, flat: Any) -> None:
+        # Subnormal numbers are not zero, but a processor may compare them as if they were.
+        if flat.dtype == tf.float64:
+            dtype, sign, infinity = tf.uint64, _SIGN << 32, 0x7FF << 52
+            bits = tf.bitcast(flat, dtype)
+        else:
+            dtype, sign, infinity = tf.uint32, _SIGN, _INFINITY
+            bits = tf.bitcast(flat if flat.dtype == tf.float32 else tf.cast(flat, tf.float32), dtype)
+        magnitude = tf.bitwise.bitwise_and(bits, tf.constant(sign - 1, dtype))
+        self.is_negative = tf.greater_equal(bits, tf.constant(sign, dtype))
+        self.is_zero = tf.equal(magnitude, tf.zeros([], dtype))
+        self.is_nan = tf.greater(magnitude, tf.constant(infinity, dtype))
+        is_infinite = tf.equal(magnitude, tf.constant(infinity, dtype))
+        self.is_neg_inf = is_infinite & self.is_negative
+        self.is_pos_inf = is_infinite & ~self.is_negative
+
+
+def _counts(flat: Any, size: Any, *, mode: TensorDebugMode) -> Any:
+    """How many elements of each kind, in the order of the columns; float64 of shape [6]."""
+    if flat.dtype.is_complex:
+        real, imag = _Kinds(tf.math.real(flat)), _Kinds(tf.math.imag(flat))
+        is_nan = real.is_nan | imag.is_nan
+        is_neg_inf = (real.is_neg_inf | imag.is_neg_inf) & ~is_nan
+        is_pos_inf = (real.is_pos_inf | imag.is_pos_inf) & ~is_nan & ~is_neg_inf
+        is_zero = real.is_zero & imag.is_zero
+        is_negative = (real.is_negative & ~real.is_zero) | (real.is_zero & imag.is_negative)
+    else:
+        kinds = _Kinds(flat)
+        is_nan, is_neg_inf, is_pos_inf = kinds.is_nan, kinds.is_neg_inf, kinds.is_pos_inf
+        is_zero, is_negative = kinds.is_zero, kinds.is_negative
+    is_finite = ~(is_nan | is_neg_inf | is_pos_inf)
+    bad = [is_neg_inf, is_pos_inf, is_nan]
+    if mode in (TensorDebugMode.CURT_HEALTH, TensorDebugMode.CONCISE_HEALTH):
+        return tf.concat([_count_all(bad), tf.zeros([3], tf.float64)], axis=0)
+    counts = _count_all([*bad, is_negative & ~is_zero & is_finite, is_zero & is_finite])
+    return tf.concat([counts, (size - tf.reduce_sum(counts))[None]], axis=0)
+
+
+def _count_all(masks: Sequence[Any]) -> Any:
+    """How often each of some masks is true, in one pass; float64."""
+    specs = [tf.TensorSpec([], tf.int32)] * (2 * len(masks))
+    number = len(masks)
+    add = tf.function(lambda *args: tuple(args[i] + args[number + i] for i in range(number)), autograph=False)
+    counts = gen_xla_ops.xla_variadic_reduce_v2(
+        [tf.cast(mask, tf.int32) for mask in masks], [tf.constant(0)] * number, [0], add.get_concrete_function(*specs)
+    )
+    # As unsigned numbers they are right up to 2**32 elements. 64-bit sums take four times as long.
+    return tf.stack([tf.cast(tf.bitcast(count, tf.uint32), tf.float64) for count in counts])
+
+
+def _labelled(rows: Any, iteration: Any) -> Any:
+    """The rows with the iteration, where they are in no inner loop; where they are, with a number made of it."""
+    index = tf.cast(iteration, tf.float64)
+    is_inner = rows[:, _ITERATION] >= 0
+    outer = tf.where(is_inner, tf.math.floormod(rows[:, _OUTER] * 31 + index + 1, _MAX_OUTER), 0.0)
+    innermost = tf.where(is_inner, rows[:, _ITERATION], index)
+    return tf.concat([rows[:, :_OUTER], outer[:, None], innermost[:, None]], axis=1)
+
+
+def _next_iteration(iteration: Any, rows: Any, _: Any, first_bad: Any, has_bad: Any, bad_iteration: Any) -> Any:
+    labelled = _labelled(rows, iteration)
+    is_bad = tf.reduce_any(rows[:, summary.COUNT_COLUMNS][:, :3] > 0)
+    return (
+        iteration + 1,
+        labelled,
+        tf.where(has_bad, first_bad, labelled),
+        has_bad | is_bad,
+        tf.where(has_bad, bad_iteration, iteration),
+    )
+
+
+def _end_loop(num_iterations: Any, last: Any, first_bad: Any, has_bad: Any, bad_iteration: Any) -> Any:
+    is_another = has_bad & tf.not_equal(bad_iteration, num_iterations - 1)
+    nothing = tf.fill(tf.shape(last), tf.constant(NOT_RUN, tf.float64))
+    return tf.concat([tf.where(is_another, first_bad, nothing), last], axis=0)
