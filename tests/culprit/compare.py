@@ -36,13 +36,16 @@ class Verdict:
     is_line_right: bool
 
 
-def record(names: Iterable[str] = (), *, repeat: int = 1, graphs: str = "traced") -> Iterator[dict[str, Any]]:
+def record(
+    names: Iterable[str] = (), *, repeat: int = 1, graphs: str = "traced", is_compiled: bool = False
+) -> Iterator[dict[str, Any]]:
     """Records programs in a process of their own.
 
     Args:
         names: Programs or modules; all where there is none.
         repeat: How often each is recorded.
         graphs: What is recorded of functions, as enable() takes it.
+        is_compiled: Whether XLA compiles all functions of the programs.
 
     Yields:
         Each answer, as record.Answer has it, as soon as it is there.
@@ -51,6 +54,8 @@ def record(names: Iterable[str] = (), *, repeat: int = 1, graphs: str = "traced"
         CalledProcessError: The process died.
     """
     command = [sys.executable, "-m", "tests.culprit.record", "--repeat", str(repeat), "--graphs", graphs, *names]
+    if is_compiled:
+        command.append("--compiled")
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield from map(json.loads, process.stdout)
@@ -59,9 +64,12 @@ def record(names: Iterable[str] = (), *, repeat: int = 1, graphs: str = "traced"
 
 
 def judge(answers: Iterable[dict[str, Any]], *, graphs: str = "traced") -> Iterator[Verdict]:
-    """Compares each answer with the declaration of its program; `graphs` is what was recorded of functions."""
+    """Compares each answer with the declaration of its program, but for programs that XLA refuses.
+
+    `graphs` is what was recorded of functions.
+    """
     declared = {program.name: program for program in programs()}
-    return (_verdict(declared[answer["name"]], answer, graphs) for answer in answers)
+    return (_verdict(declared[answer["name"]], answer, graphs) for answer in answers if not answer["is_refused"])
 
 
 def _verdict(program: Program, answer: dict[str, Any], graphs: str) -> Verdict:
@@ -134,9 +142,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs or modules; all where none is given")
     parser.add_argument("--graphs", default="traced", help="what is recorded of functions: traced or executed")
+    parser.add_argument("--compiled", action="store_true", help="let XLA compile all functions, where it can")
     options = parser.parse_args()
     verdicts = []
-    for verdict in judge(record(options.names, graphs=options.graphs), graphs=options.graphs):
+    answers = record(options.names, graphs=options.graphs, is_compiled=options.compiled)
+    for verdict in judge(answers, graphs=options.graphs):
         verdicts.append(verdict)
         if line := miss(verdict):
             print(line, flush=True)

@@ -7,6 +7,7 @@ are recorded.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -15,8 +16,10 @@ import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -47,6 +50,7 @@ class Answer:
         lineno: That line, from 1.
         code: Its text.
         error: The exception that the program raised and must not, or one of the query.
+        is_refused: Whether the program cannot be compiled by XLA, also without a recording.
     """
 
     name: str
@@ -61,16 +65,50 @@ class Answer:
     lineno: int | None = None
     code: str | None = None
     error: str | None = None
+    is_refused: bool = False
 
 
-def record(program: Program, logdir: Path, *, scratch: Path, graphs: str = "traced") -> str | None:
-    """Records a program.
+@contextlib.contextmanager
+def compiled() -> Iterator[list[object]]:
+    """Makes XLA compile every tf.function and every Keras model.
+
+    Yields:
+        What has asked for XLA so far.
+    """
+    asked: list[object] = []
+    function, compile_model = tf.function, keras.Model.compile
+
+    def compiled_function(*args: Any, **kwargs: Any) -> Any:
+        asked.append(args)
+        return function(*args, **{"jit_compile": True, **kwargs})
+
+    def compile_with_xla(model: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(model)
+        if not kwargs.get("run_eagerly"):
+            kwargs["jit_compile"] = True
+        return compile_model(model, *args, **kwargs)
+
+    with (
+        mock.patch.object(tf, "function", compiled_function),
+        mock.patch.object(keras.Model, "compile", compile_with_xla),
+    ):
+        yield asked
+
+
+def is_compilable(program: Program, *, scratch: Path) -> bool:
+    """Returns whether XLA compiles something in a program, without a recording, and refuses nothing."""
+    with compiled() as asked:
+        error = run(program, contextlib.nullcontext(), scratch=scratch)
+    return error is None and bool(asked)
+
+
+def run(program: Program, recording: contextlib.AbstractContextManager[object], *, scratch: Path) -> str | None:
+    """Runs a program.
 
     Args:
         program: The program.
-        logdir: Where the recording goes.
+        recording: What surrounds it.
         scratch: An empty directory for what the program needs to be prepared.
-        graphs: What is recorded of functions, as enable() takes it.
 
     Returns:
         The exception that it raised though it does not declare it, or did not raise though it does; or None.
@@ -81,7 +119,7 @@ def record(program: Program, logdir: Path, *, scratch: Path, graphs: str = "trac
     if program.prepare is not None:
         program.prepare(scratch)
     run = program.function if program.prepare is None else functools.partial(program.function, scratch)
-    with tfdbg_arrow.capture(logdir, graphs=graphs), warnings.catch_warnings():
+    with recording, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             run()
@@ -95,11 +133,24 @@ def record(program: Program, logdir: Path, *, scratch: Path, graphs: str = "trac
     return None if isinstance(raised, program.raises) else f"{program.raises.__name__} expected, got {raised!r}"
 
 
-def answer(program: Program, *, graphs: str = "traced") -> Answer:
-    """Records a program into a temporary logdir and asks for the first bad value."""
-    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as scratch:
-        error = record(program, Path(directory), scratch=Path(scratch), graphs=graphs)
-        found = tfdbg_arrow.first_nonfinite(directory)
+def answer(program: Program, *, graphs: str = "traced", is_compiled: bool = False) -> Answer:
+    """Records a program into a temporary logdir and asks for the first bad value.
+
+    Args:
+        program: The program.
+        graphs: What is recorded of functions, as enable() takes it.
+        is_compiled: Whether XLA compiles all functions of the program.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        for inner in ("unrecorded", "recorded", "logdir"):
+            (directory / inner).mkdir()
+        if is_compiled and not is_compilable(program, scratch=directory / "unrecorded"):
+            return Answer(name=program.name, is_refused=True)
+        recording = tfdbg_arrow.capture(directory / "logdir", graphs=graphs)
+        with compiled() if is_compiled else contextlib.nullcontext():
+            error = run(program, recording, scratch=directory / "recorded")
+        found = tfdbg_arrow.first_nonfinite(directory / "logdir")
     gc.collect()
     if found is None:
         return Answer(name=program.name, error=error)
@@ -126,6 +177,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="programs or modules; all where none is given")
     parser.add_argument("--repeat", type=int, default=1, help="how often each is recorded")
     parser.add_argument("--graphs", default="traced", help="what is recorded of functions: traced or executed")
+    parser.add_argument("--compiled", action="store_true", help="let XLA compile all functions")
     options = parser.parse_args()
     # Programs of a distribution strategy need two devices.
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -136,7 +188,8 @@ def main() -> None:
         if options.names and not {program.name, program.name.partition(".")[0]} & set(options.names):
             continue
         for _ in range(options.repeat):
-            print(json.dumps(dataclasses.asdict(answer(program, graphs=options.graphs))), file=answers, flush=True)
+            given = answer(program, graphs=options.graphs, is_compiled=options.compiled)
+            print(json.dumps(dataclasses.asdict(given)), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,10 @@ SUFFIX = "_tfdbg_arrow_inside"
 
 _AROUND = "_around"
 
-NUM_COLUMNS = 23
+MAX_LOOPS = 6
+"""No tensor is recorded in more loops within one another."""
+
+NUM_COLUMNS = 21 + MAX_LOOPS
 """Columns of a row; `SummaryColumn` in `native/record_op.h` says which."""
 
 NOT_RUN = -2.0
@@ -107,7 +110,8 @@ class _Row:
 
     key: _Key
     call_site: str = ""
-    loop: str | None = None
+    loops: tuple[str, ...] = ()
+    """The loops that it is computed in, from the outermost, as call sites."""
 
     def called_at(self, node_name: str, suffix: str = "") -> _Row:
         """Returns the row as a function has it that calls the one whose row it is."""
@@ -115,7 +119,7 @@ class _Row:
         return replace(
             self,
             call_site=_joined(place, self.call_site),
-            loop=None if self.loop is None else _joined(place, self.loop),
+            loops=tuple(_joined(place, loop) for loop in self.loops),
         )
 
 
@@ -146,7 +150,7 @@ class CompiledFunctions:
         library: Where functions are.
         generation: Tells the recordings of one process apart.
         on_failure: `(function_name, error)`: told of a function of which no copy could be made.
-        on_condition_left_out: `(function_name)`: told of the condition of a loop that is not recorded.
+        on_left_out: `(function_name, reason)`: told of a function that is not recorded.
     """
 
     def __init__(
@@ -155,12 +159,12 @@ class CompiledFunctions:
         *,
         generation: int,
         on_failure: Callable[[str, object], None],
-        on_condition_left_out: Callable[[str], None],
+        on_left_out: Callable[[str, str], None],
     ) -> None:
         self._library = library
         self._generation = generation
         self._on_failure = on_failure
-        self._on_condition_left_out = on_condition_left_out
+        self._on_left_out = on_left_out
         self._lock = threading.RLock()
         self._is_needed = False
         self._keys: dict[int, dict[str, dict[int, _Key]]] = {}
@@ -336,13 +340,14 @@ class CompiledFunctions:
         for node in list(edit.function_def.node_def):
             keys = covered.outputs.get(node.name, {})
             names = self._library.output_names(node) if keys else []
+            # The rows are recorded in this order: what a function returns comes behind what it computes.
             inner, matrices = self._add_inner_rows(edit, node)
+            rows += inner
+            parts += matrices
             for slot in sorted(keys):
                 same_as = node.input[0] if node.op in _SAME_VALUE else None
                 constant = node.attr["value"].tensor if node.op == "Const" else None
                 add_row(names[slot], keys[slot], same_as, constant)
-            rows += inner
-            parts += matrices
         return rows, edit.add_concatenation(parts) if parts else ""
 
     def _add_inner_rows(self, edit: _Edit, node: Any) -> tuple[list[_Row], list[str]]:
@@ -387,10 +392,13 @@ class CompiledFunctions:
         condition = self._copy_inside(called["cond"])
         if condition is not None and not self._may_run_twice(called["cond"]):
             condition = None
-            self._on_condition_left_out(called["cond"])
+            self._on_left_out(called["cond"], "is the condition of a loop and has an op that must not run twice")
         body_rows = [] if body is None else [row.called_at(node.name, "/body") for row in body.rows]
         condition_rows = [] if condition is None else [row.called_at(node.name, "/cond") for row in condition.rows]
-        rows = [replace(row, loop=row.loop or node.name) for row in (*condition_rows, *body_rows)]
+        rows = [replace(row, loops=(node.name, *row.loops)) for row in (*condition_rows, *body_rows)]
+        if any(len(row.loops) > MAX_LOOPS for row in rows):
+            self._on_left_out(called["body"], f"is a loop in {MAX_LOOPS} others")
+            rows = []
         if not rows:
             return [], []
         types = list(node.attr["T"].list.type)
@@ -451,7 +459,7 @@ class CompiledFunctions:
 
     def _add_record_op(self, edit: _Edit, rows: Sequence[_Row], matrix: str) -> None:
         call_sites = list(dict.fromkeys(row.call_site for row in rows))
-        loops = list(dict.fromkeys(row.loop for row in rows if row.loop is not None))
+        loops = list(dict.fromkeys(row.loops for row in rows if row.loops))
         name = self._own_name("record")
         node = edit.add_node(_RECORD_OP, name, [matrix])
         node.attr["nodes"].list.i.extend(row.key.node for row in rows)
@@ -462,9 +470,9 @@ class CompiledFunctions:
         node.attr["call_sites"].s = "\n".join(call_sites).encode()
         places = {site: place for place, site in enumerate(call_sites)}
         node.attr["sites"].list.i.extend(places[row.call_site] for row in rows)
-        node.attr["loops"].s = "\n".join(loops).encode()
-        places = {loop: place for place, loop in enumerate(loops)}
-        node.attr["loop_of"].list.i.extend(-1 if row.loop is None else places[row.loop] for row in rows)
+        node.attr["loops"].s = "\n".join("\t".join(chain) for chain in loops).encode()
+        chains = {chain: place for place, chain in enumerate(loops)}
+        node.attr["loop_of"].list.i.extend(chains.get(row.loops, -1) for row in rows)
         edit.run(name)
 
     def _edit(self, function_name: str) -> _Edit:

@@ -47,7 +47,8 @@ struct RecordKernel {
   std::vector<int64_t> sources;
   bool is_call_token = false;  // its one tensor is the execution index of the call that the step belongs to
   std::vector<int32_t> call_sites;  // RecordCompiled only: of each tensor
-  std::vector<int64_t> frames;      // RecordCompiled only: the loop that each tensor is computed in; 0 for none
+  // RecordCompiled only: the loops that each tensor is computed in, from the outermost, by the hash of their names.
+  std::vector<std::vector<uint64_t>> loops;
 };
 
 // Stands for "the tensor is a call's token" in the attribute `arguments`.
@@ -191,22 +192,19 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
   return kernel.release();
 }
 
-std::vector<std::string> split_lines(const std::string& text) {
-  std::vector<std::string> lines;
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
   for (size_t start = 0; start <= text.size();) {
-    size_t end = std::min(text.find('\n', start), text.size());
-    lines.push_back(text.substr(start, end - start));
+    size_t end = std::min(text.find(separator, start), text.size());
+    parts.push_back(text.substr(start, end - start));
     start = end + 1;
   }
-  return lines;
+  return parts;
 }
 
-// Returns a number that tells two pairs of numbers apart.
-uint64_t mixed(uint64_t a, uint64_t b) {
-  uint64_t mix = a * 0x9E3779B97F4A7C15u + b;
-  mix ^= mix >> 32;
-  return mix * 0xD6E8FEB86659FD93u;
-}
+// Returns what TensorFlow calls Hash64Combine.
+// Source: tensorflow/core/lib/hash/hash.h.
+uint64_t combined(uint64_t a, uint64_t b) { return a ^ (b + 0x9E3779B97F4A7800u + (a << 10) + (a >> 4)); }
 
 uint64_t hash_of(std::string_view text) {
   uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
@@ -236,15 +234,16 @@ void* create_record_compiled(TF_OpKernelConstruction* construction) {
     const std::string base = path.value_or("");
     return base.empty() || site.empty() ? base + site : base + "/" + site;
   };
-  const std::vector<std::string> site_texts = split_lines(texts), loop_texts = split_lines(loops);
+  const std::vector<std::string> site_texts = split(texts, '\n');
+  std::vector<std::vector<uint64_t>> chains(1);  // the first stands for no loop
+  for (const std::string& chain : split(loops, '\n')) {
+    chains.emplace_back();
+    for (const std::string& loop : split(chain, '\t')) chains.back().push_back(hash_of(absolute(loop)));
+  }
   for (int64_t site : sites) {
     kernel->call_sites.push_back(strings().intern(absolute(site_texts.at(static_cast<size_t>(site)))));
   }
-  for (int64_t loop : loop_of) {
-    const bool is_in_loop = loop >= 0;
-    const uint64_t hash = is_in_loop ? hash_of(absolute(loop_texts.at(static_cast<size_t>(loop)))) : 0;
-    kernel->frames.push_back(static_cast<int64_t>(hash));
-  }
+  for (int64_t loop : loop_of) kernel->loops.push_back(chains.at(static_cast<size_t>(loop + 1)));
   return kernel.release();
 }
 
@@ -570,11 +569,13 @@ void compute_record_compiled(void* opaque, TF_OpKernelContext* context) {
     if (row[kColumnRank] == kNotRun) continue;
     Record record = common;
     record.call_site = kernel->call_sites[i];
-    if (kernel->frames[i] != 0) {
-      const uint64_t outer = mixed(static_cast<uint64_t>(common.frame_id), static_cast<uint64_t>(common.iteration));
-      const uint64_t inner = mixed(static_cast<uint64_t>(kernel->frames[i]), static_cast<uint64_t>(row[kColumnFrame]));
-      record.frame_id = static_cast<int64_t>(mixed(outer, inner));
-      record.iteration = static_cast<int64_t>(row[kColumnIteration]);
+    // A loop's frame has the id that TensorFlow would give it.
+    // Source: tensorflow/core/common_runtime/propagator_state.cc, FindOrCreateChildFrame.
+    int column = kColumnIteration + static_cast<int>(kernel->loops[i].size());
+    for (uint64_t name : kernel->loops[i]) {
+      const uint64_t entry = combined(static_cast<uint64_t>(record.iteration), name);
+      record.frame_id = static_cast<int64_t>(combined(static_cast<uint64_t>(record.frame_id), entry));
+      record.iteration = static_cast<int64_t>(row[--column]);
     }
     record_summary(*session, *kernel, i, row, &record, &judge);
   }

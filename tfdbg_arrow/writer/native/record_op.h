@@ -45,9 +45,8 @@ enum SummaryColumn : int {
   kColumnNumFinite,
   kNumSummaryColumns,
   // Of TfdbgArrowRecordCompiled alone.
-  kColumnFrame = kNumSummaryColumns,  // a number made of the iterations of the loops around the innermost one
-  kColumnIteration,                   // of the innermost loop
-  kNumCompiledColumns,
+  kColumnIteration = kNumSummaryColumns,  // of the innermost loop, then of those around it
+  kNumCompiledColumns = kColumnIteration + 6,
 };
 // The rank in the rows of tensors that were not computed.
 constexpr double kNotRun = -2;

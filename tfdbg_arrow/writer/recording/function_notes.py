@@ -56,10 +56,9 @@ class FunctionNotes:
         reason = f"is compiled by XLA, which refuses the summaries of its tensors: {sentence_of(error)}"
         self._stats.note("unobservable", function_name, reason)
 
-    def condition_left_out(self, function_name: str) -> None:
-        """Tells that the condition of a loop is not recorded."""
-        reason = "is the condition of a loop that XLA compiles, and has an op that must not run twice: not recorded"
-        self._stats.add("unobservable", function_name, reason)
+    def left_out_of_xla(self, function_name: str, reason: str) -> None:
+        """Tells that a function that XLA compiles is not recorded."""
+        self._stats.add("unobservable", function_name, f"{reason}: not recorded, since XLA compiles it")
 
     def not_copied(self, function_name: str, error: object) -> None:
         """Tells that a function cannot be recorded inside XLA."""

@@ -148,9 +148,7 @@ class FunctionObserver:
     ) -> None:
         """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""
         try:
-            self._instrumenter.prepare(
-                function_name, graph, unobserved_for=unobserved_for, is_compiled=is_compiled
-            )
+            self._instrumenter.prepare(function_name, graph, unobserved_for=unobserved_for, is_compiled=is_compiled)
         except Exception as error:
             self._notes.not_instrumented(function_name, error)
 

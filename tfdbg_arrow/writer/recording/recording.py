@@ -316,7 +316,7 @@ class Recording:
             CompiledSummaries(self.settings.mode),
             generation=self._generation,
             on_failure=notes.not_copied,
-            on_condition_left_out=notes.condition_left_out,
+            on_left_out=notes.left_out_of_xla,
         )
 
     def _is_pipeline(self) -> bool:

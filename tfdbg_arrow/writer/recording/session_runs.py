@@ -213,9 +213,7 @@ class SessionRuns:
         except Exception as error:
             self._note("failed", plan.function_name, f"its feeds could not be recorded: {sentence_of(error)}")
             feeds = []
-        return self._eager.begin_call(
-            plan.function_name, feeds, len(plan.fetch_dtypes), runs_as=plan.function_name
-        )
+        return self._eager.begin_call(plan.function_name, feeds, len(plan.fetch_dtypes), runs_as=plan.function_name)
 
     def end_run(
         self, plan: RunPlan, execution_index: int, values: Sequence[Any] | None, error_type: str | None

@@ -1,7 +1,7 @@
 """Functions that XLA compiles into functions of the program: from tensors to rows of a summary.
 
-A row has the columns of `summary`, then a number for the iterations of the outer loops, and the iteration of the
-innermost loop; -1 where the tensor is in no loop.
+A row has the columns of `summary`, then the iterations of the loops that the tensor is computed in, from the innermost
+one; -1 in the columns that are left.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import op_def_registry
 
-from tfdbg_arrow.writer.graphs.compiled import NOT_RUN, NUM_COLUMNS
+from tfdbg_arrow.writer.graphs.compiled import MAX_LOOPS, NOT_RUN, NUM_COLUMNS
 from tfdbg_arrow.writer.hooks.runtime import RuntimeFunctions
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import summary
 from tfdbg_arrow.writer.tensorflow_backend.magnitudes import magnitudes, without_loss
 
-_OUTER, _ITERATION = summary.NUM_COLUMNS, summary.NUM_COLUMNS + 1
-_MAX_OUTER = float(2**45)
-"""Numbers below it, times 31, are exact as float64."""
+_NO_LOOPS = [-1.0] * MAX_LOOPS
 _SIGN, _INFINITY = 0x80000000, 0x7F800000
 _ROWS = tf.TensorSpec([None, NUM_COLUMNS], tf.float64)
 _INDEX = tf.TensorSpec([], tf.int64)
@@ -66,7 +64,7 @@ class CompiledSummaries(RuntimeFunctions):
     def row_of_constant(self, tensor: Any) -> Sequence[float]:
         """Returns the row of a TensorProto."""
         row = summary.measure_array(tf.make_ndarray(tensor), mode=self._mode)
-        return [*row.tolist(), 0.0, -1.0]
+        return [*row.tolist(), *_NO_LOOPS]
 
     def row_function(self, dtype_number: int) -> str | None:
         """Returns the function from a tensor to its row, of shape [1, NUM_COLUMNS]; None for a dtype without one."""
@@ -110,7 +108,7 @@ def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
     found = tf.concat(columns, axis=0)
     width = {True: summary.NUM_COLUMNS, False: 14}[mode is TensorDebugMode.FULL_NUMERICS]
     width = width if summary.measures_elements(mode) else 8
-    rest = tf.constant([0.0] * (summary.NUM_COLUMNS - width) + [0.0, -1.0], tf.float64)
+    rest = tf.constant([0.0] * (summary.NUM_COLUMNS - width) + _NO_LOOPS, tf.float64)
     return tf.concat([found, rest], axis=0)[None]
 
 
@@ -177,12 +175,11 @@ def _count_all(masks: Sequence[Any]) -> Any:
 
 
 def _labelled(rows: Any, iteration: Any) -> Any:
-    """The rows with the iteration, where they are in no inner loop; where they are, with a number made of it."""
-    index = tf.cast(iteration, tf.float64)
-    is_inner = rows[:, _ITERATION] >= 0
-    outer = tf.where(is_inner, tf.math.floormod(rows[:, _OUTER] * 31 + index + 1, _MAX_OUTER), 0.0)
-    innermost = tf.where(is_inner, rows[:, _ITERATION], index)
-    return tf.concat([rows[:, :_OUTER], outer[:, None], innermost[:, None]], axis=1)
+    """The rows with the iteration of a loop, behind those of the loops in it."""
+    known = rows[:, summary.NUM_COLUMNS :]
+    is_next = tf.concat([tf.fill([tf.shape(rows)[0], 1], True), known[:, :-1] >= 0], axis=1) & (known < 0)
+    labels = tf.where(is_next, tf.cast(iteration, tf.float64), known)
+    return tf.concat([rows[:, : summary.NUM_COLUMNS], labels], axis=1)
 
 
 def _next_iteration(iteration: Any, rows: Any, _: Any, first_bad: Any, has_bad: Any, bad_iteration: Any) -> Any:
