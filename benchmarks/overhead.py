@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 PROGRAM_NAMES = ("eager_loop", "mlp", "cnn", "transformer")
+COMPILED_NAMES = ("mlp_xla", "cnn_xla", "transformer_xla")
+"""Programs whose functions XLA compiles; only measured when asked for."""
 OUR_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS", "SHAPE", "FULL_TENSOR")
 DEBUGGER_V2_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_TENSOR")
 OURS = "tfdbg_arrow"
@@ -49,6 +51,7 @@ QUICK_CONFIGS = (NONE, f"{OURS}/FULL_HEALTH", f"{DEBUGGER_V2}/FULL_HEALTH", CHEC
 ALL_CONFIGS = (*DEFAULT_CONFIGS, f"{OURS_BY_TENSORFLOW}/FULL_HEALTH")
 
 NUM_STEPS = {"eager_loop": 150, "mlp": 100, "cnn": 250, "transformer": 100}
+NUM_STEPS.update({name: NUM_STEPS[name.removesuffix("_xla")] for name in COMPILED_NAMES})
 """Steps of a process, warm-up included: seconds of them, as the sink is busy with the graphs during the first."""
 NUM_WARM_UP = 5
 """First steps that the median leaves out: tracing, caches, allocation."""
@@ -412,7 +415,14 @@ def main() -> int:
         return 0
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", nargs="+", choices=PROGRAM_NAMES, default=PROGRAM_NAMES, metavar="PROGRAM")
+    parser.add_argument(
+        "--programs",
+        nargs="+",
+        choices=PROGRAM_NAMES + COMPILED_NAMES,
+        default=PROGRAM_NAMES,
+        metavar="PROGRAM",
+        help=", ".join(PROGRAM_NAMES + COMPILED_NAMES),
+    )
     parser.add_argument("--configs", nargs="+", choices=ALL_CONFIGS, metavar="CONFIG", help=", ".join(ALL_CONFIGS))
     parser.add_argument("--repeats", type=_positive, help="processes for each program and configuration (default: 5)")
     parser.add_argument(

@@ -6,6 +6,7 @@ took, in order, the first one with its tracing. They know nothing of any recorde
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable
@@ -71,7 +72,7 @@ def eager_loop(num_steps: int) -> list[float]:
     return clock.seconds
 
 
-def mlp(num_steps: int) -> list[float]:
+def mlp(num_steps: int, *, jit_compile: bool | None = None) -> list[float]:
     """An MLP with a custom loop: model and loss are tf.functions, the tape and Keras's Adam are eager."""
     keras.utils.set_random_seed(SEED)
     generator = np.random.default_rng(SEED)
@@ -85,7 +86,7 @@ def mlp(num_steps: int) -> list[float]:
     ]
     variables = [variable for layer in layers for variable in layer]
 
-    @tf.function
+    @tf.function(jit_compile=jit_compile)
     def model(images: tf.Tensor) -> tf.Tensor:
         outputs = images
         for kernel, bias in layers[:-1]:
@@ -93,7 +94,7 @@ def mlp(num_steps: int) -> list[float]:
         kernel, bias = layers[-1]
         return tf.matmul(outputs, kernel) + bias
 
-    @tf.function
+    @tf.function(jit_compile=jit_compile)
     def loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
@@ -111,7 +112,7 @@ def mlp(num_steps: int) -> list[float]:
     return clock.seconds
 
 
-def cnn(num_steps: int) -> list[float]:
+def cnn(num_steps: int, *, jit_compile: bool = False) -> list[float]:
     """A convolutional classifier of 28x28 images, trained by Keras's fit in batches of 64."""
     keras.utils.set_random_seed(SEED)
     model = keras.Sequential(
@@ -129,10 +130,10 @@ def cnn(num_steps: int) -> list[float]:
     generator = np.random.default_rng(SEED)
     images = generator.random(size=(64 * num_steps, 28, 28, 1), dtype=np.float32)
     labels = generator.integers(10, size=64 * num_steps)
-    return _fit(model, images, labels, batch_size=64)
+    return _fit(model, images, labels, batch_size=64, jit_compile=jit_compile)
 
 
-def transformer(num_steps: int) -> list[float]:
+def transformer(num_steps: int, *, jit_compile: bool = False) -> list[float]:
     """A Transformer of two blocks (width 64, 4 heads, 64 tokens), trained by Keras's fit in batches of 32."""
     keras.utils.set_random_seed(SEED)
     num_tokens, vocabulary, width = 64, 256, 64
@@ -149,20 +150,31 @@ def transformer(num_steps: int) -> list[float]:
     model = keras.Model(tokens, logits)
     generator = np.random.default_rng(SEED)
     text = generator.integers(vocabulary, size=(32 * num_steps, num_tokens + 1))
-    return _fit(model, text[:, :-1], text[:, 1:], batch_size=32)
+    return _fit(model, text[:, :-1], text[:, 1:], batch_size=32, jit_compile=jit_compile)
 
 
-def _fit(model: keras.Model, inputs: np.ndarray, labels: np.ndarray, *, batch_size: int) -> list[float]:
+def _fit(
+    model: keras.Model, inputs: np.ndarray, labels: np.ndarray, *, batch_size: int, jit_compile: bool
+) -> list[float]:
     """Trains for one epoch and returns the steps' times in seconds."""
     model.compile(
         optimizer=keras.optimizers.Adam(1e-3),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
+        jit_compile=jit_compile,
     )
     times = StepTimes()
     model.fit(inputs, labels, batch_size=batch_size, epochs=1, shuffle=False, verbose=0, callbacks=[times])
     return times.clock.seconds
 
 
-PROGRAMS: dict[str, Program] = {"eager_loop": eager_loop, "mlp": mlp, "cnn": cnn, "transformer": transformer}
+PROGRAMS: dict[str, Program] = {
+    "eager_loop": eager_loop,
+    "mlp": mlp,
+    "cnn": cnn,
+    "transformer": transformer,
+    "mlp_xla": functools.partial(mlp, jit_compile=True),
+    "cnn_xla": functools.partial(cnn, jit_compile=True),
+    "transformer_xla": functools.partial(transformer, jit_compile=True),
+}
 """The programs by name, in the order of the report."""

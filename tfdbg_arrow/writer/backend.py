@@ -170,6 +170,17 @@ def choose_backend(settings: Settings, *, paths: SpoolPaths, journal: Journal, g
         return _tensorflow_backend(settings, core=None, generation=generation, paths=paths, journal=journal)
 
 
+def compiled_call() -> str | None:
+    """Returns the name by which functions that XLA compiles call the native core; None where they cannot."""
+    from tfdbg_arrow.writer.hooks import runtime
+
+    core = native_core()
+    if core is None or runtime.has_accelerator():
+        return None
+    cc_path = runtime.library_paths()[1]
+    return str(core.SUMMARIZE_CALL) if core.register_compiled_call(cc_path) else None
+
+
 def _tensorflow_backend(
     settings: Settings, *, core: Any, generation: int, paths: SpoolPaths, journal: Journal
 ) -> Backend:

@@ -6,6 +6,7 @@ one; -1 in the columns that are left.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,10 +34,13 @@ class CompiledSummaries(RuntimeFunctions):
 
     Args:
         mode: What to measure.
+        host_call: The name of the native core's call, for functions that are compiled for the CPU; None: tensors are
+            summarised by ops of XLA, which takes longer to compile, and runs anywhere.
     """
 
-    def __init__(self, mode: TensorDebugMode) -> None:
+    def __init__(self, mode: TensorDebugMode, *, host_call: str | None) -> None:
         self._mode = mode
+        self._host_call = host_call
         self._made: dict[object, Any] = {}
         self._lock = threading.Lock()
 
@@ -71,7 +75,11 @@ class CompiledSummaries(RuntimeFunctions):
         dtype = tf.as_dtype(dtype_number)
         if not summary.can_measure(dtype):
             return None
-        return self._function(dtype_number, lambda tensor: _row(tensor, mode=self._mode), tf.TensorSpec(None, dtype))
+        if self._host_call is not None and summary.measures_elements(self._mode):
+            make_row = functools.partial(_row_of_host_call, mode=self._mode, call=self._host_call)
+        else:
+            make_row = functools.partial(_row, mode=self._mode)
+        return self._function(dtype_number, make_row, tf.TensorSpec(None, dtype))
 
     def next_iteration_function(self) -> str:
         """Returns the function that ends an iteration of a loop; CompiledLibrary says what it takes and returns."""
@@ -92,6 +100,19 @@ class CompiledSummaries(RuntimeFunctions):
                     function = tf.function(python_function, autograph=False)
                     self._made[key] = function.get_concrete_function(*specs)
             return str(self._made[key].function_def.signature.name)
+
+
+def _row_of_host_call(tensor: Any, *, mode: TensorDebugMode, call: str) -> Any:
+    about = tf.concat([[tensor.dtype.as_datatype_enum, mode, tf.rank(tensor)], tf.shape(tensor)], axis=0)
+    (row,) = gen_xla_ops.xla_custom_call_v2(
+        operands=[tensor, tf.cast(about, tf.int64)],
+        call_target_name=call,
+        backend_config="",
+        has_side_effect=False,
+        result_dtypes=[tf.float64],
+        result_shapes=[[1, NUM_COLUMNS]],
+    )
+    return row
 
 
 def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
