@@ -170,15 +170,18 @@ def choose_backend(settings: Settings, *, paths: SpoolPaths, journal: Journal, g
         return _tensorflow_backend(settings, core=None, generation=generation, paths=paths, journal=journal)
 
 
-def compiled_call() -> str | None:
-    """Returns the name by which functions that XLA compiles call the native core; None where they cannot."""
+def compiled_calls() -> tuple[str, str] | None:
+    """Returns the names of the calls of the native core in functions that XLA compiles; None where it takes none.
+
+    The first summarises a tensor, the second puts matrices below one another.
+    """
     from tfdbg_arrow.writer.hooks import runtime
 
     core = native_core()
     if core is None or runtime.has_accelerator():
         return None
     cc_path = runtime.library_paths()[1]
-    return str(core.SUMMARIZE_CALL) if core.register_compiled_call(cc_path) else None
+    return (core.SUMMARIZE_CALL, core.JOIN_CALL) if core.register_compiled_calls(cc_path) else None
 
 
 def _tensorflow_backend(

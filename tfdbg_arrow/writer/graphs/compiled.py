@@ -17,7 +17,7 @@ A compiled function that eager code calls gets a function around it that is not 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -46,8 +46,18 @@ _RECORD_OP = "TfdbgArrowRecordCompiled"
 _CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 _BRANCHES = frozenset(("Case", "If", "StatelessCase", "StatelessIf"))
 _LOOPS = frozenset(("StatelessWhile", "While"))
-_SAME_VALUE = frozenset(("Identity", "PreventGradient", "StopGradient"))
-"""Ops with one input whose output is that input."""
+_SAME_TENSOR = frozenset(("Identity", "PreventGradient", "StopGradient"))
+"""Ops whose output is their first input."""
+_SAME_ELEMENTS = {
+    "BroadcastTo": 0,
+    "ExpandDims": 0,
+    "Fill": 1,
+    "Reshape": 0,
+    "Squeeze": 0,
+    "Tile": 0,
+    "Transpose": 0,
+}
+"""Ops whose output has the elements of one input, each of them equally often; the input's index."""
 
 # Source: tensorflow/core/framework/types.proto.
 _DOUBLE, _INT64, _BOOL = 2, 9, 10
@@ -79,8 +89,24 @@ class CompiledLibrary(Protocol):
     def row_of_constant(self, tensor: Any) -> Sequence[float]:
         """Returns the row of a TensorProto."""
 
-    def row_function(self, dtype_number: int) -> str | None:
-        """Returns the function from a tensor to its row, of shape [1, NUM_COLUMNS]; None for a dtype without one."""
+    def row_node(self, dtype_number: int, rank: int | None) -> Any:
+        """Returns what makes the row of a tensor, of shape [1, NUM_COLUMNS]; None for a dtype that has none.
+
+        It is a NodeDef without name and inputs. An op takes the tensor, or its shape if its first operand has the type
+        of one, and then the shape as int64; a call takes the tensor.
+        """
+
+    def same_values_node(self, rank: int | None) -> Any:
+        """Returns what makes the row of a tensor from that of another whose elements it has, each equally often.
+
+        It is a NodeDef without name and inputs, of an op that takes the row and the shape as int64; None: nothing does.
+        """
+
+    def join_node(self, nums_rows: Sequence[int]) -> Any:
+        """Returns what puts matrices below one another, given their numbers of rows; None: TensorFlow's ConcatV2 does.
+
+        It is a NodeDef without name and inputs.
+        """
 
     def next_iteration_function(self) -> str:
         """Returns the function that ends an iteration of a loop.
@@ -96,11 +122,23 @@ class CompiledLibrary(Protocol):
         """Returns the function from what the last iteration returned to the rows of the loop: first bad, last."""
 
 
+_Matrix = tuple[str, int]
+"""How nodes refer to a matrix, and how many rows it has."""
+
+
 class _Key(NamedTuple):
-    """A tensor that is to be recorded: its key, its dtype's number, whether it stops the program if it is bad."""
+    """A tensor that is to be recorded.
+
+    Attributes:
+        node: Its key in the registry.
+        dtype: Its dtype's number.
+        rank: How many dimensions it has; None: not known before the program runs.
+        decides: Whether it stops the program if it is bad.
+    """
 
     node: int
     dtype: int
+    rank: int | None
     decides: bool
 
 
@@ -181,7 +219,7 @@ class CompiledFunctions:
         for batch in batches:
             for tensor, node, decides in zip(batch.tensors, batch.nodes, batch.all_decides, strict=True):
                 number = tensor.dtype.base_dtype.as_datatype_enum
-                keys.setdefault(batch.op.name, {})[tensor.value_index] = _Key(node, number, decides)
+                keys.setdefault(batch.op.name, {})[tensor.value_index] = _Key(node, number, tensor.shape.rank, decides)
 
     def add_function(self, function_name: str, graph: Any, state: GraphState, node_names: Sequence[Any]) -> None:
         """Notes how the ops of a graph are named in a function.
@@ -317,26 +355,20 @@ class CompiledFunctions:
         """Adds to a function what makes its matrix; returns what its rows are, and how nodes refer to it."""
         covered = self._covered.get(function_name, _Covered())
         rows: list[_Row] = []
-        parts: list[str] = []
+        parts: list[_Matrix] = []
         known: dict[str, str] = {}
         """How nodes refer to the row of a tensor, by how they refer to the tensor."""
 
-        def add_row(tensor: str, key: _Key, same_as: str | None, constant: Any) -> None:
-            row = known.get(same_as or "")
-            if row is None and constant is not None:
-                row = edit.add_rows([self._library.row_of_constant(constant)])
-            if row is None:
-                function = self._library.row_function(key.dtype)
-                if function is None:
-                    return
-                row = edit.add_call(function, [tensor], [key.dtype], [_DOUBLE]) + ":output:0"
-            known[tensor] = row
-            rows.append(_Row(key))
-            parts.append(row)
+        def add(tensor: str, key: _Key, row: str | None) -> None:
+            if row is not None:
+                known[tensor] = row
+                rows.append(_Row(key))
+                parts.append((row, 1))
 
         for index, argument in enumerate(edit.function_def.signature.input_arg):
             if index in covered.arguments:
-                add_row(argument.name, covered.arguments[index], None, None)
+                key = covered.arguments[index]
+                add(argument.name, key, self._add_row(edit, argument.name, key))
         for node in list(edit.function_def.node_def):
             keys = covered.outputs.get(node.name, {})
             names = self._library.output_names(node) if keys else []
@@ -345,25 +377,60 @@ class CompiledFunctions:
             rows += inner
             parts += matrices
             for slot in sorted(keys):
-                same_as = node.input[0] if node.op in _SAME_VALUE else None
-                constant = node.attr["value"].tensor if node.op == "Const" else None
-                add_row(names[slot], keys[slot], same_as, constant)
-        return rows, edit.add_concatenation(parts) if parts else ""
+                row = self._add_known_row(edit, node, names[slot], keys[slot], known)
+                add(names[slot], keys[slot], row or self._add_row(edit, names[slot], keys[slot]))
+        return rows, self._joined(edit, parts) if parts else ""
 
-    def _add_inner_rows(self, edit: _Edit, node: Any) -> tuple[list[_Row], list[str]]:
+    def _add_known_row(self, edit: _Edit, node: Any, tensor: str, key: _Key, known: Mapping[str, str]) -> str | None:
+        """Adds the row of a tensor of which it is known what it holds; returns how nodes refer to it, None for another.
+
+        Args:
+            edit: The function.
+            node: The node that makes the tensor.
+            tensor: How nodes refer to the tensor.
+            key: The tensor.
+            known: How nodes refer to the rows of the tensors before, by how they refer to the tensors.
+        """
+        if node.op == "Const":
+            return edit.add_rows([self._library.row_of_constant(node.attr["value"].tensor)])
+        if node.op in _SAME_TENSOR:
+            return known.get(node.input[0])
+        row = known.get(node.input[_SAME_ELEMENTS[node.op]]) if node.op in _SAME_ELEMENTS else None
+        template = self._library.same_values_node(key.rank) if row is not None else None
+        return None if template is None else edit.add_copy(template, [row, edit.add_shape(tensor, key.dtype)])
+
+    def _add_row(self, edit: _Edit, tensor: str, key: _Key) -> str | None:
+        """Adds what makes the row of a tensor; returns how nodes refer to it, None for a dtype without rows."""
+        template = self._library.row_node(key.dtype, key.rank)
+        if template is None:
+            return None
+        if template.op in _CALLS:
+            return edit.add_copy(template, [tensor])
+        shape = edit.add_shape(tensor, key.dtype)
+        takes_tensor = template.attr["operand_dtypes"].list.type[0] == key.dtype
+        return edit.add_copy(template, [tensor if takes_tensor else shape, shape])
+
+    def _joined(self, edit: _Edit, parts: Sequence[_Matrix]) -> str:
+        """Puts matrices below one another; returns how nodes refer to the result."""
+        template = self._library.join_node([num_rows for _, num_rows in parts]) if len(parts) > 1 else None
+        matrices = [matrix for matrix, _ in parts]
+        return edit.add_concatenation(matrices) if template is None else edit.add_copy(template, matrices)
+
+    def _add_inner_rows(self, edit: _Edit, node: Any) -> tuple[list[_Row], list[_Matrix]]:
         """Makes a node return the rows of the functions that it calls; returns what they are, and the matrices."""
         if node.op in _CALLS:
             copy = self._copy_inside(functions_of(node)[0][2])
             if copy is None:
                 return [], []
-            return [row.called_at(node.name) for row in copy.rows], [edit.call_with_rows(node, copy)]
+            rows = [row.called_at(node.name) for row in copy.rows]
+            return rows, [(edit.call_with_rows(node, copy), len(rows))]
         if node.op in _BRANCHES:
             return self._add_branches(edit, node)
         if node.op in _LOOPS:
             return self._add_loop(edit, node)
         return [], []
 
-    def _add_branches(self, edit: _Edit, node: Any) -> tuple[list[_Row], list[str]]:
+    def _add_branches(self, edit: _Edit, node: Any) -> tuple[list[_Row], list[_Matrix]]:
         functions = functions_of(node)
         copies = [self._copy_inside(name) for _, _, name in functions]
         counts = [0 if copy is None else len(copy.rows) for copy in copies]
@@ -384,9 +451,9 @@ class CompiledFunctions:
             _replace_function(node, name, self._add(branch, self._new_name(name)), attribute, index)
             suffix = inlined_suffix(attribute, index)
             rows += [row.called_at(node.name, suffix) for row in (() if copy is None else copy.rows)]
-        return rows, [edit.append_output(node, (len(rows), NUM_COLUMNS))]
+        return rows, [(edit.append_output(node, (len(rows), NUM_COLUMNS)), len(rows))]
 
-    def _add_loop(self, edit: _Edit, node: Any) -> tuple[list[_Row], list[str]]:
+    def _add_loop(self, edit: _Edit, node: Any) -> tuple[list[_Row], list[_Matrix]]:
         called = {attribute: name for attribute, _, name in functions_of(node)}
         body = self._copy_inside(called["body"])
         condition = self._copy_inside(called["cond"])
@@ -434,15 +501,15 @@ class CompiledFunctions:
             for dtype, shape in zip(state_types, state_shapes, strict=True)
         ]
         end = edit.add_call(self._library.end_loop_function(), results, state_types, [_DOUBLE])
-        matrices = [f"{end}:output:0"]
+        matrices = [(f"{end}:output:0", 2 * len(rows))]
         last_rows: list[_Row] = []
         if condition is not None:
             variables = [f"{node.name}:output:{index}" for index in range(len(types))]
             call = edit.add_call(condition.name, variables, types, [_BOOL, _DOUBLE])
             label = self._library.last_condition_function()
             labelled = edit.add_call(label, [f"{call}:output:1", results[0]], [_DOUBLE, _INT64], [_DOUBLE])
-            matrices.append(f"{labelled}:output:0")
             last_rows = rows[: len(condition_rows)]
+            matrices.append((f"{labelled}:output:0", len(last_rows)))
         return [*rows, *rows, *last_rows], matrices
 
     def _may_run_twice(self, function_name: str) -> bool:
@@ -537,6 +604,20 @@ class _Edit:
         if must_compile:
             node.attr[_MUST_COMPILE].b = True
         return str(node.name)
+
+    def add_copy(self, template: Any, inputs: Sequence[str]) -> str:
+        """Adds a copy of a NodeDef; returns how nodes refer to its first output."""
+        node = self.add_node(template.op, self._new_name("row"), inputs)
+        for name, value in template.attr.items():
+            node.attr[name].CopyFrom(value)
+        return f"{node.name}:{'output' if node.op in _CALLS else 'results'}:0"
+
+    def add_shape(self, tensor: str, dtype: int) -> str:
+        """Adds the shape of a tensor, as int64; returns how nodes refer to it."""
+        node = self.add_node("Shape", self._new_name("shape"), [tensor])
+        node.attr["T"].type = dtype
+        node.attr["out_type"].type = _INT64
+        return f"{node.name}:output:0"
 
     def add_rows(self, values: Sequence[Sequence[float]]) -> str:
         """Adds a constant matrix; returns how nodes refer to it."""

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 
 #include "health.h"
 #include "record_op.h"
@@ -13,22 +16,40 @@
 namespace tfdbg_arrow {
 namespace {
 
+constexpr int kRow = 0;  // instead of a DataType
+
+// Makes the row of a tensor that of one with so many elements, each of the first tensor's equally often.
+void repeat(double* row, double size) {
+  const double times = row[kColumnSize] > 0 ? size / row[kColumnSize] : 0;
+  for (int column : {kColumnNumNegInf, kColumnNumPosInf, kColumnNumNan, kColumnNumNegFinite, kColumnNumZero,
+                     kColumnNumPosFinite, kColumnNumSubnormal, kColumnNumFinite}) {
+    row[column] *= times;
+  }
+  if (size == 0) std::fill(row + kColumnMin, row + kColumnNumFinite, 0.0);
+}
+
 // In the form API_VERSION_STATUS_RETURNING_UNIFIED of XLA's custom calls; a status that is not set means success.
-void summarize(void* result, const void** operands, const char*, size_t, void*) {
-  const auto* about = static_cast<const int64_t*>(operands[1]);
-  const int dtype = static_cast<int>(about[0]);
-  const auto mode = static_cast<Mode>(about[1]);
-  const int rank = static_cast<int>(about[2]);
-  const int64_t* dims = about + 3;
-  // One result comes as it is or in a tuple of one; the columns are XLA's to lay out, the row is ours.
+void summarize(void* result, const void** operands, const char* configuration, size_t length, void*) {
+  const std::string text(configuration, length);
+  int dtype = 0, mode_number = 0, rank = 0;
+  if (std::sscanf(text.c_str(), "%d %d %d", &dtype, &mode_number, &rank) != 3) return;
+  const auto mode = static_cast<Mode>(mode_number);
+  const auto* dims = static_cast<const int64_t*>(operands[1]);
   auto* row = static_cast<double*>(result);
-  std::fill_n(row, kNumSummaryColumns, 0.0);
-  std::fill(row + kColumnIteration, row + kNumCompiledColumns, -1.0);
+  if (dtype == kRow) {
+    std::copy_n(static_cast<const double*>(operands[0]), kNumCompiledColumns, row);
+  } else {
+    std::fill_n(row, kNumSummaryColumns, 0.0);
+    std::fill(row + kColumnIteration, row + kNumCompiledColumns, -1.0);
+  }
   const int64_t size = num_elements(rank, dims);
+  if (dtype == kRow) repeat(row, static_cast<double>(size));
   row[kColumnRank] = rank;
   row[kColumnSize] = static_cast<double>(size);
   const int num_shown = std::min(rank, kNumInlineDims);
+  std::fill_n(row + kColumnDim0, kNumInlineDims, 0.0);
   for (int i = 0; i < num_shown; ++i) row[kColumnDim0 + i] = static_cast<double>(dims[rank - num_shown + i]);
+  if (dtype == kRow || mode == Mode::kShape || mode == Mode::kNoTensor) return;
   Health health = {};
   if (mode == Mode::kFullNumerics) {
     Numerics numerics = {};
@@ -51,11 +72,24 @@ void summarize(void* result, const void** operands, const char*, size_t, void*) 
   row[kColumnNumPosFinite] = static_cast<double>(health.num_pos_finite);
 }
 
+void join(void* result, const void** operands, const char* configuration, size_t length, void*) {
+  const std::string text(configuration, length);
+  auto* out = static_cast<double*>(result);
+  const char* at = text.c_str();
+  for (size_t i = 0; *at != '\0'; ++i) {
+    char* end = nullptr;
+    const long num_rows = std::strtol(at, &end, 10);
+    if (end == at) return;
+    at = end;
+    out = std::copy_n(static_cast<const double*>(operands[i]), num_rows * kNumCompiledColumns, out);
+  }
+}
+
 }  // namespace
 
 // Source: xla/service/custom_call_target_registry.h. It has no C API; the names are those of the Itanium C++ ABI with
 // libstdc++'s strings, by which TensorFlow's packages for Linux are built.
-bool register_compiled_call(const std::string& cc_path) {
+bool register_compiled_calls(const std::string& cc_path) {
   static bool is_registered = false;
   if (is_registered) return true;
   using Global = void* (*)();
@@ -68,6 +102,7 @@ bool register_compiled_call(const std::string& cc_path) {
               "_ZN3xla24CustomCallTargetRegistry8RegisterERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPvS8_"));
   if (global == nullptr || add == nullptr) return false;
   add(global(), kSummarizeCall, reinterpret_cast<void*>(summarize), "Host");
+  add(global(), kJoinCall, reinterpret_cast<void*>(join), "Host");
   is_registered = true;
   return true;
 }

@@ -1,20 +1,25 @@
-// What functions that XLA compiles for the CPU call to summarise a tensor.
+// What functions that XLA compiles for the CPU call to summarise tensors.
 #pragma once
 
 #include <string>
 
 namespace tfdbg_arrow {
 
-// The name of the call. Its operands are the tensor and int64 numbers: DataType, Mode, rank, and the dimensions. Its
-// result is a row of TfdbgArrowRecordCompiled, in no loop.
+// Summarises a tensor. Its operands are the tensor and its dimensions as int64; its configuration is the text
+// "DataType Mode rank". Its result is a row of TfdbgArrowRecordCompiled, in no loop.
+// With the DataType 0 the first operand is the row of another tensor: the tensor has its elements, each equally often.
 constexpr const char* kSummarizeCall = "tfdbg_arrow_summarize";
 
-// Makes XLA find the call; a second call does nothing.
+// Puts matrices below one another. Its configuration is the text of their numbers of rows. XLA's own concatenation of a
+// thousand operands takes many seconds to compile.
+constexpr const char* kJoinCall = "tfdbg_arrow_join";
+
+// Makes XLA find the calls; a second call does nothing.
 //
 // Args:
 //   cc_path: The path of TensorFlow's runtime library.
 //
-// Returns whether this version of TensorFlow takes it.
-bool register_compiled_call(const std::string& cc_path);
+// Returns whether this version of TensorFlow takes them.
+bool register_compiled_calls(const std::string& cc_path);
 
 }  // namespace tfdbg_arrow

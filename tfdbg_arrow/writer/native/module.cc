@@ -366,8 +366,9 @@ NB_MODULE(_core, m) {
     load_tensorflow_api(framework, cc, python);
     register_record_ops();
   });
-  m.def("register_compiled_call", &register_compiled_call, nb::arg("cc_path"));
+  m.def("register_compiled_calls", &register_compiled_calls, nb::arg("cc_path"));
   m.attr("SUMMARIZE_CALL") = kSummarizeCall;
+  m.attr("JOIN_CALL") = kJoinCall;
   m.def("set_handlers", [](nb::handle on_graph_op, nb::handle covers_op, nb::handle on_error, nb::handle on_nonfinite) {
     set_eager_handlers(on_graph_op.ptr(), covers_op.ptr(), on_error.ptr(), on_nonfinite.ptr());
   }, nb::arg("on_graph_op").none(), nb::arg("covers_op").none(), nb::arg("on_error").none(),

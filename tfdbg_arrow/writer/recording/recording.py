@@ -12,7 +12,7 @@ from typing import Any
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.schema.logdir_layout import spool_paths
 from tfdbg_arrow.spool.run_files import RunFiles
-from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend, compiled_call
+from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend, compiled_calls
 from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
 from tfdbg_arrow.writer.graphs.description import GraphDescriber, NodeName
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs, GraphOptimizer
@@ -313,7 +313,7 @@ class Recording:
         from tfdbg_arrow.writer.tensorflow_backend.compiled import CompiledSummaries
 
         return CompiledFunctions(
-            CompiledSummaries(self.settings.mode, host_call=compiled_call()),
+            CompiledSummaries(self.settings.mode, host_calls=compiled_calls()),
             generation=self._generation,
             on_failure=notes.not_copied,
             on_left_out=notes.left_out_of_xla,

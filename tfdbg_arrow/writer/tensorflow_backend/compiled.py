@@ -23,6 +23,9 @@ from tfdbg_arrow.writer.tensorflow_backend import summary
 from tfdbg_arrow.writer.tensorflow_backend.magnitudes import magnitudes, without_loss
 
 _NO_LOOPS = [-1.0] * MAX_LOOPS
+_INT64, _DOUBLE = tf.int64.as_datatype_enum, tf.float64.as_datatype_enum
+_ROW = 0
+"""Stands for a row in the place of a tensor of a dtype with that number."""
 _SIGN, _INFINITY = 0x80000000, 0x7F800000
 _ROWS = tf.TensorSpec([None, NUM_COLUMNS], tf.float64)
 _INDEX = tf.TensorSpec([], tf.int64)
@@ -34,13 +37,14 @@ class CompiledSummaries(RuntimeFunctions):
 
     Args:
         mode: What to measure.
-        host_call: The name of the native core's call, for functions that are compiled for the CPU; None: tensors are
-            summarised by ops of XLA, which takes longer to compile, and runs anywhere.
+        host_calls: The names of the native core's calls, for functions that are compiled for the CPU: the one that
+            summarises a tensor, and the one that puts matrices below one another. None: ops of XLA do both, which takes
+            longer to compile, and runs anywhere.
     """
 
-    def __init__(self, mode: TensorDebugMode, *, host_call: str | None) -> None:
+    def __init__(self, mode: TensorDebugMode, *, host_calls: tuple[str, str] | None) -> None:
         self._mode = mode
-        self._host_call = host_call
+        self._host_calls = host_calls
         self._made: dict[object, Any] = {}
         self._lock = threading.Lock()
 
@@ -70,16 +74,46 @@ class CompiledSummaries(RuntimeFunctions):
         row = summary.measure_array(tf.make_ndarray(tensor), mode=self._mode)
         return [*row.tolist(), *_NO_LOOPS]
 
-    def row_function(self, dtype_number: int) -> str | None:
-        """Returns the function from a tensor to its row, of shape [1, NUM_COLUMNS]; None for a dtype without one."""
+    def row_node(self, dtype_number: int, rank: int | None) -> Any:
+        """Returns what makes the row of a tensor; CompiledLibrary says in which form."""
         dtype = tf.as_dtype(dtype_number)
         if not summary.can_measure(dtype):
             return None
-        if self._host_call is not None and summary.measures_elements(self._mode):
-            make_row = functools.partial(_row_of_host_call, mode=self._mode, call=self._host_call)
-        else:
-            make_row = functools.partial(_row, mode=self._mode)
-        return self._function(dtype_number, make_row, tf.TensorSpec(None, dtype))
+        if self._host_calls is not None and rank is not None:
+            # Without a look at the elements, the shape stands for the tensor, which XLA need not compute then.
+            operand = dtype_number if summary.measures_elements(self._mode) else _INT64
+            return self._host_call_node(0, f"{dtype_number} {int(self._mode)} {rank}", (operand, _INT64))
+        node = tf.compat.v1.NodeDef(op="PartitionedCall")
+        make_row = functools.partial(_row, mode=self._mode)
+        node.attr["f"].func.name = self._function(dtype_number, make_row, tf.TensorSpec(None, dtype))
+        node.attr["Tin"].list.type.append(dtype_number)
+        node.attr["Tout"].list.type.append(_DOUBLE)
+        return node
+
+    def same_values_node(self, rank: int | None) -> Any:
+        """Returns what makes the row of a tensor from that of another; CompiledLibrary says in which form."""
+        if self._host_calls is None or rank is None:
+            return None
+        return self._host_call_node(0, f"{_ROW} {int(self._mode)} {rank}", (_DOUBLE, _INT64))
+
+    def join_node(self, nums_rows: Sequence[int]) -> Any:
+        """Returns what puts matrices below one another; CompiledLibrary says in which form."""
+        if self._host_calls is None:
+            return None
+        return self._host_call_node(1, " ".join(map(str, nums_rows)), [_DOUBLE] * len(nums_rows), sum(nums_rows))
+
+    def _host_call_node(self, which: int, configuration: str, operand_types: Sequence[int], num_rows: int = 1) -> Any:
+        assert self._host_calls is not None
+        node = tf.compat.v1.NodeDef(op="XlaCustomCallV2")
+        node.attr["call_target_name"].s = self._host_calls[which].encode()
+        node.attr["backend_config"].s = configuration.encode()
+        node.attr["has_side_effect"].b = False
+        node.attr["operand_dtypes"].list.type.extend(operand_types)
+        node.attr["result_dtypes"].list.type.append(_DOUBLE)
+        shape = node.attr["result_shapes"].list.shape.add()
+        for size in (num_rows, NUM_COLUMNS):
+            shape.dim.add().size = size
+        return node
 
     def next_iteration_function(self) -> str:
         """Returns the function that ends an iteration of a loop; CompiledLibrary says what it takes and returns."""
@@ -100,19 +134,6 @@ class CompiledSummaries(RuntimeFunctions):
                     function = tf.function(python_function, autograph=False)
                     self._made[key] = function.get_concrete_function(*specs)
             return str(self._made[key].function_def.signature.name)
-
-
-def _row_of_host_call(tensor: Any, *, mode: TensorDebugMode, call: str) -> Any:
-    about = tf.concat([[tensor.dtype.as_datatype_enum, mode, tf.rank(tensor)], tf.shape(tensor)], axis=0)
-    (row,) = gen_xla_ops.xla_custom_call_v2(
-        operands=[tensor, tf.cast(about, tf.int64)],
-        call_target_name=call,
-        backend_config="",
-        has_side_effect=False,
-        result_dtypes=[tf.float64],
-        result_shapes=[[1, NUM_COLUMNS]],
-    )
-    return row
 
 
 def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
