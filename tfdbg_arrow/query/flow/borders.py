@@ -36,10 +36,13 @@ class Crossing:
     Attributes:
         place: The same tensor on the other side; None where that was not recorded.
         how: The kind of border, as `Trace.how`.
+        earlier: Where the tensor was not recorded because the loop left the iteration out: the result of the last
+            recorded iteration before, from which the tensor was computed; else None.
     """
 
     place: Place | None
     how: str
+    earlier: Place | None = None
 
 
 class Borders:
@@ -320,7 +323,7 @@ class Borders:
             if iteration is None:
                 return Crossing(None, "loop")
             if iteration > 0 and not self._is_loop_invariant(body, index):
-                return Crossing(self._loop_carried(place, call, body, index), "loop")
+                return self._loop_carried(place, call, body, index)
             how = how if iteration == 0 else "loop"
         elif call.attribute in _BRANCHES:
             index += 1  # the first input of If and Case is the predicate
@@ -330,18 +333,22 @@ class Borders:
         source, slot = op.inputs[index]
         return Crossing(GraphTensor(outer, call.graph_id, source, slot, place.near), how)
 
-    def _loop_carried(self, place: GraphTensor, call: Call, body: Call | None, index: int) -> Place | None:
-        """Returns the body's output of the iteration before."""
+    def _loop_carried(self, place: GraphTensor, call: Call, body: Call | None, index: int) -> Crossing:
+        """Crosses to the body's output of the iteration before."""
         if body is None or body.callee_graph_id is None or place.context.iteration is None:
-            return None
+            return Crossing(None, "loop")
         result = self._graphs.result(body.function_name, index)
         if result is None:
-            return None
+            return Crossing(None, "loop")
         site = place.context.call_site
         if call.attribute == "cond" and site is not None and place.context.step_id is not None:
             site = self._sites.body_site(place.context, body)
         context = replace(place.context, call_site=site, iteration=place.context.iteration - 1)
-        return GraphTensor(context, body.callee_graph_id, result[0], result[1], place.near)
+        before = GraphTensor(context, body.callee_graph_id, result[0], result[1], place.near)
+        recorded = self._sites.last_iteration_until(context, body.callee_graph_id)
+        if recorded in (None, context.iteration):
+            return Crossing(before, "loop")
+        return Crossing(None, "loop", replace(before, context=replace(context, iteration=recorded)))
 
     def _is_loop_invariant(self, body: Call | None, index: int) -> bool:
         """Whether a loop hands a loop variable on unchanged, as it does with every captured tensor."""

@@ -11,6 +11,7 @@ Source: tensorflow/core/common_runtime/{inline_function_utils,lower_while_op,low
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -125,6 +126,15 @@ class CallSites:
         assert context.step_id is not None
         sites = self._sites_of_graph(context.step_id, context.execution_index, body.callee_graph_id)
         return sites.get(context.frame_id)
+
+    def last_iteration_until(self, context: Context, graph_id: int) -> int | None:
+        """Returns the last iteration, up to that of a context, in which a loop's body left rows."""
+        if context.step_id is None or context.call_site is None or context.iteration is None:
+            return None
+        visits = self._visits_of_graph(context.step_id, context.execution_index, graph_id).get(context.call_site, ())
+        iterations = next((visit.iterations for visit in visits if visit.frame_id == context.frame_id), ())
+        place = bisect_right(iterations, context.iteration)
+        return iterations[place - 1] if place else None
 
     def outer_context(self, context: Context, level: Level, *, loops_above: bool) -> Context:
         """Returns where the calling op ran, given where the called graph did.

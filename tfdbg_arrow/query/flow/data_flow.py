@@ -386,16 +386,9 @@ class DataFlow:
             yield crossing.place, crossing.how
         elif isinstance(place, GraphTensor):
             op = self.graphs.op(place.graph_id, place.op_name)
-            if (
-                crossing is not None
-                and crossing.how == "loop"
-                and op is not None
-                and place.output_slot < len(op.inputs)
-            ):
-                # A loop of which no iteration is known: what it computed goes back to what it began with.
-                name, output_slot = op.inputs[place.output_slot]
-                yield replace(place, op_name=name, output_slot=output_slot), "loop"
-            # An argument whose caller is not known is not made from the calling op's inputs.
+            # An argument whose caller is not known, or a loop's result, is not made from the calling op's inputs.
+            if crossing is not None and crossing.earlier is not None:
+                yield crossing.earlier, crossing.how
             if crossing is None and op is not None:
                 popped = self._lists.popped(place) if op.op_type == POP and place.output_slot == ELEMENT else None
                 if popped is not None:

@@ -17,6 +17,7 @@ from tensorflow.python.eager import context as eager_context
 
 from tfdbg_arrow.writer.graphs.compiled import SUFFIX as INSIDE_SUFFIX
 from tfdbg_arrow.writer.graphs.compiled import is_around_compiled
+from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX
 from tfdbg_arrow.writer.graphs.plain_functions import SUFFIX as PLAIN_SUFFIX
 from tfdbg_arrow.writer.hooks.cluster import is_remote
 from tfdbg_arrow.writer.hooks.distribution import clean_copy
@@ -83,6 +84,8 @@ def _call_recorded(
             return original(ctx, copy, tensor_inputs, num_outputs)
     except _REFUSALS as failure:
         if not is_around_compiled(copy) or stop_error(observation, failure.message) is not None:
+            if OWN_NAME_PREFIX in failure.message:
+                observation.observer.note_refused(name, failure)  # from the next call on it runs as it is
             raise
         # XLA compiles the whole function before it runs any of it.
         outputs = original(ctx, name, tensor_inputs, num_outputs)

@@ -47,6 +47,7 @@ struct RecordKernel {
   std::vector<int64_t> sources;
   bool is_call_token = false;  // its one tensor is the execution index of the call that the step belongs to
   std::vector<int32_t> call_sites;  // RecordCompiled only: of each tensor
+  std::vector<int64_t> argument_indexes;  // RecordCompiled only: which arguments of the outermost function it is given
   // RecordCompiled only: the loops that each tensor is computed in, from the outermost, by the hash of their names.
   std::vector<std::vector<uint64_t>> loops;
 };
@@ -221,6 +222,7 @@ void* create_record_compiled(TF_OpKernelConstruction* construction) {
   if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
       !read_list(construction, "decides", &kernel->decides, &status) ||
       !read_list(construction, "dtypes", &kernel->dtypes, &status) ||
+      !read_list(construction, "argument_indexes", &kernel->argument_indexes, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_string(construction, "own_name", &own_name, &status) ||
       !read_string(construction, "call_sites", &texts, &status) || !read_list(construction, "sites", &sites, &status) ||
@@ -545,6 +547,20 @@ void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
   judge.decide(context);
 }
 
+// Returns the call that has the tensors of a RecordCompiled op as arguments; kNoValue where that is not certain.
+int64_t call_with_arguments(const RecordKernel& kernel, TF_OpKernelContext* context, const Session& session) {
+  const TensorFlowApi& tf = tf_api();
+  int64_t found = kNoValue;
+  for (size_t i = 0; i < kernel.argument_indexes.size() && found == kNoValue; ++i) {
+    TF_Tensor* tensor = nullptr;
+    tf.TF_GetInput(context, static_cast<int>(i) + 1, &tensor, thread_status().get());
+    if (tensor == nullptr) continue;
+    found = session.calls.find(static_cast<size_t>(kernel.argument_indexes[i]), tf.TF_TensorData(tensor));
+    tf.TF_DeleteTensor(tensor);
+  }
+  return found;
+}
+
 void compute_record_compiled(void* opaque, TF_OpKernelContext* context) {
   if (is_paused()) return;
   SessionGuard session;
@@ -552,7 +568,8 @@ void compute_record_compiled(void* opaque, TF_OpKernelContext* context) {
   if (!session || kernel == nullptr || kernel->generation != session->generation) return;
   const TensorFlowApi& tf = tf_api();
   Status& status = thread_status();
-  const Record common = context_record(kernel, context, *session);
+  Record common = context_record(kernel, context, *session);
+  common.execution_index = call_with_arguments(*kernel, context, *session);
   TF_Tensor* tensor = nullptr;
   tf.TF_GetInput(context, 0, &tensor, status.get());
   const size_t num_rows = kernel->nodes.size();
@@ -659,8 +676,8 @@ void register_record_ops() {
     register_kernel(summary.c_str(), "CPU", nullptr, create_record_summary, compute_record_summary);
     register_kernel(summary.c_str(), "GPU", "summaries", create_record_summary, compute_record_summary);
   }
-  register_op(kRecordCompiledOp.data(), true, {"summaries: double"},
-              {"dtypes: list(int)", "call_sites: string", "sites: list(int)", "loops: string", "loop_of: list(int)"});
+  register_op(kRecordCompiledOp.data(), true, {"summaries: double", "arguments: T"},
+              {"T: list(type) >= 0", "argument_indexes: list(int)", "dtypes: list(int)", "call_sites: string", "sites: list(int)", "loops: string", "loop_of: list(int)"});
   for (const char* device : {"CPU", "GPU"}) {
     register_kernel(kRecordCompiledOp.data(), device, "summaries", create_record_compiled, compute_record_compiled);
   }

@@ -3,8 +3,9 @@
 // TfdbgArrowRecord(tensors...): measures each input and records it. Stateful, without output.
 // TfdbgArrowRecordSummary(summaries): records summaries that were measured elsewhere (on an
 // accelerator, by TensorFlow's own ops): one row of the float64 matrix a tensor.
-// TfdbgArrowRecordCompiled(summaries): the same for functions that XLA compiles, with two more columns, the call site of
-// each tensor, and the loop that it is computed in. Rows of branches that were not taken are left out.
+// TfdbgArrowRecordCompiled(summaries, arguments...): the same for functions that XLA compiles, with two more columns, the call site of
+// each tensor, and the loop that it is computed in. Rows of branches that were not taken are left out. By the memory of
+// the arguments it knows the call.
 // TfdbgArrowRecordThrough(tensor): records one tensor and hands it on. The optimizer of executed.h puts it into graphs.
 // TfdbgArrowRecordConstant(tensor): records one tensor, without output.
 #pragma once

@@ -314,6 +314,7 @@ class Recording:
 
         return CompiledFunctions(
             CompiledSummaries(self.settings.mode, host_calls=compiled_calls()),
+            CompiledSummaries(self.settings.mode, host_calls=None),
             generation=self._generation,
             on_failure=notes.not_copied,
             on_left_out=notes.left_out_of_xla,

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import op_def_registry
 
-from tfdbg_arrow.writer.graphs.compiled import MAX_LOOPS, NOT_RUN, NUM_COLUMNS
+from tfdbg_arrow.writer.graphs.compiled_rows import MAX_LOOPS, NOT_RUN, NUM_COLUMNS
 from tfdbg_arrow.writer.hooks.runtime import RuntimeFunctions
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.settings import TensorDebugMode
@@ -47,10 +47,6 @@ class CompiledSummaries(RuntimeFunctions):
         self._host_calls = host_calls
         self._made: dict[object, Any] = {}
         self._lock = threading.Lock()
-
-    def new_node(self) -> Any:
-        """Returns an empty NodeDef."""
-        return tf.compat.v1.NodeDef()
 
     def output_names(self, node_def: Any) -> list[str]:
         """Returns how other nodes of a FunctionDef refer to each output of a node."""

@@ -1,0 +1,459 @@
+"""Copies of functions that return the rows of their tensors, for functions that XLA compiles.
+
+A copy returns a matrix as its last result: a row for each tensor that is recorded, in the order of the ops. A caller
+adds the rows of what it calls to its own. A branch leaves places for the rows of the others. A loop keeps the rows of
+the first iteration with a bad tensor and of the last one in its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+from tfdbg_arrow.spool.graph_links import inlined_suffix
+from tfdbg_arrow.writer.graphs.function_edit import (
+    BOOL,
+    CALLS,
+    DOUBLE,
+    INT64,
+    FunctionEdit,
+    insert_inputs,
+    replace_function,
+)
+from tfdbg_arrow.writer.graphs.node_defs import functions_of
+
+MAX_LOOPS = 6
+"""No tensor is recorded in more loops within one another."""
+
+NUM_COLUMNS = 21 + MAX_LOOPS
+"""Columns of a row; `SummaryColumn` in `native/record_op.h` says which."""
+
+NOT_RUN = -2.0
+"""Each column of the row of a tensor that was not computed."""
+
+_BRANCHES = frozenset(("Case", "If", "StatelessCase", "StatelessIf"))
+_LOOPS = frozenset(("StatelessWhile", "While"))
+_SAME_TENSOR = frozenset(("Identity", "PreventGradient", "StopGradient"))
+"""Ops whose output is their first input."""
+_SAME_ELEMENTS = {
+    "BroadcastTo": 0,
+    "ExpandDims": 0,
+    "Fill": 1,
+    "Reshape": 0,
+    "Squeeze": 0,
+    "Tile": 0,
+    "Transpose": 0,
+}
+"""Ops whose output has the elements of one input, each of them equally often; the input's index."""
+
+_DYNAMIC = frozenset(("DynamicPartition", "NonMaxSuppressionV3", "NonMaxSuppressionV4", "Unique", "UniqueV2", "Where"))
+"""Ops that give as many elements as their input's values ask for."""
+_SHAPE_OPERANDS = {
+    "BroadcastTo": (1,),
+    "Fill": (0,),
+    "MirrorPad": (1,),
+    "Pad": (1,),
+    "PadV2": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Slice": (1, 2),
+    "StridedSlice": (1, 2),
+    "Tile": (1,),
+}
+"""Ops whose inputs with these indexes say what shape the output has."""
+_SHAPES = frozenset(("Const", "Rank", "Shape", "ShapeN", "Size"))
+_SHAPE_ARITHMETIC = frozenset(
+    (
+        *("AddV2", "BroadcastArgs", "Cast", "ConcatV2", "DynamicStitch", "ExpandDims", "Fill", "FloorDiv", "FloorMod"),
+        *("GatherV2", "Identity", "Maximum", "Minimum", "Mul", "Neg", "Pack", "Prod", "Range", "Reshape", "SelectV2"),
+        *("Slice", "Squeeze", "StridedSlice", "Sub", "Unpack"),
+    )
+)
+
+
+class CompiledLibrary(Protocol):
+    """TensorFlow's runtime functions, and those of ours that XLA compiles into the copies."""
+
+    def function_def(self, name: str) -> Any:
+        """Returns a copy of a function's FunctionDef."""
+
+    def add_function_def(self, function_def: Any) -> None:
+        """Adds a function."""
+
+    def output_names(self, node_def: Any) -> list[str]:
+        """Returns how other nodes of a FunctionDef refer to each output of a node."""
+
+    def is_pure(self, op_type: str) -> bool:
+        """Returns whether it makes no difference how often ops of a type run."""
+
+    def row_of_constant(self, tensor: Any) -> Sequence[float]:
+        """Returns the row of a TensorProto."""
+
+    def row_node(self, dtype_number: int, rank: int | None) -> Any:
+        """Returns what makes the row of a tensor, of shape [1, NUM_COLUMNS]; None for a dtype that has none.
+
+        It is a NodeDef without name and inputs. An op takes the tensor, or its shape if its first operand has the type
+        of one, and then the shape as int64; a call takes the tensor.
+        """
+
+    def same_values_node(self, rank: int | None) -> Any:
+        """Returns what makes the row of a tensor from that of another whose elements it has, each equally often.
+
+        It is a NodeDef without name and inputs, of an op that takes the row and the shape as int64; None: nothing does.
+        """
+
+    def join_node(self, nums_rows: Sequence[int]) -> Any:
+        """Returns what puts matrices below one another, given their numbers of rows; None: TensorFlow's ConcatV2 does.
+
+        It is a NodeDef without name and inputs.
+        """
+
+    def next_iteration_function(self) -> str:
+        """Returns the function that ends an iteration of a loop.
+
+        It takes the iteration's index and rows, and then, of the iterations before, what it returns: index, rows of
+        the last one, rows of the first bad one, whether there was one, and its index.
+        """
+
+    def last_condition_function(self) -> str:
+        """Returns the function from the rows of a loop's last condition and its iteration to these rows, labelled."""
+
+    def end_loop_function(self) -> str:
+        """Returns the function from what the last iteration returned to the rows of the loop: first bad, last."""
+
+
+Matrix = tuple[str, int]
+"""How nodes refer to a matrix, and how many rows it has."""
+
+
+class Key(NamedTuple):
+    """A tensor that is to be recorded.
+
+    Attributes:
+        node: Its key in the registry.
+        dtype: Its dtype's number.
+        rank: How many dimensions it has; None: not known before the program runs.
+        decides: Whether it stops the program if it is bad.
+    """
+
+    node: int
+    dtype: int
+    rank: int | None
+    decides: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a matrix: which tensor, in which call and loop of the function that returns the matrix."""
+
+    key: Key
+    call_site: str = ""
+    loops: tuple[str, ...] = ()
+    """The loops that it is computed in, from the outermost, as call sites."""
+
+    def called_at(self, node_name: str, suffix: str = "") -> Row:
+        """Returns the row as a function has it that calls the one whose row it is."""
+        place = node_name + suffix
+        return replace(
+            self,
+            call_site=_joined(place, self.call_site),
+            loops=tuple(_joined(place, loop) for loop in self.loops),
+        )
+
+
+def _joined(path: str, rest: str) -> str:
+    return f"{path}/{rest}" if rest else path
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy that returns a matrix as its last result."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+
+@dataclass
+class Covered:
+    """The tensors of a function that are to be recorded: arguments by index, others by node name and slot."""
+
+    arguments: dict[int, Key] = field(default_factory=dict)
+    outputs: dict[str, dict[int, Key]] = field(default_factory=dict)
+
+
+class RowCopies:
+    """Makes the copies.
+
+    Args:
+        library: Where functions are, and what makes rows.
+        read: `(function_name)`: returns a FunctionDef, which is not changed.
+        covered: The tensors to record, by function.
+        suffix: Ends the names of the copies.
+        new_name: `(what)`: returns a name for a node of ours.
+        on_left_out: `(function_name, reason)`: told of a function that is not recorded.
+    """
+
+    def __init__(
+        self,
+        library: CompiledLibrary,
+        *,
+        read: Callable[[str], Any],
+        covered: Mapping[str, Covered],
+        suffix: str,
+        new_name: Callable[[str], str],
+        on_left_out: Callable[[str, str], None],
+    ) -> None:
+        self._library = library
+        self._read = read
+        self._covered = covered
+        self._suffix = suffix
+        self._new_name = new_name
+        self._on_left_out = on_left_out
+        self._copies: dict[str, Copy] = {}
+        self._num_copies = 0
+
+    def copy(self, function_name: str) -> Copy | None:
+        """Returns the copy of a function that runs in a compiled one; None where nothing in it is recorded."""
+        if function_name not in self._copies:
+            edit = self._edit(function_name)
+            rows, matrix = self._add_rows(edit, function_name)
+            self._copies[function_name] = Copy(function_name, ())
+            if rows:
+                edit.append_result(matrix, DOUBLE)
+                name = self._add(edit, function_name + self._suffix)
+                self._copies[function_name] = Copy(name, tuple(rows))
+        copy = self._copies[function_name]
+        return copy if copy.rows else None
+
+    def _add_rows(self, edit: FunctionEdit, function_name: str) -> tuple[list[Row], str]:
+        """Adds to a function what makes its matrix; returns what its rows are, and how nodes refer to it."""
+        covered = self._covered.get(function_name, Covered())
+        rows: list[Row] = []
+        parts: list[Matrix] = []
+        known: dict[str, str] = {}
+        """How nodes refer to the row of a tensor, by how they refer to the tensor."""
+
+        def add(tensor: str, key: Key, row: str | None) -> None:
+            if row is not None:
+                known[tensor] = row
+                rows.append(Row(key))
+                parts.append((row, 1))
+
+        for index, argument in enumerate(edit.function_def.signature.input_arg):
+            if index in covered.arguments:
+                key = covered.arguments[index]
+                add(argument.name, key, self._add_row(edit, argument.name, key))
+        for node in list(edit.function_def.node_def):
+            keys = covered.outputs.get(node.name, {})
+            names = self._library.output_names(node) if keys else []
+            # The rows are recorded in this order: what a function returns comes behind what it computes.
+            inner, matrices = self._add_inner_rows(edit, node)
+            rows += inner
+            parts += matrices
+            for slot in sorted(keys):
+                row = self._add_known_row(edit, node, names[slot], keys[slot], known)
+                add(names[slot], keys[slot], row or self._add_row(edit, names[slot], keys[slot]))
+        return rows, self._joined(edit, parts) if parts else ""
+
+    def _add_known_row(
+        self, edit: FunctionEdit, node: Any, tensor: str, key: Key, known: Mapping[str, str]
+    ) -> str | None:
+        """Adds the row of a tensor of which it is known what it holds; returns how nodes refer to it, None for another.
+
+        Args:
+            edit: The function.
+            node: The node that makes the tensor.
+            tensor: How nodes refer to the tensor.
+            key: The tensor.
+            known: How nodes refer to the rows of the tensors before, by how they refer to the tensors.
+        """
+        if node.op == "Const":
+            return edit.add_matrix([self._library.row_of_constant(node.attr["value"].tensor)])
+        if node.op in _SAME_TENSOR:
+            return known.get(node.input[0])
+        row = known.get(node.input[_SAME_ELEMENTS[node.op]]) if node.op in _SAME_ELEMENTS else None
+        if row is None:
+            return None
+        template = self._library.same_values_node(key.rank)
+        return None if template is None else edit.add_copy(template, [row, edit.add_shape(tensor, key.dtype)])
+
+    def _add_row(self, edit: FunctionEdit, tensor: str, key: Key) -> str | None:
+        """Adds what makes the row of a tensor; returns how nodes refer to it, None for a dtype without rows."""
+        template = self._library.row_node(key.dtype, key.rank)
+        if template is None:
+            return None
+        if template.op in CALLS:
+            return edit.add_copy(template, [tensor])
+        shape = edit.add_shape(tensor, key.dtype)
+        takes_tensor = template.attr["operand_dtypes"].list.type[0] == key.dtype
+        return edit.add_copy(template, [tensor if takes_tensor else shape, shape])
+
+    def _joined(self, edit: FunctionEdit, parts: Sequence[Matrix]) -> str:
+        """Puts matrices below one another; returns how nodes refer to the result."""
+        template = self._library.join_node([num_rows for _, num_rows in parts]) if len(parts) > 1 else None
+        matrices = [matrix for matrix, _ in parts]
+        return edit.add_concatenation(matrices) if template is None else edit.add_copy(template, matrices)
+
+    def _add_inner_rows(self, edit: FunctionEdit, node: Any) -> tuple[list[Row], list[Matrix]]:
+        """Makes a node return the rows of the functions that it calls; returns what they are, and the matrices."""
+        if node.op in CALLS:
+            copy = self.copy(functions_of(node)[0][2])
+            if copy is None:
+                return [], []
+            rows = [row.called_at(node.name) for row in copy.rows]
+            return rows, [(call_with_rows(edit, node, copy), len(rows))]
+        if node.op in _BRANCHES:
+            return self._add_branches(edit, node)
+        if node.op in _LOOPS:
+            return self._add_loop(edit, node)
+        return [], []
+
+    def _add_branches(self, edit: FunctionEdit, node: Any) -> tuple[list[Row], list[Matrix]]:
+        functions = functions_of(node)
+        copies = [self.copy(name) for _, _, name in functions]
+        counts = [0 if copy is None else len(copy.rows) for copy in copies]
+        if not any(counts):
+            return [], []
+        rows: list[Row] = []
+        for place, (attribute, index, name) in enumerate(functions):
+            copy = copies[place]
+            before, behind = sum(counts[:place]), sum(counts[place + 1 :])
+            branch = self._edit(name if copy is None else copy.name)
+            matrix = None if copy is None else branch.take_result()
+            parts = [
+                *([branch.add_matrix([[NOT_RUN] * NUM_COLUMNS] * before)] if before else []),
+                *([matrix] if matrix is not None else []),
+                *([branch.add_matrix([[NOT_RUN] * NUM_COLUMNS] * behind)] if behind else []),
+            ]
+            branch.append_result(branch.add_concatenation(parts), DOUBLE)
+            replace_function(node, name, self._add(branch, self._copy_name(name)), attribute, index)
+            suffix = inlined_suffix(attribute, index)
+            rows += [row.called_at(node.name, suffix) for row in (() if copy is None else copy.rows)]
+        return rows, [(edit.append_output(node, (len(rows), NUM_COLUMNS)), len(rows))]
+
+    def _add_loop(self, edit: FunctionEdit, node: Any) -> tuple[list[Row], list[Matrix]]:
+        called = {attribute: name for attribute, _, name in functions_of(node)}
+        body = self.copy(called["body"])
+        condition = self.copy(called["cond"])
+        if condition is not None and not self._may_run_twice(called["cond"]):
+            condition = None
+            self._on_left_out(called["cond"], "is the condition of a loop and has an op that must not run twice")
+        body_rows = [] if body is None else [row.called_at(node.name, "/body") for row in body.rows]
+        condition_rows = [] if condition is None else [row.called_at(node.name, "/cond") for row in condition.rows]
+        rows = [replace(row, loops=(node.name, *row.loops)) for row in (*condition_rows, *body_rows)]
+        if any(len(row.loops) > MAX_LOOPS for row in rows):
+            self._on_left_out(called["body"], f"is a loop in {MAX_LOOPS} others")
+            rows = []
+        if not rows:
+            return [], []
+        types = list(node.attr["T"].list.type)
+        state_types = [INT64, DOUBLE, DOUBLE, BOOL, INT64]
+        shape = (len(rows), NUM_COLUMNS)
+        state_shapes: list[tuple[int, ...]] = [(), shape, shape, (), ()]
+
+        new_body = self._edit(called["body"] if body is None else body.name)
+        arguments = [argument.name for argument in new_body.function_def.signature.input_arg]
+        parts = [] if body is None else [new_body.take_result()]
+        if condition is not None:
+            call = new_body.add_call(condition.name, arguments, types, [BOOL, DOUBLE])
+            parts.insert(0, f"{call}:output:1")
+        state = new_body.append_arguments(state_types)
+        step = new_body.add_call(
+            self._library.next_iteration_function(),
+            [state[0], new_body.add_concatenation(parts), *state[1:]],
+            [INT64, DOUBLE, *state_types[1:]],
+            state_types,
+        )
+        for index, dtype in enumerate(state_types):
+            new_body.append_result(f"{step}:output:{index}", dtype)
+        new_condition = self._edit(called["cond"])
+        new_condition.append_arguments(state_types)
+
+        replace_function(node, called["body"], self._add(new_body, self._copy_name(called["body"])), "body")
+        replace_function(node, called["cond"], self._add(new_condition, self._copy_name(called["cond"])), "cond")
+        nothing = edit.add_matrix([[NOT_RUN] * NUM_COLUMNS] * len(rows))
+        zero = edit.add_scalar(INT64)
+        insert_inputs(node, [zero, nothing, nothing, edit.add_scalar(BOOL), zero])
+        results = [
+            edit.append_output(node, shape, dtype=dtype, attribute="T")
+            for dtype, shape in zip(state_types, state_shapes, strict=True)
+        ]
+        end = edit.add_call(self._library.end_loop_function(), results, state_types, [DOUBLE])
+        matrices = [(f"{end}:output:0", 2 * len(rows))]
+        last_rows: list[Row] = []
+        if condition is not None:
+            variables = [f"{node.name}:output:{index}" for index in range(len(types))]
+            call = edit.add_call(condition.name, variables, types, [BOOL, DOUBLE])
+            label = self._library.last_condition_function()
+            labelled = edit.add_call(label, [f"{call}:output:1", results[0]], [DOUBLE, INT64], [DOUBLE])
+            last_rows = rows[: len(condition_rows)]
+            matrices.append((f"{labelled}:output:0", len(last_rows)))
+        return [*rows, *rows, *last_rows], matrices
+
+    def _may_run_twice(self, function_name: str) -> bool:
+        """Returns whether a loop's condition can be computed once more, for its rows."""
+        waiting, seen = [function_name], {function_name}
+        while waiting:
+            for node in self._read(waiting.pop()).node_def:
+                callees = {name for _, _, name in functions_of(node)}
+                if not callees and not self._library.is_pure(node.op):
+                    return False
+                waiting += callees - seen
+                seen |= callees
+        return True
+
+    def _edit(self, function_name: str) -> FunctionEdit:
+        return FunctionEdit(self._read(function_name), self._new_name)
+
+    def _add(self, edit: FunctionEdit, name: str) -> str:
+        edit.function_def.signature.name = name
+        self._library.add_function_def(edit.function_def)
+        return name
+
+    def _copy_name(self, function_name: str) -> str:
+        self._num_copies += 1
+        return f"{function_name}{self._suffix}_{self._num_copies}"
+
+
+def call_with_rows(edit: FunctionEdit, node: Any, copy: Copy) -> str:
+    """Makes a node call a copy; returns how nodes refer to the copy's matrix."""
+    replace_function(node, functions_of(node)[0][2], copy.name)
+    return edit.append_output(node, None, dtype=DOUBLE)
+
+
+def has_dynamic_shapes(function_name: str, *, read: Callable[[str], Any]) -> bool:
+    """Returns whether a shape in a function, or in one that it calls, may depend on values that it computes.
+
+    XLA refuses calls of the native core with such a tensor.
+
+    Args:
+        function_name: The function.
+        read: `(function_name)`: returns a FunctionDef.
+    """
+    waiting, seen = [function_name], {function_name}
+    while waiting:
+        nodes = {node.name: node for node in read(waiting.pop()).node_def}
+        for node in nodes.values():
+            operands = [node.input[index] for index in _SHAPE_OPERANDS.get(node.op, ()) if index < len(node.input)]
+            if node.op in _DYNAMIC or not _are_known(operands, nodes):
+                return True
+            callees = {name for _, _, name in functions_of(node)}
+            waiting += callees - seen
+            seen |= callees
+    return False
+
+
+def _are_known(tensors: Sequence[str], nodes: Mapping[str, Any]) -> bool:
+    """Returns whether tensors are made of shapes, constants and arguments alone."""
+    waiting, seen = list(tensors), set(tensors)
+    while waiting:
+        node = nodes.get(waiting.pop().partition(":")[0])
+        if node is None or node.op in _SHAPES:  # no node: an argument, which XLA compiles as a constant
+            continue
+        if node.op not in _SHAPE_ARITHMETIC:
+            return False
+        new = [text for text in node.input if text not in seen]
+        waiting += new
+        seen.update(new)
+    return True

@@ -1,0 +1,172 @@
+"""Changes FunctionDefs: nodes, arguments and results are added, and called functions replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
+MUST_COMPILE = "_XlaMustCompile"
+
+# Source: tensorflow/core/framework/types.proto.
+DOUBLE, INT64, BOOL = 2, 9, 10
+
+
+class FunctionEdit:
+    """A copy of a FunctionDef, which is changed.
+
+    Args:
+        function_def: The FunctionDef; it stays as it is.
+        new_name: `(what)`: returns a name that no other node has.
+
+    Attributes:
+        function_def: The copy.
+    """
+
+    def __init__(self, function_def: Any, new_name: Callable[[str], str]) -> None:
+        self.function_def = type(function_def)()
+        self.function_def.CopyFrom(function_def)
+        self._new_name = new_name
+
+    def add_node(self, op_type: str, name: str, inputs: Sequence[str]) -> Any:
+        """Adds a node; returns it."""
+        node = self.function_def.node_def.add()
+        node.op, node.name = op_type, name
+        node.input.extend(inputs)
+        return node
+
+    def add_call(
+        self,
+        function_name: str,
+        inputs: Sequence[str],
+        input_types: Sequence[int],
+        output_types: Sequence[int],
+        *,
+        op_type: str = "PartitionedCall",
+        must_compile: bool = False,
+    ) -> str:
+        """Adds a call of a function; returns the node's name."""
+        node = self.add_node(op_type, self._new_name("call"), inputs)
+        node.attr["f"].func.name = function_name
+        node.attr["Tin"].list.type.extend(input_types)
+        node.attr["Tout"].list.type.extend(output_types)
+        for name in ("config", "config_proto", "executor_type"):
+            node.attr[name].s = b""
+        if must_compile:
+            node.attr[MUST_COMPILE].b = True
+        return str(node.name)
+
+    def add_copy(self, template: Any, inputs: Sequence[str]) -> str:
+        """Adds a copy of a NodeDef; returns how nodes refer to its first output."""
+        node = self.add_node(template.op, self._new_name("row"), inputs)
+        for name, value in template.attr.items():
+            node.attr[name].CopyFrom(value)
+        return f"{node.name}:{'output' if node.op in CALLS else 'results'}:0"
+
+    def add_shape(self, tensor: str, dtype: int) -> str:
+        """Adds the shape of a tensor, as int64; returns how nodes refer to it."""
+        node = self.add_node("Shape", self._new_name("shape"), [tensor])
+        node.attr["T"].type = dtype
+        node.attr["out_type"].type = INT64
+        return f"{node.name}:output:0"
+
+    def add_matrix(self, values: Sequence[Sequence[float]]) -> str:
+        """Adds a constant matrix of float64; returns how nodes refer to it."""
+        node = self.add_node("Const", self._new_name("matrix"), [])
+        node.attr["dtype"].type = DOUBLE
+        tensor = node.attr["value"].tensor
+        tensor.dtype = DOUBLE
+        for size in (len(values), len(values[0])):
+            tensor.tensor_shape.dim.add().size = size
+        flat = [value for row in values for value in row]
+        tensor.double_val.extend(flat[:1] if len(set(flat)) == 1 else flat)
+        return f"{node.name}:output:0"
+
+    def add_scalar(self, dtype: int) -> str:
+        """Adds a constant 0 or False; returns how nodes refer to it."""
+        node = self.add_node("Const", self._new_name("zero"), [])
+        node.attr["dtype"].type = dtype
+        tensor = node.attr["value"].tensor
+        tensor.dtype = dtype
+        if dtype == BOOL:
+            tensor.bool_val.append(False)
+        else:
+            tensor.int64_val.append(0)
+        return f"{node.name}:output:0"
+
+    def add_concatenation(self, parts: Sequence[str]) -> str:
+        """Puts matrices below one another; returns how nodes refer to the result."""
+        if len(parts) == 1:
+            return parts[0]
+        axis = self.add_scalar(INT64)
+        node = self.add_node("ConcatV2", self._new_name("concat"), [*parts, axis])
+        node.attr["N"].i = len(parts)
+        node.attr["T"].type = DOUBLE
+        node.attr["Tidx"].type = INT64
+        return f"{node.name}:output:0"
+
+    def append_output(
+        self, node: Any, shape: Sequence[int] | None, *, dtype: int = DOUBLE, attribute: str = "Tout"
+    ) -> str:
+        """Gives a node one more output; returns how nodes refer to it."""
+        types = node.attr[attribute].list.type
+        types.append(dtype)
+        for name in ("output_shapes", "_output_shapes"):
+            if name in node.attr and node.attr[name].list.shape:
+                added = node.attr[name].list.shape.add()
+                if shape is None:
+                    added.unknown_rank = True
+                else:
+                    for size in shape:
+                        added.dim.add().size = size
+        return f"{node.name}:output:{len(types) - 1}"
+
+    def append_arguments(self, types: Sequence[int]) -> list[str]:
+        """Gives the function more arguments; returns how nodes refer to them."""
+        names = []
+        for dtype in types:
+            argument = self.function_def.signature.input_arg.add()
+            argument.name, argument.type = self._new_name("argument"), dtype
+            names.append(str(argument.name))
+        return names
+
+    def append_result(self, tensor: str, dtype: int) -> None:
+        """Gives the function one more result."""
+        argument = self.function_def.signature.output_arg.add()
+        argument.name, argument.type = self._new_name("result"), dtype
+        self.function_def.ret[argument.name] = tensor
+
+    def take_result(self) -> str:
+        """Takes the last result away; returns how nodes refer to what it was."""
+        last = self.function_def.signature.output_arg[-1].name
+        del self.function_def.signature.output_arg[-1]
+        return str(self.function_def.ret.pop(last))
+
+    def run(self, node_name: str) -> None:
+        """Makes TensorFlow run a node whenever the function runs."""
+        signature = self.function_def.signature
+        signature.is_stateful = True
+        if node_name not in self.function_def.control_ret.values():
+            name = self._new_name("runs")
+            self.function_def.control_ret[name] = node_name
+            signature.control_output.append(name)
+
+
+def replace_function(node: Any, old: str, new: str, attribute: str | None = None, index: int = 0) -> None:
+    """Makes a node name another function; `attribute` and `index` choose one of several places."""
+    for key, value in node.attr.items():
+        if attribute is not None and key != attribute:
+            continue
+        kind = value.WhichOneof("value")
+        functions = [value.func] if kind == "func" else list(value.list.func) if kind == "list" else []
+        for place, function in enumerate(functions):
+            if function.name == old and (attribute is None or place == index):
+                function.name = new
+
+
+def insert_inputs(node: Any, inputs: Sequence[str]) -> None:
+    """Adds data inputs to a node, behind those that it has and before its control inputs."""
+    data = [text for text in node.input if not text.startswith("^")]
+    control = [text for text in node.input if text.startswith("^")]
+    del node.input[:]
+    node.input.extend([*data, *inputs, *control])
