@@ -16,10 +16,8 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -29,6 +27,7 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tests.culprit.corpus import Program, programs
+from tests.programs.compiling import compiled
 
 SEED = 1
 
@@ -66,33 +65,6 @@ class Answer:
     code: str | None = None
     error: str | None = None
     is_refused: bool = False
-
-
-@contextlib.contextmanager
-def compiled() -> Iterator[list[object]]:
-    """Makes XLA compile every tf.function and every Keras model.
-
-    Yields:
-        What has asked for XLA so far.
-    """
-    asked: list[object] = []
-    function, compile_model = tf.function, keras.Model.compile
-
-    def compiled_function(*args: Any, **kwargs: Any) -> Any:
-        asked.append(args)
-        return function(*args, **{"jit_compile": True, **kwargs})
-
-    def compile_with_xla(model: Any, *args: Any, **kwargs: Any) -> Any:
-        asked.append(model)
-        if not kwargs.get("run_eagerly"):
-            kwargs["jit_compile"] = True
-        return compile_model(model, *args, **kwargs)
-
-    with (
-        mock.patch.object(tf, "function", compiled_function),
-        mock.patch.object(keras.Model, "compile", compile_with_xla),
-    ):
-        yield asked
 
 
 def is_compilable(program: Program, *, scratch: Path) -> bool:

@@ -52,6 +52,13 @@ def test_the_whole_corpus_is_answered_right(graphs: str) -> None:
     check(record(graphs=graphs), graphs=graphs)
 
 
+@pytest.mark.slow
+def test_what_xla_compiles_of_the_corpus_is_answered_right() -> None:
+    answers = list(record(graphs="auto", is_compiled=True))
+    assert sum(not answer["is_refused"] for answer in answers) >= 150
+    check(answers, graphs="executed")
+
+
 @pytest.mark.exhaustive
 def test_every_recording_of_a_program_has_the_same_answer() -> None:
     names = [program.name for program in programs() if program.culprit is not None][::SAMPLE_STEP][:20]

@@ -183,7 +183,8 @@ class TestXla:
         def outer(x: tf.Tensor) -> tf.Tensor:
             return compiled(x) + 1.0
 
-        with pytest.warns(RuntimeWarning, match="runs without XLA while recording"), tfdbg_arrow.capture(tmp_path):
+        warns = pytest.warns(RuntimeWarning, match="runs without XLA while recording")
+        with warns, tfdbg_arrow.capture(tmp_path, xla="observe"):
             during = [compiled(X), compiled(X), outer(X)]
         after = [compiled(X), compiled(X), outer(X)]
         assert [float(x) for x in (*during, *after)] == [2.0, 2.0, 3.0] * 2
@@ -201,7 +202,7 @@ class TestXla:
                 y = compiled(x)
             return tape.gradient(y, x).numpy().tolist()
 
-        with pytest.warns(RuntimeWarning, match="without XLA"), tfdbg_arrow.capture(tmp_path):
+        with pytest.warns(RuntimeWarning, match="without XLA"), tfdbg_arrow.capture(tmp_path, xla="observe"):
             during = gradient(tf.constant(X))
         assert during == gradient(tf.constant(X)) == [2.0, -2.0]
 

@@ -1,10 +1,12 @@
 """Eight trainings, each with all of TensorFlow's optimizations on and deterministic ops.
 
-`python -m tests.writer.trainings NAME STEPS [LOGDIR GRAPHS]` prints hashes of the losses and of the weights, as JSON.
+`python -m tests.writer.trainings NAME STEPS [LOGDIR GRAPHS MODE]` prints the last loss and hashes of the losses and of
+the weights, as JSON. With `compiled_` before the name, XLA compiles all functions of the training.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,11 +22,13 @@ import numpy as np
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.programs.compiling import compiled
 
 Result = tuple[Iterable[Any], Iterable[Any]]
 """Losses and weights."""
 
 BATCH = 8
+COMPILED = "compiled_"
 
 
 def _data(*shape: int, num_classes: int = 5) -> tuple[Any, Any]:
@@ -169,18 +173,22 @@ def _hash(values: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def main(name: str, steps: str, logdir: str | None = None, graphs: str = "executed") -> None:
+def main(name: str, steps: str, logdir: str | None = None, graphs: str = "executed", mode: str = "FULL_HEALTH") -> None:
     """Runs a training, recorded where a logdir is given."""
-    tf.config.experimental.enable_op_determinism()
+    is_compiled = name.startswith(COMPILED)
+    if not is_compiled:  # with deterministic ops, Keras does not compile
+        tf.config.experimental.enable_op_determinism()
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     keras.utils.set_random_seed(42)
     if logdir is not None:
-        tfdbg_arrow.enable(logdir, graphs=graphs)
-    losses, weights = TRAININGS[name](int(steps))
+        tfdbg_arrow.enable(logdir, mode, graphs=graphs)
+    with compiled() if is_compiled else contextlib.nullcontext():
+        losses, weights = TRAININGS[name.removeprefix(COMPILED)](int(steps))
     tfdbg_arrow.disable()
     losses = list(losses)
-    print(json.dumps({"num_losses": len(losses), "losses": _hash(losses), "weights": _hash(weights)}))
+    answer = {"num_losses": len(losses), "last_loss": float(losses[-1])}
+    print(json.dumps({**answer, "losses": _hash(losses), "weights": _hash(weights)}))
 
 
 if __name__ == "__main__":

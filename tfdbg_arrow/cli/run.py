@@ -127,9 +127,10 @@ def run(
         str,
         typer.Option(
             metavar="CHOICE",
-            help="Functions with jit_compile=True: observe (without XLA, recorded) or keep (compiled, not recorded).",
+            help="Functions with jit_compile=True: inside (compiled, recorded), observe (without XLA, recorded), keep "
+            "(compiled, not recorded) or auto (inside where the recording can).",
         ),
-    ] = "observe",
+    ] = "auto",
     graphs: Annotated[
         str,
         typer.Option(

@@ -105,8 +105,9 @@ def enable(
         xla: What becomes of functions with jit_compile=True. `inside`: they stay compiled and are recorded; of a loop
             in them, the first iteration with a bad value and the last one. `observe`: they run without XLA, and are
             recorded. `keep`: they stay compiled and are not recorded; `Logdir.coverage()` lists what runs in them.
-            `auto`: `inside`, or `observe` where the elements of tensors are kept (`values`, FULL_TENSOR), without the
-            native core, in sessions of `tf.compat.v1`, and in functions of tf.data.
+            `auto`: `inside`, or `observe` where the elements of tensors are kept (`values`, FULL_TENSOR) and without
+            the native core. In sessions of `tf.compat.v1` and in functions of tf.data, `inside` does what `observe`
+            does (docs/xla.md).
         graphs: Which ops of functions are recorded. `executed`: those that TensorFlow's optimizer makes of your ops and
             that run. The numbers are those of an unrecorded run, and ops that it fuses are recorded as one. `traced`:
             your ops. TensorFlow then does not fuse or fold them, so numbers can differ from an unrecorded run. `auto`:

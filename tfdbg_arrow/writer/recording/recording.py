@@ -356,6 +356,7 @@ class Recording:
             self.settings,
             health_backend=self._backend.name,
             graphs="traced" if self._executed is None else "executed",
+            xla=self._xla,
             local_task=cluster.local_task(),
             is_clean_end=is_clean_end,
         )

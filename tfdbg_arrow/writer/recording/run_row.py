@@ -39,7 +39,14 @@ def new_run(*, host_name: str) -> RunIdentity:
 
 
 def run_row(
-    run: RunIdentity, settings: Settings, *, health_backend: str, graphs: str, local_task: str, is_clean_end: bool
+    run: RunIdentity,
+    settings: Settings,
+    *,
+    health_backend: str,
+    graphs: str,
+    xla: str,
+    local_task: str,
+    is_clean_end: bool,
 ) -> Row:
     """Returns the row of a run.
 
@@ -48,6 +55,7 @@ def run_row(
         settings: Its settings.
         health_backend: The backend that measures health.
         graphs: Which ops of functions are recorded: `executed` or `traced`.
+        xla: What becomes of functions that ask for XLA: `inside`, `observe` or `keep`.
         local_task: Address of this process in the cluster that it is connected to; empty where there is none.
         is_clean_end: Whether it ends now, and all of it was written.
     """
@@ -82,7 +90,7 @@ def run_row(
                 "max_memory_bytes": settings.memory.max_memory_bytes,
                 "when_full": settings.when_full,
                 "dtypes": sorted(settings.dtypes),
-                "xla": settings.xla,
+                "xla": xla,
                 "graphs": graphs,
                 "values": settings.values.text if settings.values is not None else None,
                 "steps": str(settings.steps) if settings.steps is not None else None,
