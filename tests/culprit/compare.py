@@ -79,6 +79,8 @@ def _verdict(program: Program, answer: dict[str, Any], graphs: str) -> Verdict:
     if culprit is None:
         silent = not (answer["is_reported"] if program.has_bad_values else answer["is_found"])
         return Verdict(program=program, answer=answer, is_named_right=silent, is_line_right=silent)
+    if answer["is_compiled"]:
+        culprit = dataclasses.replace(culprit, effect=culprit.effect_in_xla)
     known = {field.name for field in dataclasses.fields(NonFinite)}
     named = [field for field in ("forward", "effect") if field in known]
     is_op_right = culprit.op_type in (answer["op_type"], *answer["program_ops"])

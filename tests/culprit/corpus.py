@@ -33,6 +33,8 @@ class Culprit:
         lineno: The line to change, from 1, in the program's file.
         executed: (op_type, forward) of the op to name with `graphs='executed'`, where TensorFlow's optimizer replaces
             or removes the op; None where the op runs, or one that stands for it.
+        effect_in_xla: Where the bad value ends if XLA compiles the program. XLA makes `where(mask, x, 0)` of a product
+            with a mask, so a gradient that is NaN elsewhere is 0 there.
     """
 
     op_type: str | None
@@ -41,6 +43,7 @@ class Culprit:
     effect: Effect
     lineno: int
     executed: tuple[str, str | None] | None = None
+    effect_in_xla: Effect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,7 @@ def bug(
     role: Role = "forward",
     forward: str | None = None,
     executed: tuple[str, str | None] | None = None,
+    effect_in_xla: Effect | None = None,
     raises: type[Exception] | None = None,
     prepare: Callable[[Path], None] | None = None,
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
@@ -83,7 +87,15 @@ def bug(
 
     def declare(function: Callable[..., object]) -> Callable[..., object]:
         lineno = _marked_line(function)
-        culprit = Culprit(op_type=op_type, role=role, forward=forward, effect=effect, lineno=lineno, executed=executed)
+        culprit = Culprit(
+            op_type=op_type,
+            role=role,
+            forward=forward,
+            effect=effect,
+            lineno=lineno,
+            executed=executed,
+            effect_in_xla=effect_in_xla or effect,
+        )
         return _add(function, culprit=culprit, has_bad_values=True, raises=raises, prepare=prepare)
 
     return declare

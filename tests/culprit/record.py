@@ -49,6 +49,7 @@ class Answer:
         lineno: That line, from 1.
         code: Its text.
         error: The exception that the program raised and must not, or one of the query.
+        is_compiled: Whether XLA compiled its functions.
         is_refused: Whether the program cannot be compiled by XLA, also without a recording.
     """
 
@@ -64,6 +65,7 @@ class Answer:
     lineno: int | None = None
     code: str | None = None
     error: str | None = None
+    is_compiled: bool = False
     is_refused: bool = False
 
 
@@ -125,7 +127,7 @@ def answer(program: Program, *, graphs: str = "traced", is_compiled: bool = Fals
         found = tfdbg_arrow.first_nonfinite(directory / "logdir")
     gc.collect()
     if found is None:
-        return Answer(name=program.name, error=error)
+        return Answer(name=program.name, error=error, is_compiled=is_compiled)
     forward: Any = getattr(found, "forward", None)
     return Answer(
         name=program.name,
@@ -140,6 +142,7 @@ def answer(program: Program, *, graphs: str = "traced", is_compiled: bool = Fals
         lineno=found.source.lineno if found.source is not None else None,
         code=found.source.code if found.source is not None else None,
         error=error,
+        is_compiled=is_compiled,
     )
 
 

@@ -52,7 +52,7 @@ def vae_with_tanh_decoder() -> None:
     train_step()
 
 
-@bug(op_type="Log", effect="variable")
+@bug(op_type="Log", effect="variable", effect_in_xla="result")
 def vae_collapsed_posterior() -> None:
     """log(sigma) of a posterior whose deviation a ReLU has made 0."""
 

@@ -78,7 +78,7 @@ def dice_of_empty_masks() -> None:
     optimizer.apply_gradients([(tape.gradient(loss, logits), logits)])
 
 
-@bug(op_type="RealDiv", effect="variable")
+@bug(op_type="RealDiv", effect="variable", effect_in_xla="result")
 def iou_of_empty_boxes() -> None:
     """Padding boxes have no area, so that their intersection over union is 0/0."""
 

@@ -53,7 +53,7 @@ def mask_times_infinity() -> Any:
     return tf.nn.softmax(scores + mask)
 
 
-@bug(op_type="RealDiv", effect="variable")
+@bug(op_type="RealDiv", effect="variable", effect_in_xla="result")
 def token_loss_of_a_batch_of_padding() -> None:
     """The loss per token of a batch that has only padding."""
 
