@@ -96,7 +96,7 @@ def test_a_tensor_has_inside_the_row_that_it_has_outside(mode: str, way: str, tm
     for row in inside:
         wanted = outside[row["dtype"], row["size"], str(row["shape"])]
         got = [row[fact] for fact in facts]
-        assert got[: len(FACTS)] == wanted[: len(FACTS)], row
+        assert got[: len(FACTS)] == wanted[: len(FACTS)], (row["dtype"], row["op_type"], got, wanted)
         for one, other in zip(got[len(FACTS) :], wanted[len(FACTS) :], strict=True):
             # spec/README.md allows mean and stddev this distance.
             assert one == other or one == pytest.approx(other, rel=1e-13), row

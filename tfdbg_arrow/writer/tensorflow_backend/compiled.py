@@ -26,7 +26,13 @@ _NO_LOOPS = [-1.0] * MAX_LOOPS
 _INT64, _DOUBLE = tf.int64.as_datatype_enum, tf.float64.as_datatype_enum
 _ROW = 0
 """Stands for a row in the place of a tensor of a dtype with that number."""
-_SIGN, _INFINITY = 0x80000000, 0x7F800000
+_FORMATS = {
+    tf.bfloat16: (tf.uint16, 0x8000, 0x7F80),
+    tf.float16: (tf.uint16, 0x8000, 0x7C00),
+    tf.float32: (tf.uint32, 0x80000000, 0x7F800000),
+    tf.float64: (tf.uint64, 0x8000000000000000, 0x7FF0000000000000),
+}
+"""Dtypes of floating-point numbers: an unsigned dtype of the same width, the sign's bit and the bits of infinity."""
 _ROWS = tf.TensorSpec([None, NUM_COLUMNS], tf.float64)
 _INDEX = tf.TensorSpec([], tf.int64)
 _FLAG = tf.TensorSpec([], tf.bool)
@@ -163,13 +169,10 @@ class _Kinds:
             self.is_nan = self.is_neg_inf = self.is_pos_inf = tf.zeros_like(self.is_zero)
 
     def _from_bits(self, flat: Any) -> None:
-        # Subnormal numbers are not zero, but a processor may compare them as if they were.
-        if flat.dtype == tf.float64:
-            dtype, sign, infinity = tf.uint64, _SIGN << 32, 0x7FF << 52
-            bits = tf.bitcast(flat, dtype)
-        else:
-            dtype, sign, infinity = tf.uint32, _SIGN, _INFINITY
-            bits = tf.bitcast(flat if flat.dtype == tf.float32 else tf.cast(flat, tf.float32), dtype)
+        # Subnormal numbers are not zero, but a processor may compare or convert them as if they were.
+        values = flat if flat.dtype in _FORMATS else tf.cast(flat, tf.float32)  # float8: no number is subnormal then
+        dtype, sign, infinity = _FORMATS[values.dtype]
+        bits = tf.bitcast(values, dtype)
         magnitude = tf.bitwise.bitwise_and(bits, tf.constant(sign - 1, dtype))
         self.is_negative = tf.greater_equal(bits, tf.constant(sign, dtype))
         self.is_zero = tf.equal(magnitude, tf.zeros([], dtype))
