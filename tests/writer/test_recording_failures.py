@@ -111,7 +111,7 @@ class TestFailures:
         f = doubling()
         held = f.get_concrete_function(tf.TensorSpec([2]))
         compiled = tf.function(lambda x: tf.reduce_sum(f(x)), jit_compile=True)
-        with warnings.catch_warnings(), tfdbg_arrow.capture(tmp_path):
+        with warnings.catch_warnings(), tfdbg_arrow.capture(tmp_path, xla="observe"):
             warnings.simplefilter("error")
             results = compiled(X).numpy(), held(tf.constant(X)).numpy()
         assert [value.tolist() for value in results] == [4.0, [4.0, 0.0]]

@@ -47,7 +47,7 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
             return original(name, graph, attrs, *args, **kwargs)
         text = name.decode() if isinstance(name, bytes) else name
         is_traced_for_xla = must_compile(attrs) or control_flow_util.GraphOrParentsInXlaContext(graph)
-        if must_compile(attrs):
+        if must_compile(attrs) and reason_unobserved(graph) != "remote":
             choice = observer.xla_choice()
             if choice == "keep" and not reaches_own_op(graph):
                 unobserved_graphs[graph] = "xla"
@@ -102,7 +102,7 @@ def _make_create_concrete_function(observation: Observation, original: Any) -> A
     def create_concrete_function(function_type: Any, type_context: Any, func_graph: Any, options: Any) -> Any:
         if observation.is_active and not this_thread.is_unobserved:
             reason = reason_unobserved(framework_ops.get_default_graph())
-            if must_compile(options.attributes):
+            if must_compile(options.attributes) and reason != "remote":
                 reason = {"keep": "xla", "inside": INSIDE}.get(observation.observer.xla_choice(), reason)
             if reason is not None:
                 unobserved_graphs[func_graph] = reason

@@ -24,7 +24,7 @@ from tfdbg_arrow.writer.graphs.own_ops import is_own
 from tfdbg_arrow.writer.hooks.exports import with_own_ops
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.hooks.unobserved import INSIDE, traced_for, unobserved_graphs
+from tfdbg_arrow.writer.hooks.unobserved import INSIDE, reason_unobserved, traced_for, unobserved_graphs
 from tfdbg_arrow.writer.warning import warn
 
 _XLA_MUST_COMPILE = "_XlaMustCompile"
@@ -94,7 +94,8 @@ def hook_compiled_calls(observation: Observation, patches: Patches) -> None:
                 known = _XLA_MUST_COMPILE in attributes and attributes[_XLA_MUST_COMPILE].b
                 is_compiled[function] = known
             choice = observation.observer.xla_choice()
-            if not known or not observation.is_active or choice == "observe":
+            is_remote = reason_unobserved(function.graph) == "remote"
+            if not known or not observation.is_active or choice == "observe" or is_remote:
                 return original(function, *args, **kwargs)
             reason = INSIDE if choice == "inside" else "xla"
             unobserved_graphs[function.graph] = reason
