@@ -268,6 +268,23 @@ def test_a_step_that_is_left_out_runs_the_program_s_own_function(tmp_path: Path)
     assert [row["step"] for row in in_graphs(tmp_path) if row["op_type"] == "Log"] == [0, 2, 4]
 
 
+def test_random_numbers_stay_the_same_where_steps_are_left_out(tmp_path: Path) -> None:
+    def numbers(mark: Callable[[int], object]) -> list[bytes]:
+        tf.random.set_seed(7)
+        compiled = tf.function(lambda x: tf.math.log(x), jit_compile=True)
+        around = tf.function(lambda x: compiled(x) + tf.random.normal([2], seed=3))
+        found = []
+        for step in range(6):
+            mark(step)
+            found += flat(around(X))
+        return found
+
+    wanted = numbers(lambda step: None)
+    with tfdbg_arrow.capture(tmp_path, steps=2):
+        assert numbers(lambda step: tfdbg_arrow.mark(step=step)) == wanted
+    assert [row["step"] for row in in_graphs(tmp_path) if row["op_type"] == "Log"] == [0, 2, 4]
+
+
 def test_functions_of_a_pipeline_run_without_xla(tmp_path: Path) -> None:
     compiled = tf.function(lambda x: tf.math.log(x), jit_compile=True)
     with warnings.catch_warnings():

@@ -33,6 +33,7 @@ from tfdbg_arrow.writer.graphs.compiled_rows import (
 from tfdbg_arrow.writer.graphs.function_edit import CALLS, DOUBLE, MUST_COMPILE, FunctionEdit, replace_function
 from tfdbg_arrow.writer.graphs.node_defs import functions_of, runs_inline
 from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, TensorBatch
+from tfdbg_arrow.writer.graphs.plain_functions import may_keep_state
 from tfdbg_arrow.writer.graphs.registry import GraphState
 
 SUFFIX = "_tfdbg_arrow_inside"
@@ -77,8 +78,9 @@ class CompiledFunctions:
         self._keys: dict[int, dict[str, dict[int, Key]]] = {}
         self._covered: dict[str, Covered] = {}
         self._definitions: dict[str, Any] = {}
-        self._without_rows: dict[str, str] = {}
+        self._plain_copies: dict[str, str] = {}
         self._to_run: dict[bytes, bytes] = {}
+        self._keeping_state: set[bytes] = set()
         self._num_names = 0
         self._copies = self._make_copies(library, "_rows")
         self._copies_of_any = self._make_copies(library_of_any, "_any_rows")
@@ -91,7 +93,9 @@ class CompiledFunctions:
                 number = tensor.dtype.base_dtype.as_datatype_enum
                 keys.setdefault(batch.op.name, {})[tensor.value_index] = Key(node, number, tensor.shape.rank, decides)
 
-    def add_function(self, function_name: str, graph: Any, state: GraphState, node_names: Sequence[Any]) -> None:
+    def add_function(
+        self, function_name: str, graph: Any, state: GraphState, node_names: Sequence[tuple[str, str, str]]
+    ) -> None:
         """Notes how the ops of a graph are named in a function.
 
         Args:
@@ -125,9 +129,16 @@ class CompiledFunctions:
             with self._lock:
                 known = self._to_run.get(function_name)
                 if known is None:
-                    known = self._to_run[function_name] = self._copy_to_run(function_name.decode()).encode()
+                    known = self._copy_to_run(function_name.decode()).encode()
+                    if known != function_name and self._has_state(function_name.decode()):
+                        self._keeping_state.add(function_name)
+                    self._to_run[function_name] = known
                     self._definitions.clear()
         return known
+
+    def keeps_state(self, function_name: bytes) -> bool:
+        """Returns whether a copy has kernels that keep a state: then it must run in every call, not only in some."""
+        return function_name in self._keeping_state
 
     def forget_copy(self, function_name: bytes) -> None:
         """Runs a function as it is from here on."""
@@ -147,6 +158,18 @@ class CompiledFunctions:
         if found is None:
             found = self._definitions[function_name] = self._library.function_def(function_name)
         return found
+
+    def _has_state(self, function_name: str) -> bool:
+        waiting, seen = [function_name], {function_name}
+        while waiting:
+            for node in self._definition(waiting.pop()).node_def:
+                if may_keep_state(node.op) and self._library.keeps_state(node.op):
+                    return True
+                if runs_inline(node.op):
+                    callees = {name for _, _, name in functions_of(node)}
+                    waiting += callees - seen
+                    seen |= callees
+        return False
 
     def _must_compile(self, function_name: str) -> bool:
         attributes = self._definition(function_name).attr
@@ -197,11 +220,11 @@ class CompiledFunctions:
 
     def _copy_of_plain(self, function_name: str) -> str:
         """Returns the copy of a function that is not compiled; its own name where nothing in it is compiled."""
-        known = self._without_rows.get(function_name)
+        known = self._plain_copies.get(function_name)
         if known is not None:
             return known
         edit = self._edit(function_name)
-        self._without_rows[function_name] = function_name
+        self._plain_copies[function_name] = function_name
         is_changed = False
         for node in list(edit.function_def.node_def):
             if not runs_inline(node.op):
@@ -220,8 +243,8 @@ class CompiledFunctions:
                         self._add_record_op(edit, [row.called_at(node.name) for row in copy.rows], rows)
                         is_changed = True
         if is_changed:
-            self._without_rows[function_name] = self._add(edit, function_name + SUFFIX)
-        return self._without_rows[function_name]
+            self._plain_copies[function_name] = self._add(edit, function_name + SUFFIX)
+        return self._plain_copies[function_name]
 
     def _add_record_op(
         self, edit: FunctionEdit, rows: Sequence[Row], matrix: str, *, arguments: Covered | None = None

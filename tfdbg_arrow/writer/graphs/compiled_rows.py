@@ -87,6 +87,9 @@ class CompiledLibrary(Protocol):
     def is_pure(self, op_type: str) -> bool:
         """Returns whether it makes no difference how often ops of a type run."""
 
+    def keeps_state(self, op_type: str) -> bool:
+        """Returns whether ops of that type are stateful and take no resource that holds the state."""
+
     def row_of_constant(self, tensor: Any) -> Sequence[float]:
         """Returns the row of a TensorProto."""
 

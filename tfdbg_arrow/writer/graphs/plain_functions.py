@@ -114,14 +114,15 @@ class PlainFunctions:
             if "api_implements" in function_def.attr:  # TensorFlow may put another function of that name in its place
                 return None
             for node in function_def.node_def:
-                if _may_keep_state(node.op) and self._library.keeps_state(node.op):
+                if may_keep_state(node.op) and self._library.keeps_state(node.op):
                     return None
                 if runs_inline(node.op):
                     waiting += [callee for _, _, callee in functions_of(node)]
         return found if has_own else None
 
 
-def _may_keep_state(op_type: str) -> bool:
+def may_keep_state(op_type: str) -> bool:
+    """Returns whether kernels of a stateful op of this type may keep something from one run to the next."""
     return op_type not in _STATE_IS_ELSEWHERE and "Dataset" not in op_type
 
 

@@ -128,9 +128,11 @@ class FunctionObserver:
 
     def copy_to_record(self, function_name: bytes, /) -> bytes:
         """Which function is to run where a function is called, so that what XLA compiles in it is recorded."""
-        if self._compiled is None or (self._gate is not None and not self._gate.is_open):
+        if self._compiled is None:
             return function_name
-        return self._compiled.name_of(function_name)
+        copy = self._compiled.name_of(function_name)
+        is_left_out = self._gate is not None and not self._gate.is_open
+        return function_name if is_left_out and not self._compiled.keeps_state(function_name) else copy
 
     def note_refused(self, function_name: bytes, error: Exception) -> None:
         """XLA has not compiled our copy of a function, but the function itself."""
