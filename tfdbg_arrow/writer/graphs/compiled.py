@@ -129,10 +129,7 @@ class CompiledFunctions:
             with self._lock:
                 known = self._to_run.get(function_name)
                 if known is None:
-                    known = self._copy_to_run(function_name.decode()).encode()
-                    if known != function_name and self._has_state(function_name.decode()):
-                        self._keeping_state.add(function_name)
-                    self._to_run[function_name] = known
+                    known = self._to_run[function_name] = self._copy_to_run(function_name.decode()).encode()
                     self._definitions.clear()
         return known
 
@@ -146,9 +143,11 @@ class CompiledFunctions:
 
     def _copy_to_run(self, function_name: str) -> str:
         try:
-            if self._must_compile(function_name):
-                return self._function_around(function_name)
-            return self._copy_of_plain(function_name)
+            make = self._function_around if self._must_compile(function_name) else self._copy_of_plain
+            copy = make(function_name)
+            if copy != function_name and self._has_state(function_name):
+                self._keeping_state.add(function_name.encode())
+            return copy
         except Exception as error:
             self._on_failure(function_name, error)
             return function_name
