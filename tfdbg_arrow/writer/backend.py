@@ -16,6 +16,7 @@ from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.schema.logdir_layout import SpoolPaths
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.writer.events import EventWriter
+from tfdbg_arrow.writer.graphs.executed import GraphOptimizer
 from tfdbg_arrow.writer.graphs.own_ops import RecordOps, SingleRecordOps
 from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.scopes import EagerScopes
@@ -113,6 +114,16 @@ class Backend(Recorder, EagerScopes, Protocol):
 
     def num_events(self) -> int:
         """Returns the next event index."""
+
+    def record_executed_graphs(self, *, records_others: bool) -> GraphOptimizer:
+        """Records graphs as TensorFlow's optimizer leaves them; returns what tells the optimizer of graphs.
+
+        Args:
+            records_others: Whether nodes are recorded that stand for no op of the program.
+
+        Raises:
+            RecordingError: That is not possible here.
+        """
 
     def set_step(self, step: int) -> None:
         """Labels the events from here on."""

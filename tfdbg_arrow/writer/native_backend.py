@@ -193,6 +193,21 @@ class NativeSpool:
         """Returns the id of the calling thread's Python stack, -1 for none."""
         return int(self.core.intern_stack(0))
 
+    def record_executed_graphs(self, *, records_others: bool, device_types: Sequence[str] = ("CPU",)) -> GraphOptimizer:
+        """Makes TensorFlow call the core's optimizer; returns what tells it of graphs.
+
+        Args:
+            records_others: Whether nodes are recorded that stand for no op of the program.
+            device_types: The types of the devices that graphs run on.
+
+        Raises:
+            RecordingError: This version of TensorFlow does not take the optimizer.
+        """
+        load_optimizer(self.core.__file__, device_types)
+        self.recording.set_records_others(records_others)
+        optimizer: GraphOptimizer = self.recording
+        return optimizer
+
 
 class NativeBackend(NativeSpool):
     """Measures in the core's own kernels; takes the arguments of NativeSpool and raises its errors."""
@@ -240,20 +255,6 @@ class NativeBackend(NativeSpool):
     def execution_of(self, tensor: Any) -> int:
         """Returns the execution that made an eager tensor just now, -1 where that is not known."""
         return int(self.core.execution_of(tensor))
-
-    def record_executed_graphs(self, *, records_others: bool) -> GraphOptimizer:
-        """Makes TensorFlow call the core's optimizer; returns what tells it of graphs.
-
-        Args:
-            records_others: Whether nodes are recorded that stand for no op of the program.
-
-        Raises:
-            RecordingError: This version of TensorFlow does not take the optimizer.
-        """
-        load_optimizer(self.core.__file__)
-        self.recording.set_records_others(records_others)
-        optimizer: GraphOptimizer = self.recording
-        return optimizer
 
     def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, *, runs_as: bytes) -> int:
         """Records that a call of a function begins, for which TensorFlow runs it or a copy; returns its index or -1."""

@@ -227,11 +227,6 @@ class Request:
             raise SettingError("xla is 'inside', where no elements can be kept; choose xla='observe'")
         if self.graphs not in GRAPH_CHOICES:
             raise SettingError(f"graphs is {self.graphs!r}; expected one of {', '.join(GRAPH_CHOICES)}")
-        if self.graphs == "executed" and self.health_backend == "tensorflow":
-            raise SettingError(
-                "graphs is 'executed' and health_backend 'tensorflow', which records graphs only as they are traced; "
-                "choose the native backend or graphs='traced'"
-            )
         if not is_integer(self.max_memory_bytes) or not MIN_MEMORY_BYTES <= self.max_memory_bytes <= MAX_MEMORY_BYTES:
             raise SettingError(
                 f"max_memory_bytes is {self.max_memory_bytes!r}; expected a number from {MIN_MEMORY_BYTES} (192 MiB) "

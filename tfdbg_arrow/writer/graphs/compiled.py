@@ -41,7 +41,7 @@ SUFFIX = "_tfdbg_arrow_inside"
 
 _AROUND = "_around"
 _NO_INLINE = "_noinline"
-_RECORD_OP = "TfdbgArrowRecordCompiled"
+_RECORD_OP = "TfdbgArrowRecordRows"
 
 
 def is_around_compiled(function_name: bytes) -> bool:

@@ -53,6 +53,9 @@ class GraphOptimizer(Protocol):
         TensorFlow inlines them. `is_used_by_graph` says whether another graph uses the results.
         """
 
+    def set_summary_graphs(self, device_types: Sequence[str], graphs: Mapping[int, tuple[int, bytes]]) -> None:
+        """Makes it count elements of tensors on their devices, as device_graphs() says; called before start()."""
+
     def take_executed_graphs(self) -> list[list[ExecutedNode]]:
         """Returns the graphs that TensorFlow optimized since the last call."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,28 +16,34 @@ from tfdbg_arrow.writer.graphs.own_ops import MARK
 
 MIN_GRAPH_NODES = 4
 """TensorFlow does not optimize smaller graphs; `min_graph_nodes` of its rewriter_config.proto."""
-_loaded: str | None = None
+_loaded_for: list[str] = []
 
 
-def load_optimizer(path: str) -> None:
+def load_optimizer(path: str, device_types: Sequence[str]) -> None:
     """Makes TensorFlow call the optimizer of a library, for the life of the process.
+
+    TensorFlow calls it for each graph that has a node on a device of one of some types. Every time it loads the
+    library, the library names the next type: first `CPU`, then `GPU`.
 
     Args:
         path: The native core.
+        device_types: The types: `CPU`, or `CPU` and `GPU`.
 
     Raises:
         RecordingError: This version of TensorFlow does not take it.
     """
-    global _loaded
-    if _loaded is not None:
-        return
-    try:
-        pywrap_tf_session.TF_LoadPluggableDeviceLibrary(path)
-    except (AttributeError, tf.errors.OpError) as error:
-        raise RecordingError(
-            f"TensorFlow {tf.__version__} does not take the optimizer of {path}: {error}; use graphs='traced'"
-        ) from error
-    _loaded = path
+    for device_type in device_types:
+        if device_type in _loaded_for:
+            continue
+        # TensorFlow loads no path twice; another name of the file is another path.
+        folder, name = os.path.split(path)
+        try:
+            pywrap_tf_session.TF_LoadPluggableDeviceLibrary(os.path.join(folder, *["."] * len(_loaded_for), name))
+        except (AttributeError, tf.errors.OpError) as error:
+            raise RecordingError(
+                f"TensorFlow {tf.__version__} does not take the optimizer of {path}: {error}; use graphs='traced'"
+            ) from error
+        _loaded_for.append(device_type)
 
 
 def is_optimized(graph: Any) -> bool:

@@ -43,7 +43,17 @@ def is_op_determinism_enabled() -> bool:
 
 def has_accelerator() -> bool:
     """Returns whether TensorFlow sees a device other than the CPU."""
-    return any(device.device_type != "CPU" for device in tf.config.list_physical_devices())
+    return bool(accelerator_types())
+
+
+def accelerator_types() -> set[str]:
+    """Returns the types of the devices that TensorFlow sees beside the CPU, as `GPU`."""
+    return {device.device_type for device in tf.config.list_physical_devices()} - {"CPU"}
+
+
+def refuses_counting_on_accelerators() -> bool:
+    """Returns whether there is an accelerator on which TensorFlow's op that counts would fail."""
+    return is_op_determinism_enabled() and has_accelerator()
 
 
 def host_device_name() -> str:

@@ -6,7 +6,7 @@
 namespace tfdbg_arrow {
 
 // Summarises a tensor. Its operands are the tensor and its dimensions as int64; its configuration is the text
-// "DataType Mode rank". Its result is a row of TfdbgArrowRecordCompiled, in no loop.
+// "DataType Mode rank". Its result is a row of TfdbgArrowRecordRows, in no loop.
 // With the DataType 0 the first operand is the row of another tensor: the tensor has its elements, each equally often.
 constexpr const char* kSummarizeCall = "tfdbg_arrow_summarize";
 

@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <unordered_set>
 
+#include "device_summaries.h"
+#include "execution_places.h"
 #include "graph_def.h"
 #include "graph_judge.h"
 #include "node_kinds.h"
@@ -32,12 +34,6 @@ constexpr size_t kRecordOpBytes = 192;  // of a record op, without names: about
 bool is_seen_by_a_later_pass(std::string_view op, size_t input_index) {
   if (op == "MaxPoolGrad" || op == "MaxPool3DGrad") return input_index == 1;
   return op == "LRNGrad" && input_index == 2;
-}
-
-// Ops that fail the step because of a value. They wait until a constant that they take is recorded: another tensor is
-// recorded on its way to them.
-bool is_check(std::string_view op) {
-  return op == "CheckNumerics" || op == "CheckNumericsV2" || op == "Assert" || op == "EnsureShape";
 }
 
 // The dtypes of TensorFlow's ops. They are read again when an unknown op is found.
@@ -138,6 +134,7 @@ class Editor {
       for (size_t i = 0; i < graph_.nodes.size(); ++i) watch(i);
     }
     session_.executed.note_masked(std::move(masked_));
+    if (!summarised_.empty()) summarise();
     if (added_.empty()) return {};
     std::string bytes = rewired();
     bytes.append(added_);
@@ -163,9 +160,49 @@ class Editor {
       const std::optional<int32_t> key = key_of(node, match, slot);
       if (!key) continue;
       const bool stops = judge_.stops(i, slot);
-      add_record_op(i, slot, {*key, type, keep, is_reference, stops, false, {}});
+      if (const SummaryGraph* summary = summary_graph(node, type, keep)) {
+        summarised_.push_back({i, slot, type, *key, stops, summary});
+      } else {
+        add_record_op(i, slot, {*key, type, keep, is_reference, stops, false, {}});
+      }
       if (judge_.any()) keys_.emplace(tensor_name(node.name, slot), *key);
       if (judge_.any() && !stops) note_masked(i, slot, *key);
+    }
+  }
+
+  // Returns what summarises a tensor on its device; nullptr if the host looks at the tensor itself.
+  const SummaryGraph* summary_graph(const NodeView& node, int type, bool keep) const {
+    if (keep || session_.mode == Mode::kFullTensor || !session_.summaries.serve(node.device)) return nullptr;
+    return session_.summaries.find(type);
+  }
+
+  void summarise() {
+    std::string prefix;
+    do {
+      prefix = name_prefix_ + "on_device_" + std::to_string(num_added_++) + "_";
+    } while (std::any_of(taken_names_.begin(), taken_names_.end(),
+                         [&](std::string_view name) { return name.substr(0, prefix.size()) == prefix; }));
+    ExecutionPlaces places(graph_);
+    SummaryNodes nodes(prefix, session_.generation);
+    std::stable_sort(summarised_.begin(), summarised_.end(), [&](const Summarised& a, const Summarised& b) {
+      return places.order_of(a.node) < places.order_of(b.node);
+    });
+    for (const Summarised& each : summarised_) {
+      const NodeView& node = graph_.nodes[each.node];
+      const NodeMatcher::Match& match = matcher_[each.node];
+      const std::optional<Place> place = places.of(each.node, each.slot);
+      if (!place) throw std::runtime_error("the node " + std::string(node.name) + " is in a cycle");
+      nodes.add(*place, {tensor_name(node.name, each.slot), node.name, node.device, each.graph, each.type, each.key,
+                         each.stops, match.path, match.has_path, node.op != "Const"});
+    }
+    nodes.build(&added_, kMaxAddedBytes);
+    record_ops_.insert(nodes.handed_on().begin(), nodes.handed_on().end());
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const std::optional<Place> place = is_check(graph_.nodes[i].op) ? places.of_node(i) : std::nullopt;
+      if (!place) continue;
+      for (const auto& [recorded, name] : nodes.record_ops()) {
+        if (places.can_wait(*place, recorded)) checks_wait_for_[i].push_back("^" + name);
+      }
     }
   }
 
@@ -262,6 +299,16 @@ class Editor {
     return key_of_node(match.graph_id, slot, node.op, match.op->op_name);
   }
 
+  // A tensor that is summarised on its device.
+  struct Summarised {
+    size_t node;
+    size_t slot;
+    int type;
+    int32_t key;
+    bool stops;
+    const SummaryGraph* graph;
+  };
+
   struct RecordOp {
     int32_t key;
     int type;
@@ -279,7 +326,8 @@ class Editor {
     // What takes a constant may treat it otherwise than a computed tensor. In a branch of a session's graph nothing
     // could wait for the record op of a constant, and it would be removed.
     const bool is_constant = node.op == "Const" && (!run_.is_found() || run_.is_unconditional(i));
-    const bool is_aside = is_constant || how.is_reference;
+    // What is on another device, and is not summarised there, is copied: it comes back from no such copy.
+    const bool is_aside = is_constant || how.is_reference || !is_host(node.device);
     std::string name;
     do {
       name = name_prefix_ + std::to_string(num_added_++) + "/" + std::string(node.name);
@@ -300,7 +348,7 @@ class Editor {
     put_bytes_field(&added_, 1, builder.bytes());
     if (run_.is_found() && run_.computes(i, slot)) waited_for_.push_back("^" + name);
     if (how.is_reference) return;
-    (is_constant ? constants_ : record_ops_).emplace(std::move(source), name);
+    (is_aside ? constants_ : record_ops_).emplace(std::move(source), name);
   }
 
   // Returns the graph, with each consumer of a recorded tensor behind the record op.
@@ -324,6 +372,11 @@ class Editor {
           is_changed = true;
           inputs.push_back("^" + found->second);
         }
+      }
+      const auto waits_for = checks_wait_for_.find(static_cast<size_t>(&node - graph_.nodes.data()));
+      if (waits_for != checks_wait_for_.end()) {
+        is_changed = true;
+        inputs.insert(inputs.end(), waits_for->second.begin(), waits_for->second.end());
       }
       if (run_.is_found() && &node == &graph_.nodes[run_.index()] && !waited_for_.empty()) {
         is_changed = true;
@@ -359,7 +412,9 @@ class Editor {
   std::unordered_set<std::string_view> taken_names_;  // that a record op could have
   std::string added_;
   std::unordered_map<std::string, std::string> record_ops_;  // by the tensor that they hand through
-  std::unordered_map<std::string, std::string> constants_;   // record ops by the constant that they record
+  std::unordered_map<std::string, std::string> constants_;   // record ops that hand nothing on, by what they record
+  std::vector<Summarised> summarised_;
+  std::unordered_map<size_t, std::vector<std::string>> checks_wait_for_;  // control inputs of nodes
   int64_t num_added_ = 0;
 };
 
@@ -412,7 +467,9 @@ std::string with_record_ops(std::string_view graph_def, Session& session) {
   const std::optional<GraphView> graph = parse_graph(graph_def);
   if (!graph) throw std::runtime_error("the bytes are no GraphDef");
   // A graph that TensorFlow optimizes once more is recorded already.
-  if (has_op(*graph, kRecordThroughOp) || has_op(*graph, kRecordConstantOp)) return {};
+  const bool is_done = std::any_of(graph->nodes.begin(), graph->nodes.end(),
+                                   [](const NodeView& node) { return is_record_op(node.op); });
+  if (is_done) return {};
   const NodeMatcher matcher(*graph, session);
   if (!matcher.is_ours()) return {};
   std::vector<ExecutedNode> nodes;

@@ -235,6 +235,11 @@ std::optional<int64_t> attr_int(std::string_view attr_value) {
   return found ? std::optional<int64_t>(static_cast<int64_t>(*found)) : std::nullopt;
 }
 
+std::optional<bool> attr_bool(std::string_view attr_value) {
+  const std::optional<uint64_t> found = attr_number(attr_value, 5);
+  return found ? std::optional<bool>(*found != 0) : std::nullopt;
+}
+
 std::optional<int> attr_type(std::string_view attr_value) {
   const std::optional<uint64_t> found = attr_number(attr_value, 6);
   return found ? std::optional<int>(static_cast<int>(*found)) : std::nullopt;
@@ -291,7 +296,7 @@ NodeBuilder& NodeBuilder::input(std::string_view text) {
   return *this;
 }
 
-NodeBuilder& NodeBuilder::attr(std::string_view name, const std::string& attr_value) {
+NodeBuilder& NodeBuilder::attr(std::string_view name, std::string_view attr_value) {
   std::string entry;
   put_bytes_field(&entry, 1, name);
   put_bytes_field(&entry, 2, attr_value);

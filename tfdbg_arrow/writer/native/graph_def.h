@@ -52,6 +52,7 @@ std::optional<NodeInput> parse_input(std::string_view text);
 
 // Values of attributes; nullopt where the attribute holds another kind of value.
 std::optional<int64_t> attr_int(std::string_view attr_value);
+std::optional<bool> attr_bool(std::string_view attr_value);
 std::optional<int> attr_type(std::string_view attr_value);
 std::optional<std::vector<int>> attr_types(std::string_view attr_value);
 std::optional<std::string_view> attr_string(std::string_view attr_value);
@@ -72,10 +73,11 @@ class NodeBuilder {
   NodeBuilder& attr_bool(std::string_view name, bool value);
   NodeBuilder& attr_type(std::string_view name, int type);
   NodeBuilder& attr_string(std::string_view name, std::string_view value);
+  // `attr_value`: a serialized AttrValue.
+  NodeBuilder& attr(std::string_view name, std::string_view attr_value);
   const std::string& bytes() const { return bytes_; }
 
  private:
-  NodeBuilder& attr(std::string_view name, const std::string& attr_value);
   std::string bytes_;
 };
 

@@ -185,6 +185,17 @@ class Recording {
 
   void set_records_others(bool records_others) { session_->executed.set_records_others(records_others); }
 
+  // Tensors on devices of a type are summarised there, by graphs for some dtypes. `graphs`: for each dtype the
+  // SummaryLayout and the serialized GraphDef.
+  void set_summary_graphs(const std::vector<std::string>& device_types,
+                          const std::unordered_map<int, std::tuple<int64_t, nb::bytes>>& graphs) {
+    for (const std::string& device_type : device_types) session_->summaries.add_device_type(device_type);
+    for (const auto& [dtype, how] : graphs) {
+      const auto& [layout, graph] = how;
+      session_->summaries.set(dtype, static_cast<SummaryLayout>(layout), {graph.c_str(), graph.size()});
+    }
+  }
+
   // The graphs that TensorFlow optimized since the last call: for each its nodes, as (name, op type, device, graph id,
   // op name, path of calls or None, inputs as (node, slot, whether it is a control edge), dtype numbers of its outputs
   // or None, which argument or result of the graph it stands for or None).
@@ -357,6 +368,7 @@ NB_MODULE(_core, m) {
       .def("add_program_graph", &Recording::add_program_graph, nb::arg("graph_id"), nb::arg("ops"),
            nb::arg("arguments"), nb::arg("calls"), nb::arg("is_used_by_graph") = false)
       .def("set_records_others", &Recording::set_records_others, nb::arg("records_others"))
+      .def("set_summary_graphs", &Recording::set_summary_graphs, nb::arg("device_types"), nb::arg("graphs"))
       .def("take_executed_graphs", &Recording::take_executed_graphs)
       .def("take_masked_outputs", &Recording::take_masked_outputs)
       .def("take_unreadable_graphs", &Recording::take_unreadable_graphs)

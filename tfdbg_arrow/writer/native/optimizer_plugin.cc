@@ -2,10 +2,12 @@
 //
 // Source: tensorflow/c/experimental/grappler/grappler.h, version 0.0.1 (TensorFlow 2.17 to 2.21).
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +24,8 @@ namespace {
 constexpr int kNumRounds = 2;
 // A smaller graph has one round.
 constexpr size_t kMinNodes = 4;
+// Of the graphs that TensorFlow calls the optimizer for, in the order in which it loads the library.
+constexpr const char* kDeviceTypes[] = {"CPU", "GPU"};
 
 void* create_optimizer() { return std::calloc(1, sizeof(int)); }
 void destroy_optimizer(void* optimizer) { std::free(optimizer); }
@@ -99,7 +103,8 @@ extern "C" __attribute__((visibility("default"))) void TF_InitGraph(void* opaque
     return;
   }
   params->struct_size = sizeof(RegistrationParams);
-  params->device_type = "CPU";
+  static std::atomic<size_t> num_loads{0};
+  params->device_type = kDeviceTypes[std::min(num_loads.fetch_add(1), std::size(kDeviceTypes) - 1)];
   params->optimizer_configs->struct_size = offsetof(OptimizerConfigs, switches) + 19 * sizeof(int);
   params->optimizer->struct_size = sizeof(Optimizer);
   params->optimizer->create_func = create_optimizer;

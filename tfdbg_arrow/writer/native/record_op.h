@@ -3,9 +3,11 @@
 // TfdbgArrowRecord(tensors...): measures each input and records it. Stateful, without output.
 // TfdbgArrowRecordSummary(summaries): records summaries that were measured elsewhere (on an
 // accelerator, by TensorFlow's own ops): one row of the float64 matrix a tensor.
-// TfdbgArrowRecordCompiled(summaries, arguments...): the same for functions that XLA compiles, with two more columns, the call site of
+// TfdbgArrowRecordRows(summaries, arguments...): the same for functions that XLA compiles, with two more columns, the call site of
 // each tensor, and the loop that it is computed in. Rows of branches that were not taken are left out. By the memory of
 // the arguments it knows the call.
+// TfdbgArrowRecordDevice(parts, shapes...): records tensors of which nodes on their device counted the elements;
+// device_summaries.h.
 // TfdbgArrowRecordThrough(tensor): records one tensor and hands it on. The optimizer of executed.h puts it into graphs.
 // TfdbgArrowRecordConstant(tensor): records one tensor, without output.
 #pragma once
@@ -16,11 +18,15 @@ namespace tfdbg_arrow {
 
 constexpr std::string_view kRecordThroughOp = "TfdbgArrowRecordThrough";
 constexpr std::string_view kRecordConstantOp = "TfdbgArrowRecordConstant";
-constexpr std::string_view kRecordCompiledOp = "TfdbgArrowRecordCompiled";
+constexpr std::string_view kRecordRowsOp = "TfdbgArrowRecordRows";
+constexpr std::string_view kRecordDeviceOp = "TfdbgArrowRecordDevice";
 // Begins the name of each node of these ops; a number, a slash and the name of the recorded node follow.
 constexpr std::string_view kRecordNodePrefix = "tfdbg_arrow_record_";
 
-inline bool is_record_op(std::string_view op) { return op == kRecordThroughOp || op == kRecordConstantOp; }
+// Whether the optimizer of executed.h puts ops of a type into graphs.
+inline bool is_record_op(std::string_view op) {
+  return op == kRecordThroughOp || op == kRecordConstantOp || op == kRecordDeviceOp;
+}
 
 // Registers the ops and their kernels; a second call does nothing.
 // Throws std::runtime_error with TensorFlow's message. Needs load_tensorflow_api().
@@ -45,7 +51,7 @@ enum SummaryColumn : int {
   kColumnMaxAbs,
   kColumnNumFinite,
   kNumSummaryColumns,
-  // Of TfdbgArrowRecordCompiled alone.
+  // Of TfdbgArrowRecordRows alone.
   kColumnIteration = kNumSummaryColumns,  // of the innermost loop, then of those around it
   kNumCompiledColumns = kColumnIteration + 6,
 };

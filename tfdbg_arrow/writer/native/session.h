@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "calls.h"
+#include "device_summaries.h"
 #include "executed.h"
 #include "intern.h"
 #include "spool.h"
@@ -139,6 +140,7 @@ struct Session {
   OnNonFinite on_nonfinite = OnNonFinite::kRecord;  // set before the session is published
   std::string run_id;                               // likewise; only where on_nonfinite fails
   StopRules stop_rules;                             // likewise
+  SummaryGraphs summaries;                          // likewise
   const Mode mode;
   const uint64_t covered_dtypes;  // bit i: tensors of TensorFlow's DataType i are measured
   const int64_t generation;       // tells the recordings of one process apart

@@ -162,7 +162,8 @@ class Recording:
             generation=self._generation,
             note_not_stopping=judge.note_session_tensor,
             after_run=None if self.stop is None else self.stop.after_call,
-            executed=self._executed,
+            # A session runs only what its fetches need, and no fetch needs what counts on a device.
+            executed=None if self._counts_on_device else self._executed,
         )
         observer = FunctionObserver(
             backend=self._backend,
@@ -282,19 +283,17 @@ class Recording:
         choice = self.settings.graphs
         if choice == "traced":
             return None
-        if isinstance(self._backend, NativeBackend):
-            try:
-                return self._backend.record_executed_graphs(records_others=self.settings.op_regex is None)
-            except RecordingError:
-                if choice == "executed":
-                    raise
-                return None
-        if choice == "executed":
-            raise RecordingError(
-                f"graphs is 'executed', but the health backend is {self._backend.name}: with an accelerator, or "
-                "without the native core, graphs are recorded as they are traced; choose graphs='traced'"
-            )
-        return None
+        try:
+            if self._counts_on_device and self.settings.on_nonfinite != "record":
+                raise RecordingError(
+                    f"on_nonfinite is {self.settings.on_nonfinite!r}, and tensors are counted on their device: a graph "
+                    "cannot be stopped in its middle then; choose graphs='traced'"
+                )
+            return self._backend.record_executed_graphs(records_others=self.settings.op_regex is None)
+        except RecordingError:
+            if choice == "executed":
+                raise
+            return None
 
     def _choose_xla(self) -> str:
         """Returns what becomes of functions that ask for XLA: `inside`, `observe` or `keep`."""
@@ -337,11 +336,22 @@ class Recording:
             append=self._sink.append,
             mark=lambda graph_id: (self._generation << 32) | graph_id,
             mark_ops=executed.mark_ops,
-            is_optimized=executed.is_optimized,
+            is_optimized=self._is_optimized,
             is_used_by_graph=judge.is_used_by_graph,
             note_masked=judge.note_masked,
             note_failure=self._stats.note_failure,
         )
+
+    @property
+    def _counts_on_device(self) -> bool:
+        """Whether TensorFlow's own ops count the elements of tensors, where these are."""
+        return not isinstance(self._backend, NativeBackend)
+
+    def _is_optimized(self, graph: Any) -> bool:
+        """Returns whether a function of a graph is recorded as TensorFlow's optimizer leaves it."""
+        if self._counts_on_device and (runtime.is_graph_mode() or runtime.refuses_counting_on_accelerators()):
+            return False
+        return executed.is_optimized(graph)
 
     def _set_paused(self, paused: bool) -> None:
         self._backend.set_paused(paused)

@@ -15,6 +15,7 @@ from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, Flag, Kind, Records
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite
 from tfdbg_arrow.writer.events import EventWriter
+from tfdbg_arrow.writer.graphs.executed import GraphOptimizer
 from tfdbg_arrow.writer.graphs.own_ops import RecordOps, SingleRecordOps
 from tfdbg_arrow.writer.hooks import cluster, runtime, session_ops
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
@@ -30,6 +31,7 @@ from tfdbg_arrow.writer.recorder import Recorder
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
 from tfdbg_arrow.writer.stacks import StackTable
 from tfdbg_arrow.writer.tensorflow_backend import summary
+from tfdbg_arrow.writer.tensorflow_backend.device_graphs import device_graphs
 from tfdbg_arrow.writer.tensorflow_backend.devices import Devices
 from tfdbg_arrow.writer.tensorflow_backend.python_ops import Gate, Pack, PythonSessionRecordOps, PythonSummaryOps
 from tfdbg_arrow.writer.tensorflow_backend.summary_ops import NativeSummaryOps
@@ -99,6 +101,7 @@ class TensorFlowBackend:
             settings, events=self._spool, measure=_EagerMeasure(settings.mode, devices=devices), step=lambda: self._step
         )
         self._mode = settings.mode
+        self._dtype_mask = settings.dtype_mask
         self.op_callback: Callable[..., Any] = self._eager.op_callback
         self.set_scope = self._eager.set_scope
         self.enter_gradient = self._eager.enter_gradient
@@ -118,6 +121,34 @@ class TensorFlowBackend:
     @stack_table.setter
     def stack_table(self, table: StackTable) -> None:
         self._spool.stack_table = table
+
+    def record_executed_graphs(self, *, records_others: bool) -> GraphOptimizer:
+        """Makes TensorFlow call the core's optimizer, which counts tensors on their devices.
+
+        Where there is an accelerator, tensors on the host are counted by the core itself.
+
+        Args:
+            records_others: Whether nodes are recorded that stand for no op of the program.
+
+        Returns:
+            What tells the optimizer of graphs.
+
+        Raises:
+            RecordingError: There is no native core, this version of TensorFlow does not take the optimizer, or the
+                accelerator is no GPU.
+        """
+        if not isinstance(self._spool, NativeSpool):
+            raise RecordingError("recording what TensorFlow runs needs the native core; use graphs='traced'")
+        accelerators = runtime.accelerator_types()
+        if accelerators - {"GPU"}:
+            raise RecordingError(f"recording what TensorFlow runs knows no {accelerators}; use graphs='traced'")
+        optimizer = self._spool.record_executed_graphs(
+            records_others=records_others, device_types=["CPU", *sorted(accelerators)]
+        )
+        counting = sorted(accelerators) or ["CPU"]
+        graphs = device_graphs(self._mode, dtype_mask=self._dtype_mask, device_types=counting)
+        optimizer.set_summary_graphs(counting, graphs)
+        return optimizer
 
     def start(self, handlers: Handlers) -> None:
         """From here on events are recorded."""

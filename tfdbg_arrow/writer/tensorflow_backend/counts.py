@@ -39,11 +39,11 @@ def pack_counts(tensors: Sequence[Any], *, mode: TensorDebugMode) -> Any:
     Returns:
         A symbolic float64 tensor of shape [len(tensors), 6].
     """
-    once = [_count(_readable(tensor)) for tensor in tensors]
+    once = [_count(readable(tensor)) for tensor in tensors]
     if mode in _MODES_OF_BAD_ELEMENTS:
         return tf.stack(once)
     again = [
-        _count(_readable(rounded_away(tensor))) if tensor.dtype in FORMATS else counts
+        _count(readable(rounded_away(tensor))) if tensor.dtype in FORMATS else counts
         for tensor, counts in zip(tensors, once, strict=True)
     ]
     return _combined(tf.stack(once), tf.stack(again))
@@ -51,10 +51,10 @@ def pack_counts(tensors: Sequence[Any], *, mode: TensorDebugMode) -> Any:
 
 def count_eagerly(tensor: Any, *, mode: TensorDebugMode) -> Any:
     """Returns the same of one eager tensor, of shape [6]; a second time only where there are zeros."""
-    counts = _count(_readable(tensor))
+    counts = _count(readable(tensor))
     if mode in _MODES_OF_BAD_ELEMENTS or tensor.dtype not in FORMATS or counts.numpy()[_ZERO] == 0:
         return counts
-    return _combined(counts, _count(_readable(rounded_away(tensor))))
+    return _combined(counts, _count(readable(rounded_away(tensor))))
 
 
 def pack_counts_of_normal(tensors: Sequence[Any]) -> Any:
@@ -75,15 +75,19 @@ def _combined(once: Any, again: Any) -> Any:
     return tf.concat([bad, signed[..., :1], zero, signed[..., 1:]], axis=-1)
 
 
-def _count(tensor: Any) -> Any:
-    summary = tf.raw_ops.DebugNumericSummaryV2(
+def count_parts(tensor: Any) -> Any:
+    """Returns what the op says of a readable tensor, float64 of shape [11]: the counts come last."""
+    return tf.raw_ops.DebugNumericSummaryV2(
         input=tensor, output_dtype=tf.float64, tensor_debug_mode=_FULL_HEALTH, tensor_id=-1
     )
-    return summary[_COUNTS]
 
 
-def _readable(tensor: Any) -> Any:
-    """The elements in a dtype that the op takes everywhere."""
+def _count(tensor: Any) -> Any:
+    return count_parts(tensor)[_COUNTS]
+
+
+def readable(tensor: Any) -> Any:
+    """Returns the elements in a dtype that the op takes everywhere."""
     dtype = tensor.dtype
     if dtype in (tf.float16, tf.float32, tf.float64):
         return tensor

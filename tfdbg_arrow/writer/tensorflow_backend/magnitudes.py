@@ -115,7 +115,8 @@ def _float64_magnitudes(tensor: Any) -> list[Any]:
     magnitude = tf.where(finite, tf.bitcast(bits.magnitude, tf.int64), zero)
     key = bits.signed(magnitude)  # of the same order as the values
     any_finite = tf.reduce_any(finite)
-    least = tf.where(any_finite, tf.reduce_min(tf.where(finite, key, tf.constant(_MAX_KEY, tf.int64))), zero)
+    # Not by reduce_min(): GPUs have no kernel of it for int64.
+    least = tf.where(any_finite, -tf.reduce_max(tf.where(finite, -key, tf.constant(-_MAX_KEY, tf.int64))), zero)
     most = tf.where(any_finite, tf.reduce_max(tf.where(finite, key, tf.constant(-_MAX_KEY, tf.int64))), zero)
     max_magnitude = tf.maximum(tf.abs(least), tf.abs(most))
     exponent = _exponent(max_magnitude)

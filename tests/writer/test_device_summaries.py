@@ -1,0 +1,225 @@
+"""Graphs whose tensors are counted on their devices by TensorFlow's own ops, after its optimizer.
+
+Here the device is the CPU: the rows have to be those that the native core makes. Of the graphs for GPUs the tests show
+that each op has a kernel there.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework import kernels
+
+import tfdbg_arrow
+from tfdbg_arrow.errors import NonFiniteError, RecordingError
+from tfdbg_arrow.query import first_nonfinite
+from tfdbg_arrow.writer.settings import TensorDebugMode
+from tfdbg_arrow.writer.tensorflow_backend import device_graphs as made_graphs
+from tfdbg_arrow.writer.tensorflow_backend.device_graphs import device_graphs
+
+from .tables import rows
+from .test_graph_editing import MARK, PROGRAMS, imported, make_recording, marked, real_graph
+from .test_inside_xla import COUNTS, MAGNITUDES, special
+
+MODES = ("SHAPE", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS")
+ALL_DTYPES = (1 << 60) - 1
+GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
+HAS_GPU_KERNELS = any(
+    kernel.device_type == "GPU" for kernel in kernels.get_registered_kernels_for_op("DebugNumericSummaryV2").kernel
+)
+
+
+def branches(x: tf.Tensor) -> Any:
+    total = x
+    for i in tf.range(4):
+        for k in tf.range(2):
+            total = tf.math.log(total) if i > k else total + 1.0
+        if i == 1:
+            total = tf.math.sqrt(total - 5.0)
+    return total * 2.0, tf.reduce_sum(total)
+
+
+def calls(x: tf.Tensor) -> Any:
+    @tf.function
+    def root(y: tf.Tensor) -> tf.Tensor:
+        return tf.math.sqrt(y - 1.0) / y
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = root(root(x) + 3.0) + tf.add_n([root(x), x, x])
+    return y, tape.gradient(y, x)
+
+
+def arrays(x: tf.Tensor) -> Any:
+    written = tf.TensorArray(tf.float32, size=3)
+    for i in tf.range(3):
+        written = written.write(i, x * tf.cast(i, tf.float32))
+    return written.stack(), tf.map_fn(lambda y: tf.math.reciprocal(y) + 1.0, x), tf.vectorized_map(tf.math.exp, x)
+
+
+def choices(x: tf.Tensor) -> Any:
+    index = tf.cast(tf.reduce_sum(x), tf.int32)
+    y = tf.switch_case(index, [lambda: x + 1.0, lambda: tf.math.log(x - 1.0), lambda: x * 3.0])
+    z = tf.cond(tf.reduce_any(y > 1.0), lambda: y / 0.0, lambda: tf.cond(x[0] > 0.0, lambda: y, lambda: -y))
+    return y * z + 1.0
+
+
+def constants(x: tf.Tensor) -> Any:
+    table = tf.constant(np.linspace(-1, 1, 200, dtype=np.float32))
+    return tf.gather(table, tf.cast(x, tf.int32)) * x + table[:2]
+
+
+PLAIN: tuple[Callable[[tf.Tensor], Any], ...] = (branches, calls, arrays, choices, constants)
+
+
+def record(logdir: Path, program: Callable[..., Any], *args: Any, **settings: Any) -> list[bytes]:
+    function = tf.function(program)
+    with tfdbg_arrow.capture(logdir, graphs="executed", **settings):
+        results = [function(*args) for _ in range(3)]
+    return [np.asarray(tensor).tobytes() for tensor in tf.nest.flatten(results)]
+
+
+LABELS = ("scope", "op_name", "op_type", "output_slot", "call_site", "iteration", "dtype", "rank", "size")
+
+
+def graph_rows(logdir: Path) -> collections.Counter[tuple[Any, ...]]:
+    """The rows of tensors in graphs, without what differs between two recordings; mean and stddev are rounded."""
+    found: collections.Counter[tuple[Any, ...]] = collections.Counter()
+    for row in rows(logdir, "tensor_health"):
+        if row["graph_id"] is not None:
+            magnitudes = (None if row[name] is None else float(f"{row[name]:.11g}") for name in MAGNITUDES)
+            facts = (*(row[name] for name in (*LABELS, "has_inf_or_nan", *COUNTS)), str(row["shape"]), *magnitudes)
+            found[facts] += 1
+    return found
+
+
+@pytest.mark.parametrize("program", PLAIN)
+def test_a_program_has_its_own_numbers_and_the_rows_of_the_native_core(
+    program: Callable[[tf.Tensor], Any], tmp_path: Path
+) -> None:
+    x = tf.constant([0.25, 1.5])
+    function = tf.function(program)
+    wanted = [np.asarray(tensor).tobytes() for tensor in tf.nest.flatten([function(x) for _ in range(3)])]
+    for backend in ("native", "tensorflow"):
+        assert record(tmp_path / backend, program, x, health_backend=backend) == wanted
+        (run,) = rows(tmp_path / backend, "run")
+        assert run["health_backend"] == backend
+        assert run["settings"]["graphs"] == "executed" if isinstance(run["settings"], dict) else True
+        assert rows(tmp_path / backend, "capture_stat") == []
+    native, device = graph_rows(tmp_path / "native"), graph_rows(tmp_path / "tensorflow")
+    assert device == native
+    assert sum(native.values()) > 10
+    bugs = [first_nonfinite(tmp_path / backend) for backend in ("native", "tensorflow")]
+    assert bugs[0] is None or (bugs[0].op_name, bugs[0].source) == (bugs[1].op_name, bugs[1].source)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_dtype_and_shape_has_the_row_of_the_native_core(mode: str, tmp_path: Path) -> None:
+    floats = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "complex64", "complex128")
+    others = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    inputs = [tf.constant(special(dtype)) for dtype in (*floats, *others)]
+
+    def same(*tensors: tf.Tensor) -> Any:
+        deep = [tf.reshape(t, [1] * 10 + [-1]) for t in tensors]
+        return [(tf.reshape(t, [-1, 1]), t[:0], tf.identity(t), d) for t, d in zip(tensors, deep, strict=True)]
+
+    for backend in ("native", "tensorflow"):
+        settings = {"tensor_debug_mode": mode, "tensor_dtypes": lambda dtype: True}
+        record(tmp_path / backend, same, *inputs, health_backend=backend, **settings)
+    native, device = graph_rows(tmp_path / "native"), graph_rows(tmp_path / "tensorflow")
+    assert device == native
+    assert {row[LABELS.index("dtype")] for row in native} >= {tensor.dtype.name for tensor in inputs}
+    assert {row[LABELS.index("rank")] for row in native} >= {1, 2, 11}
+
+
+def test_what_was_computed_before_a_check_failed_is_recorded(tmp_path: Path) -> None:
+    @tf.function
+    def checked(x: tf.Tensor) -> tf.Tensor:
+        y = tf.debugging.assert_all_finite(tf.math.log(x), "not finite")
+        z = tf.debugging.assert_all_finite(tf.math.sqrt(y), "not finite")
+        return z + 1.0
+
+    with tfdbg_arrow.capture(tmp_path, health_backend="tensorflow", graphs="executed"):
+        for value in (2.0, 0.5, 0.0):
+            if value == 2.0:
+                checked(tf.constant([value]))
+            else:
+                with pytest.raises(tf.errors.InvalidArgumentError, match="not finite"):
+                    checked(tf.constant([value]))
+    in_graphs = [row for row in rows(tmp_path, "tensor_health") if row["graph_id"] is not None]
+    bad = collections.Counter((row["op_type"], row["has_inf_or_nan"]) for row in in_graphs)
+    assert (bad["Log", True], bad["Log", False], bad["Sqrt", True]) == (1, 2, 1)
+
+
+def test_a_program_cannot_be_stopped_in_the_middle_of_a_graph(tmp_path: Path) -> None:
+    settings = {"health_backend": "tensorflow", "on_nonfinite": "raise"}
+    with pytest.raises(RecordingError, match="choose graphs='traced'"):
+        tfdbg_arrow.enable(tmp_path, graphs="executed", **settings)
+    with tfdbg_arrow.capture(tmp_path, **settings), pytest.raises(NonFiniteError):
+        tf.function(lambda x: tf.math.log(x) + 1.0)(tf.constant([0.0]))
+
+
+# The graphs for GPUs.
+
+
+@pytest.mark.skipif(not HAS_GPU_KERNELS, reason="this TensorFlow was built without kernels for GPUs")
+@pytest.mark.parametrize("mode", MODES)
+def test_floats_and_complex_numbers_are_counted_on_gpus(mode: str) -> None:
+    found = device_graphs(TensorDebugMode[mode], dtype_mask=ALL_DTYPES, device_types=["GPU"])
+    for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128, tf.int64, tf.bool):
+        assert dtype.as_datatype_enum in found
+    assert tf.int32.as_datatype_enum not in found, "TensorFlow keeps them in the memory of the host"
+
+
+@pytest.mark.skipif(not HAS_GPU_KERNELS, reason="this TensorFlow was built without kernels for GPUs")
+@pytest.mark.parametrize("mode", ["SHAPE", "FULL_HEALTH", "FULL_NUMERICS"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_node_that_is_added_to_a_graph_on_a_gpu_can_run_there(program: Any, mode: str, tmp_path: Path) -> None:
+    graph, _ = real_graph(program, is_lowered=True)
+    for node in graph.node:
+        node.device = GPU
+        node.attr[MARK].i = marked(5)
+    recording = make_recording(tmp_path)
+    ops = [(op.name, op.name, op.type, [7] * len(op.outputs), False) for op in imported(graph).get_operations()]
+    recording.add_program_graph(5, ops, [], {})
+    counting = device_graphs(TensorDebugMode[mode], dtype_mask=ALL_DTYPES, device_types=["GPU"])
+    recording.set_summary_graphs(["GPU"], counting)
+    edited = tf.compat.v1.GraphDef.FromString(recording.with_record_ops(graph.SerializeToString()))
+    given = {node.name for node in graph.node}
+    added = [node for node in edited.node if node.name not in given]
+    assert {node.device for node in added} == {GPU}
+    for node in added:
+        assert made_graphs._has_kernel(node, "GPU"), node
+    imported(edited)  # TensorFlow finds no cycle, and no dtype that does not fit
+    records = [node for node in added if node.op == "TfdbgArrowRecordDevice"]
+    counted = [key for node in records for key in node.attr["nodes"].list.i]
+    num_elsewhere = sum(node.op == "TfdbgArrowRecordConstant" for node in added)
+    assert len(counted) > 3 * len(records), "what is computed together crosses to the host together"
+    assert len(counted) > num_elsewhere
+    assert all(node.attr["num_parts"].i == (mode != "SHAPE") for node in records)
+
+
+def test_of_a_graph_without_loops_one_tensor_crosses_to_the_host(tmp_path: Path) -> None:
+    graph, _ = real_graph(lambda x: tf.nn.softmax(tf.math.log(x) * 2.0) + tf.math.sqrt(x), is_lowered=False)
+    for node in graph.node:
+        node.device = GPU
+    recording = make_recording(tmp_path)
+    ops = [(op.name, op.name, op.type, [7] * len(op.outputs), False) for op in imported(graph).get_operations()]
+    recording.add_program_graph(5, ops, [], {})
+    mode = TensorDebugMode.FULL_HEALTH
+    recording.set_summary_graphs(["GPU"], device_graphs(mode, dtype_mask=ALL_DTYPES, device_types=["CPU"]))
+    edited = tf.compat.v1.GraphDef.FromString(recording.with_record_ops(graph.SerializeToString()))
+    (record_op,) = (node for node in edited.node if node.op == "TfdbgArrowRecordDevice")
+    num_tensors = len(record_op.attr["nodes"].list.i)
+    # Only shapes come beside the counts, and TensorFlow keeps them in the memory of the host.
+    assert len(record_op.input) == 1 + num_tensors
+    by_name = {node.name: node for node in edited.node}
+    assert {by_name[name].op for name in record_op.input[1:]} == {"Shape"}
+    assert math.prod(sorted({len(by_name[name].input) for name in record_op.input[1:]})) == 1

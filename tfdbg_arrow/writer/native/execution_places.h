@@ -1,0 +1,232 @@
+// Which nodes of a graph run whenever another does.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "graph_def.h"
+#include "node_kinds.h"
+
+namespace tfdbg_arrow {
+
+// Where a tensor is computed. All tensors of one place are computed, or none is.
+struct Place {
+  int frame = 0;       // of a loop; 0: in none
+  int conditions = 0;  // the branches that have to be taken, as a set; 0: none
+  int stage = 0;       // how many checks, one behind the other, come before it
+
+  bool operator<(const Place& other) const {
+    return std::tie(frame, conditions, stage) < std::tie(other.frame, other.conditions, other.stage);
+  }
+};
+
+// Ops that fail the step because of a value. They wait until a constant that they take is recorded: another tensor is
+// recorded on its way to them.
+inline bool is_check(std::string_view op) {
+  return op == "CheckNumerics" || op == "CheckNumericsV2" || op == "Assert" || op == "EnsureShape";
+}
+
+// The places of the outputs of a graph's nodes.
+//
+// TensorFlow marks what a branch computes that is not taken as dead: it passes from node to node, and ends at a Merge. So
+// the set of Switch outputs that a tensor depends on says when it is computed. What a Merge gives depends on no branch if
+// it joins both sides of one condition; else it stands for itself in the sets of those that depend on it.
+class ExecutionPlaces {
+ public:
+  explicit ExecutionPlaces(const GraphView& graph) : graph_(graph), found_(graph.nodes.size()), order_(graph.nodes.size()) {
+    sets_.push_back({});
+    set_ids_.emplace(Set(), 0);
+    for (size_t i = 0; i < graph.nodes.size(); ++i) index_of_.emplace(graph.nodes[i].name, i);
+    visit_all();
+  }
+
+  // The place where a node runs; nullopt as for of().
+  const std::optional<Place>& of_node(size_t i) const { return found_[i]; }
+  // The place of an output; nullopt if its node is in a cycle that is no loop of TensorFlow's.
+  std::optional<Place> of(size_t i, size_t slot) {
+    if (!found_[i]) return std::nullopt;
+    return output_place(i, slot);
+  }
+
+  // The place of a node in an order in which each node comes after those that its inputs are from.
+  size_t order_of(size_t i) const { return order_[i]; }
+
+  // Whether a node that runs at one place can wait for what is computed at another. Neither depends on a later check then.
+  bool can_wait(const Place& waiting, const Place& waited_for) const {
+    const Set& all = sets_[static_cast<size_t>(waiting.conditions)];
+    const Set& some = sets_[static_cast<size_t>(waited_for.conditions)];
+    return waiting.frame == waited_for.frame && waited_for.stage <= waiting.stage &&
+           std::includes(all.begin(), all.end(), some.begin(), some.end());
+  }
+
+ private:
+  using Set = std::vector<int>;  // of conditions, ascending
+  static constexpr size_t kMaxConditions = 64;  // of one node; with more, it has a place of its own
+
+  static bool is_switch(std::string_view op) { return op == "Switch" || op == "RefSwitch" || op == "_SwitchN"; }
+  static bool is_merge(std::string_view op) { return op == "Merge" || op == "RefMerge"; }
+  static bool is_enter(std::string_view op) { return op == "Enter" || op == "RefEnter"; }
+  static bool is_exit(std::string_view op) { return op == "Exit" || op == "RefExit"; }
+  static bool is_next(std::string_view op) { return op == "NextIteration" || op == "RefNextIteration"; }
+
+  struct Edge {
+    size_t node;
+    int32_t slot;  // -1: a control edge
+  };
+
+  // The edges to a node, without those that go back to the beginning of a loop; unknown sources are left out.
+  std::vector<Edge> edges_to(size_t i) const {
+    std::vector<Edge> edges;
+    for (std::string_view text : graph_.nodes[i].inputs) {
+      const std::optional<NodeInput> input = parse_input(text);
+      const auto source = input ? index_of_.find(input->node) : index_of_.end();
+      if (source == index_of_.end()) continue;
+      if (is_merge(graph_.nodes[i].op) && is_next(graph_.nodes[source->second].op)) continue;
+      edges.push_back({source->second, input->is_control ? -1 : input->slot});
+    }
+    return edges;
+  }
+
+  void visit_all() {
+    const size_t num_nodes = graph_.nodes.size();
+    std::vector<size_t> num_waited_for(num_nodes, 0);
+    std::vector<std::vector<size_t>> users(num_nodes);
+    std::vector<size_t> ready;
+    size_t num_seen = 0;
+    for (size_t i = 0; i < num_nodes; ++i) {
+      const std::vector<Edge> edges = edges_to(i);
+      for (const Edge& edge : edges) users[edge.node].push_back(i);
+      num_waited_for[i] = edges.size();
+      if (edges.empty()) ready.push_back(i);
+    }
+    while (!ready.empty()) {
+      const size_t i = ready.back();
+      ready.pop_back();
+      order_[i] = num_seen++;
+      found_[i] = place_of(i);
+      for (size_t user : users[i]) {
+        if (--num_waited_for[user] == 0) ready.push_back(user);
+      }
+    }
+  }
+
+  Place place_of(size_t i) {
+    const NodeView& node = graph_.nodes[i];
+    const std::vector<Edge> edges = edges_to(i);
+    Place place;
+    Set conditions;
+    std::vector<Set> sides;
+    for (const Edge& edge : edges) {
+      const Place source = output_place(edge.node, static_cast<size_t>(std::max(edge.slot, 0)), edge.slot < 0);
+      const Set& set = sets_[static_cast<size_t>(source.conditions)];
+      place.frame = std::max(place.frame, source.frame);
+      place.stage = std::max(place.stage, source.stage);
+      sides.push_back(set);
+      conditions = united(conditions, set);
+    }
+    const std::string own = "of " + std::string(node.name);
+    if (is_merge(node.op)) {
+      conditions = joined(sides).value_or(Set{condition(own)});
+    } else if (is_enter(node.op)) {
+      const std::string_view* name = node.attr("frame_name");
+      const std::string_view* constant = node.attr("is_constant");
+      const std::string text = name == nullptr ? own : std::string(attr_string(*name).value_or(own));
+      place.frame = frame(place.frame, text);
+      // What is no constant of the loop is there in the first iteration only.
+      if (constant == nullptr || !attr_bool(*constant).value_or(false)) conditions = united(conditions, {condition(own)});
+    } else if (is_exit(node.op)) {
+      // All that leave a loop do so at once.
+      const bool is_switched = edges.size() == 1 && is_switch(graph_.nodes[edges[0].node].op);
+      conditions = {condition(is_switched ? "behind " + predicate(edges[0].node) : own)};
+      place.frame = place.frame == 0 ? 0 : parents_[static_cast<size_t>(place.frame)];
+    }
+    if (conditions.size() > kMaxConditions) conditions = {condition(own)};
+    place.conditions = id_of(conditions);
+    return place;
+  }
+
+  Place output_place(size_t i, size_t slot, bool is_control = false) {
+    Place place = *found_[i];
+    if (is_check(graph_.nodes[i].op)) ++place.stage;
+    if (is_control || !is_switch(graph_.nodes[i].op)) return place;
+    const auto known = switched_.find({i, slot});
+    if (known != switched_.end()) {
+      place.conditions = known->second;
+      return place;
+    }
+    const Set side = {condition(predicate(i) + " is " + std::to_string(slot))};
+    place.conditions = id_of(united(sets_[static_cast<size_t>(place.conditions)], side));
+    switched_.emplace(std::pair<size_t, size_t>(i, slot), place.conditions);
+    return place;
+  }
+
+  // What the two sides of one condition have in common; nullopt if they are not that.
+  std::optional<Set> joined(const std::vector<Set>& sides) const {
+    if (sides.size() != 2) return std::nullopt;
+    Set first, second, common;
+    std::set_difference(sides[0].begin(), sides[0].end(), sides[1].begin(), sides[1].end(), std::back_inserter(first));
+    std::set_difference(sides[1].begin(), sides[1].end(), sides[0].begin(), sides[0].end(), std::back_inserter(second));
+    if (first.size() != 1 || second.size() != 1) return std::nullopt;
+    const std::string &one = conditions_[static_cast<size_t>(first[0])], &other = conditions_[static_cast<size_t>(second[0])];
+    auto is_other_side = [](const std::string& a, const std::string& b) {
+      return a.size() == b.size() && a.size() > 5 && a.substr(a.size() - 5) == " is 0" && b.substr(b.size() - 5) == " is 1" &&
+             a.compare(0, a.size() - 5, b, 0, b.size() - 5) == 0;
+    };
+    if (!is_other_side(one, other) && !is_other_side(other, one)) return std::nullopt;
+    std::set_intersection(sides[0].begin(), sides[0].end(), sides[1].begin(), sides[1].end(), std::back_inserter(common));
+    return common;
+  }
+
+  // The tensor that decides which output of a Switch is computed.
+  std::string predicate(size_t i) const {
+    const NodeView& node = graph_.nodes[i];
+    return node.inputs.size() < 2 ? std::string(node.name) : canonical(node.inputs[1]);
+  }
+
+  static Set united(const Set& a, const Set& b) {
+    Set both;
+    std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+    return both;
+  }
+
+  int condition(const std::string& text) {
+    const auto [entry, is_new] = condition_ids_.try_emplace(text, static_cast<int>(conditions_.size()));
+    if (is_new) conditions_.push_back(text);
+    return entry->second;
+  }
+
+  int frame(int parent, const std::string& name) {
+    const auto [entry, is_new] = frame_ids_.try_emplace({parent, name}, static_cast<int>(parents_.size()));
+    if (is_new) parents_.push_back(parent);
+    return entry->second;
+  }
+
+  int id_of(const Set& set) {
+    const auto [entry, is_new] = set_ids_.try_emplace(set, static_cast<int>(sets_.size()));
+    if (is_new) sets_.push_back(set);
+    return entry->second;
+  }
+
+  const GraphView& graph_;
+  std::vector<std::optional<Place>> found_;
+  std::vector<size_t> order_;
+  std::unordered_map<std::string_view, size_t> index_of_;
+  std::vector<int> parents_ = {0};  // of the frames
+  std::map<std::pair<int, std::string>, int> frame_ids_;
+  std::vector<std::string> conditions_;
+  std::unordered_map<std::string, int> condition_ids_;
+  std::vector<Set> sets_;
+  std::map<Set, int> set_ids_;
+  std::map<std::pair<size_t, size_t>, int> switched_;
+};
+
+}  // namespace tfdbg_arrow

@@ -1,0 +1,193 @@
+// What the kernels of all record ops share.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "session.h"
+#include "tensorflow_api.h"
+
+namespace tfdbg_arrow {
+
+constexpr int kMaxRank = 254;  // TensorShape::MaxDimensions()
+
+// A large tensor that came as argument twice, at the same address: held, so that nobody can write to its
+// buffer (TensorFlow writes in place only where it holds the sole reference), and measured only once.
+// tf.data hands the whole data set to its functions again and again.
+struct HeldArgument {
+  size_t index = 0;  // which argument of the function
+  std::mutex mutex;
+  const void* data = nullptr;  // last seen
+  TF_Tensor* held = nullptr;
+  Record measured;
+};
+
+// What a kernel knows for life: one instance a node of an instantiated (inlined) graph.
+struct RecordKernel {
+  std::vector<int64_t> nodes;   // key of each tensor in the Python registry
+  std::vector<int64_t> dtypes;  // of summaries only: the tensors' own dtypes
+  std::vector<int64_t> layouts;  // RecordDevice only: of each tensor
+  std::vector<bool> keeps;      // Record only: whose elements are kept
+  std::vector<int64_t> decides;  // for each node whether it stops the program if it is bad
+  int64_t generation = 0;       // the recording it belongs to: node keys mean nothing in another
+  int32_t call_site = 0;
+  bool has_call_site = false;
+  std::atomic<int32_t> device{-1};  // interned when it first runs
+  std::vector<HeldArgument> arguments;  // one for each tensor where these are arguments, else empty
+  int64_t argument = kNoValue;  // RecordThrough only: which argument of the outermost function the tensor is
+  bool is_watch = false;  // RecordThrough only: the tensor is one of `sources`, and gets no row unless it is bad
+  std::vector<int64_t> sources;
+  bool is_call_token = false;  // its one tensor is the execution index of the call that the step belongs to
+  std::vector<int32_t> call_sites;  // RecordRows and RecordDevice only: of each tensor
+  std::vector<int64_t> argument_indexes;  // RecordRows only: which arguments of the outermost function it is given
+  // RecordRows only: the loops that each tensor is computed in, from the outermost, by the hash of their names.
+  std::vector<std::vector<uint64_t>> loops;
+};
+
+// Stands for "the tensor is a call's token" in the attribute `arguments`.
+constexpr int64_t kCallToken = -1;
+constexpr int kInt64 = 9;  // TF_INT64
+
+// Smaller arguments are measured again sooner than looked up.
+constexpr int64_t kMinHeldSize = 1 << 14;
+
+class Status {
+ public:
+  Status() : status_(tf_api().TF_NewStatus()) {}
+  ~Status() { tf_api().TF_DeleteStatus(status_); }
+  Status(const Status&) = delete;
+  Status& operator=(const Status&) = delete;
+  TF_Status* get() { return status_; }
+  bool ok() const { return tf_api().TF_GetCode(status_) == 0; }
+  std::string message() const { return tf_api().TF_Message(status_); }
+
+ private:
+  TF_Status* status_;
+};
+
+// One a thread: a kernel must not allocate one for each input.
+inline Status& thread_status() {
+  thread_local Status status;
+  return status;
+}
+
+inline bool read_list(TF_OpKernelConstruction* construction, const char* name, std::vector<int64_t>* out, Status* status) {
+  int32_t list_size = 0;
+  int32_t total_size = 0;
+  tf_api().TF_OpKernelConstruction_GetAttrSize(construction, name, &list_size, &total_size, status->get());
+  if (!status->ok()) return false;
+  out->resize(static_cast<size_t>(std::max(list_size, 0)));
+  tf_api().TF_OpKernelConstruction_GetAttrInt64List(construction, name, out->data(), list_size, status->get());
+  return status->ok();
+}
+
+inline bool read_int(TF_OpKernelConstruction* construction, const char* name, int64_t* out, Status* status) {
+  tf_api().TF_OpKernelConstruction_GetAttrInt64(construction, name, out, status->get());
+  return status->ok();
+}
+
+inline bool read_string(TF_OpKernelConstruction* construction, const char* name, std::string* out, Status* status) {
+  int32_t list_size = 0;
+  int32_t total_size = 0;
+  tf_api().TF_OpKernelConstruction_GetAttrSize(construction, name, &list_size, &total_size, status->get());
+  if (!status->ok()) return false;
+  out->resize(static_cast<size_t>(std::max(total_size, 0)));
+  tf_api().TF_OpKernelConstruction_GetAttrString(construction, name, out->data(), out->size(), status->get());
+  return status->ok();
+}
+
+inline bool read_bool(TF_OpKernelConstruction* construction, const char* name, bool* out, Status* status) {
+  unsigned char value = 0;
+  tf_api().TF_OpKernelConstruction_GetAttrBool(construction, name, &value, status->get());
+  *out = value != 0;
+  return status->ok();
+}
+
+// Returns the path of the calls through which TensorFlow inlined a node, which it puts before the node's name.
+inline std::optional<std::string> call_path(TF_OpKernelConstruction* construction, const std::string& own_name) {
+  TF_StringView view = tf_api().TF_OpKernelConstruction_GetName(construction);
+  std::string_view full(view.data, view.len);
+  size_t at = full.rfind(own_name);
+  if (at == std::string_view::npos) return std::nullopt;
+  std::string_view path = full.substr(0, at);
+  while (!path.empty() && path.back() == '/') path.remove_suffix(1);
+  return std::string(path);
+}
+
+// Bad tensors of one run of a kernel that nothing masks.
+class Judge {
+ public:
+  Judge(const RecordKernel& kernel, Session& session) : kernel_(kernel), session_(session) {}
+
+  // Tells of a tensor, and under which event index it was recorded.
+  void see(size_t i, const Record& record, int64_t event_index) {
+    if ((record.flags & kBad) == 0 || session_.on_nonfinite == OnNonFinite::kRecord) return;
+    if (i >= kernel_.decides.size() || kernel_.decides[i] == 0) return;
+    if (session_.on_nonfinite == OnNonFinite::kNote) session_.nonfinite_notes.add(record.node, event_index);
+    if (!is_bad_) event_index_ = event_index;
+    is_bad_ = true;
+  }
+
+  // Fails the step if the recording is to stop the program; returns whether it did. The Python side looks for the end of
+  // the text.
+  bool decide(TF_OpKernelContext* context) const {
+    if (!is_bad_ || session_.on_nonfinite != OnNonFinite::kFail) return false;
+    constexpr int kInvalidArgument = 3;  // TF_INVALID_ARGUMENT, as TensorFlow's own CheckNumerics
+    std::string text = "tfdbg_arrow stopped the program: a tensor holds an infinity or a NaN (event " +
+                       std::to_string(event_index_) + " of run " + session_.run_id + ")";
+    Status status;
+    tf_api().TF_SetStatus(status.get(), kInvalidArgument, text.c_str());
+    tf_api().TF_OpKernelContext_Failure(context, status.get());
+    return true;
+  }
+
+ private:
+  const RecordKernel& kernel_;
+  Session& session_;
+  bool is_bad_ = false;
+  int64_t event_index_ = kNoValue;
+};
+
+// Fills what is common to all tensors that one kernel records in one run.
+inline Record context_record(RecordKernel* kernel, TF_OpKernelContext* context, const Session& session) {
+  const TensorFlowApi& tf = tf_api();
+  int32_t device = kernel->device.load(std::memory_order_relaxed);
+  if (device < 0) {
+    TF_StringView name = tf.TF_GetDeviceName(context);
+    device = strings().intern(std::string_view(name.data, name.len));
+    kernel->device.store(device, std::memory_order_relaxed);
+  }
+  Record record;
+  std::memset(&record, 0, sizeof(record));
+  record.kind = kGraphTensor;
+  record.flags = kernel->has_call_site ? kContext : 0;
+  record.call_site = kernel->call_site;
+  record.device = device;
+  record.step_id = tf.TF_StepId(context);
+  record.frame_id = static_cast<int64_t>(tf.TF_GetFrameId(context));
+  record.iteration = tf.TF_GetIterId(context);
+  record.execution_index = kNoValue;
+  record.tensor_id = kNoValue;
+  record.value_offset = kNoValue;
+  record.step = session.step.load(std::memory_order_relaxed);
+  return record;
+}
+
+// Kernels of the ops that record rows of summaries; record_rows.cc.
+void* create_record_summary(TF_OpKernelConstruction* construction);
+void compute_record_summary(void* opaque, TF_OpKernelContext* context);
+void* create_record_rows(TF_OpKernelConstruction* construction);
+void compute_record_rows(void* opaque, TF_OpKernelContext* context);
+void* create_record_device(TF_OpKernelConstruction* construction);
+void compute_record_device(void* opaque, TF_OpKernelContext* context);
+// Of any record op: reads what they have in common, and with `with_dtypes` what those of summaries have.
+void* create_record_kernel(TF_OpKernelConstruction* construction, bool with_dtypes);
+
+}  // namespace tfdbg_arrow

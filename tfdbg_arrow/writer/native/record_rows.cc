@@ -1,0 +1,314 @@
+// Records summaries of tensors that were made elsewhere.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device_summaries.h"
+#include "record_kernel.h"
+#include "record_op.h"
+
+namespace tfdbg_arrow {
+namespace {
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t start = 0; start <= text.size();) {
+    size_t end = std::min(text.find(separator, start), text.size());
+    parts.push_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  return parts;
+}
+
+// Returns what TensorFlow calls Hash64Combine.
+// Source: tensorflow/core/lib/hash/hash.h.
+uint64_t combined(uint64_t a, uint64_t b) { return a ^ (b + 0x9E3779B97F4A7800u + (a << 10) + (a >> 4)); }
+
+uint64_t hash_of(std::string_view text) {
+  uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
+  for (unsigned char c : text) hash = (hash ^ c) * 0x100000001B3u;
+  return hash;
+}
+
+// The shape of a tensor.
+struct Shape {
+  bool is_known = false;
+  int rank = 0;
+  int64_t dims[kMaxRank] = {};
+  int64_t size = 0;
+};
+
+Shape shape_of_row(const double* row) {
+  Shape shape;
+  const int rank = static_cast<int>(row[kColumnRank]);
+  shape.is_known = rank >= 0 && rank <= kNumInlineDims;
+  if (shape.is_known) shape.rank = rank;
+  for (int d = 0; d < shape.rank; ++d) shape.dims[d] = static_cast<int64_t>(row[kColumnDim0 + d]);
+  shape.size = static_cast<int64_t>(row[kColumnSize]);
+  return shape;
+}
+
+// Records what a row of a summary says of a tensor, if the recording covers it. Of the row, only the columns behind those
+// of the shape are read.
+void record_summary(Session& session, const RecordKernel& kernel, size_t i, const Shape& shape, const double* row,
+                    Record* out, Judge* judge) {
+  auto count = [&](int column) { return static_cast<int64_t>(row[column]); };
+  int dtype = static_cast<int>(kernel.dtypes[i]);
+  if (!session.covers(dtype)) return;
+  Record& record = *out;
+  record.node = static_cast<int32_t>(kernel.nodes[i]);
+  record.dtype = static_cast<int16_t>(dtype);
+  record.flags |= kCovered;
+  record.size = shape.size;
+  if (shape.is_known) {
+    record.flags |= kShape;
+    record.rank = static_cast<uint8_t>(shape.rank);
+    std::copy_n(shape.dims, std::min(shape.rank, kNumInlineDims), record.tensor.dims);
+  }
+  Mode mode = session.mode;
+  if (mode != Mode::kShape && mode != Mode::kNoTensor) {
+    TensorFacts& facts = record.tensor;
+    record.flags |= kChecked;
+    if (mode != Mode::kCurtHealth) record.flags |= kCounts;
+    if (mode != Mode::kCurtHealth && mode != Mode::kConciseHealth) record.flags |= kSigns;
+    facts.num_neg_inf = count(kColumnNumNegInf);
+    facts.num_pos_inf = count(kColumnNumPosInf);
+    facts.num_nan = count(kColumnNumNan);
+    facts.num_neg_finite = count(kColumnNumNegFinite);
+    facts.num_zero = count(kColumnNumZero);
+    facts.num_pos_finite = count(kColumnNumPosFinite);
+    if ((facts.num_neg_inf | facts.num_pos_inf | facts.num_nan) != 0) record.flags |= kBad;
+    if (mode == Mode::kFullNumerics) {
+      bool any_finite = row[kColumnNumFinite] > 0;
+      bool is_complex = dtype == 8 || dtype == 18;
+      record.flags |= kNumerics | (any_finite ? kAnyFinite : 0) | (any_finite && !is_complex ? kOrdered : 0);
+      facts.num_subnormal = count(kColumnNumSubnormal);
+      facts.min = row[kColumnMin];
+      facts.max = row[kColumnMax];
+      facts.mean = row[kColumnMean];
+      facts.stddev = row[kColumnStddev];
+      facts.max_abs = row[kColumnMaxAbs];
+    }
+  }
+  record.wall_time_ns = wall_time_ns();
+  append_tensor_waiting(session, record, shape.rank, shape.dims);
+  judge->see(i, record, last_event_index());
+}
+
+// Returns the call that has the tensors of a RecordRows op as arguments; kNoValue where that is not certain.
+int64_t call_with_arguments(const RecordKernel& kernel, TF_OpKernelContext* context, const Session& session) {
+  const TensorFlowApi& tf = tf_api();
+  int64_t found = kNoValue;
+  for (size_t i = 0; i < kernel.argument_indexes.size() && found == kNoValue; ++i) {
+    TF_Tensor* tensor = nullptr;
+    tf.TF_GetInput(context, static_cast<int>(i) + 1, &tensor, thread_status().get());
+    if (tensor == nullptr) continue;
+    found = session.calls.find(static_cast<size_t>(kernel.argument_indexes[i]), tf.TF_TensorData(tensor));
+    tf.TF_DeleteTensor(tensor);
+  }
+  return found;
+}
+
+// Reads the shape that an int64 tensor holds.
+Shape shape_in(TF_Tensor* tensor) {
+  const TensorFlowApi& tf = tf_api();
+  Shape shape;
+  if (tf.TF_TensorType(tensor) != kInt64 || tf.TF_NumDims(tensor) != 1 || tf.TF_Dim(tensor, 0) > kMaxRank) return shape;
+  shape.is_known = true;
+  shape.rank = static_cast<int>(tf.TF_Dim(tensor, 0));
+  std::memcpy(shape.dims, tf.TF_TensorData(tensor), static_cast<size_t>(shape.rank) * sizeof(int64_t));
+  shape.size = num_elements(shape.rank, shape.dims);
+  return shape;
+}
+
+// Puts what the nodes of a summary graph counted into the columns of a row.
+void fill_row(SummaryLayout layout, const double* parts, double* row) {
+  const double* once = parts + kCountsInPart;
+  switch (layout) {
+    case SummaryLayout::kShapeOnly:
+      break;
+    case SummaryLayout::kCounts:
+      std::copy_n(once, kNumCounts, row + kColumnNumNegInf);
+      break;
+    case SummaryLayout::kCountsTwice: {
+      // Threads of TensorFlow take subnormal numbers for zeros. The second time, the elements were rounded away from zero:
+      // none was subnormal, the greatest became infinite, and NaN became 0. What has a sign then has it, but for infinities.
+      const double* again = once + kPartWidth;
+      const double num_negative = again[3] + again[0] - once[0], num_positive = again[5] + again[1] - once[1];
+      std::copy_n(once, 3, row + kColumnNumNegInf);
+      row[kColumnNumNegFinite] = num_negative;
+      row[kColumnNumZero] = once[3] + once[4] + once[5] - num_negative - num_positive;
+      row[kColumnNumPosFinite] = num_positive;
+      break;
+    }
+    case SummaryLayout::kNumerics:
+      std::copy_n(parts, kNumSummaryColumns - kColumnNumNegInf, row + kColumnNumNegInf);
+      break;
+  }
+}
+
+}  // namespace
+
+void* create_record_summary(TF_OpKernelConstruction* construction) { return create_record_kernel(construction, true); }
+
+void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
+  if (is_paused()) return;
+  SessionGuard session;
+  auto* kernel = static_cast<RecordKernel*>(opaque);
+  if (!session || kernel == nullptr || kernel->generation != session->generation) return;
+  const TensorFlowApi& tf = tf_api();
+  Status& status = thread_status();
+  const Record common = context_record(kernel, context, *session);
+  TF_Tensor* tensor = nullptr;
+  tf.TF_GetInput(context, 0, &tensor, status.get());
+  if (!status.ok() || tensor == nullptr) {
+    session->spool.count_dropped(kernel->nodes.size());
+    return;
+  }
+  Judge judge(*kernel, *session);
+  const double* row = static_cast<const double*>(tf.TF_TensorData(tensor));
+  for (size_t i = 0; i < kernel->nodes.size(); ++i, row += kNumSummaryColumns) {
+    Record record = common;
+    record_summary(*session, *kernel, i, shape_of_row(row), row, &record, &judge);
+  }
+  tf.TF_DeleteTensor(tensor);
+  judge.decide(context);
+}
+
+// A kernel that takes what a compiled function returns about its tensors.
+void* create_record_rows(TF_OpKernelConstruction* construction) {
+  auto kernel = std::make_unique<RecordKernel>();
+  Status status;
+  std::string own_name, texts, loops;
+  std::vector<int64_t> sites, loop_of;
+  if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
+      !read_list(construction, "decides", &kernel->decides, &status) ||
+      !read_list(construction, "dtypes", &kernel->dtypes, &status) ||
+      !read_list(construction, "argument_indexes", &kernel->argument_indexes, &status) ||
+      !read_int(construction, "generation", &kernel->generation, &status) ||
+      !read_string(construction, "own_name", &own_name, &status) ||
+      !read_string(construction, "call_sites", &texts, &status) || !read_list(construction, "sites", &sites, &status) ||
+      !read_string(construction, "loops", &loops, &status) || !read_list(construction, "loop_of", &loop_of, &status)) {
+    tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
+    return nullptr;
+  }
+  const std::optional<std::string> path = call_path(construction, own_name);
+  kernel->has_call_site = path.has_value();
+  auto absolute = [&](const std::string& site) {
+    const std::string base = path.value_or("");
+    return base.empty() || site.empty() ? base + site : base + "/" + site;
+  };
+  const std::vector<std::string> site_texts = split(texts, '\n');
+  std::vector<std::vector<uint64_t>> chains(1);  // the first stands for no loop
+  for (const std::string& chain : split(loops, '\n')) {
+    chains.emplace_back();
+    for (const std::string& loop : split(chain, '\t')) chains.back().push_back(hash_of(absolute(loop)));
+  }
+  for (int64_t site : sites) {
+    kernel->call_sites.push_back(strings().intern(absolute(site_texts.at(static_cast<size_t>(site)))));
+  }
+  for (int64_t loop : loop_of) kernel->loops.push_back(chains.at(static_cast<size_t>(loop + 1)));
+  return kernel.release();
+}
+
+void compute_record_rows(void* opaque, TF_OpKernelContext* context) {
+  if (is_paused()) return;
+  SessionGuard session;
+  auto* kernel = static_cast<RecordKernel*>(opaque);
+  if (!session || kernel == nullptr || kernel->generation != session->generation) return;
+  const TensorFlowApi& tf = tf_api();
+  Status& status = thread_status();
+  Record common = context_record(kernel, context, *session);
+  common.execution_index = call_with_arguments(*kernel, context, *session);
+  TF_Tensor* tensor = nullptr;
+  tf.TF_GetInput(context, 0, &tensor, status.get());
+  const size_t num_rows = kernel->nodes.size();
+  if (!status.ok() || tensor == nullptr ||
+      tf.TF_NumDims(tensor) != 2 || tf.TF_Dim(tensor, 0) != static_cast<int64_t>(num_rows) ||
+      tf.TF_Dim(tensor, 1) != kNumCompiledColumns) {
+    session->spool.count_dropped(num_rows);
+    if (tensor != nullptr) tf.TF_DeleteTensor(tensor);
+    return;
+  }
+  Judge judge(*kernel, *session);
+  const double* row = static_cast<const double*>(tf.TF_TensorData(tensor));
+  for (size_t i = 0; i < num_rows; ++i, row += kNumCompiledColumns) {
+    if (row[kColumnRank] == kNotRun) continue;
+    Record record = common;
+    record.call_site = kernel->call_sites[i];
+    // A loop's frame has the id that TensorFlow would give it.
+    // Source: tensorflow/core/common_runtime/propagator_state.cc, FindOrCreateChildFrame.
+    int column = kColumnIteration + static_cast<int>(kernel->loops[i].size());
+    for (uint64_t name : kernel->loops[i]) {
+      const uint64_t entry = combined(static_cast<uint64_t>(record.iteration), name);
+      record.frame_id = static_cast<int64_t>(combined(static_cast<uint64_t>(record.frame_id), entry));
+      record.iteration = static_cast<int64_t>(row[--column]);
+    }
+    record_summary(*session, *kernel, i, shape_of_row(row), row, &record, &judge);
+  }
+  tf.TF_DeleteTensor(tensor);
+  judge.decide(context);
+}
+
+// A kernel that takes what nodes on a device counted.
+void* create_record_device(TF_OpKernelConstruction* construction) {
+  auto kernel = std::make_unique<RecordKernel>();
+  Status status;
+  std::string texts;
+  std::vector<int64_t> sites;
+  if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
+      !read_list(construction, "decides", &kernel->decides, &status) ||
+      !read_list(construction, "dtypes", &kernel->dtypes, &status) ||
+      !read_list(construction, "layouts", &kernel->layouts, &status) ||
+      !read_int(construction, "generation", &kernel->generation, &status) ||
+      !read_bool(construction, "has_call_site", &kernel->has_call_site, &status) ||
+      !read_string(construction, "call_sites", &texts, &status) || !read_list(construction, "sites", &sites, &status)) {
+    tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
+    return nullptr;
+  }
+  const std::vector<std::string> site_texts = split(texts, '\n');
+  for (int64_t site : sites) kernel->call_sites.push_back(strings().intern(site_texts.at(static_cast<size_t>(site))));
+  return kernel.release();
+}
+
+void compute_record_device(void* opaque, TF_OpKernelContext* context) {
+  if (is_paused()) return;
+  SessionGuard session;
+  auto* kernel = static_cast<RecordKernel*>(opaque);
+  if (!session || kernel == nullptr || kernel->generation != session->generation) return;
+  const TensorFlowApi& tf = tf_api();
+  Status& status = thread_status();
+  const Record common = context_record(kernel, context, *session);
+  const size_t num_tensors = kernel->nodes.size();
+  int64_t width = 0;
+  for (int64_t layout : kernel->layouts) width += width_of(static_cast<SummaryLayout>(layout));
+  // The parts come first, if there are any, then the shape of each tensor.
+  TF_Tensor* parts = nullptr;
+  if (width > 0) tf.TF_GetInput(context, 0, &parts, status.get());
+  if (width > 0 && (parts == nullptr || tf.TF_NumDims(parts) != 1 || tf.TF_Dim(parts, 0) != width)) {
+    session->spool.count_dropped(num_tensors);
+    if (parts != nullptr) tf.TF_DeleteTensor(parts);
+    return;
+  }
+  const double* at = parts == nullptr ? nullptr : static_cast<const double*>(tf.TF_TensorData(parts));
+  Judge judge(*kernel, *session);
+  for (size_t i = 0; i < num_tensors; ++i) {
+    const SummaryLayout layout = static_cast<SummaryLayout>(kernel->layouts[i]);
+    TF_Tensor* dims = nullptr;
+    tf.TF_GetInput(context, static_cast<int>(i) + (width > 0 ? 1 : 0), &dims, status.get());
+    double row[kNumSummaryColumns] = {};
+    fill_row(layout, at, row);
+    at += width_of(layout);
+    Record record = common;
+    record.call_site = kernel->call_sites[i];
+    record_summary(*session, *kernel, i, dims == nullptr ? Shape() : shape_in(dims), row, &record, &judge);
+    if (dims != nullptr) tf.TF_DeleteTensor(dims);
+  }
+  if (parts != nullptr) tf.TF_DeleteTensor(parts);
+  judge.decide(context);
+}
+
+}  // namespace tfdbg_arrow
