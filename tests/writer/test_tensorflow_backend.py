@@ -338,7 +338,7 @@ TWO_DEVICES = """
             z = tf.exp(y)
         return y + z
 
-    with tfdbg_arrow.capture(sys.argv[1], sys.argv[3]):
+    with tfdbg_arrow.capture(sys.argv[1], sys.argv[3], graphs=sys.argv[4]):
         with tf.device("/CPU:1"):
             x = tf.constant([4.0]) * 1.0
         f(x)
@@ -349,12 +349,14 @@ TWO_DEVICES = """
 """
 
 
+@pytest.mark.parametrize("graphs", ["auto", "traced"])
 @pytest.mark.parametrize("mode", ["FULL_HEALTH", LONG_MODE])
-def test_tensors_are_measured_on_their_own_device(variant: str, mode: str, tmp_path: Path) -> None:
+def test_tensors_are_measured_on_their_own_device(variant: str, mode: str, graphs: str, tmp_path: Path) -> None:
     """Two CPUs stand for a host and an accelerator."""
-    printed = run_python(tmp_path / "program.py", TWO_DEVICES, tmp_path / "logdir", variant, mode).splitlines()
-    assert printed[-2] == str(["", "CPU:0", "CPU:1"])
-    assert printed[-1] == str(["", "CPU:0", "CPU:1"] if variant == WITH_CORE else [])
+    is_executed = graphs == "auto" and variant == WITH_CORE
+    printed = run_python(tmp_path / "program.py", TWO_DEVICES, tmp_path / "logdir", variant, mode, graphs).splitlines()
+    assert printed[-2] == str([] if is_executed else ["", "CPU:0", "CPU:1"])
+    assert printed[-1] == str(["", "CPU:0", "CPU:1"] if variant == WITH_CORE and not is_executed else [])
     recorded = Recorded(tmp_path / "logdir")
     assert [row["health_backend"] for row in recorded.rows("run")] == ["tensorflow"]
     assert recorded.stats() == []
