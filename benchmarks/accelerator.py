@@ -1,10 +1,11 @@
-"""What the path for accelerators adds to a training step: ops, copies to the host, and passes over elements.
+"""What recording adds to a training step on an accelerator: kernels, bytes in its memory, copies to the host.
 
     python benchmarks/accelerator.py [--programs cnn transformer] [--output results.json]
 
-It is counted in the graph that TensorFlow runs, after its optimizers, of the function with the most ops (the training
-step), with and without the recorder. The graphs are those that a GPU would run, but here they are placed on the CPU;
-benchmarks/README.md says what came out.
+This needs no accelerator and measures no time. The programs run on the CPU with `health_backend="tensorflow"`, which
+counts the elements of tensors with the ops that a GPU would run. The counted graph is the one that TensorFlow runs,
+after its optimizer, for the function with the most ops (the training step). The number and sizes of the tensors are those of
+the last recorded step. benchmarks/README.md has the results.
 """
 
 from __future__ import annotations
@@ -20,12 +21,29 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM_NAMES = ("cnn", "transformer")
-MODES = ("SHAPE", "FULL_HEALTH", "FULL_NUMERICS")
+MODES = ("SHAPE", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS")
 NUM_STEPS = 3
-SUMMARY_OP, RECORD_SUMMARY_OP, RECORD_OP = "DebugNumericSummaryV2", "TfdbgArrowRecordSummary", "TfdbgArrowRecord"
-_OURS = "tfdbg_arrow"
-_SUMMARY_BYTES = 21 * 8
-"""A summary is 21 numbers of 64 bits (writer/tensorflow_backend/summary.py)."""
+RECORD_OP = "TfdbgArrowRecordDevice"
+_NO_KERNEL = frozenset({"Const", "Placeholder", "Shape", "Size", "Rank", "Identity", "Reshape", "Bitcast"})
+"""Ops that read no element: TensorFlow passes the buffer on, or knows the answer on the host."""
+_NUM_PROBED = 1_000_003
+_ON_HOST = ("int32",)
+"""Dtypes whose tensors TensorFlow keeps in the host's memory, also if a GPU computes with them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What it costs to count the elements of one tensor, by mode and dtype.
+
+    Attributes:
+        num_kernels: Ops that the device runs.
+        bytes_an_element: Bytes that these ops read and write for each element.
+        num_copied_bytes: What crosses to the host.
+    """
+
+    num_kernels: int
+    bytes_an_element: float
+    num_copied_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +54,15 @@ class Result:
         program: Name of the program.
         mode: The mode.
         num_ops: Ops of the training step without recording.
-        num_added: Ops that recording adds to them, also those that it keeps from being fused or pruned.
-        num_tensors: Tensors that are summarized.
-        num_copies: Copies to the host, each of which waits for the device: one for each op that takes summaries.
+        num_added: Ops that recording adds to them.
+        num_tensors: Tensors whose elements the device counts in a step.
+        num_on_host: Tensors that are in the host's memory anyway; the native core counts them there.
+        num_kernels: Ops of those added that the device runs.
+        num_tensor_bytes: Size of the tensors that the device counts.
+        num_moved_bytes: Bytes that counting reads and writes in the device's memory.
+        num_copies: Copies to the host.
         num_copied_bytes: What they copy.
-        num_whole: Tensors that go to the host whole, because TensorFlow cannot summarize them.
-        num_passes: Ops that read or write all elements of a tensor to summarize it, as far as their number of elements
-            is known: DebugNumericSummaryV2 and what prepares its input.
+        num_waits: Ops of the program that wait for a copy: those that would end the step with an error.
         by_type: Ops by type that are more than without recording.
     """
 
@@ -51,15 +71,37 @@ class Result:
     num_ops: int
     num_added: int
     num_tensors: int
+    num_on_host: int
+    num_kernels: int
+    num_tensor_bytes: int
+    num_moved_bytes: int
     num_copies: int
     num_copied_bytes: int
-    num_whole: int
-    num_passes: int
+    num_waits: int
     by_type: dict[str, int]
 
 
-def graph_of_step(config: str, program: str) -> list[dict[str, Any]]:
-    """Runs a program in this process; returns the nodes of its largest graph: op, name and number of recorded keys."""
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The training step of a program that ran.
+
+    Attributes:
+        ops: Its ops by type.
+        num_copies: As in Result.
+        num_waits: As in Result.
+        tensors: The dtype and the number of elements of each tensor that was recorded of the last step.
+        costs: By dtype.
+    """
+
+    ops: dict[str, int]
+    num_copies: int
+    num_waits: int
+    tensors: list[tuple[str, int]]
+    costs: dict[str, Cost]
+
+
+def step_of(config: str, program: str) -> Step:
+    """Runs a program in this process, and returns its training step."""
     import overhead
     from tensorflow.python.eager import context
 
@@ -71,54 +113,104 @@ def graph_of_step(config: str, program: str) -> list[dict[str, Any]]:
         PROGRAMS[program](NUM_STEPS)
         collected = context.context().export_run_metadata()
         recording.close()
-    graphs = [function.post_optimization_graph.node for function in collected.function_graphs]
-    return [
-        {"op": node.op, "name": node.name, "keys": len(node.attr["nodes"].list.i) if "nodes" in node.attr else 0}
-        for node in max(graphs, key=len)
-    ]
-
-
-def measure(program: str, mode: str) -> Result:
-    """Counts the ops of a program's training step, in processes of their own."""
-    plain, recorded = (_nodes(config, program) for config in ("none", f"{_OURS}-tensorflow/{mode}"))
-    before, after = (collections.Counter(node["op"] for node in nodes) for nodes in (plain, recorded))
-    summaries = [node for node in recorded if node["op"] == RECORD_SUMMARY_OP]
-    num_tensors = sum(node["keys"] for node in summaries)
-    ours = collections.Counter(node["op"] for node in recorded if f"{_OURS}_summary" in node["name"])
-    return Result(
-        program=program,
-        mode=mode,
-        num_ops=len(plain),
-        num_added=len(recorded) - len(plain),
-        num_tensors=num_tensors,
-        num_copies=len(summaries),
-        num_copied_bytes=num_tensors * _SUMMARY_BYTES,
-        num_whole=sum(node["keys"] for node in recorded if node["op"] == RECORD_OP),
-        num_passes=sum(ours[op] for op in ours if op not in _SMALL_OPS),
-        by_type=dict((after - before).most_common()),
+        tensors = _tensors_of_last_step(directory) if config != overhead.NONE else []
+    nodes = max((function.post_optimization_graph.node for function in collected.function_graphs), key=len)
+    record_ops = {node.name for node in nodes if node.op == RECORD_OP}
+    mode = config.partition("/")[2]
+    return Step(
+        ops=dict(collections.Counter(node.op for node in nodes)),
+        num_copies=len(record_ops),
+        num_waits=sum(not record_ops.isdisjoint(text.removeprefix("^") for text in node.input) for node in nodes),
+        tensors=tensors,
+        costs={dtype: _cost(mode, dtype) for dtype in {dtype for dtype, _ in tensors}},
     )
 
 
-_SMALL_OPS = frozenset({"Const", "Pack", "ConcatV2", "StridedSlice", "Shape", "Size", "Rank", "Reshape", "Bitcast"})
-"""Ops of ours whose outputs are no larger than a row of summaries, or that only say what a buffer holds."""
+def _tensors_of_last_step(logdir: str) -> list[tuple[str, int]]:
+    from tfdbg_arrow.query import open_logdir
+
+    tensors: list[tuple[str, int]] = open_logdir(logdir).rows(
+        "SELECT dtype, size FROM tensor_health WHERE scope = 'graph' AND execution_index = "
+        "(SELECT execution_index FROM tensor_health WHERE scope = 'graph' GROUP BY ALL ORDER BY count(*) DESC, 1 DESC"
+        " LIMIT 1)"
+    )
+    return tensors
 
 
-def _nodes(config: str, program: str) -> list[dict[str, Any]]:
+def _cost(mode: str, dtype: str) -> Cost:
+    """Returns what the ops that count do, by the shapes that TensorFlow infers for them."""
+    import tensorflow as tf
+
+    from tfdbg_arrow.writer.settings import TensorDebugMode
+    from tfdbg_arrow.writer.tensorflow_backend.device_graphs import device_graphs
+
+    number = tf.as_dtype(dtype).as_datatype_enum
+    graph_def = device_graphs(TensorDebugMode[mode], dtype_mask=1 << number, device_types=["CPU"])[number][1]
+    with tf.Graph().as_default() as graph:
+        tensor = tf.compat.v1.placeholder(dtype, [_NUM_PROBED])
+        tf.graph_util.import_graph_def(
+            tf.compat.v1.GraphDef.FromString(graph_def), input_map={"tensor": tensor}, name=""
+        )
+    run = [op for op in graph.get_operations() if op.type not in _NO_KERNEL]
+    parts = [op.outputs[0] for op in graph.get_operations() if op.name.startswith("part_")]
+    return Cost(
+        num_kernels=len(run),
+        bytes_an_element=sum(map(_num_bytes, [each for op in run for each in (*op.inputs, *op.outputs)])) / _NUM_PROBED,
+        num_copied_bytes=sum(map(_num_bytes, parts)),
+    )
+
+
+def _num_bytes(tensor: Any) -> int:
+    return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
+
+
+def measure(program: str, mode: str) -> Result:
+    """Counts what recording adds to a program's training step, in processes of their own."""
+    import tensorflow as tf
+
+    plain, recorded = (_step_in_process(config, program) for config in ("none", f"tfdbg_arrow-tensorflow/{mode}"))
+    added = collections.Counter(recorded.ops) - collections.Counter(plain.ops)
+    on_device = [(dtype, size) for dtype, size in recorded.tensors if dtype not in _ON_HOST]
+    costs = [recorded.costs[dtype] for dtype, _ in on_device]
+    num_copied_bytes = sum(cost.num_copied_bytes for cost in costs)
+    sizes = [size * tf.as_dtype(dtype).size for dtype, size in on_device]
+    return Result(
+        program=program,
+        mode=mode,
+        num_ops=sum(plain.ops.values()),
+        num_added=sum(recorded.ops.values()) - sum(plain.ops.values()),
+        num_tensors=len(on_device),
+        num_on_host=len(recorded.tensors) - len(on_device),
+        # What is counted for one copy is concatenated first.
+        num_kernels=sum(cost.num_kernels for cost in costs) + (recorded.num_copies if num_copied_bytes else 0),
+        num_tensor_bytes=sum(sizes),
+        num_moved_bytes=round(
+            sum(cost.bytes_an_element * size for cost, (_, size) in zip(costs, on_device, strict=True))
+        ),
+        num_copies=recorded.num_copies,
+        num_copied_bytes=num_copied_bytes,
+        num_waits=recorded.num_waits,
+        by_type=dict(added.most_common()),
+    )
+
+
+def _step_in_process(config: str, program: str) -> Step:
     command = [sys.executable, __file__, "--child", config, program]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    nodes: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return nodes
+    fields: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    fields["costs"] = {dtype: Cost(**cost) for dtype, cost in fields["costs"].items()}
+    return Step(**fields)
 
 
 def main() -> None:
-    """Prints the results as a table."""
+    """Prints the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", nargs="+", choices=PROGRAM_NAMES, default=PROGRAM_NAMES)
     parser.add_argument("--output", type=Path, help="also write the results there, as JSON")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:
-        print(json.dumps(graph_of_step(*arguments.child)))
+        print(json.dumps(asdict(step_of(*arguments.child))))
         return
     found = [measure(program, mode) for program in arguments.programs for mode in MODES]
     for result in found:

@@ -30,9 +30,11 @@ OUR_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_
 DEBUGGER_V2_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_TENSOR")
 OURS = "tfdbg_arrow"
 OURS_BY_TENSORFLOW = "tfdbg_arrow-tensorflow"
-"""Ours without the native core, summarising with TensorFlow's own op; only measured when asked for."""
+"""Ours with `health_backend="tensorflow"`: TensorFlow's own ops count; only measured when asked for."""
 OURS_TRACED = "tfdbg_arrow-traced"
 """Ours with `graphs="traced"`: every op of a function, unfused."""
+OURS_TRACED_BY_TENSORFLOW = "tfdbg_arrow-tensorflow-traced"
+"""Both; only measured when asked for."""
 EVERY_10TH = f"{OURS}/FULL_HEALTH@10"
 """Ours with the schedule `steps=10`: nine steps of ten are left out."""
 STRIDE = 10
@@ -48,7 +50,10 @@ DEFAULT_CONFIGS = (
     CHECK_NUMERICS,
 )
 QUICK_CONFIGS = (NONE, f"{OURS}/FULL_HEALTH", f"{DEBUGGER_V2}/FULL_HEALTH", CHECK_NUMERICS)
-ALL_CONFIGS = (*DEFAULT_CONFIGS, f"{OURS_BY_TENSORFLOW}/FULL_HEALTH")
+ALL_CONFIGS = (
+    *DEFAULT_CONFIGS,
+    *(f"{family}/{mode}" for family in (OURS_BY_TENSORFLOW, OURS_TRACED_BY_TENSORFLOW) for mode in OUR_MODES),
+)
 
 NUM_STEPS = {"eager_loop": 150, "mlp": 100, "cnn": 250, "transformer": 100}
 NUM_STEPS.update({name: NUM_STEPS[name.removesuffix("_xla")] for name in COMPILED_NAMES})
@@ -179,7 +184,7 @@ def start_recording(config: str, logdir: Path) -> Recording:
 
     import tfdbg_arrow
 
-    backend = "tensorflow" if family == OURS_BY_TENSORFLOW else "native"
+    backend = "tensorflow" if family in (OURS_BY_TENSORFLOW, OURS_TRACED_BY_TENSORFLOW) else "native"
     mode, _, stride = mode.partition("@")
     steps = int(stride) if stride else None
     tfdbg_arrow.enable(
@@ -188,7 +193,7 @@ def start_recording(config: str, logdir: Path) -> Recording:
         circular_buffer_size=-1,
         health_backend=backend,
         steps=steps,
-        graphs="traced" if family == OURS_TRACED else "auto",
+        graphs="traced" if family in (OURS_TRACED, OURS_TRACED_BY_TENSORFLOW) else "auto",
     )
     if steps is not None:
         from programs import STEP_HOOKS

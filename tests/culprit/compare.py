@@ -37,7 +37,12 @@ class Verdict:
 
 
 def record(
-    names: Iterable[str] = (), *, repeat: int = 1, graphs: str = "traced", is_compiled: bool = False
+    names: Iterable[str] = (),
+    *,
+    repeat: int = 1,
+    graphs: str = "traced",
+    health_backend: str = "auto",
+    is_compiled: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Records programs in a process of their own.
 
@@ -45,6 +50,7 @@ def record(
         names: Programs or modules; all where there is none.
         repeat: How often each is recorded.
         graphs: What is recorded of functions, as enable() takes it.
+        health_backend: What counts the elements of tensors, as enable() takes it.
         is_compiled: Whether XLA compiles all functions of the programs.
 
     Yields:
@@ -53,7 +59,8 @@ def record(
     Raises:
         CalledProcessError: The process died.
     """
-    command = [sys.executable, "-m", "tests.culprit.record", "--repeat", str(repeat), "--graphs", graphs, *names]
+    settings = ["--repeat", str(repeat), "--graphs", graphs, "--health-backend", health_backend]
+    command = [sys.executable, "-m", "tests.culprit.record", *settings, *names]
     if is_compiled:
         command.append("--compiled")
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
@@ -144,10 +151,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="programs or modules; all where none is given")
     parser.add_argument("--graphs", default="traced", help="what is recorded of functions: traced or executed")
+    parser.add_argument("--health-backend", default="auto", help="what counts the elements: native or tensorflow")
     parser.add_argument("--compiled", action="store_true", help="let XLA compile all functions, where it can")
     options = parser.parse_args()
     verdicts = []
-    answers = record(options.names, graphs=options.graphs, is_compiled=options.compiled)
+    answers = record(
+        options.names,
+        graphs=options.graphs,
+        health_backend=options.health_backend,
+        is_compiled=options.compiled,
+    )
     for verdict in judge(answers, graphs=options.graphs):
         verdicts.append(verdict)
         if line := miss(verdict):

@@ -107,12 +107,15 @@ def run(program: Program, recording: contextlib.AbstractContextManager[object], 
     return None if isinstance(raised, program.raises) else f"{program.raises.__name__} expected, got {raised!r}"
 
 
-def answer(program: Program, *, graphs: str = "traced", is_compiled: bool = False) -> Answer:
+def answer(
+    program: Program, *, graphs: str = "traced", health_backend: str = "auto", is_compiled: bool = False
+) -> Answer:
     """Records a program into a temporary logdir and asks for the first bad value.
 
     Args:
         program: The program.
         graphs: What is recorded of functions, as enable() takes it.
+        health_backend: What counts the elements of tensors, as enable() takes it.
         is_compiled: Whether XLA compiles all functions of the program.
     """
     with tempfile.TemporaryDirectory() as name:
@@ -121,7 +124,7 @@ def answer(program: Program, *, graphs: str = "traced", is_compiled: bool = Fals
             (directory / inner).mkdir()
         if is_compiled and not is_compilable(program, scratch=directory / "unrecorded"):
             return Answer(name=program.name, is_refused=True)
-        recording = tfdbg_arrow.capture(directory / "logdir", graphs=graphs)
+        recording = tfdbg_arrow.capture(directory / "logdir", graphs=graphs, health_backend=health_backend)
         with compiled() if is_compiled else contextlib.nullcontext():
             error = run(program, recording, scratch=directory / "recorded")
         found = tfdbg_arrow.first_nonfinite(directory / "logdir")
@@ -152,6 +155,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="programs or modules; all where none is given")
     parser.add_argument("--repeat", type=int, default=1, help="how often each is recorded")
     parser.add_argument("--graphs", default="traced", help="what is recorded of functions: traced or executed")
+    parser.add_argument("--health-backend", default="auto", help="what counts the elements: native or tensorflow")
     parser.add_argument("--compiled", action="store_true", help="let XLA compile all functions")
     options = parser.parse_args()
     # Programs of a distribution strategy need two devices.
@@ -163,7 +167,12 @@ def main() -> None:
         if options.names and not {program.name, program.name.partition(".")[0]} & set(options.names):
             continue
         for _ in range(options.repeat):
-            given = answer(program, graphs=options.graphs, is_compiled=options.compiled)
+            given = answer(
+                program,
+                graphs=options.graphs,
+                health_backend=options.health_backend,
+                is_compiled=options.compiled,
+            )
             print(json.dumps(dataclasses.asdict(given)), file=answers, flush=True)
 
 

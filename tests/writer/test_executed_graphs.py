@@ -67,9 +67,12 @@ def test_a_training_that_xla_compiles_has_its_own_numbers(name: str, tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("health_backend", ["native", "tensorflow"])
 @pytest.mark.parametrize("name", trainings.TRAININGS)
-def test_a_long_training_is_bit_identical(name: str, tmp_path: Path) -> None:
-    assert run_training(name, 200) == run_training(name, 200, tmp_path)
+def test_a_long_training_is_bit_identical(name: str, health_backend: str, tmp_path: Path) -> None:
+    recorded = run_training(name, 200, tmp_path, "auto", "FULL_HEALTH", health_backend)
+    assert run_training(name, 200) == recorded
+    assert rows(tmp_path, "SELECT DISTINCT health_backend FROM run") == [(health_backend,)]
 
 
 X = np.array([[100.0, -100.0, 0.5], [1.0, 2.0, 3.0]], np.float32)
@@ -421,7 +424,8 @@ def test_records_what_runs_unless_told_otherwise(tmp_path: Path) -> None:
     choices: dict[str, tuple[dict[str, Any], str]] = {
         "default": ({}, "executed"),
         "traced": ({"graphs": "traced"}, "traced"),
-        "tensorflow": ({"health_backend": "tensorflow"}, "traced"),
+        "tensorflow": ({"health_backend": "tensorflow"}, "executed"),
+        "tensorflow stopped": ({"health_backend": "tensorflow", "on_nonfinite": "raise"}, "traced"),
         "stopped": ({"on_nonfinite": "raise"}, "executed"),
         "filtered": ({"op_regex": "Log"}, "traced"),
         "chosen": ({"values": "Log"}, "traced"),
@@ -588,3 +592,21 @@ def test_in_a_session_what_nothing_takes_is_recorded_once_for_each_run(tmp_path:
         (2, "halves", 1, 1),
         (2, "x", 0, 1),
     ]
+
+
+def test_a_function_that_tensorflow_fails_to_optimize_is_said_to_run_unrecorded(tmp_path: Path) -> None:
+    """Some versions of TensorFlow cannot optimize a graph with this dtype, and run it as it is."""
+    dtype = tf.dtypes.experimental.float8_e5m2
+
+    @tf.function
+    def program(x: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(tf.cast(tf.cast(x, dtype), tf.float32)) + tf.cast(
+            tf.cast(tf.constant([1.0]), dtype), tf.float32
+        )
+
+    with tfdbg_arrow.capture(tmp_path, graphs="executed"):
+        for _ in range(2):
+            assert program(tf.constant([1.0])).numpy() == [1.0]
+    logs = rows(tmp_path, "SELECT count(*) FROM tensor_health WHERE op_type = 'Log'")
+    stats = rows(tmp_path, "SELECT stat, subject LIKE '%program%', reason LIKE 'ran unrecorded%' FROM capture_stat")
+    assert (logs, stats) in [([(2,)], []), ([(0,)], [("unobservable", True, True)])]

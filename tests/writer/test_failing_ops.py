@@ -149,6 +149,22 @@ def test_what_was_computed_before_is_recorded(program: Callable[[], Any], health
 
 
 class TestLoops:
+    def test_what_was_computed_before_a_loop_that_fails_is_recorded(self, health_backend: str, tmp_path: Path) -> None:
+        @tf.function
+        def program(x: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+            y, total, unused = tf.math.log(x), tf.zeros([]), tf.ones([])
+            for i in tf.range(count):
+                unused = unused * 2.0
+                for k in tf.range(2):
+                    total += tf.gather(y, i + k)
+            return total, tf.exp(unused) + tf.math.rsqrt(x)
+
+        record_failure(tmp_path, health_backend, lambda: program(tf.constant(ZERO), tf.constant(30)))
+        assert "Log" in {op_type for op_type, _ in bad_tensors(tmp_path)}
+        found = tfdbg_arrow.first_nonfinite(tmp_path)
+        assert found is not None
+        assert found.op_type in ("Log", "Rsqrt")
+
     def test_every_iteration_before_is_recorded(self, health_backend: str, tmp_path: Path) -> None:
         @tf.function
         def program(x: tf.Tensor) -> tf.Tensor:

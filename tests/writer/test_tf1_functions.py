@@ -63,10 +63,12 @@ def stats(logdir: Path) -> list[Any]:
     return ds.dataset(logdir / "capture_stat").to_table().to_pylist()
 
 
-@pytest.mark.parametrize("backend", ["native", "tensorflow"])
+@pytest.mark.parametrize(
+    ("backend", "graphs"), [("native", "auto"), ("tensorflow", "auto"), ("native", "traced"), ("tensorflow", "traced")]
+)
 @pytest.mark.parametrize("way", ["wrapped", "loaded", "nested"])
 def test_loops_and_branches_of_graph_mode_in_functions(
-    saved: tuple[Any, str], way: str, backend: str, tmp_path: Path
+    saved: tuple[Any, str], way: str, backend: str, graphs: str, tmp_path: Path
 ) -> None:
     graph_def, directory = saved
 
@@ -82,11 +84,11 @@ def test_loops_and_branches_of_graph_mode_in_functions(
         return tf.function(lambda x: wrapped(x) + wrapped(wrapped(x)))(tf.constant(X)).numpy()
 
     bare = run()
-    with tfdbg_arrow.capture(tmp_path, health_backend=backend):
+    with tfdbg_arrow.capture(tmp_path, health_backend=backend, graphs=graphs):
         recorded = run()
     after = run()
     assert bare.tobytes() == recorded.tobytes() == after.tobytes()
-    changed = set() if backend == "native" else {("changed", True)}
+    changed = set() if graphs == "auto" else {("changed", True)}
     assert {(row["stat"], "is not inlined" in row["reason"]) for row in stats(tmp_path)} == changed
     once, counts = numpy_loop(X)
     if way == "nested":

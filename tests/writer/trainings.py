@@ -1,7 +1,7 @@
 """Eight trainings, each with all of TensorFlow's optimizations on and deterministic ops.
 
-`python -m tests.writer.trainings NAME STEPS [LOGDIR GRAPHS MODE]` prints the last loss and hashes of the losses and of
-the weights, as JSON. With `compiled_` before the name, XLA compiles all functions of the training.
+`python -m tests.writer.trainings NAME STEPS [LOGDIR GRAPHS MODE HEALTH_BACKEND]` prints the last loss and hashes of
+the losses and of the weights, as JSON. With `compiled_` before the name, XLA compiles all functions of the training.
 """
 
 from __future__ import annotations
@@ -173,7 +173,14 @@ def _hash(values: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def main(name: str, steps: str, logdir: str | None = None, graphs: str = "executed", mode: str = "FULL_HEALTH") -> None:
+def main(
+    name: str,
+    steps: str,
+    logdir: str | None = None,
+    graphs: str = "executed",
+    mode: str = "FULL_HEALTH",
+    health_backend: str = "auto",
+) -> None:
     """Runs a training, recorded where a logdir is given."""
     is_compiled = name.startswith(COMPILED)
     if not is_compiled:  # with deterministic ops, Keras does not compile
@@ -182,7 +189,7 @@ def main(name: str, steps: str, logdir: str | None = None, graphs: str = "execut
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     keras.utils.set_random_seed(42)
     if logdir is not None:
-        tfdbg_arrow.enable(logdir, mode, graphs=graphs)
+        tfdbg_arrow.enable(logdir, mode, graphs=graphs, health_backend=health_backend)
     with compiled() if is_compiled else contextlib.nullcontext():
         losses, weights = TRAININGS[name.removeprefix(COMPILED)](int(steps))
     tfdbg_arrow.disable()

@@ -111,8 +111,8 @@ def enable(
         graphs: Which ops of functions are recorded. `executed`: those that TensorFlow's optimizer makes of your ops and
             that run. The numbers are those of an unrecorded run, and ops that it fuses are recorded as one. `traced`:
             your ops. TensorFlow then does not fuse or fold them, so numbers can differ from an unrecorded run. `auto`:
-            `executed` on a CPU with the native core. `traced` for the TensorFlow backend, and with `op_regex`
-            and `values`, which choose among your ops (docs/executed_graphs.md).
+            `executed` on CPUs and GPUs with the native core. `traced` on TPUs, and with `op_regex` and `values`, which
+            choose among your ops; docs/executed_graphs.md has the other cases.
         storage_options: fsspec's arguments for the URL, as `{"endpoint_url": …}`; None: what its configuration and
             the store's client find.
         local_dir: Directory for the local files of a recording to a URL, of which each gets a directory of its own

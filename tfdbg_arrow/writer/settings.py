@@ -292,8 +292,7 @@ class Request:
         if self.graphs != "auto":
             return self.graphs == "traced"
         # The optimizer may leave no node for an op that the user chose by its name or type.
-        chooses_ops = self.op_regex is not None or self.values is not None
-        return chooses_ops or self.health_backend == "tensorflow"
+        return self.op_regex is not None or self.values is not None
 
     def _check_dump(self, mode: TensorDebugMode) -> int:
         """Returns how much is written after a bad value; 0 without a black box."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from tfdbg_arrow.schema.dtypes import dtype_name
 from tfdbg_arrow.spool.graph_links import inlined_suffix
+from tfdbg_arrow.writer.graphs.failing_ops import FailingOps
 from tfdbg_arrow.writer.graphs.own_ops import TensorBatch, is_own
 from tfdbg_arrow.writer.graphs.registry import CallKey, GraphRegistry, GraphState
 from tfdbg_arrow.writer.rows import Append, Row
@@ -46,11 +47,13 @@ class GraphOptimizer(Protocol):
         arguments: Sequence[str],
         calls: Mapping[str, int],
         is_used_by_graph: bool,
+        failing_ops: Mapping[str, bool],
     ) -> None:
         """Makes it record a graph.
 
         `arguments` are node names that `ops` has. `calls` are the called graphs, by the path that their nodes get when
-        TensorFlow inlines them. `is_used_by_graph` says whether another graph uses the results.
+        TensorFlow inlines them. `is_used_by_graph` says whether another graph uses the results. `failing_ops` are the
+        nodes that wait for what is recorded before them, and whether they do so on the host only.
         """
 
     def set_summary_graphs(self, device_types: Sequence[str], graphs: Mapping[int, tuple[int, bytes]]) -> None:
@@ -82,6 +85,8 @@ class ExecutedGraphs:
         is_used_by_graph: `(graph)`: whether another graph uses what a graph returns.
         note_masked: Takes the parts of a MaskedOutput.
         note_failure: `(what, error)`: records a failure.
+        failing: Finds the ops that wait until what comes before them is recorded. None: recording is part of computing,
+            so nothing has to wait.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class ExecutedGraphs:
         is_used_by_graph: Callable[[Any], bool],
         note_masked: Callable[[int, str, str, int, Sequence[str]], None],
         note_failure: Callable[[str, object], None],
+        failing: FailingOps | None,
     ) -> None:
         self._optimizer = optimizer
         self._registry = registry
@@ -106,6 +112,7 @@ class ExecutedGraphs:
         self._is_used_by_graph = is_used_by_graph
         self._note_masked = note_masked
         self._note_failure = note_failure
+        self._failing = failing
         self._lock = threading.Lock()
         self._keys: dict[int, dict[str, tuple[list[int], bool]]] = {}
         self._op_names: dict[int, set[str]] = {}
@@ -145,7 +152,9 @@ class ExecutedGraphs:
         self._op_names.setdefault(state.graph_id, set()).update(op_name for _, op_name, *_ in ops)
         calls = _inlined_calls(state, node_names)
         is_used = self._is_used_by_graph(graph)
-        self._optimizer.add_program_graph(state.graph_id, ops, arguments, calls, is_used)
+        failing = {} if self._failing is None else self._failing.find(graph, state)
+        failing_nodes = {node: failing[name] for node, name, _ in node_names if name in failing}
+        self._optimizer.add_program_graph(state.graph_id, ops, arguments, calls, is_used, failing_nodes)
 
     def add_session_graph(self, graph: Any, state: GraphState, batches: Iterable[TensorBatch]) -> None:
         """Gives the optimizer the names of the ops of a graph that a session runs, and notes which are to be recorded.
@@ -160,7 +169,7 @@ class ExecutedGraphs:
         names = [(op.name, op.name, op.type) for op in graph.get_operations() if not is_own(op.type, op.name)]
         ops: list[NamedOp] = [(node, name, op_type, *known.get(name, nothing)) for node, name, op_type in names]
         self._op_names.setdefault(state.graph_id, set()).update(name for _, name, _ in names)
-        self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names), False)
+        self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names), False, {})
 
     def called_from(self, graph_id: int, op_names: Container[str]) -> frozenset[int]:
         """Returns the graphs of called functions that are recorded only if TensorFlow optimizes them."""
@@ -169,6 +178,10 @@ class ExecutedGraphs:
     def has_graphs(self, graph_ids: Iterable[int]) -> bool:
         """Returns whether write() has seen all of some graphs."""
         return self._graphs_seen.issuperset(graph_ids)
+
+    def is_left_alone(self, graph_id: int) -> bool:
+        """Returns whether write() has not seen a graph that has to be optimized to be recorded."""
+        return graph_id in self._marked and graph_id not in self._graphs_seen
 
     def has_run(self, run_op: str) -> bool:
         """Returns whether write() has seen a graph with the op that stands for a run of a session."""
@@ -187,12 +200,12 @@ class ExecutedGraphs:
         """Adds the rows of the graphs that TensorFlow optimized since the last call."""
         with self._lock:
             graphs = [self._without_own(nodes) for nodes in self._optimizer.take_executed_graphs()]
+            self._graphs_seen.update(node[3] for nodes in graphs for node in nodes)
             num_unreadable = self._optimizer.take_unreadable_graphs()
             for masked in self._optimizer.take_masked_outputs():
                 self._note_masked(*masked)
             first, self._num_graphs = self._num_graphs, self._num_graphs + len(graphs)
         for executed_graph_id, nodes in enumerate(graphs, start=first):
-            self._graphs_seen.update(node[3] for node in nodes)
             made_for = self._made_for(nodes)
             self._append("executed_op", [self._op_row(executed_graph_id, node, made_for) for node in nodes])
             inputs = [row for node in nodes for row in _input_rows(executed_graph_id, node)]

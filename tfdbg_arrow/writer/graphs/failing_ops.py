@@ -37,6 +37,19 @@ _ALWAYS_PREFIXES = (
     *("TensorScatter", "UnsortedSegment"),
 )
 
+_ON_HOST = frozenset(
+    (
+        *("Bincount", "DenseBincount", "DynamicPartition", "DynamicStitch", "Gather", "GatherNd", "GatherV2"),
+        *("Multinomial", "ParallelDynamicStitch", "ParameterizedTruncatedNormal", "ResourceGather", "ResourceGatherNd"),
+        *("ScatterNd", "SparseSoftmaxCrossEntropyWithLogits", "SparseTensorDenseMatMul", "StatelessMultinomial"),
+        "StatelessParameterizedTruncatedNormal",
+    )
+)
+"""Op types that fail on the host only: on a GPU they leave out what is out of range, or give zeros or NaN for it.
+Source: the definitions of these ops in tensorflow/core/ops, which say so of their GPU kernels."""
+
+_ON_HOST_PREFIXES = ("ResourceScatter", "Scatter", "Segment", "SparseSegment", "TensorScatter", "UnsortedSegment")
+
 _RESHAPING = frozenset({"BroadcastTo", "Reshape"})
 
 _OF_SHAPES = frozenset({"Const", "Rank", "Shape", "ShapeN", "Size"})
@@ -80,10 +93,10 @@ class Stages:
 
 
 class StageFinder:
-    """Finds the stages of graphs; a graph's callees come before it, so that it is known which of them can fail."""
+    """Finds the stages of graphs; a graph's callees come before it."""
 
     def __init__(self) -> None:
-        self._can_fail: set[int] = set()
+        self._failing = FailingOps()
 
     def find(
         self, graph: Any, state: GraphState, batches: Sequence[TensorBatch], *, also: Sequence[Any] = ()
@@ -96,12 +109,11 @@ class StageFinder:
             batches: The tensors.
             also: The ops that wait too where some op of the graph can fail: those that end an iteration of a loop.
         """
-        failing_callers = {key[0] for key, callee in state.callees.items() if callee in self._can_fail}
-        ops = [op for op in graph.get_operations() if not is_own(op.type, op.name)]
-        failing = [op for op in ops if op.name in failing_callers or can_fail(op)]
-        if not failing:
+        found = self._failing.find(graph, state)
+        if not found:
             return Stages(stages=(Stage(batches=tuple(batches), gates=()),) if batches else (), calls=())
-        self._can_fail.add(state.graph_id)
+        ops = [op for op in graph.get_operations() if not is_own(op.type, op.name)]
+        failing = [op for op in ops if op.name in found]
         failing += also
         nearest = _nearest(ops, failing)
         by_gates: defaultdict[int, list[TensorBatch]] = defaultdict(list)
@@ -118,6 +130,28 @@ class StageFinder:
         return Stages(
             stages=tuple(stages), calls=tuple((op, tuple(calls[op.name])) for op in failing if op.name in calls)
         )
+
+
+class FailingOps:
+    """Finds the ops of graphs that can fail; a graph's callees come before it."""
+
+    def __init__(self) -> None:
+        self._graphs: set[int] = set()
+
+    def find(self, graph: Any, state: GraphState) -> dict[str, bool]:
+        """Returns the ops of a graph that can fail, by name, and whether they do so on the host only.
+
+        Args:
+            graph: The graph.
+            state: What is known of it.
+        """
+        found = {key[0]: False for key, callee in state.callees.items() if callee in self._graphs}
+        for op in graph.get_operations():
+            if op.name not in found and not is_own(op.type, op.name) and can_fail(op):
+                found[op.name] = op.type in _ON_HOST or op.type.startswith(_ON_HOST_PREFIXES)
+        if found:
+            self._graphs.add(state.graph_id)
+        return found
 
 
 def can_fail(op: Any) -> bool:

@@ -115,7 +115,7 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
   const std::string_view node_in_loop = place.frame != 0 ? tensors[0].node : std::string_view();
   for (const SummarizedTensor& tensor : tensors) {
     const std::string name = prefix_ + std::to_string(num_names_++) + "/" + std::string(tensor.node);
-    add_graph(tensor, name, group_name, node_in_loop, &constants, out);
+    add_graph(tensor, name, group_name, node_in_loop, &constants, out, max_bytes);
     NodeBuilder same(name, "Identity", device);
     same.input(tensor.name);
     for (const std::string& part : tensor.graph->parts) {
@@ -159,7 +159,7 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
 // Appends copies of the nodes of the graph that summarises a tensor. A group shares constants.
 void SummaryNodes::add_graph(const SummarizedTensor& tensor, const std::string& name, const std::string& group_name,
                              std::string_view node_in_loop, std::unordered_set<std::string>* constants,
-                             std::string* out) {
+                             std::string* out, size_t max_bytes) {
   const std::string constant_scope = group_name + "/" + std::to_string(tensor.dtype) + "/";
   const std::vector<NodeView>& nodes = tensor.graph->view.nodes;
   for (const NodeView& node : nodes) {
@@ -168,7 +168,7 @@ void SummaryNodes::add_graph(const SummarizedTensor& tensor, const std::string& 
     NodeBuilder constant(constant_name, node.op, tensor.device);
     if (!node_in_loop.empty()) constant.input("^" + std::string(node_in_loop));
     for (const auto& [key, value] : node.attrs) constant.attr(key, value);
-    put_bytes_field(out, 1, constant.bytes());
+    append_node(constant, out, max_bytes);
   }
   for (const NodeView& node : nodes) {
     if (node.name == kInput || node.op == "Const") continue;
@@ -186,7 +186,7 @@ void SummaryNodes::add_graph(const SummarizedTensor& tensor, const std::string& 
       }
     }
     for (const auto& [key, value] : node.attrs) copy.attr(key, value);
-    put_bytes_field(out, 1, copy.bytes());
+    append_node(copy, out, max_bytes);
   }
 }
 

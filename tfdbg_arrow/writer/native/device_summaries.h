@@ -2,8 +2,8 @@
 //
 // The elements of a tensor on an accelerator must not be copied to the host to be counted. So each tensor gets nodes that
 // count them on its device. What they count in all tensors of one place of a graph is put into one tensor, which is what
-// crosses to the host, and what one TfdbgArrowRecordDevice op records. Nothing waits for that op but checks that would
-// fail the step.
+// crosses to the host, and what one TfdbgArrowRecordDevice op records. Only nodes that can end the step with an error wait
+// for that op: what was computed before the error is recorded.
 //
 // Each consumer of a tensor takes it from an Identity behind these nodes: then nobody else holds the tensor, as without
 // a recording.
@@ -119,7 +119,8 @@ class SummaryNodes {
 
   void build_group(const GroupKey& key, const std::vector<SummarizedTensor>& tensors, std::string* out, size_t max_bytes);
   void add_graph(const SummarizedTensor& tensor, const std::string& name, const std::string& group_name,
-                 std::string_view node_in_loop, std::unordered_set<std::string>* constants, std::string* out);
+                 std::string_view node_in_loop, std::unordered_set<std::string>* constants, std::string* out,
+                 size_t max_bytes);
 
   const std::string prefix_;
   const int64_t generation_;

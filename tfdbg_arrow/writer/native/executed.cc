@@ -100,6 +100,12 @@ ExecutedNode describe(const NodeView& node, const NodeMatcher::Match& match, boo
   return described;
 }
 
+// Ops that fail the step because of a value. They wait until a constant that they take is recorded: another tensor is
+// recorded on its way to them.
+bool is_check(std::string_view op) {
+  return op == "CheckNumerics" || op == "CheckNumericsV2" || op == "Assert" || op == "EnsureShape";
+}
+
 bool has_op(const GraphView& graph, std::string_view op) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [op](const NodeView& node) { return node.op == op; });
 }
@@ -182,7 +188,7 @@ class Editor {
       prefix = name_prefix_ + "on_device_" + std::to_string(num_added_++) + "_";
     } while (std::any_of(taken_names_.begin(), taken_names_.end(),
                          [&](std::string_view name) { return name.substr(0, prefix.size()) == prefix; }));
-    ExecutionPlaces places(graph_);
+    ExecutionPlaces places(graph_, failing_nodes());
     SummaryNodes nodes(prefix, session_.generation);
     std::stable_sort(summarised_.begin(), summarised_.end(), [&](const Summarised& a, const Summarised& b) {
       return places.order_of(a.node) < places.order_of(b.node);
@@ -198,12 +204,24 @@ class Editor {
     nodes.build(&added_, kMaxAddedBytes);
     record_ops_.insert(nodes.handed_on().begin(), nodes.handed_on().end());
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      const std::optional<Place> place = is_check(graph_.nodes[i].op) ? places.of_node(i) : std::nullopt;
+      const std::optional<Place> place = places.can_fail(i) ? places.of_node(i) : std::nullopt;
       if (!place) continue;
       for (const auto& [recorded, name] : nodes.record_ops()) {
-        if (places.can_wait(*place, recorded)) checks_wait_for_[i].push_back("^" + name);
+        if (places.can_wait(*place, recorded)) waits_for_[i].push_back("^" + name);
       }
     }
+  }
+
+  // For each node whether it can end the step with an error.
+  std::vector<bool> failing_nodes() const {
+    std::vector<bool> failing;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const NodeView& node = graph_.nodes[i];
+      const ProgramOp* op = matcher_[i].op;
+      const Fails fails = op == nullptr || node.op != op->op_type ? Fails::kNever : op->fails;
+      failing.push_back(is_check(node.op) || fails == Fails::kEverywhere || (fails == Fails::kOnHost && is_host(node.device)));
+    }
+    return failing;
   }
 
   // A branch or a called function takes its arguments from nodes that get no rows. If an op computes with a bad one, the
@@ -373,8 +391,8 @@ class Editor {
           inputs.push_back("^" + found->second);
         }
       }
-      const auto waits_for = checks_wait_for_.find(static_cast<size_t>(&node - graph_.nodes.data()));
-      if (waits_for != checks_wait_for_.end()) {
+      const auto waits_for = waits_for_.find(static_cast<size_t>(&node - graph_.nodes.data()));
+      if (waits_for != waits_for_.end()) {
         is_changed = true;
         inputs.insert(inputs.end(), waits_for->second.begin(), waits_for->second.end());
       }
@@ -414,7 +432,7 @@ class Editor {
   std::unordered_map<std::string, std::string> record_ops_;  // by the tensor that they hand through
   std::unordered_map<std::string, std::string> constants_;   // record ops that hand nothing on, by what they record
   std::vector<Summarised> summarised_;
-  std::unordered_map<size_t, std::vector<std::string>> checks_wait_for_;  // control inputs of nodes
+  std::unordered_map<size_t, std::vector<std::string>> waits_for_;  // control inputs of nodes that can fail
   int64_t num_added_ = 0;
 };
 

@@ -24,12 +24,16 @@ constexpr std::string_view kGraphAttr = "_tfdbg_arrow_graph";
 constexpr std::string_view kNeedsAttr = "_tfdbg_arrow_needs";
 constexpr std::string_view kFeedsAttr = "_tfdbg_arrow_feeds";
 
+// Where an op ends the step with an error because of a value.
+enum class Fails { kNever, kOnHost, kEverywhere };
+
 // An op of a graph of the program, under the name that it has in the runtime function.
 struct ProgramOp {
   std::string op_name;
   std::string op_type;
   std::vector<int32_t> keys;  // of each output in the Python registry, -1 for one that is not recorded
   bool keep = false;          // whether the elements are kept
+  Fails fails = Fails::kNever;
 };
 
 struct ProgramGraph {

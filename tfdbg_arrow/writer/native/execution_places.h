@@ -22,18 +22,12 @@ namespace tfdbg_arrow {
 struct Place {
   int frame = 0;       // of a loop; 0: in none
   int conditions = 0;  // the branches that have to be taken, as a set; 0: none
-  int stage = 0;       // how many checks, one behind the other, come before it
+  int stage = 0;       // how many nodes that can fail, one behind the other, come before it
 
   bool operator<(const Place& other) const {
     return std::tie(frame, conditions, stage) < std::tie(other.frame, other.conditions, other.stage);
   }
 };
-
-// Ops that fail the step because of a value. They wait until a constant that they take is recorded: another tensor is
-// recorded on its way to them.
-inline bool is_check(std::string_view op) {
-  return op == "CheckNumerics" || op == "CheckNumericsV2" || op == "Assert" || op == "EnsureShape";
-}
 
 // The places of the outputs of a graph's nodes.
 //
@@ -42,12 +36,16 @@ inline bool is_check(std::string_view op) {
 // it joins both sides of one condition; else it stands for itself in the sets of those that depend on it.
 class ExecutionPlaces {
  public:
-  explicit ExecutionPlaces(const GraphView& graph) : graph_(graph), found_(graph.nodes.size()), order_(graph.nodes.size()) {
-    sets_.push_back({});
-    set_ids_.emplace(Set(), 0);
+  // `can_fail`: for each node whether it can end the step with an error. A loop with such a node can fail as a whole: so
+  // can the nodes that pass values into it.
+  ExecutionPlaces(const GraphView& graph, std::vector<bool> can_fail) : graph_(graph), can_fail_(std::move(can_fail)) {
     for (size_t i = 0; i < graph.nodes.size(); ++i) index_of_.emplace(graph.nodes[i].name, i);
     visit_all();
+    if (add_loops_that_can_fail()) visit_all();
   }
+
+  // Whether a node can end the step with an error, or begins a loop that can.
+  bool can_fail(size_t i) const { return can_fail_[i]; }
 
   // The place where a node runs; nullopt as for of().
   const std::optional<Place>& of_node(size_t i) const { return found_[i]; }
@@ -60,7 +58,8 @@ class ExecutionPlaces {
   // The place of a node in an order in which each node comes after those that its inputs are from.
   size_t order_of(size_t i) const { return order_[i]; }
 
-  // Whether a node that runs at one place can wait for what is computed at another. Neither depends on a later check then.
+  // Whether a node that runs at one place can wait for what is computed at another. What is computed there depends on no
+  // node that can fail and comes as late as the waiting one.
   bool can_wait(const Place& waiting, const Place& waited_for) const {
     const Set& all = sets_[static_cast<size_t>(waiting.conditions)];
     const Set& some = sets_[static_cast<size_t>(waited_for.conditions)];
@@ -96,8 +95,35 @@ class ExecutionPlaces {
     return edges;
   }
 
+  // Marks the nodes that pass values into a loop that can fail; returns whether there are any.
+  bool add_loops_that_can_fail() {
+    std::vector<bool> is_failing(parents_.size(), false);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      int frame = can_fail_[i] && found_[i] ? found_[i]->frame : 0;
+      for (; frame != 0; frame = parents_[static_cast<size_t>(frame)]) is_failing[static_cast<size_t>(frame)] = true;
+    }
+    bool is_changed = false;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (!found_[i] || !is_enter(graph_.nodes[i].op)) continue;
+      if (!is_failing[static_cast<size_t>(output_place(i, 0).frame)]) continue;
+      can_fail_[i] = true;
+      is_changed = true;
+    }
+    return is_changed;
+  }
+
   void visit_all() {
     const size_t num_nodes = graph_.nodes.size();
+    found_.assign(num_nodes, std::nullopt);
+    order_.assign(num_nodes, 0);
+    parents_ = {0};
+    frame_ids_.clear();
+    conditions_.clear();
+    condition_ids_.clear();
+    sets_ = {{}};
+    set_ids_ = {{Set(), 0}};
+    switched_.clear();
+    entered_.clear();
     std::vector<size_t> num_waited_for(num_nodes, 0);
     std::vector<std::vector<size_t>> users(num_nodes);
     std::vector<size_t> ready;
@@ -136,13 +162,6 @@ class ExecutionPlaces {
     const std::string own = "of " + std::string(node.name);
     if (is_merge(node.op)) {
       conditions = joined(sides).value_or(Set{condition(own)});
-    } else if (is_enter(node.op)) {
-      const std::string_view* name = node.attr("frame_name");
-      const std::string_view* constant = node.attr("is_constant");
-      const std::string text = name == nullptr ? own : std::string(attr_string(*name).value_or(own));
-      place.frame = frame(place.frame, text);
-      // What is no constant of the loop is there in the first iteration only.
-      if (constant == nullptr || !attr_bool(*constant).value_or(false)) conditions = united(conditions, {condition(own)});
     } else if (is_exit(node.op)) {
       // All that leave a loop do so at once.
       const bool is_switched = edges.size() == 1 && is_switch(graph_.nodes[edges[0].node].op);
@@ -154,9 +173,29 @@ class ExecutionPlaces {
     return place;
   }
 
+  // The place where an Enter puts its input, but for the stage.
+  Place entered(size_t i) {
+    const NodeView& node = graph_.nodes[i];
+    const std::string own = "of " + std::string(node.name);
+    const std::string_view* name = node.attr("frame_name");
+    const std::string_view* constant = node.attr("is_constant");
+    Place place = *found_[i];
+    place.frame = frame(place.frame, name == nullptr ? own : std::string(attr_string(*name).value_or(own)));
+    // What is no constant of the loop is there in the first iteration only.
+    if (constant == nullptr || !attr_bool(*constant).value_or(false)) {
+      place.conditions = id_of(united(sets_[static_cast<size_t>(place.conditions)], {condition(own)}));
+    }
+    return place;
+  }
+
   Place output_place(size_t i, size_t slot, bool is_control = false) {
     Place place = *found_[i];
-    if (is_check(graph_.nodes[i].op)) ++place.stage;
+    if (is_enter(graph_.nodes[i].op)) {
+      auto known = entered_.find(i);
+      if (known == entered_.end()) known = entered_.emplace(i, entered(i)).first;
+      place = known->second;
+    }
+    if (can_fail_[i]) ++place.stage;
     if (is_control || !is_switch(graph_.nodes[i].op)) return place;
     const auto known = switched_.find({i, slot});
     if (known != switched_.end()) {
@@ -217,16 +256,18 @@ class ExecutionPlaces {
   }
 
   const GraphView& graph_;
+  std::vector<bool> can_fail_;
+  std::unordered_map<std::string_view, size_t> index_of_;
   std::vector<std::optional<Place>> found_;
   std::vector<size_t> order_;
-  std::unordered_map<std::string_view, size_t> index_of_;
-  std::vector<int> parents_ = {0};  // of the frames
+  std::vector<int> parents_;  // of the frames
   std::map<std::pair<int, std::string>, int> frame_ids_;
   std::vector<std::string> conditions_;
   std::unordered_map<std::string, int> condition_ids_;
   std::vector<Set> sets_;
   std::map<Set, int> set_ids_;
   std::map<std::pair<size_t, size_t>, int> switched_;
+  std::unordered_map<size_t, Place> entered_;
 };
 
 }  // namespace tfdbg_arrow

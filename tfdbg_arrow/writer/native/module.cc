@@ -172,13 +172,16 @@ class Recording {
 
   // Makes the optimizer record a graph of the program.
   void add_program_graph(int64_t graph_id, const std::vector<NamedOp>& ops, const std::vector<std::string>& arguments,
-                         const std::unordered_map<std::string, int64_t>& calls, bool is_used_by_graph) {
+                         const std::unordered_map<std::string, int64_t>& calls, bool is_used_by_graph,
+                         const std::unordered_map<std::string, bool>& failing_ops) {
     ProgramGraph graph;
     graph.is_used_by_graph = is_used_by_graph;
     graph.arguments = arguments;
     graph.calls = calls;
     for (const auto& [node_name, op_name, op_type, keys, keep] : ops) {
-      graph.ops.emplace(node_name, ProgramOp{op_name, op_type, keys, keep});
+      const auto failing = failing_ops.find(node_name);
+      const Fails fails = failing == failing_ops.end() ? Fails::kNever : failing->second ? Fails::kOnHost : Fails::kEverywhere;
+      graph.ops.emplace(node_name, ProgramOp{op_name, op_type, keys, keep, fails});
     }
     session_->executed.add(graph_id, std::move(graph));
   }
@@ -366,7 +369,8 @@ NB_MODULE(_core, m) {
       .def("set_step", &Recording::set_step, nb::arg("step"))
       .def("set_paused", &Recording::set_paused, nb::arg("paused"))
       .def("add_program_graph", &Recording::add_program_graph, nb::arg("graph_id"), nb::arg("ops"),
-           nb::arg("arguments"), nb::arg("calls"), nb::arg("is_used_by_graph") = false)
+           nb::arg("arguments"), nb::arg("calls"), nb::arg("is_used_by_graph") = false,
+           nb::arg("failing_ops") = std::unordered_map<std::string, bool>())
       .def("set_records_others", &Recording::set_records_others, nb::arg("records_others"))
       .def("set_summary_graphs", &Recording::set_summary_graphs, nb::arg("device_types"), nb::arg("graphs"))
       .def("take_executed_graphs", &Recording::take_executed_graphs)

@@ -64,6 +64,14 @@ class FunctionNotes:
         """Tells that a function cannot be recorded inside XLA."""
         self._stats.note("failed", function_name, f"what XLA compiles in it could not be recorded: {error}")
 
+    def not_optimized(self, function_name: str) -> None:
+        """Tells that TensorFlow's optimizer failed for a function, which ran as it was."""
+        reason = (
+            "ran unrecorded: TensorFlow's optimizer, which makes functions record, failed for it (TensorFlow's log has "
+            "the reason); record it with graphs='traced'"
+        )
+        self._stats.note("unobservable", function_name, reason)
+
     def remote(self, function_name: str, device_name: str | None) -> None:
         """Tells once that a function is made for, or called on, a device of another process."""
         if function_name not in self._remote:

@@ -98,6 +98,8 @@ class FunctionObserver:
         self._compiled = compiled
         self.op_callback = backend.op_callback
         self._executed = executed
+        self._first_calls: dict[int, bytes] = {}
+        self._have_run: set[bytes] = set()
         self.inlines_all = executed is not None
         self.end_call = backend.end_call if stop is None and executed is None else self._end_call_and_tell
         self.note_failed_op = backend.record_failed_op
@@ -114,7 +116,10 @@ class FunctionObserver:
         if function_name not in settled and self._registry.graph_id_of_function(function_name.decode()) is None:
             self._notes.unobserved(function_name.decode())
         settled.add(function_name)
-        return self._backend.begin_call(function_name, inputs, num_outputs, runs_as=runs_as)
+        index = self._backend.begin_call(function_name, inputs, num_outputs, runs_as=runs_as)
+        if self._executed is not None and function_name not in self._have_run:
+            self._first_calls[index] = function_name
+        return index
 
     def function_to_run(self, function_name: bytes, /) -> bytes:
         """Which function is to run where a function is called: in a step that is left out, one without record ops."""
@@ -178,5 +183,15 @@ class FunctionObserver:
         self._backend.end_call(execution_index, outputs, error_type)
         if self._executed is not None:
             self._executed.write()
+            function_name = self._first_calls.pop(execution_index, None)
+            if function_name is not None and error_type is None:
+                self._have_run.add(function_name)
+                self._note_if_left_alone(self._executed, function_name)
         if self.stop is not None and outputs is not None:
             self.stop.after_call()
+
+    def _note_if_left_alone(self, executed: ExecutedGraphs, function_name: bytes) -> None:
+        """Tells of a function that has run, if TensorFlow's optimizer has not made it record."""
+        graph_id = self._registry.graph_id_of_function(function_name.decode())
+        if graph_id is not None and executed.is_left_alone(graph_id):
+            self._notes.not_optimized(function_name.decode())

@@ -16,6 +16,7 @@ from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend, co
 from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
 from tfdbg_arrow.writer.graphs.description import GraphDescriber, NodeName
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs, GraphOptimizer
+from tfdbg_arrow.writer.graphs.failing_ops import FailingOps
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
@@ -340,6 +341,7 @@ class Recording:
             is_used_by_graph=judge.is_used_by_graph,
             note_masked=judge.note_masked,
             note_failure=self._stats.note_failure,
+            failing=FailingOps() if self._counts_on_device else None,
         )
 
     @property
