@@ -4,8 +4,8 @@
 
 This needs no accelerator and measures no time. The programs run on the CPU with `health_backend="tensorflow"`, which
 counts the elements of tensors with the ops that a GPU would run. The counted graph is the one that TensorFlow runs,
-after its optimizer, for the function with the most ops (the training step). The number and sizes of the tensors are those of
-the last recorded step. benchmarks/README.md has the results.
+after its optimizer, for the function with the most ops (the training step). The number and sizes of the tensors are
+those of the last recorded step. benchmarks/README.md has the results.
 """
 
 from __future__ import annotations
