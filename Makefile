@@ -9,6 +9,7 @@
 #   make third-party  record programs over other libraries (keras-hub, TensorFlow Probability …); downloads 1 GB the first time
 #   make coverage  the branches of recovery, manifest and compaction: fails where one is not taken by their tests
 #   make mutation  change these modules in some thousand places, one at a time, and list what no test notices
+#   make docs      build the documentation site into build/site; fails if a link in it is broken
 #   make format    format the code
 #   make protos    compile the messages of Debugger V2 dumps
 #   make clean     remove what was built; `make distclean` also removes the virtual environment
@@ -35,12 +36,14 @@ QUALITY_REQUIREMENTS := $(TEST_REQUIREMENTS) requirements/quality.txt
 # Libraries that need TensorFlow, in an environment of their own, because they also need other versions of what tests use.
 THIRD_PARTY := $(VENV)/third-party
 THIRD_PARTY_PIP := $(THIRD_PARTY)/bin/python -m pip --disable-pip-version-check
+# The documentation site has an environment of its own too: it reads the sources without importing them.
+DOCS := $(VENV)/docs
 # The browser in which the viewer is tested: Debian's.
 CHROMIUM := /usr/bin/chromium
 
 MODULES := $(STAMPS)/modules
 
-.PHONY: FORCE demo test slow exhaustive third-party coverage mutation lint format protos clean distclean
+.PHONY: FORCE demo test slow exhaustive third-party coverage mutation lint docs format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -79,6 +82,9 @@ lint: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tfdbg_arrow.schema.document --check
+
+docs: $(DOCS)/.stamps/requirements
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
 format: $(STAMPS)/test
 	$(BIN)/ruff check --fix .
@@ -125,6 +131,12 @@ $(THIRD_PARTY)/.stamps/requirements: requirements/build.txt requirements/third_p
 $(THIRD_PARTY)/.stamps/package: $(BUILD_SOURCES) $(MODULES) $(THIRD_PARTY)/.stamps/requirements
 	$(THIRD_PARTY_PIP) install --quiet --no-build-isolation --no-deps --editable . \
 		--config-settings=build-dir=build/third-party
+	@touch $@
+
+$(DOCS)/.stamps/requirements: requirements/docs.txt | $(STAMPS)/venv
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip --disable-pip-version-check install --quiet -r requirements/docs.txt
+	@mkdir -p $(@D)
 	@touch $@
 
 # Where it cannot be installed from here, the tests that need it fail and say so.

@@ -1,4 +1,4 @@
-"""What recording adds to a training step on an accelerator: kernels, bytes in its memory, copies to the host.
+"""Counts what recording adds to a training step on an accelerator: kernels, bytes in its memory, copies to the host.
 
     python benchmarks/accelerator.py [--programs cnn transformer] [--output results.json]
 
@@ -25,20 +25,20 @@ MODES = ("SHAPE", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS")
 NUM_STEPS = 3
 RECORD_OP = "TfdbgArrowRecordDevice"
 _NO_KERNEL = frozenset({"Const", "Placeholder", "Shape", "Size", "Rank", "Identity", "Reshape", "Bitcast"})
-"""Ops that read no element: TensorFlow passes the buffer on, or knows the answer on the host."""
+"""Ops that read no element, because TensorFlow passes the buffer on or has the answer on the host."""
 _NUM_PROBED = 1_000_003
 _ON_HOST = ("int32",)
-"""Dtypes whose tensors TensorFlow keeps in the host's memory, also if a GPU computes with them."""
+"""Dtypes whose tensors TensorFlow keeps in the host's memory even if a GPU computes with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What it costs to count the elements of one tensor, by mode and dtype.
+    """The cost of counting the elements of one tensor, for a mode and a dtype.
 
     Attributes:
-        num_kernels: Ops that the device runs.
+        num_kernels: Number of ops that the device runs.
         bytes_an_element: Bytes that these ops read and write for each element.
-        num_copied_bytes: What crosses to the host.
+        num_copied_bytes: Bytes copied to the host.
     """
 
     num_kernels: int
@@ -48,22 +48,22 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One program in one mode.
+    """The result for one program in one mode.
 
     Attributes:
         program: Name of the program.
         mode: The mode.
-        num_ops: Ops of the training step without recording.
-        num_added: Ops that recording adds to them.
-        num_tensors: Tensors whose elements the device counts in a step.
-        num_on_host: Tensors that are in the host's memory anyway; the native core counts them there.
-        num_kernels: Ops of those added that the device runs.
+        num_ops: Number of ops of the training step without recording.
+        num_added: Number of ops that recording adds to them.
+        num_tensors: Number of tensors whose elements the device counts in a step.
+        num_on_host: Number of tensors that are in the host's memory anyway. The native core counts them there.
+        num_kernels: How many of the added ops the device runs.
         num_tensor_bytes: Size of the tensors that the device counts.
         num_moved_bytes: Bytes that counting reads and writes in the device's memory.
-        num_copies: Copies to the host.
-        num_copied_bytes: What they copy.
-        num_waits: Ops of the program that wait for a copy: those that would end the step with an error.
-        by_type: Ops by type that are more than without recording.
+        num_copies: Number of copies to the host.
+        num_copied_bytes: Bytes that they copy.
+        num_waits: Number of ops of the program that wait for a copy because they could end the step with an error.
+        by_type: Number of added ops, by type.
     """
 
     program: str
@@ -86,11 +86,11 @@ class Step:
     """The training step of a program that ran.
 
     Attributes:
-        ops: Its ops by type.
-        num_copies: As in Result.
-        num_waits: As in Result.
-        tensors: The dtype and the number of elements of each tensor that was recorded of the last step.
-        costs: By dtype.
+        ops: Number of its ops, by type.
+        num_copies: Same as in Result.
+        num_waits: Same as in Result.
+        tensors: Dtype and number of elements of each recorded tensor of the last step.
+        costs: The cost of each dtype.
     """
 
     ops: dict[str, int]
@@ -101,7 +101,7 @@ class Step:
 
 
 def step_of(config: str, program: str) -> Step:
-    """Runs a program in this process, and returns its training step."""
+    """Runs a program in this process and returns its training step."""
     import overhead
     from tensorflow.python.eager import context
 
@@ -138,7 +138,7 @@ def _tensors_of_last_step(logdir: str) -> list[tuple[str, int]]:
 
 
 def _cost(mode: str, dtype: str) -> Cost:
-    """Returns what the ops that count do, by the shapes that TensorFlow infers for them."""
+    """Returns the cost of the counting ops, computed from the shapes that TensorFlow infers for them."""
     import tensorflow as tf
 
     from tfdbg_arrow.writer.settings import TensorDebugMode
@@ -165,7 +165,7 @@ def _num_bytes(tensor: Any) -> int:
 
 
 def measure(program: str, mode: str) -> Result:
-    """Counts what recording adds to a program's training step, in processes of their own."""
+    """Counts what recording adds to a program's training step, in separate processes."""
     import tensorflow as tf
 
     plain, recorded = (_step_in_process(config, program) for config in ("none", f"tfdbg_arrow-tensorflow/{mode}"))
@@ -181,7 +181,7 @@ def measure(program: str, mode: str) -> Result:
         num_added=sum(recorded.ops.values()) - sum(plain.ops.values()),
         num_tensors=len(on_device),
         num_on_host=len(recorded.tensors) - len(on_device),
-        # What is counted for one copy is concatenated first.
+        # All counts for one copy are concatenated first.
         num_kernels=sum(cost.num_kernels for cost in costs) + (recorded.num_copies if num_copied_bytes else 0),
         num_tensor_bytes=sum(sizes),
         num_moved_bytes=round(
@@ -206,7 +206,7 @@ def main() -> None:
     """Prints the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", nargs="+", choices=PROGRAM_NAMES, default=PROGRAM_NAMES)
-    parser.add_argument("--output", type=Path, help="also write the results there, as JSON")
+    parser.add_argument("--output", type=Path, help="also write the results to this file, as JSON")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:

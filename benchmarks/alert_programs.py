@@ -1,6 +1,6 @@
-"""The programs whose recordings benchmark the alert rules and `first_nonfinite`.
+"""The programs whose recordings are used to benchmark the alert rules and `first_nonfinite`.
 
-`keras_training` is a Keras model under `fit` with about 1,950 tensors a step. Its own cross-entropy takes the
+`keras_training` is a Keras model under `fit` with about 1,950 tensors a step. Its hand-written cross-entropy takes the
 logarithm of a probability that is 0 from a chosen step on. `nested_loops` is a loop within another one, whose last
 outer iteration takes the logarithm of a negative number.
 
@@ -25,12 +25,12 @@ from tfdbg_arrow.schema.manifest import read_live_parts, run_ids
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 BATCH, LENGTH, FEATURES, CLASSES = 32, 32, 8, 4
-"""The gradient of batch normalization divides by BATCH * LENGTH, more than the default of exploding_gradient.limit."""
+"""The gradient of batch normalization divides by BATCH * LENGTH, which exceeds the default exploding_gradient.limit."""
 NUM_BLOCKS = 6
 
 
 def keras_training(logdir: Path, *, num_steps: int, bad_from: int | None) -> None:
-    """Trains a model of residual blocks with batch normalization; every step from `bad_from` on is bad."""
+    """Trains a model of residual blocks with batch normalization. Every step from `bad_from` on is bad."""
     import keras
     import tensorflow as tf
 
@@ -69,7 +69,7 @@ def keras_training(logdir: Path, *, num_steps: int, bad_from: int | None) -> Non
 
 
 def nested_loops(logdir: Path, *, num_outer: int, num_inner: int) -> None:
-    """Runs one loop within another; the last outer iteration takes the logarithm of a negative number."""
+    """Runs one loop within another. The last outer iteration takes the logarithm of a negative number."""
     import tensorflow as tf
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -87,7 +87,7 @@ def nested_loops(logdir: Path, *, num_outer: int, num_inner: int) -> None:
 
 
 def spread(logdir: Path, copy: Path, *, num_parts: int) -> None:
-    """Copies a logdir with the rows of tensor_health in so many parts, each with its digest."""
+    """Copies a logdir, with the rows of tensor_health split into `num_parts` parts, each with its digest."""
     copy.mkdir(parents=True)
     (copy / MARKER_NAME).write_text(marker_text())
     for run_id in run_ids(logdir):
@@ -99,7 +99,7 @@ def spread(logdir: Path, copy: Path, *, num_parts: int) -> None:
         for name, tables in parts.items():
             rows = pa.concat_tables(tables)
             if name == "op_digest":
-                rows = rows.slice(0, 0)  # the digests are made of the new parts
+                rows = rows.slice(0, 0)  # the digests are computed from the new parts
             length = -(-rows.num_rows // num_parts) if name == "tensor_health" else max(rows.num_rows, 1)
             for start in range(0, max(rows.num_rows, 1), length):
                 writer.write(name, rows.slice(start, length))
@@ -107,7 +107,7 @@ def spread(logdir: Path, copy: Path, *, num_parts: int) -> None:
 
 
 def main() -> None:
-    """Records the program that the command line names."""
+    """Records the program named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("logdir", type=Path)
     parser.add_argument("program", choices=("keras", "loops", "spread"))

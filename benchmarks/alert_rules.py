@@ -1,7 +1,7 @@
-"""What the alert rules, `first_nonfinite` and the exports cost on a training that is bad for 250 steps.
+"""Measures the cost of the alert rules, `first_nonfinite` and the exports on a training with 250 bad steps.
 
-Records the programs of alert_programs.py where that is not done yet, and runs each command in a process of its own, of
-which it measures the time and the greatest resident memory.
+Records the programs of alert_programs.py unless the recordings exist already. Runs each command in a separate process
+and measures its time and peak resident memory.
 
     python benchmarks/alert_rules.py [--directory DIR] [--output FILE.json]
 """
@@ -28,7 +28,7 @@ LOGDIRS = {
     "nested loops, 6 thousand tensors": ("loops_small", ["loops", "--inner", "2"]),
     "nested loops, 145 thousand tensors": ("loops_large", ["loops", "--inner", "89"]),
 }
-"""By what it is: its directory, and the arguments of alert_programs.py that record it."""
+"""For each logdir: its directory, and the arguments of alert_programs.py that record it."""
 COMMANDS = {
     "alerts": ["alerts", "{logdir}"],
     "check": ["check", "{logdir}"],
@@ -44,13 +44,13 @@ LOOP_COMMANDS = ("first-nonfinite",)
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One command on one logdir.
+    """The result for one command on one logdir.
 
     Attributes:
-        logdir: Which one.
-        command: Which one.
-        seconds: From its start to its end, the interpreter's start included.
-        peak_mib: The greatest resident memory of its process.
+        logdir: Name of the logdir.
+        command: Name of the command.
+        seconds: Time from start to end, including the start of the interpreter.
+        peak_mib: Peak resident memory of its process.
         exit_code: Its exit code.
     """
 
@@ -62,7 +62,7 @@ class Measured:
 
 
 def record(directory: Path) -> None:
-    """Records what is not there yet."""
+    """Records the logdirs that do not exist yet."""
     for name, arguments in LOGDIRS.values():
         if not (directory / name).exists():
             filled = [each.format(directory=directory) for each in arguments]
@@ -70,7 +70,7 @@ def record(directory: Path) -> None:
 
 
 def measure(logdir: Path, what: str, command: str) -> Measured:
-    """Runs one command."""
+    """Runs and measures one command."""
     with tempfile.TemporaryDirectory() as scratch:
         arguments = [each.format(logdir=logdir, scratch=scratch) for each in COMMANDS[command]]
         started = time.perf_counter()
@@ -88,7 +88,7 @@ def measure(logdir: Path, what: str, command: str) -> Measured:
 
 
 def main() -> None:
-    """Measures and prints a table."""
+    """Runs the benchmark and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()) / "tfdbg_arrow_alert_rules")
     parser.add_argument("--output", type=Path)

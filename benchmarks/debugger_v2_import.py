@@ -1,8 +1,8 @@
-"""How fast a large Debugger V2 dump is imported, and with how much memory.
+"""Measures how fast a large Debugger V2 dump is imported, and how much memory that takes.
 
-The dump is made here, record by record as TensorFlow writes them in mode FULL_HEALTH: a program of 40 functions with
-50 ops each, and eager ops between their calls. One event in five is an execution, the others are graph traces. With
---tensorboard-like stacks of 24 frames an execution takes some 1,100 bytes, as in a real dump.
+The dump is generated here, record by record as TensorFlow writes them in mode FULL_HEALTH: a program of 40 functions
+with 50 ops each, and eager ops between the calls. One event in five is an execution, the others are graph traces. With
+stacks of 24 frames, as in a real dump, an execution takes about 1,100 bytes.
 
     python benchmarks/debugger_v2_import.py [--events 1000000] [--python]
 """
@@ -34,7 +34,7 @@ _DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 def write_dump(directory: Path, *, num_events: int) -> None:
-    """Writes a dump of so many executions and graph traces."""
+    """Writes a dump with this number of executions and graph traces."""
     rng = random.Random(0)
 
     def new_id() -> str:
@@ -95,14 +95,14 @@ def write_dump(directory: Path, *, num_events: int) -> None:
     traces = _trace_templates(graphs)
     written = tensor_id = 0
     while written < num_events:
-        # Some eager ops, then a call of a function.
+        # Write some eager ops, then a call of a function.
         for place in range(OPS_A_GRAPH // 4):
             is_call = place == OPS_A_GRAPH // 4 - 1
             graph = rng.randrange(NUM_GRAPHS)
             if is_call:
                 for index in range(OPS_A_GRAPH):
                     time_s += 1e-5
-                    # As protobuf would serialise it: a million messages made one by one take a minute.
+                    # Build the bytes by hand: creating a million protobuf messages takes a minute.
                     head, tail = traces[graph][index]
                     content = struct.pack("<8d", 2, 4096, 0, 0, 0, rng.randrange(4096), 7, 100)
                     record = b"\x09" + struct.pack("<d", time_s) + head + content + tail
@@ -131,7 +131,7 @@ def write_dump(directory: Path, *, num_events: int) -> None:
 
 
 def _trace_templates(graphs: list[str]) -> list[list[tuple[bytes, bytes]]]:
-    """Returns for each op of each graph what stands before and behind the measured part of its traces."""
+    """Returns for each op of each graph the bytes before and after the measured part of its traces."""
     marker = struct.pack("<8d", *[0.123] * 8)
     made = []
     for number, graph_id in enumerate(graphs):
@@ -166,11 +166,11 @@ print(json.dumps({"seconds": found.seconds, "cpu": cpu, "peak": peak, "rows": ru
 
 
 def main() -> None:
-    """Makes the dump, imports it in a process of its own and prints what that took."""
+    """Generates the dump, imports it in a separate process and prints time and memory."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, default=1_000_000, help="executions and graph traces")
-    parser.add_argument("--python", action="store_true", help="without the native core")
-    parser.add_argument("--directory", type=Path, help="keep the dump here, and use it if it is there")
+    parser.add_argument("--python", action="store_true", help="do not use the native core")
+    parser.add_argument("--directory", type=Path, help="keep the dump here, and reuse it if it exists")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         dump = arguments.directory or Path(scratch) / "dump"
@@ -186,7 +186,7 @@ def main() -> None:
     print(f"{events:,} events, {size / 1e6:,.0f} MB, to {out / 1e6:,.0f} MB of Parquet, {how} scanner")
     print(f"{found['seconds']:.2f} s: {events / found['seconds']:,.0f} events/s")
     print(f"peak memory {found['peak'] / 1e6:,.0f} MB")
-    print(f"{found['cpu']:.2f} s of processor time, start and imports of the process included")
+    print(f"{found['cpu']:.2f} s of processor time, including the start and the imports of the process")
     for stat in found["dropped"]:
         print("dropped:", stat)
 

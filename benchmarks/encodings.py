@@ -1,8 +1,8 @@
-"""Bytes a row, and time to write, of the tables of events in other Parquet settings than those of the format.
+"""Measures bytes per row and write time of the event tables in Parquet settings other than those of the format.
 
     python benchmarks/encodings.py LOGDIR [--table tensor_health execution] [--output results.json]
 
-The rows are those of a recording, as many as one row group holds. benchmarks/README.md says what came out.
+The rows come from a recording, at most one row group of them. benchmarks/README.md has the results.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Options = dict[str, Any]
 
 
 def _encoded(options: Options, *, encodings: Mapping[str, str]) -> Options:
-    """Returns options in which columns of one encoding have another."""
+    """Returns options in which columns with one encoding get another."""
     columns = {name: encodings.get(encoding, encoding) for name, encoding in options["column_encoding"].items()}
     return {**options, "column_encoding": columns}
 
 
 def _dictionaries_everywhere(options: Options) -> Options:
-    """Returns options in which every column has a dictionary, and no other encoding."""
+    """Returns options in which every column has a dictionary and no other encoding."""
     return {name: value for name, value in options.items() if name != "column_encoding"} | {"use_dictionary": True}
 
 
 def _no_dictionaries(options: Options) -> Options:
-    """Returns options in which texts are told as differences to the one before."""
+    """Returns options in which strings are stored as differences to the previous string."""
     texts = dict.fromkeys(options["use_dictionary"], "DELTA_BYTE_ARRAY")
     return {**options, "use_dictionary": False, "column_encoding": {**options["column_encoding"], **texts}}
 
@@ -61,19 +61,19 @@ ALTERNATIVES: dict[str, Callable[[Options], Options]] = {
     "statistics of no column": lambda options: {**options, "write_statistics": False},
     "without page checksums": lambda options: {**options, "write_page_checksum": False},
 }
-"""What of the format's settings is changed: one thing at a time."""
+"""Settings that each change one thing in the format's settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One table in one setting.
+    """The result for one table in one setting.
 
     Attributes:
         table: Name of the table.
-        setting: Name of the alternative.
-        rows: How many were written.
-        bytes_per_row: Of the whole file, its footer included.
-        us_per_row: Processor time to write it into memory, in microseconds: the least of some rounds.
+        setting: Name of the setting.
+        rows: Number of rows that were written.
+        bytes_per_row: Bytes of the whole file, including its footer, per row.
+        us_per_row: Processor time in microseconds per row to write it into memory, the minimum of several rounds.
     """
 
     table: str
@@ -84,7 +84,7 @@ class Result:
 
 
 def read_rows(logdir: Path, table: str) -> pa.Table:
-    """Returns the first rows of a table, of all runs, at most a row group of them.
+    """Returns the first rows of a table from all runs, at most one row group.
 
     Raises:
         LogdirError: The logdir cannot be read.
@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logdir", type=Path)
     parser.add_argument("--table", nargs="+", choices=TABLES, default=TABLES)
-    parser.add_argument("--output", type=Path, help="also write the results there, as JSON")
+    parser.add_argument("--output", type=Path, help="also write the results to this file, as JSON")
     arguments = parser.parse_args()
     found = []
     print(f"{'table':<18}{'setting':<32}{'rows':>9}{'bytes a row':>13}{'us a row':>10}")

@@ -1,9 +1,9 @@
-"""Makes a large logdir out of a small recording.
+"""Generates a large logdir from a small recording.
 
-scale_program.py is recorded for a few steps. A run here is its first steps, one healthy step as often as it takes, and
-in some runs its bad steps at the end; ids, times and steps go on from one repetition to the next as the recorder would
-have given them, and the magnitudes vary by some percent. Every other row is as recorded. What the answers must be is
-known, and written beside the logdir as LOGDIR.json.
+scale_program.py is recorded for a few steps. A generated run consists of its first steps, many repetitions of one
+healthy step, and in some runs its bad steps at the end. IDs, times and steps continue from one repetition to the next
+as the recorder would have assigned them, and the magnitudes vary by a few percent. All other rows are as recorded. The
+expected answers are known, and are written beside the logdir as LOGDIR.json.
 
     python benchmarks/generate_logdir.py LOGDIR [--rows 100000000] [--runs 1000] [--processes 2]
 """
@@ -31,16 +31,16 @@ from tfdbg_arrow.schema.manifest import read_live_parts, run_ids
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 WARM_STEPS = 3
-"""First steps, with the tracing, taken as they are."""
+"""Number of first steps, which include the tracing. They are used as they are."""
 FIRST_BAD_STEP = 6
 NUM_STEPS = 9
 BAD_EVERY = 10
-"""One run in so many goes bad."""
+"""One in this many runs becomes bad."""
 START_NS = 1_795_000_000_000_000_000
 RUN_NS = 600 * 10**9
-"""Time from one run's start to the next one's."""
+"""Time from the start of one run to the start of the next."""
 NOISE = 0.02
-"""Standard deviation of the factor on the magnitudes of a tensor."""
+"""Standard deviation of the logarithm of the factor applied to the magnitudes of a tensor."""
 _MAGNITUDES = ("min_finite", "max_finite", "mean_finite", "stddev_finite", "max_abs_finite")
 _REPEATED = ("execution", "execution_input", "execution_output", "tensor_health", "mark")
 _INT64 = np.iinfo(np.int64)
@@ -48,17 +48,17 @@ _INT64 = np.iinfo(np.int64)
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a generated logdir holds, and what must be found in it.
+    """What a generated logdir contains, and what must be found in it.
 
     Attributes:
-        rows: Rows of tensor_health in all runs.
+        rows: Number of rows of tensor_health in all runs.
         runs: The runs, oldest first.
-        bad_runs: Those that go bad, oldest first.
-        bad_rows: Bad tensors of one bad run.
-        op_type: Type of the op where each goes bad.
-        op_name: Its name.
-        code: The line that made it.
-        event_index: Its row of tensor_health, in each bad run.
+        bad_runs: The runs that become bad, oldest first.
+        bad_rows: Number of bad tensors in one bad run.
+        op_type: Type of the op that creates the first bad value in each bad run.
+        op_name: Name of that op.
+        code: The line that created that op.
+        event_index: Its row of tensor_health in each bad run.
         last_event_index: The last bad tensor of each bad run.
         seconds: Time that generating took.
     """
@@ -77,7 +77,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Where a part of the recording goes: `first_step` to `end_step` of it, `repeats` times, from a place on."""
+    """A piece of a generated run: the recorded steps from `first_step` up to `end_step`, repeated `repeats` times."""
 
     first_step: int
     end_step: int
@@ -85,10 +85,10 @@ class _Piece:
 
 
 class Recording:
-    """The small recording, cut into steps.
+    """The small recording, divided into steps.
 
     Args:
-        logdir: A logdir with one run, that of scale_program.py.
+        logdir: A logdir with one run of scale_program.py.
     """
 
     def __init__(self, logdir: Path) -> None:
@@ -124,7 +124,7 @@ class Recording:
         first_ns = int(_ints(self.tables["run"], "wall_time_ns")[0])
         made = {}
         for name, table in self.tables.items():
-            if name == "op_digest":  # it is made of the rows that are written
+            if name == "op_digest":  # computed from the rows that are written
                 continue
             rows = self._repeated(table, pieces, rng) if name in _REPEATED else table
             rows = _replaced(rows, "run_id", pa.repeat(run_id, rows.num_rows))
@@ -137,21 +137,21 @@ class Recording:
         return made
 
     def _repeated(self, table: pa.Table, pieces: list[_Piece], rng: np.random.Generator) -> pa.Table:
-        """Returns the rows of a table for some pieces, one behind the other."""
+        """Returns the rows of a table for some pieces, one after the other."""
         steps = self._step_of(table)
         rows, deltas = [], []
         step = 0
         for piece in pieces:
             chosen = np.flatnonzero((steps >= piece.first_step) & (steps < piece.end_step))
             rows.append(np.tile(chosen, piece.repeats))
-            # Repetition r of a step stands where step `step` + r would have stood.
+            # Repetition r of a step takes the place of step `step` + r.
             deltas.append(np.repeat(np.arange(piece.repeats) + step - max(piece.first_step, 0), len(chosen)))
             step += (piece.end_step - max(piece.first_step, 0)) * piece.repeats
         taken, delta = np.concatenate(rows), np.concatenate(deltas)
         made = table.take(pa.array(taken))
         names = made.schema.names
         base = np.maximum(steps[taken], 0)
-        # All healthy steps take the same number of events, executions and ids as the repeated one; bad ones follow on.
+        # All healthy steps take as many events, executions and IDs as the repeated one. Bad steps follow after them.
         for name, starts in (("event_index", self._event_starts), ("execution_index", self._execution_starts)):
             if name in names:
                 made = _shifted(made, name, self._shift(starts, base, delta))
@@ -171,21 +171,21 @@ class Recording:
         return made
 
     def _shift(self, starts: np.ndarray, step: np.ndarray, delta: np.ndarray) -> np.ndarray:
-        """Returns by how much a counter differs between a step as recorded and where it stands now."""
+        """Returns the difference of a counter between a step as recorded and its place in the generated run."""
         length = int(starts[WARM_STEPS + 1] - starts[WARM_STEPS])
         return np.asarray(starts[WARM_STEPS] + (step + delta - WARM_STEPS) * length - starts[step]) * (
             step >= WARM_STEPS
         )
 
     def _id_shift(self, ids: np.ndarray, step: np.ndarray, delta: np.ndarray) -> np.ndarray:
-        """Returns the shift of tensor ids: those made in a step go with it, older ones, as variables, stay."""
+        """Returns the shift of tensor IDs. IDs created in a step shift with it; older ones, such as variables, stay."""
         first = np.array([self._id_ranges[each][0] for each in range(NUM_STEPS)])
         length = first[WARM_STEPS + 1] - first[WARM_STEPS]
         is_new = (step >= WARM_STEPS) & (ids >= first[step])
         return np.asarray(first[WARM_STEPS] + (step + delta - WARM_STEPS) * length - first[step]) * is_new
 
     def _step_of(self, table: pa.Table) -> np.ndarray:
-        """Returns the step in which each row was recorded; -1 for before the first."""
+        """Returns the step in which each row was recorded, or -1 for rows before the first step."""
         if "event_index" in table.schema.names:
             return np.searchsorted(self._event_starts, _ints(table, "event_index"), side="right") - 1
         return np.searchsorted(self._execution_starts, _ints(table, "execution_index"), side="right") - 1
@@ -195,18 +195,18 @@ class Recording:
 
 
 def rows_of(run: dict[str, pa.Table]) -> int:
-    """Returns how many tensors a run has."""
+    """Returns the number of tensors of a run."""
     return int(run["tensor_health"].num_rows)
 
 
 def generate(logdir: Path, *, rows: int, runs: int, processes: int = 2) -> Expected:
-    """Makes a logdir of at least so many rows of tensor_health in so many runs, and LOGDIR.json beside it.
+    """Generates a logdir with at least `rows` rows of tensor_health in `runs` runs, and LOGDIR.json beside it.
 
     Args:
         logdir: A directory that does not exist yet.
-        rows: Rows in all.
-        runs: Runs.
-        processes: How many processes write.
+        rows: Total number of rows.
+        runs: Number of runs.
+        processes: Number of processes that write.
 
     Raises:
         FileExistsError: The directory exists.
@@ -253,12 +253,12 @@ def generate(logdir: Path, *, rows: int, runs: int, processes: int = 2) -> Expec
 
 
 def expected_path(logdir: Path) -> Path:
-    """Returns where it is written what a generated logdir holds."""
+    """Returns the path of the file that describes a generated logdir."""
     return logdir.with_name(logdir.name + ".json")
 
 
 def read_expected(logdir: Path) -> Expected:
-    """Returns what a generated logdir holds."""
+    """Reads the description of a generated logdir."""
     facts = json.loads(expected_path(logdir).read_text())
     return Expected(**{name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()})
 
@@ -279,7 +279,7 @@ def _write_run(logdir: Path, recording: Recording, number: int, num_steps: int, 
 
 
 def _with_new_contexts(table: pa.Table, delta: np.ndarray, rng: np.random.Generator) -> pa.Table:
-    """Gives each repetition step and frame ids of its own: random numbers, as TensorFlow's."""
+    """Gives each repetition new step and frame IDs: random numbers, like those of TensorFlow."""
     for name in ("step_id", "frame_id"):
         values = table[name].combine_chunks()
         is_null = values.is_null().to_numpy(zero_copy_only=False)
@@ -287,7 +287,7 @@ def _with_new_contexts(table: pa.Table, delta: np.ndarray, rng: np.random.Genera
         distinct, which = np.unique(old, return_inverse=True)
         first = int(delta.min())
         new = rng.integers(_INT64.min, 0, size=(int(delta.max()) - first + 1, len(distinct)))
-        given = np.where(old == 0, 0, new[delta - first, which])  # 0: outside of all loops
+        given = np.where(old == 0, 0, new[delta - first, which])  # 0 means outside all loops
         table = _replaced(table, name, pa.array(given, pa.int64(), mask=is_null))
     return table
 
@@ -300,7 +300,7 @@ def _with_noise(table: pa.Table, rng: np.random.Generator) -> pa.Table:
 
 
 def _ints(table: pa.Table, name: str) -> np.ndarray:
-    """Returns a column of integers; NULL is -1."""
+    """Returns a column of integers, with -1 for NULL."""
     return np.asarray(pc.fill_null(table[name], -1).combine_chunks().cast(pa.int64()).to_numpy())
 
 
@@ -320,10 +320,10 @@ def _replaced(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) ->
 
 
 def main() -> None:
-    """Makes the logdir that the command line asks for."""
+    """Generates a logdir as the command line specifies."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("logdir", type=Path)
-    parser.add_argument("--rows", type=int, default=100_000_000, help="rows of tensor_health in all")
+    parser.add_argument("--rows", type=int, default=100_000_000, help="total number of rows of tensor_health")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()

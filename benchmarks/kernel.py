@@ -1,10 +1,10 @@
-"""Elements and bytes a second of the health kernels, against a plain memory read of the same bytes.
+"""Measures elements and bytes per second of the health kernels, compared with a plain memory read of the same bytes.
 
 Run: python benchmarks/kernel.py [--json FILE] [--dtypes float32,float16] [--sizes 64,1000000] [--seconds 0.05]
 
-The three kernels take turns over the same buffer, and the best of several rounds counts, so that what else the
-machine does hits all alike. Times are taken inside the native core: no Python call is in them. The data are normally
-distributed numbers without any NaN or infinity, unless --bad puts a NaN into every thousandth element.
+The three kernels take turns over the same buffer, and the best of several rounds counts, so that other load of the
+machine affects all of them alike. Times are measured inside the native core and include no Python call. The data are
+normally distributed numbers without NaN or infinity, unless --bad puts a NaN into every thousandth element.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROUNDS = 7
 
 @dataclass(frozen=True)
 class Result:
-    """One kernel over one buffer."""
+    """The result for one kernel on one buffer."""
 
     kernel: str
     dtype: str
@@ -40,16 +40,16 @@ class Result:
     elements_per_s: float
     bytes_per_s: float
     ratio_to_read: float
-    """Speed as a share of read_sum's over the same bytes in the same run."""
+    """Speed relative to read_sum over the same bytes in the same run."""
 
 
 def make_buffer(dtype: str, *, num_elements: int, bad: bool) -> npt.NDArray[np.uint8]:
-    """Make the bytes of a tensor of `dtype`: N(0, 1) numbers, for integers N(0, 30) rounded.
+    """Returns the bytes of a tensor of `dtype`: N(0, 1) numbers, or rounded N(0, 30) for integers.
 
     Args:
-        dtype: a name in reference.TENSORFLOW_DTYPES.
-        num_elements: how many.
-        bad: whether every thousandth element of a float or complex dtype is NaN.
+        dtype: A name in reference.TENSORFLOW_DTYPES.
+        num_elements: Number of elements.
+        bad: Whether every thousandth element of a float or complex dtype is NaN.
 
     Returns:
         The bytes of the elements.
@@ -70,17 +70,17 @@ def make_buffer(dtype: str, *, num_elements: int, bad: bool) -> npt.NDArray[np.u
 
 
 def run(core: Any, *, dtypes: Sequence[str], sizes: Sequence[int], seconds: float, bad: bool) -> list[Result]:
-    """Time every kernel over every dtype and size.
+    """Measures every kernel for every dtype and size.
 
     Args:
-        core: the native core.
-        dtypes: names in reference.TENSORFLOW_DTYPES.
-        sizes: numbers of elements.
-        seconds: how long one kernel runs over one buffer in one round, about.
-        bad: whether the data have NaNs.
+        core: The native core.
+        dtypes: Names in reference.TENSORFLOW_DTYPES.
+        sizes: Numbers of elements.
+        seconds: Approximate time that one kernel runs on one buffer in one round.
+        bad: Whether the data contain NaNs.
 
     Returns:
-        One result a dtype, size and kernel, in that order.
+        One result for each dtype, size and kernel, in that order.
     """
     results = []
     for dtype in dtypes:
@@ -106,14 +106,14 @@ def run(core: Any, *, dtypes: Sequence[str], sizes: Sequence[int], seconds: floa
 
 
 def render(results: Sequence[Result], *, kernel_name: str) -> str:
-    """Render the results as a table.
+    """Renders the results as a table.
 
     Args:
-        results: what `run` returned.
-        kernel_name: the instruction set that the core uses.
+        results: The results of `run`.
+        kernel_name: The instruction set that the core uses.
 
     Returns:
-        Lines of text; speeds in 10^9 elements and bytes a second.
+        Lines of text, with speeds in 10^9 elements and bytes per second.
     """
     lines = [
         f"Health kernels ({kernel_name}) on {platform.processor() or platform.machine()}",
@@ -128,7 +128,7 @@ def render(results: Sequence[Result], *, kernel_name: str) -> str:
 
 
 def main() -> int:
-    """Run the benchmark as the command line says; returns the exit code."""
+    """Runs the benchmark as the command line specifies. Returns the exit code."""
     arguments = _parse_arguments()
     try:
         from tfdbg_arrow.writer.native import _core  # type: ignore[attr-defined, unused-ignore]
@@ -148,7 +148,7 @@ def main() -> int:
 
 
 def _best_seconds(core: Any, dtype: int, buffer: npt.NDArray[np.uint8], *, seconds: float) -> dict[str, float]:
-    """Seconds a call of each kernel, the best of ROUNDS rounds."""
+    """Returns the seconds per call of each kernel, the best of ROUNDS rounds."""
     repeats = {kernel: _choose_repeats(core, kernel, dtype, buffer, seconds=seconds) for kernel in KERNELS}
     best = dict.fromkeys(KERNELS, float("inf"))
     for _ in range(ROUNDS):
@@ -189,7 +189,7 @@ def _show_progress(text: str) -> None:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "--json", metavar="FILE", help="also write the results as JSON to FILE; - writes JSON only, to stdout"
+        "--json", metavar="FILE", help="also write the results as JSON to FILE; with -, write only JSON, to stdout"
     )
     parser.add_argument("--dtypes", type=_dtype_list, default=list(reference.TENSORFLOW_DTYPES), metavar="NAME,…")
     parser.add_argument("--sizes", type=_size_list, default=list(SIZES), metavar="ELEMENTS,…")
@@ -204,7 +204,9 @@ def _dtype_list(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in reference.TENSORFLOW_DTYPES:
-            raise argparse.ArgumentTypeError(f"no dtype {name!r}; expected of {', '.join(reference.TENSORFLOW_DTYPES)}")
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is not a dtype; expected one of {', '.join(reference.TENSORFLOW_DTYPES)}"
+            )
     return names
 
 

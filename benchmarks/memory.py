@@ -1,10 +1,11 @@
-"""How much memory a recording takes when events come faster than they can be written.
+"""Measures the memory that a recording takes when events come faster than they can be written.
 
     python benchmarks/memory.py [--seconds 20] [--output FILE.json]
 
-Two threads run loops of small ops under several `max_memory_bytes`, each in a process of its own, also with a disk that
-refuses every part. What the recording took is the most memory that the process had, its end included, less what the
-same program has at most without recording: the libraries that recording loads, some 40 MiB, are part of it.
+Two threads run loops of small ops under several `max_memory_bytes`, each in a separate process, also with a disk that
+refuses every part. The memory of the recording is the peak memory of the process, including the end of the recording,
+minus the peak memory of the same program without recording. It includes the libraries that recording loads, about
+40 MiB.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from overhead import environment
 MIB = 1 << 20
 BOUNDS_MIB = (192, 256, 512)
 NUM_ELEMENTS = {"FULL_HEALTH": 16, "FULL_TENSOR": 16_384}
-"""By mode, of each tensor."""
+"""Number of elements of each tensor, by mode."""
 DISKS = ("takes all", "refuses all")
 NUM_THREADS = 2
 NUM_ITERATIONS, NUM_OPS = 2_000, 20
@@ -36,14 +37,14 @@ NUM_ITERATIONS, NUM_OPS = 2_000, 20
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One process.
+    """The result for one process.
 
     Attributes:
         mode: Its tensor_debug_mode.
-        max_memory_mib: Its bound; 0: not recorded.
-        disk: Whether parts could be written.
-        peak_mib: The most memory that it had.
-        tensors: How many were computed.
+        max_memory_mib: Its memory bound. 0 means that nothing is recorded.
+        disk: Whether parts could be written; one of DISKS.
+        peak_mib: Its peak memory.
+        tensors: Number of computed tensors.
     """
 
     mode: str
@@ -54,7 +55,7 @@ class Result:
 
 
 def flood(num_elements: int, *, seconds: float) -> int:
-    """Runs loops of small ops from several threads for so long; returns how many tensors they computed."""
+    """Runs loops of small ops in several threads for `seconds` seconds. Returns the number of computed tensors."""
     import tensorflow as tf
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -81,7 +82,7 @@ def flood(num_elements: int, *, seconds: float) -> int:
 
 
 def measure(mode: str, max_memory_mib: int, *, disk: str, seconds: float) -> Result:
-    """Runs the flood in this process."""
+    """Runs and measures the flood in this process."""
     import tfdbg_arrow
     from tfdbg_arrow.writer.sink.parts import PartWriter
 
@@ -120,7 +121,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each process records")
     parser.add_argument("--bounds", type=int, nargs="+", default=BOUNDS_MIB, help="in MiB")
     parser.add_argument("--modes", nargs="+", choices=NUM_ELEMENTS, default=tuple(NUM_ELEMENTS))
-    parser.add_argument("--output", type=Path, help="write the results there, as JSON")
+    parser.add_argument("--output", type=Path, help="write the results to this file, as JSON")
     arguments = parser.parse_args()
     results = []
     print(f"{'mode':12} {'bound MiB':>9}  {'disk':12} {'took MiB':>8} {'tensors':>12}")

@@ -1,10 +1,10 @@
-"""What recording costs: the time of a training step with each recorder, against none.
+"""Measures the overhead of recording: the time of a training step with each recorder, compared with no recording.
 
     python benchmarks/overhead.py --output results.json
     python benchmarks/overhead.py --quick --programs mlp --configs none tfdbg_arrow/FULL_HEALTH debugger_v2/FULL_HEALTH
 
-Every measurement is a process of its own, and the configurations are interleaved over the repetitions, so that a
-machine that changes its speed changes it for all. benchmarks/README.md says what the numbers mean.
+Every measurement runs in a separate process, and the configurations are interleaved over the repetitions, so that
+changes in the machine's speed affect all of them. benchmarks/README.md explains the numbers.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from pathlib import Path
 
 PROGRAM_NAMES = ("eager_loop", "mlp", "cnn", "transformer")
 COMPILED_NAMES = ("mlp_xla", "cnn_xla", "transformer_xla")
-"""Programs whose functions XLA compiles; only measured when asked for."""
+"""Programs whose functions XLA compiles. They are measured only on request."""
 OUR_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS", "SHAPE", "FULL_TENSOR")
 DEBUGGER_V2_MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_TENSOR")
 OURS = "tfdbg_arrow"
 OURS_BY_TENSORFLOW = "tfdbg_arrow-tensorflow"
-"""Ours with `health_backend="tensorflow"`: TensorFlow's own ops count; only measured when asked for."""
+"""tfdbg_arrow with `health_backend="tensorflow"`, which counts with TensorFlow's own ops. Measured only on request."""
 OURS_TRACED = "tfdbg_arrow-traced"
-"""Ours with `graphs="traced"`: every op of a function, unfused."""
+"""tfdbg_arrow with `graphs="traced"`, which records every op of a function, unfused."""
 OURS_TRACED_BY_TENSORFLOW = "tfdbg_arrow-tensorflow-traced"
-"""Both; only measured when asked for."""
+"""tfdbg_arrow with both settings. Measured only on request."""
 EVERY_10TH = f"{OURS}/FULL_HEALTH@10"
-"""Ours with the schedule `steps=10`: nine steps of ten are left out."""
+"""tfdbg_arrow with the schedule `steps=10`, which leaves out nine of ten steps."""
 STRIDE = 10
 DEBUGGER_V2 = "debugger_v2"
 NONE = "none"
@@ -57,9 +57,9 @@ ALL_CONFIGS = (
 
 NUM_STEPS = {"eager_loop": 150, "mlp": 100, "cnn": 250, "transformer": 100}
 NUM_STEPS.update({name: NUM_STEPS[name.removesuffix("_xla")] for name in COMPILED_NAMES})
-"""Steps of a process, warm-up included: seconds of them, as the sink is busy with the graphs during the first."""
+"""Steps of a process, including the warm-up. They take several seconds, because the sink first writes the graphs."""
 NUM_WARM_UP = 5
-"""First steps that the median leaves out: tracing, caches, allocation."""
+"""Number of first steps that the median excludes, because of tracing, caches and allocation."""
 MAX_FULL_TENSOR_STEPS = 10
 """FULL_TENSOR keeps every element, up to 70 MB a step, so it runs for fewer steps."""
 TIMEOUT_S = 900
@@ -67,20 +67,20 @@ TIMEOUT_S = 900
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One measurement, in a process of its own.
+    """One measurement in a separate process.
 
     Attributes:
         program: Name of the program.
         config: Name of the configuration.
-        repeat: Which repetition, from 0.
-        step_s: Time of each step in seconds, warm-up included; empty where the process failed.
-        close_s: Time in seconds to end the recording and have everything on disk.
-        num_bytes: Size of what the recording left on disk.
-        num_tensor_bytes: The part of it that grows with the tensors: the table tensor_health (and tensor_value), or
-            Debugger V2's files of executions and traces; None where the configuration records none.
-        num_tensors: Tensors recorded, None where the configuration records none.
-        num_rows: Rows (ours) or records (Debugger V2) of all tables or files, None as num_tensors.
-        error: The last lines of a process that failed, else None.
+        repeat: Number of the repetition, from 0.
+        step_s: Time of each step in seconds, including the warm-up. Empty if the process failed.
+        close_s: Time in seconds to end the recording, until everything is on disk.
+        num_bytes: Size of the recording on disk.
+        num_tensor_bytes: The part of it that grows with the tensors: the tables tensor_health and tensor_value, or
+            Debugger V2's files of executions and traces. None if the configuration records no tensors.
+        num_tensors: Number of recorded tensors. None if the configuration records none.
+        num_rows: Number of rows of all tables, or of records of all Debugger V2 files. None like num_tensors.
+        error: The last lines of output of a process that failed, otherwise None.
     """
 
     program: str
@@ -97,22 +97,22 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """All repetitions of a program in a configuration; a value that could not be had is None.
+    """The summary of all repetitions of a program in a configuration. A value that is not available is None.
 
     Attributes:
         program: Name of the program.
         config: Name of the configuration.
         step_ms: Median step in milliseconds after the warm-up: the median of the medians of all repetitions. With
-            a schedule: of each one's mean over the schedule's turn.
-        ratio_to_none: step_ms against the same program without recording.
-        share_of_debugger_v2: (ours - none) / (theirs - none) against Debugger V2 in the same mode; FULL_NUMERICS, which
-            it lacks, against its FULL_HEALTH.
-        share_of_check_numerics: The same against check_numerics.
-        first_step_ratio: Time of the first step, with its tracing, against none.
+            a schedule, the mean over the schedule's cycle takes the place of each repetition's median.
+        ratio_to_none: step_ms divided by that of the same program without recording.
+        share_of_debugger_v2: (ours - none) / (theirs - none), with Debugger V2 in the same mode. FULL_NUMERICS, which
+            Debugger V2 lacks, is compared with its FULL_HEALTH.
+        share_of_check_numerics: The same with check_numerics.
+        first_step_ratio: Time of the first step, which includes tracing, divided by that without recording.
         close_s: Median time to end the recording.
         num_bytes: Median bytes on disk.
-        num_tensor_bytes: Median of the part of them that grows with the tensors.
-        num_tensors: Median number of tensors recorded.
+        num_tensor_bytes: Median of the bytes that grow with the tensors.
+        num_tensors: Median number of recorded tensors.
         num_rows: Median number of rows or records.
     """
 
@@ -130,12 +130,12 @@ class Summary:
     num_rows: float | None
 
 
-# The measured process.
+# The measured process
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What a recording left; as in Run."""
+    """The size of a recording. The attributes are the same as in Run."""
 
     num_tensors: int | None = None
     num_tensor_bytes: int | None = None
@@ -144,11 +144,11 @@ class Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A recorder that was switched on.
+    """A recorder that is switched on.
 
     Attributes:
-        close: Ends it and returns once everything is on disk.
-        count: Returns what it left.
+        close: Ends the recording and returns once everything is on disk.
+        count: Returns the size of the recording.
     """
 
     close: Callable[[], None]
@@ -156,7 +156,7 @@ class Recording:
 
 
 def start_recording(config: str, logdir: Path) -> Recording:
-    """Switches the recorder of a configuration on, with full history.
+    """Switches on the recorder of a configuration, with full history.
 
     Args:
         config: One of ALL_CONFIGS.
@@ -204,7 +204,7 @@ def start_recording(config: str, logdir: Path) -> Recording:
 
 
 def count_ours(logdir: Path) -> Counts:
-    """Returns what a logdir of ours holds."""
+    """Counts the content of a tfdbg_arrow logdir."""
     from tfdbg_arrow.schema.manifest import read_live_parts, run_ids
 
     parts = [part for run_id in run_ids(logdir) for part in read_live_parts(logdir, run_id=run_id)]
@@ -216,7 +216,7 @@ def count_ours(logdir: Path) -> Counts:
 
 
 def count_debugger_v2(logdir: Path) -> Counts:
-    """Returns what a dump of Debugger V2 holds."""
+    """Counts the content of a Debugger V2 dump."""
     from tensorflow.core.protobuf import debug_event_pb2
 
     num_tensors = num_tensor_bytes = num_records = 0
@@ -233,7 +233,7 @@ def count_debugger_v2(logdir: Path) -> Counts:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    """Yields the records of a TFRecord file: a length, its checksum, the bytes, their checksum."""
+    """Yields the records of a TFRecord file, each stored as a length, its checksum, the bytes, and their checksum."""
     with path.open("rb") as file:
         while len(header := file.read(12)) == 12:
             (length,) = struct.unpack("<Q", header[:8])
@@ -260,11 +260,11 @@ def measure(program: str, *, config: str, num_steps: int, logdir: Path) -> dict[
     }
 
 
-# The process that starts the others.
+# The process that starts the others
 
 
 def run_in_process(program: str, *, config: str, repeat: int, num_steps: int) -> Run:
-    """Measures once, in a fresh process and a fresh directory."""
+    """Measures once, in a new process and a new directory."""
     if config.endswith("/FULL_TENSOR"):
         num_steps = min(num_steps, MAX_FULL_TENSOR_STEPS)
     with tempfile.TemporaryDirectory(prefix="overhead_") as directory:
@@ -320,13 +320,13 @@ def summarise(runs: list[Run]) -> list[Summary]:
 
 
 def _peer(config: str) -> str:
-    """Returns the configuration of Debugger V2 that does most nearly the same."""
+    """Returns the configuration of Debugger V2 that is the most similar."""
     mode = config.partition("/")[2].partition("@")[0]
     return f"{DEBUGGER_V2}/{'FULL_HEALTH' if mode == 'FULL_NUMERICS' else mode}"
 
 
 def _typical_step(run: Run) -> float:
-    """Returns the median step; of a schedule the mean over its turn, of the medians at each place in it."""
+    """Returns the median step. With a schedule, returns the mean over its cycle of the medians at each place in it."""
     warm = run.step_s[NUM_WARM_UP:] or run.step_s[-1:]
     if run.config == EVERY_10TH and len(warm) >= STRIDE:
         return statistics.fmean(statistics.median(warm[place::STRIDE]) for place in range(STRIDE))
@@ -364,8 +364,8 @@ def report(summaries: list[Summary]) -> str:
             lines.append(("{:<32}" + "{:>10}" * 9).format(summary.config, *cells))
     lines += [
         "",
-        "/ none: step against no recording.  / V2, / check: (ours - none) / (theirs - none), theirs being Debugger V2",
-        "in the same mode (FULL_NUMERICS: in FULL_HEALTH) or check_numerics.  1st step: with its tracing.",
+        "/ none: step divided by that without recording.  / V2, / check: (ours - none) / (theirs - none), where theirs",
+        "is Debugger V2 in the same mode (for FULL_NUMERICS: FULL_HEALTH) or check_numerics.  1st step: with tracing.",
     ]
     return "\n".join(lines)
 
@@ -375,7 +375,7 @@ def _cell(value: float | None, form: str) -> str:
 
 
 def environment() -> dict[str, object]:
-    """Returns what the numbers depend on: the machine and the versions."""
+    """Returns the machine and the versions that the numbers depend on."""
     import importlib.metadata
 
     versions = {}
@@ -403,15 +403,15 @@ def _processor() -> str:
 
 
 def _positive(text: str) -> int:
-    """Returns the number that an option gives."""
+    """Parses an option that must be a positive number."""
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 up")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value
 
 
 def main() -> int:
-    """Runs the benchmark; returns 0, or 1 if a measurement failed."""
+    """Runs the benchmark. Returns 0, or 1 if a measurement failed."""
     if sys.argv[1:2] == ["--measure"]:
         program, config, num_steps, logdir, answer = sys.argv[2:]
         Path(answer).write_text(
@@ -431,10 +431,10 @@ def main() -> int:
     parser.add_argument("--configs", nargs="+", choices=ALL_CONFIGS, metavar="CONFIG", help=", ".join(ALL_CONFIGS))
     parser.add_argument("--repeats", type=_positive, help="processes for each program and configuration (default: 5)")
     parser.add_argument(
-        "--steps", type=_positive, help="steps in each process, with the warm-up (default: for seconds)"
+        "--steps", type=_positive, help="steps in each process, including the warm-up (default: several seconds)"
     )
     parser.add_argument("--quick", action="store_true", help="FULL_HEALTH only, 2 repeats of 25 steps")
-    parser.add_argument("--output", type=Path, help="write all measurements and the summary there, as JSON")
+    parser.add_argument("--output", type=Path, help="write all measurements and the summary to this file, as JSON")
     arguments = parser.parse_args()
     configs = arguments.configs or (QUICK_CONFIGS if arguments.quick else DEFAULT_CONFIGS)
     num_repeats = arguments.repeats or (2 if arguments.quick else 5)
@@ -444,7 +444,7 @@ def main() -> int:
     total = num_repeats * len(arguments.programs) * len(configs)
     for repeat in range(num_repeats):
         for program in arguments.programs:
-            # Another order in each repetition, so that no configuration always follows the same one.
+            # Rotate the order in each repetition, so that no configuration always follows the same one.
             turn = repeat % len(configs)
             for config in (*configs[turn:], *configs[:turn]):
                 run = run_in_process(program, config=config, repeat=repeat, num_steps=num_steps[program])

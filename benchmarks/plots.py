@@ -1,4 +1,4 @@
-"""Draws what overhead.py and soak.py measured, with matplotlib (requirements/benchmarks.txt).
+"""Draws the results of overhead.py and soak.py with matplotlib (requirements/benchmarks.txt).
 
 python benchmarks/plots.py overhead benchmarks/results/overhead.json docs/images/overhead.svg
 python benchmarks/plots.py soak benchmarks/results/soak.json docs/images/soak.svg
@@ -15,7 +15,7 @@ from typing import Any
 import matplotlib as mpl
 
 mpl.use("svg")
-# Text stays text, and the same numbers give the same file.
+# Keep text as text, and give the same file for the same numbers.
 mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "tfdbg_arrow", "font.size": 9})
 
 from matplotlib import pyplot as plt  # noqa: E402
@@ -26,7 +26,7 @@ LABELS = {OURS: "tfdbg_arrow", DEBUGGER_V2: "Debugger V2", CHECK_NUMERICS: "chec
 
 
 def overhead(document: dict[str, Any]) -> Any:
-    """Returns the figure of a step's time as a multiple of no recording, by program and mode."""
+    """Returns the figure of a step's time as a multiple of that without recording, by program and mode."""
     rows = [row for row in document["summary"] if row["ratio_to_none"] is not None and row["config"] != "none"]
     programs = list(dict.fromkeys(row["program"] for row in rows))
     figure, axes = plt.subplots(1, len(programs), figsize=(3.1 * len(programs), 3.6), sharey=True, squeeze=False)
@@ -47,7 +47,7 @@ def overhead(document: dict[str, Any]) -> Any:
         axis.set_title(program)
         axis.set_yticks(range(len(configs)), [_label(config) for config in configs])
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0][0].invert_yaxis()  # of all: they share it
+    axes[0][0].invert_yaxis()  # inverts all axes, because they share it
     figure.supxlabel("time of a step, as a multiple of no recording", fontsize=9)
     figure.tight_layout()
     return figure

@@ -1,7 +1,8 @@
-"""The programs whose steps the overhead benchmark times.
+"""The programs whose steps the overhead benchmark measures.
 
-Each is a small training that stays healthy, and a function `program(num_steps) -> list of seconds`: how long each step
-took, in order, the first one with its tracing. They know nothing of any recorder; `STEP_HOOKS` come between steps.
+Each is a small healthy training, written as a function `program(num_steps) -> list of seconds`. It returns the time of
+each step in order; the first one includes tracing. The programs do not depend on any recorder. `STEP_HOOKS` run between
+steps.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Program = Callable[[int], list[float]]
 SEED = 1
 
 STEP_HOOKS: list[Callable[[int], None]] = []
-"""Called at the end of each step, as part of it, with the number of the next one."""
+"""Called at the end of each step, as part of it, with the number of the next step."""
 
 
 class StepClock:
@@ -40,7 +41,7 @@ class StepClock:
 
 
 class StepTimes(keras.callbacks.Callback):  # type: ignore[misc]
-    """Ticks a clock at the end of each batch of `fit`; the first step counts from the start of training."""
+    """Ticks a clock at the end of each batch of `fit`. The first step counts from the start of the training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class StepTimes(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def eager_loop(num_steps: int) -> list[float]:
-    """200 eager ops a step on 32x32 tensors, without a gradient."""
+    """Runs 200 eager ops a step on 32x32 tensors, without a gradient."""
     keras.utils.set_random_seed(SEED)
     kernel = tf.constant(np.random.default_rng(SEED).normal(size=(32, 32)).astype(np.float32) / 6)
     state = tf.ones((32, 32))
@@ -73,7 +74,7 @@ def eager_loop(num_steps: int) -> list[float]:
 
 
 def mlp(num_steps: int, *, jit_compile: bool | None = None) -> list[float]:
-    """An MLP with a custom loop: model and loss are tf.functions, the tape and Keras's Adam are eager."""
+    """Trains an MLP in a custom loop: model and loss are tf.functions, the tape and Keras's Adam are eager."""
     keras.utils.set_random_seed(SEED)
     generator = np.random.default_rng(SEED)
     sizes = (784, 256, 128, 10)
@@ -113,7 +114,7 @@ def mlp(num_steps: int, *, jit_compile: bool | None = None) -> list[float]:
 
 
 def cnn(num_steps: int, *, jit_compile: bool = False) -> list[float]:
-    """A convolutional classifier of 28x28 images, trained by Keras's fit in batches of 64."""
+    """Trains a convolutional classifier of 28x28 images with Keras's fit, in batches of 64."""
     keras.utils.set_random_seed(SEED)
     model = keras.Sequential(
         [
@@ -134,7 +135,7 @@ def cnn(num_steps: int, *, jit_compile: bool = False) -> list[float]:
 
 
 def transformer(num_steps: int, *, jit_compile: bool = False) -> list[float]:
-    """A Transformer of two blocks (width 64, 4 heads, 64 tokens), trained by Keras's fit in batches of 32."""
+    """Trains a Transformer of two blocks (width 64, 4 heads, 64 tokens) with Keras's fit, in batches of 32."""
     keras.utils.set_random_seed(SEED)
     num_tokens, vocabulary, width = 64, 256, 64
     tokens = keras.Input((num_tokens,), dtype="int32")
@@ -156,7 +157,7 @@ def transformer(num_steps: int, *, jit_compile: bool = False) -> list[float]:
 def _fit(
     model: keras.Model, inputs: np.ndarray, labels: np.ndarray, *, batch_size: int, jit_compile: bool
 ) -> list[float]:
-    """Trains for one epoch and returns the steps' times in seconds."""
+    """Trains for one epoch and returns the times of the steps in seconds."""
     model.compile(
         optimizer=keras.optimizers.Adam(1e-3),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -1,7 +1,7 @@
-"""What questions to a large logdir cost, and how that grows with its rows.
+"""Measures the cost of questions to a large logdir, and how it grows with the number of rows.
 
-Makes a small and a large logdir (generate_logdir.py) where they are not there yet, asks each the same questions in a
-process of its own, holds the answers against what is known of the logdirs, and tells time, processor time and memory.
+Generates a small and a large logdir (generate_logdir.py) unless they exist. Asks each the same questions in a separate
+process, compares the answers with the known content, and prints time, processor time and memory.
 
     python benchmarks/query_scale.py [--directory DIR] [--rows 100000000] [--runs 1000] [--peer] [--output FILE]
 """
@@ -34,14 +34,14 @@ from tfdbg_arrow.query import Alerts, Logdir, open_logdir
 SMALL_ROWS = 100_000
 REPEATS = 5
 PEER_ROWS = 400_000
-"""Tensors of the dump that TensorFlow's reader is given: it holds them all in memory, twenty-odd microseconds each."""
+"""Tensors of the dump for TensorFlow's reader, which holds them all in memory and takes over 20 µs for each."""
 
 
 def ask(logdir: Path) -> dict[str, Any]:
-    """Asks a generated logdir all questions, and checks the answers.
+    """Asks a generated logdir all questions and checks the answers.
 
     Returns:
-        By question the seconds of each call; `cold` calls are the first ones of a process.
+        The seconds of each call, by question. `cold` calls are the first ones of a process.
     """
     expected = read_expected(logdir)
     measured: dict[str, Any] = {}
@@ -129,7 +129,7 @@ def _in_process(what: str, path: Path) -> dict[str, Any]:
 
 
 def circumstances() -> dict[str, Any]:
-    """Returns on what, and beside what other load, is measured."""
+    """Returns the machine, the versions and the current load."""
     return {
         "machine": platform.platform(),
         "cores": os.cpu_count(),
@@ -141,10 +141,10 @@ def circumstances() -> dict[str, Any]:
 
 
 def made_logdir(directory: Path, *, rows: int, runs: int) -> Path:
-    """Returns a generated logdir of so many rows and runs; makes it where it is not there yet."""
+    """Returns a generated logdir with this number of rows and runs. Generates it if it does not exist."""
     logdir = directory / f"{rows}-{runs}"
     if not expected_path(logdir).exists():
-        print(f"making {logdir} …", file=sys.stderr, flush=True)
+        print(f"generating {logdir} …", file=sys.stderr, flush=True)
         generate(logdir, rows=rows, runs=runs)
     return logdir
 
@@ -173,7 +173,7 @@ def show(found: dict[str, Any]) -> str:
             ratio = cpus[1] / max(cpus[0], 1e-6)
             lines.append(f"{name:24}{walls[0]:>10.0f}{cpus[0]:>8.0f}{walls[1]:>12.0f}{cpus[1]:>8.0f}{ratio:>8.1f}")
     lines.append(f"peak memory {small['peak_bytes'] / 1e6:,.0f} MB, {large['peak_bytes'] / 1e6:,.0f} MB")
-    lines.append(f"load of the machine at the start {found['load'][0]:.1f}; the ratio is that of processor time")
+    lines.append(f"load of the machine at the start {found['load'][0]:.1f}; the ratio compares processor time")
     if "peer" in found:
         theirs, ours = found["peer"]["theirs"], found["peer"]["ours"]
         events = theirs["events"]
@@ -185,21 +185,21 @@ def show(found: dict[str, Any]) -> str:
         first = ours["first_nonfinite, cold"]
         seconds = ours["open"]["cpu_s"][0] + first["cpu_s"][0]
         lines.append(
-            f"open and first_nonfinite of the same history: {ours['open']['wall_s'][0] + first['wall_s'][0]:.1f} s "
+            f"open and first_nonfinite on the same history: {ours['open']['wall_s'][0] + first['wall_s'][0]:.1f} s "
             f"({seconds:.1f}), {seconds / ours['rows'] * 1e6:.2f} µs a tensor; "
-            f"the process {ours['peak_bytes'] / 1e6:,.0f} MB in the end"
+            f"peak memory {ours['peak_bytes'] / 1e6:,.0f} MB"
         )
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Measures and reports."""
+    """Runs the benchmark and prints the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--directory", type=Path, help="keep the logdirs here, and use them if they are there")
+    parser.add_argument("--directory", type=Path, help="keep the logdirs here, and reuse them if they exist")
     parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--peer", action="store_true", help="TensorFlow's DebugDataReader as well")
-    parser.add_argument("--output", type=Path, help="write everything that was measured, as JSON")
+    parser.add_argument("--peer", action="store_true", help="also measure TensorFlow's DebugDataReader")
+    parser.add_argument("--output", type=Path, help="write all measurements to this file, as JSON")
     parser.add_argument("--ask", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--ask-peer", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -223,7 +223,7 @@ def main() -> None:
 
 
 def write_found(found: dict[str, Any], output: Path | None) -> None:
-    """Writes what was measured so far, where that is asked for."""
+    """Writes the measurements so far, if an output file was given."""
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(found, indent=1) + "\n")

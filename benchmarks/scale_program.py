@@ -1,8 +1,8 @@
-"""The program whose recording generate_logdir.py repeats: a small training that goes to NaN at the steps it is told to.
+"""The program whose recording generate_logdir.py repeats: a small training that becomes NaN at the given step.
 
-Forward, backward and optimizer are graphs of their own (the tape is outside of the functions), the forward pass calls a
-function and loops, and eager ops run between. In a bad step the softmax of large logits underflows to zeros, and the
-logarithm of those is where it goes wrong.
+Forward pass, backward pass and optimizer have separate graphs (the tape is outside the functions). The forward pass
+calls a function and loops, and eager ops run between the calls. In a bad step, the softmax of large logits underflows
+to zero, and the logarithm of zero is the first bad value.
 
     python benchmarks/scale_program.py LOGDIR NUM_STEPS FIRST_BAD_STEP
 """
@@ -40,12 +40,12 @@ class Model(tf.Module):
 
     @tf.function
     def dense(self, x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-        """Returns one layer's output."""
+        """Returns the output of one layer."""
         return tf.nn.relu(tf.matmul(x, kernel) + bias)
 
     @tf.function
     def loss(self, x: tf.Tensor, labels: tf.Tensor, sharpness: tf.Tensor) -> tf.Tensor:
-        """Returns the mean loss of a batch; large `sharpness` makes zeros of the softmax."""
+        """Returns the mean loss of a batch. A large `sharpness` makes the softmax underflow to zero."""
         for kernel, bias in zip(self.kernels, self.biases, strict=True):
             x = self.dense(x, kernel, bias)
         for _ in tf.range(ROUNDS):
@@ -65,14 +65,14 @@ class Momentum(tf.Module):
 
     @tf.function
     def apply(self, gradients: list[tf.Tensor]) -> None:
-        """Changes the variables by one step."""
+        """Updates the variables by one step."""
         for variable, velocity, gradient in zip(self.targets, self.velocities, gradients, strict=True):
             velocity.assign(velocity * 0.9 + gradient)
             variable.assign_sub(0.01 * velocity)
 
 
 def main(logdir: str, num_steps: int, first_bad_step: int) -> None:
-    """Trains so many steps; every step from `first_bad_step` on is bad."""
+    """Trains for `num_steps` steps. Every step from `first_bad_step` on is bad."""
     rng = np.random.default_rng(0)
     with tfdbg_arrow.capture(logdir, tensor_debug_mode="FULL_NUMERICS"):
         model = Model(rng)

@@ -1,8 +1,8 @@
-"""What a step costs that the schedule `steps=` leaves out, as a ratio to an unrecorded one.
+"""Measures the time of a step that the schedule `steps=` leaves out, as a ratio to that of an unrecorded step.
 
-Blocks of steps of the one and the other alternate in one process, so that the machine's other load falls on both: of a
-CNN, traced once before recording begins and once while it runs; and of 200 eager ops, for which recording begins anew
-for each block.
+Blocks of left-out and unrecorded steps alternate in one process, so that other load of the machine affects both. There
+are two programs: a CNN, traced once before the recording begins and once during it, and 200 eager ops, for which a new
+recording begins for each block.
 
     python benchmarks/schedule.py [number of blocks]
 """
@@ -29,7 +29,7 @@ _EAGER_KERNEL = tf.constant(np.random.default_rng(1).normal(size=(32, 32)).astyp
 
 
 def _trained_step() -> Callable[[], Any]:
-    """Returns a call that runs one training step, traced."""
+    """Returns a function that runs one traced training step."""
     keras.utils.set_random_seed(1)
     layers = keras.layers
     model = keras.Sequential(
@@ -47,7 +47,7 @@ def _trained_step() -> Callable[[], Any]:
     data = tf.data.Dataset.from_tensor_slices((images, generator.integers(10, size=4 * _BATCH)))
     iterator = iter(data.batch(_BATCH, drop_remainder=True).cache().repeat())
     step = tf.function(lambda batches: model.train_step(next(batches)))
-    step(iterator)  # makes the optimizer's variables
+    step(iterator)  # creates the optimizer's variables
     concrete = step.get_concrete_function(iterator)
     return lambda: concrete(iterator)["loss"]
 
@@ -61,7 +61,7 @@ def _eager_step() -> Any:
 
 
 def _seconds(step: Callable[[], Any]) -> float:
-    """Median time of a step in a block."""
+    """Returns the median time of a step in a block."""
     times = []
     for _ in range(_BLOCK):
         begin = time.perf_counter()
@@ -100,7 +100,7 @@ def _eager(num_blocks: int) -> list[float]:
 
 
 def main() -> None:
-    """Prints the ratio's median and quartiles over the blocks, of which the first two warm up."""
+    """Prints the median and the quartiles of the ratio over the blocks, without the first two, which warm up."""
     num_blocks = int(sys.argv[1]) if len(sys.argv) > 1 else 40
     for name, ratios in (("cnn", _cnn(num_blocks + 2)), ("eager ops", _eager(num_blocks + 2))):
         _report(name, ratios[2:])

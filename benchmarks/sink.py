@@ -1,10 +1,10 @@
-"""How fast the sink turns events into sealed parts, on one core.
+"""Measures how fast the sink turns events into sealed parts, on one core.
 
     python benchmarks/sink.py [--programs transformer eager_loop] [--rows 2000000] [--output results.json]
 
-A program is recorded for a few steps. The records of its last step, repeated with the times and ids that the recorder
-would have given them, are then written by a sink of their own, in another run, as fast as it can. Of the time, what it
-takes to make the repetitions is left out. `--profile` prints where the rest goes.
+A program is recorded for a few steps. The records of its last step are repeated, with the times and IDs that the
+recorder would have given them, and a separate sink writes them as fast as it can in another run. The time to generate
+the repetitions is subtracted. `--profile` prints a profile of the rest.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ NUM_WARM_UP_ROWS = 200_000
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One program.
+    """The result for one program.
 
     Attributes:
         program: Name of the program.
-        step_records: Records of a step.
-        rows: Rows of event tables in sealed parts.
-        tensors: Those of tensor_health.
-        seal_us: Processor time in µs a row to seal them, of all threads.
-        rows_per_s: Rows a second of it.
-        records_per_s: Records of the spool a second of it.
-        merge_us: Processor time in µs a row to merge all parts in the end.
+        step_records: Number of records of a step.
+        rows: Number of rows of event tables in sealed parts.
+        tensors: Number of rows of tensor_health.
+        seal_us: Processor time of all threads to seal a row, in microseconds.
+        rows_per_s: Rows per second of that processor time.
+        records_per_s: Spool records per second of that processor time.
+        merge_us: Processor time to merge all parts at the end, in microseconds per row.
     """
 
     program: str
@@ -55,10 +55,10 @@ class Result:
 
 
 class Replay:
-    """A recorder whose events are those of one step, again and again.
+    """A recorder that repeats the events of one step.
 
     Args:
-        recorder: That of the recording, which knows the strings.
+        recorder: The recorder of the recording, which has the strings.
         step: The records of a step.
     """
 
@@ -66,7 +66,7 @@ class Replay:
         self._recorder, self._step = recorder, step
         self._left = self._made = 0
         self.made_s = 0.0
-        """Processor time that making the records took."""
+        """Processor time for generating the records."""
         self._lengths = {
             name: int(step[name].max() - step[name][step[name] >= 0].min()) + 1
             for name in ("wall_time_ns", "execution_index", "tensor_id", "step_id")
@@ -74,13 +74,13 @@ class Replay:
         }
 
     def offer(self, num_records: int) -> None:
-        """Has so many more records drained, in whole steps."""
+        """Makes this number of further records available, rounded up to whole steps."""
         self._left += -(-num_records // len(self._step))
 
     def drain(self, max_records: int) -> np.ndarray:
         """Returns the next records."""
         start = time.process_time()
-        repeats = min(self._left, -(-max_records // len(self._step)))  # as many as asked for, unless no more are left
+        repeats = min(self._left, -(-max_records // len(self._step)))  # as many as requested, if enough are left
         self._left -= repeats
         records = np.tile(self._step.view(f"V{self._step.dtype.itemsize}"), repeats).view(self._step.dtype)
         turn = np.repeat(np.arange(self._made, self._made + repeats), len(self._step))
@@ -92,47 +92,47 @@ class Replay:
         return records
 
     def wait(self, timeout_s: float, pending: int) -> bool:
-        """Nothing comes but when it is offered."""
+        """Sleeps, because no events arrive on their own."""
         time.sleep(timeout_s)
         return False
 
     def release(self, upto: int, rows_upto: int) -> None:
-        """Slots are never lacking."""
+        """Does nothing, because there are always enough slots."""
 
     def release_values(self, upto: int) -> None:
-        """Likewise."""
+        """Does nothing, because there are no values."""
 
     def num_free(self) -> int:
         """Returns the capacity."""
         return self.capacity()
 
     def capacity(self) -> int:
-        """Returns more slots than are used."""
+        """Returns more slots than are ever used."""
         return 1 << 30
 
     def strings(self, start: int) -> list[str]:
-        """Returns what the recording interned."""
+        """Returns the strings that the recording interned."""
         return list(self._recorder.strings(start))
 
     def read_value(self, offset: int, size: int) -> bytes:
-        """No elements are kept."""
+        """Is never called, because no elements are kept."""
         raise NotImplementedError
 
     def write_names(self) -> int:
-        """The recording keeps its names."""
+        """Does nothing, because the recording keeps its names."""
         return 0
 
     def num_dropped(self) -> int:
-        """None are."""
+        """Returns 0, because no events are dropped."""
         return 0
 
     def num_unkept_values(self) -> int:
-        """None are."""
+        """Returns 0, because no values are kept."""
         return 0
 
 
 def measure(program: str, num_rows: int, profile: bool) -> Result:
-    """Measures in this process."""
+    """Measures a program in this process."""
     from programs import PROGRAMS, STEP_HOOKS
 
     import tfdbg_arrow
@@ -221,8 +221,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", nargs="+", choices=PROGRAM_NAMES, default=PROGRAM_NAMES)
     parser.add_argument("--rows", type=int, default=2_000_000, help="records to write (default: 2,000,000)")
-    parser.add_argument("--profile", action="store_true", help="profile the sealing; makes it slower")
-    parser.add_argument("--output", type=Path, help="also write the results there, as JSON")
+    parser.add_argument("--profile", action="store_true", help="profile the sealing, which makes it slower")
+    parser.add_argument("--output", type=Path, help="also write the results to this file, as JSON")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:

@@ -1,9 +1,9 @@
-"""What a long recording costs as it goes on: the time of a step, rows, memory and files, over half an hour.
+"""Measures a long recording over half an hour: the time of a step, rows, memory and files.
 
     python benchmarks/soak.py [--minutes 30] [--program mlp] [--output FILE.json]
 
-Trains one of programs.py's programs in FULL_HEALTH with full history for so long, and looks at the recording every few
-seconds. In the end it says what the last tenth of the time was like as a ratio to the first; `plots.py` draws the rest.
+Trains a program of programs.py in FULL_HEALTH with full history, and takes a sample of the recording every few seconds.
+At the end, it prints the ratio of the last tenth of the time to the first. `plots.py` draws all samples.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from overhead import PROGRAM_NAMES, environment
 CONFIGS = ("tfdbg_arrow/FULL_HEALTH", "none")
 SAMPLE_S = 5.0
 WARM_UP_S = 20.0
-"""Left out of the first tenth: tracing, caches, the first merges."""
+"""Excluded from the first tenth, because of tracing, caches and the first merges."""
 MAX_STEPS = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """The recording at one moment.
+    """The state of the recording at one moment.
 
     Attributes:
         elapsed_s: Seconds since the start.
-        step: Steps so far.
-        step_ms: Median of the steps since the sample before.
-        rows: Rows of all sealed parts.
-        memory_bytes: What the process holds in memory.
-        num_files: Files in the logdir.
-        num_bytes: Their sizes; of the spool's files what they take on disk.
+        step: Number of steps so far.
+        step_ms: Median of the steps since the previous sample.
+        rows: Number of rows in all sealed parts.
+        memory_bytes: Resident memory of the process.
+        num_files: Number of files in the logdir.
+        num_bytes: Space that the files take on disk.
     """
 
     elapsed_s: float
@@ -52,15 +52,15 @@ class Sample:
 
 
 class _TimeIsUpError(Exception):
-    """Ends the program."""
+    """Raised to end the program."""
 
 
 class Soak:
     """Takes samples between the steps of a program.
 
     Args:
-        logdir: Where it is recorded.
-        seconds: How long.
+        logdir: The logdir of the recording.
+        seconds: How long the program runs.
     """
 
     def __init__(self, logdir: Path, seconds: float) -> None:
@@ -81,7 +81,7 @@ class Soak:
             self._next_sample = elapsed + SAMPLE_S
         if elapsed >= self._seconds:
             raise _TimeIsUpError
-        self._last_step = time.perf_counter()  # what a sample took is part of no step
+        self._last_step = time.perf_counter()  # so that the time of a sample does not count for any step
 
     def _sample(self, elapsed: float, number: int) -> Sample:
         from tfdbg_arrow.schema.manifest import read_live_parts, run_ids
@@ -101,7 +101,7 @@ class Soak:
 
 
 def measure(program: str, *, config: str, seconds: float, logdir: Path) -> list[Sample]:
-    """Records a program in this process for so long."""
+    """Records a program in this process for `seconds` seconds."""
     from overhead import start_recording
     from programs import PROGRAMS, STEP_HOOKS
 
@@ -116,7 +116,7 @@ def measure(program: str, *, config: str, seconds: float, logdir: Path) -> list[
 
 
 def summary(samples: list[Sample]) -> dict[str, float]:
-    """Returns what the last tenth was as a ratio to the first one after the warm-up, and the last sample's sizes."""
+    """Returns the ratios of the last tenth to the first one after the warm-up, and the sizes of the last sample."""
     warm = [sample for sample in samples if sample.elapsed_s >= WARM_UP_S] or samples
     tenth = max(1, len(warm) // 10)
     first, last = warm[:tenth], warm[-tenth:]
@@ -145,9 +145,9 @@ def main() -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--program", choices=PROGRAM_NAMES[:2], default="mlp", help="of those that know no end")
+    parser.add_argument("--program", choices=PROGRAM_NAMES[:2], default="mlp", help="a program that can run forever")
     parser.add_argument("--config", choices=CONFIGS, default=CONFIGS[0])
-    parser.add_argument("--output", type=Path, help="write all samples and the summary there, as JSON")
+    parser.add_argument("--output", type=Path, help="write all samples and the summary to this file, as JSON")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak_") as directory:
         logdir, answer = Path(directory, "logdir"), Path(directory, "answer.json")

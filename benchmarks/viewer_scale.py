@@ -1,7 +1,7 @@
-"""What the viewer's pages of a large logdir cost: the first screen, jumps, and the server's memory.
+"""Measures the viewer's pages for a large logdir: the first screen, jumps, and the server's memory.
 
-Makes a large logdir (generate_logdir.py) where it is not there yet, starts `tfdbg-arrow view` in a process of its own,
-and asks it for pages over HTTP as a browser does, one after the other.
+Generates a large logdir (generate_logdir.py) unless it exists, starts `tfdbg-arrow view` in a separate process, and
+requests pages over HTTP like a browser, one after the other.
 
     python benchmarks/viewer_scale.py [--directory DIR] [--rows 10000000] [--runs 2] [--output FILE]
 """
@@ -33,16 +33,16 @@ from tfdbg_arrow.query import open_logdir
 
 FRESH_PROCESSES = 3
 PLACES = 5
-"""Places of each kind that are jumped to, each once: a page that was read is kept."""
+"""Number of targets for each kind of jump. Each is requested once, because the server caches pages."""
 GOALS_MS = {"first screen": 2000, "jump": 500}
 GOAL_BYTES = 512_000_000
 
 
 class Viewer:
-    """A running server, asked as one browser does.
+    """A running server, with requests like those of one browser.
 
     Args:
-        process: Its process.
+        process: The server's process.
         url: Its address, with the token.
     """
 
@@ -56,21 +56,21 @@ class Viewer:
         self._origin = f"{parts.scheme}://{parts.netloc}"
 
     def ask(self, target: str, *, holds: str) -> dict[str, float]:
-        """Asks for a page and makes sure that it holds a text.
+        """Requests a page and checks that it contains a text.
 
         Returns:
-            Seconds until it was there, and the server's processor time, as `wall_s` and `cpu_s`.
+            The seconds until it arrived and the server's processor time, as `wall_s` and `cpu_s`.
         """
         wall, cpu = time.perf_counter(), self._cpu_s()
         url = target if target.startswith("http") else self._origin + target
         with self._opener.open(url, timeout=120) as response:
             text = response.read().decode()
         took = {"wall_s": time.perf_counter() - wall, "cpu_s": self._cpu_s() - cpu}
-        assert holds in text, f"{target} does not hold {holds!r}"
+        assert holds in text, f"{target} does not contain {holds!r}"
         return took
 
     def peak_bytes(self) -> int:
-        """Returns the most memory that the server held so far."""
+        """Returns the server's peak memory so far."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
         return int(kilobytes) * 1024
@@ -82,7 +82,7 @@ class Viewer:
 
 @contextlib.contextmanager
 def viewing(logdir: Path) -> Iterator[Viewer]:
-    """Yields a server in a fresh process."""
+    """Yields a server in a new process."""
     command = [sys.executable, "-m", "tfdbg_arrow", "view", str(logdir), "--no-open", "--port", "0"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -95,13 +95,13 @@ def viewing(logdir: Path) -> Iterator[Viewer]:
 
 
 def jumps(logdir: Path, expected: Expected) -> dict[str, list[tuple[str, str]]]:
-    """Returns by kind of jump where to: a page of a run with a query, and a text that it holds."""
+    """Returns the targets of each kind of jump: a page of a run with a query, and a text that the page contains."""
     bad_run = expected.bad_runs[0]
     with open_logdir(logdir) as opened:
         bad = [event for (event,) in opened.rows(_BAD, [bad_run])]
         firsts = dict(opened.rows(_FIRSTS, [bad_run]))
         reads = dict(opened.rows(_READS, [bad_run]))
-    # Until one goes bad all runs have the same tensors.
+    # Until one becomes bad, all runs have the same tensors.
     run_ids = [next((run_id for run_id in expected.runs if run_id not in expected.bad_runs), bad_run), bad_run]
     found: dict[str, list[tuple[str, str]]] = {}
     for number in range(PLACES):
@@ -134,10 +134,11 @@ _READS = _FIRSTS.replace("GROUP BY", "AND op_type = 'ReadVariableOp' GROUP BY")
 
 
 def measure(logdir: Path) -> dict[str, Any]:
-    """Asks servers of a generated logdir for their pages.
+    """Requests the pages of a generated logdir from servers.
 
     Returns:
-        By kind of page the wall and processor seconds of each; and `peak_bytes` of the server that was asked for all.
+        The wall-clock and processor seconds of each page, by kind of page, and `peak_bytes` of the server that
+        answered all requests.
     """
     expected = read_expected(logdir)
     measured: dict[str, Any] = {}
@@ -165,7 +166,7 @@ def measure(logdir: Path) -> dict[str, Any]:
 
 
 def _forget_files(logdir: Path) -> None:
-    """Has the system drop the files of a logdir from its cache."""
+    """Makes the system drop the files of a logdir from its cache."""
     for path in logdir.rglob("*.parquet"):
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -188,17 +189,17 @@ def show(found: dict[str, Any]) -> str:
                 f"{name:40}{len(walls):>6}{statistics.median(walls):>11.0f}{max(walls):>9.0f}{cpu:>6.0f}{goal:>7}"
             )
     lines.append(f"peak memory of the server {of_logdir['peak_bytes'] / 1e6:,.0f} MB, goal {GOAL_BYTES / 1e6:,.0f} MB")
-    lines.append(f"load of the machine at the start {found['load'][0]:.1f}; cpu is the server's")
+    lines.append(f"load of the machine at the start {found['load'][0]:.1f}; cpu is the server's processor time")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Measures and reports."""
+    """Runs the benchmark and prints the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--directory", type=Path, help="keep the logdir here, and use it if it is there")
+    parser.add_argument("--directory", type=Path, help="keep the logdir here, and reuse it if it exists")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--output", type=Path, help="write everything that was measured, as JSON")
+    parser.add_argument("--output", type=Path, help="write all measurements to this file, as JSON")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         logdir = made_logdir(arguments.directory or Path(scratch), rows=arguments.rows, runs=arguments.runs)

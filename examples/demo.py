@@ -1,11 +1,11 @@
-"""A classifier that trains to NaN, and the command that says why.
+"""A classifier whose training ends in NaN, and the command that finds out why.
 
-It reads scikit-learn's handwritten digits (8x8 pixels, ten classes) with a network of two layers and makes a common
-mistake: `model` ends in a softmax, and `loss` takes the logarithm of what comes out. Once the network is sure of
-itself, the softmax of an unlikely class is too small for a float32 and becomes 0; log(0) is -infinity, 0 * -infinity
-is NaN, and one step later every weight is NaN. All that one sees is an accuracy that stays at chance.
+It classifies scikit-learn's handwritten digits (8x8 pixels, ten classes) with a two-layer network and makes a common
+mistake: `model` ends in a softmax, and `loss` takes the logarithm of its output. Once the network is confident, the
+softmax of an unlikely class is too small for a float32 and becomes 0. Then log(0) is -infinity, 0 * -infinity is NaN,
+and one step later every weight is NaN. All you see is an accuracy that stays at chance level.
 
-    python examples/demo.py              # trains to NaN, names the op, its input and the line, and writes a page
+    python examples/demo.py              # trains to NaN, names the op, its input and the line, and writes a report
     python examples/demo.py --fix        # the same model with the loss computed from logits: nothing to find
 """
 
@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it when it is imported
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # must be set before TensorFlow is imported
 
 import keras
 import numpy as np
@@ -40,7 +40,7 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Digits:
-    """The data: images as rows of 64 pixels from 0 to 16 (float32), labels one-hot (float32)."""
+    """The data: images as rows of 64 pixels from 0 to 16 (float32), and one-hot labels (float32)."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -72,7 +72,7 @@ class Dense(tf.Module):
 
 
 class Classifier(tf.Module):
-    """The network. Its output is probabilities (with the bug) or logits (mended)."""
+    """The network. Its outputs are probabilities (with the bug) or logits (fixed)."""
 
     def __init__(self, *, fix: bool) -> None:
         super().__init__()
@@ -89,14 +89,14 @@ class Classifier(tf.Module):
 
 @tf.function
 def loss(probs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns the mean cross-entropy of probabilities. Here is the bug."""
+    """Returns the mean cross-entropy of probabilities. This function contains the bug."""
     log_probs = tf.math.log(probs)
     return -tf.reduce_mean(tf.reduce_sum(labels * log_probs, axis=1))
 
 
 @tf.function
 def loss_of_logits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns the mean cross-entropy of logits: the logarithm and the softmax in one, which cannot underflow."""
+    """Returns the mean cross-entropy of logits. It combines the logarithm and the softmax, so it cannot underflow."""
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels, logits))
 
 
@@ -111,7 +111,7 @@ def train(digits: Digits, *, fix: bool, num_steps: int) -> float:
 
     Args:
         digits: The data.
-        fix: Whether to train the mended model.
+        fix: Whether to train the fixed model.
         num_steps: Number of batches.
 
     Returns:
@@ -141,7 +141,7 @@ def main() -> int:
     """Runs the demo and returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logdir", help="where to record (default: a new temporary directory)")
-    parser.add_argument("--fix", action="store_true", help="train the same model with the bug mended")
+    parser.add_argument("--fix", action="store_true", help="train the same model with the bug fixed")
     parser.add_argument("--steps", type=int, default=200, help="number of training steps (default: %(default)s)")
     arguments = parser.parse_args()
     logdir = arguments.logdir or tempfile.mkdtemp(prefix="tfdbg_arrow_demo_")
@@ -155,12 +155,12 @@ def main() -> int:
     print(f"\n$ tfdbg-arrow first-nonfinite {logdir}", flush=True)
     command = [sys.executable, "-m", "tfdbg_arrow", "first-nonfinite", logdir]
     exit_code = subprocess.run(command, check=False).returncode
-    # 1 means that something was found: that is what the demo is for.
+    # Exit code 1 means that a bad value was found, which is the purpose of the demo.
     if exit_code not in (0, 1):
         return exit_code
 
     if importlib.util.find_spec("jinja2") is None:
-        print("\nFor the same as a page: pip install 'tfdbg-arrow[viewer]'")
+        print("\nTo get the same as an HTML report: pip install 'tfdbg-arrow[viewer]'")
         return 0
     page = f"{logdir.rstrip('/')}.html"
     print(f"\n$ tfdbg-arrow report {logdir} -o {page}", flush=True)

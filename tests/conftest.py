@@ -1,4 +1,4 @@
-"""What all tests share: TensorFlow without its log, and temporary files in memory where there is room for them."""
+"""Settings for all tests: no TensorFlow log, and temporary files in memory if there is enough room."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-# Every recording syncs some fifty files to the disk, which in hundreds of tests is a good part of their time.
+# Every recording syncs about fifty files to disk. In hundreds of tests, that takes a large part of the time.
 _MEMORY = "/dev/shm"
 _NEEDED_BYTES = 4 << 30
 if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _NEEDED_BYTES:

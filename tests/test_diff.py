@@ -1,4 +1,4 @@
-"""Real programs recorded in processes of their own, and where they first diverge."""
+"""Test diff on real programs, recorded in separate processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def record(name, program, mode="FULL_TENSOR", graphs="auto"):
         program()
 
 
-if is_b:  # ids, numbers in names and steps of the runtime differ between the processes
+if is_b:  # make IDs, numbers in names and step IDs of the runtime differ between the processes
     tf.function(lambda x: x * 2.0)(tf.constant(1.0))
 
 
@@ -52,7 +52,7 @@ def train(is_half=False, scale=1.0, seed=1, sizes=(4, 4, 2), **options):
 
 
 def loop(bug=0.0):
-    at = tf.Variable(3)  # where: the graphs are the same
+    at = tf.Variable(3)  # in a variable, so that the graphs are the same
     extra = tf.Variable(bug)
 
     @tf.function
@@ -103,19 +103,19 @@ def compare(logdirs: Path, name: str) -> Diff:
 
 
 @pytest.mark.parametrize("name", ["same", "retraced", "modes", "rounding"])
-def test_what_computes_the_same_does_not_diverge(logdirs: Path, name: str) -> None:
+def test_equal_computations_do_not_diverge(logdirs: Path, name: str) -> None:
     found = compare(logdirs, name)
     assert (found.divergence, found.num_differing) == (None, 0)
     assert found.num_compared > 50
 
 
-def test_the_same_program_is_aligned_whole(logdirs: Path) -> None:
+def test_the_same_program_is_aligned_completely(logdirs: Path) -> None:
     found = compare(logdirs, "same")
     assert found.only_a == found.only_b
     assert (found.only_a.num_tensors, found.only_a.num_executions, found.only_a.num_ops) == (0, 0, 0)
 
 
-def test_two_seeds_diverge_at_the_seed(logdirs: Path) -> None:
+def test_different_seeds_diverge_at_the_seed(logdirs: Path) -> None:
     found = compare(logdirs, "seeds").divergence
     assert found is not None
     assert (found.kind, found.a.dtype, found.worst is not None and found.worst.b) == ("values", "int32", 2)
@@ -130,7 +130,7 @@ def test_half_precision_diverges_where_it_overflows(logdirs: Path) -> None:
     assert found.b.source.code == 'return tf.cast(tf.square(y), "float32")'
 
 
-def test_a_loop_diverges_where_it_first_reads_what_differs(logdirs: Path) -> None:
+def test_a_loop_diverges_at_the_first_read_of_a_different_value(logdirs: Path) -> None:
     comparison = compare(logdirs, "loop")
     found = comparison.divergence
     assert found is not None
@@ -144,4 +144,4 @@ def test_an_edited_function_is_aligned_around_the_edit(logdirs: Path) -> None:
     found = compare(logdirs, "edited").divergence
     assert found is not None
     assert (found.a.op_type, found.a.graph_name, found.kind) == ("Sqrt", "inner", "values")
-    assert found.notes[0].startswith("Among its inputs only B has add (AddV2), made at ")
+    assert found.notes[0].startswith("Among its inputs, only B has add (AddV2), created at ")

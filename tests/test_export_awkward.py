@@ -1,4 +1,4 @@
-"""Logdirs that no healthy recording makes: TensorFlow's reader takes every export, and no dump is harmed."""
+"""Test exports of unusual logdirs: TensorFlow's reader can read every dump, and existing dumps are not changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .query.builder import CLEAN, CPU, INF, NAN, RunBuilder
 from .writer.debugger_v2.dumps import alerts, messages, opened
 
 
-def test_an_alert_names_the_slot_also_behind_outputs_without_a_summary(tmp_path: Path) -> None:
+def test_an_alert_has_the_slot_after_outputs_without_a_summary(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     split = run.execution("Split", inputs=[1], outputs={2: "resource", 3: "int32", 4: "float32"})
     run.eager(split, NAN, tensor_id=4, slot=2)
@@ -31,7 +31,7 @@ def test_an_alert_names_the_slot_also_behind_outputs_without_a_summary(tmp_path:
         assert devices == ["unknown", "unknown", CPU]
 
 
-def test_an_execution_without_a_stack_has_one_frame_that_says_so(tmp_path: Path) -> None:
+def test_an_execution_without_a_stack_trace_has_one_unknown_frame(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     run.add("source_file", source_file_id=0, file_path="train.py", source_text="a\nb\n")
     stack = run.stack(("train.py", 2, "main", "b", "user"))
@@ -45,7 +45,7 @@ def test_an_execution_without_a_stack_has_one_frame_that_says_so(tmp_path: Path)
     assert stacks == [("host", [("train.py", 2, "main")]), unknown, unknown]
 
 
-def test_source_files_of_one_path_do_not_shift_those_behind_them(tmp_path: Path) -> None:
+def test_source_files_with_the_same_path_do_not_shift_later_files(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     for number, (path, text) in enumerate([("a.py", "1\n"), ("a.py", "2\n"), ("a.py (2)", None), ("b.py", "")]):
         run.add("source_file", source_file_id=number, file_path=path, source_text=text)
@@ -61,13 +61,13 @@ def test_source_files_of_one_path_do_not_shift_those_behind_them(tmp_path: Path)
         assert texts == [[""], [], ["2", ""], ["1", ""]]
 
 
-def test_graphs_come_after_those_around_them_whatever_their_ids(tmp_path: Path) -> None:
+def test_graphs_come_after_their_outer_graphs_regardless_of_ids(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     inner = run.graph("inner").op("x", "Mul")
     outer = run.graph("outer").op("x", "Mul")
     run.rows["graph"][0]["outer_graph_id"] = 1
-    run.rows["graph"][1]["outer_graph_id"] = 77  # killed before that row was written
-    for name, other in (("left", 3), ("right", 2)):  # around each other, which no program can be
+    run.rows["graph"][1]["outer_graph_id"] = 77  # the program was killed before it wrote that row
+    for name, other in (("left", 3), ("right", 2)):  # an impossible cycle of outer graphs
         run.graph(name)
         run.rows["graph"][-1]["outer_graph_id"] = other
     run.tensor(inner, "x", INF)
@@ -79,7 +79,7 @@ def test_graphs_come_after_those_around_them_whatever_their_ids(tmp_path: Path) 
     assert [alert[1:] for alert in alerts(tmp_path / "dump")] == [("Mul", 0, 2, 0, 1, 0, None, 0)]
 
 
-def test_what_the_reader_could_not_take_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_rows_that_the_reader_cannot_read_are_left_out_and_counted(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Mul").op("y", inputs=["x"])
     run.add("graph_op", graph_id=0, op_index=5, op_name="x", op_type="Add", num_outputs=1)
@@ -96,14 +96,14 @@ def test_what_the_reader_could_not_take_is_left_out_and_counted(tmp_path: Path) 
         assert [trace.op_name for trace in reader.graph_execution_traces()] == ["x"]
     counted = {(item.table, item.reason.split()[0], item.num_rows) for item in exported.left_out}
     assert counted == {
-        ("graph_op", "The", 1),  # two reasons begin alike
+        ("graph_op", "The", 1),  # two reasons start with this word
         ("tensor_health", "The", 2),
         ("tensor_health", "Debugger", 1),
     }
     assert sum(item.num_rows for item in exported.left_out if item.table == "graph_op") == 2
 
 
-def test_rows_are_put_in_order(tmp_path: Path) -> None:
+def test_rows_are_sorted(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Mul")
     for number in range(30):
@@ -119,7 +119,7 @@ def test_rows_are_put_in_order(tmp_path: Path) -> None:
     assert len(alerts(tmp_path / "dump")) == 5 + 6
 
 
-def test_a_high_rank_keeps_its_last_dimensions_and_what_was_not_measured_is_empty(tmp_path: Path) -> None:
+def test_a_high_rank_keeps_its_last_dimensions_and_unmeasured_tensors_are_empty(tmp_path: Path) -> None:
     shape = [2, 1, 3, 1, 1, 2, 1, 5]
     run = RunBuilder("run-a", tensor_debug_mode="SHAPE")
     execution = run.execution("Reshape", outputs={1: "bool", 2: "bool"})
@@ -130,7 +130,7 @@ def test_a_high_rank_keeps_its_last_dimensions_and_what_was_not_measured_is_empt
         assert reader.executions()[0].debug_tensor_values == ([-1, 10, 8, 60, 3, 1, 1, 2, 1, 5], None)
 
 
-def test_a_run_that_only_started_is_an_empty_dump(tmp_path: Path) -> None:
+def test_a_run_that_only_started_becomes_an_empty_dump(tmp_path: Path) -> None:
     run = RunBuilder("run-a", end_wall_time_ns=None, is_clean_end=False, tensorflow_version=None, host_name="a/b c")
     (exported,) = export_logdir(run.write(tmp_path / "logdir"), tmp_path / "dump")
     with opened(tmp_path / "dump") as reader:
@@ -139,7 +139,7 @@ def test_a_run_that_only_started_is_an_empty_dump(tmp_path: Path) -> None:
     assert {path.name.rsplit(".", 1)[0] for path in (tmp_path / "dump").iterdir()} == {"tfdbg_events.1700000000.a-b c"}
 
 
-def test_several_runs_become_a_directory_each_or_one_is_chosen(tmp_path: Path) -> None:
+def test_each_of_several_runs_becomes_a_directory_unless_one_is_chosen(tmp_path: Path) -> None:
     for run_id, op_type in (("run-a", "Add"), ("run-b", "Mul")):
         run = RunBuilder(run_id)
         run.execution(op_type)
@@ -158,7 +158,7 @@ def test_several_runs_become_a_directory_each_or_one_is_chosen(tmp_path: Path) -
     ("recorded", "asked"),
     [("CURT_HEALTH", "FULL_HEALTH"), ("SHAPE", "CURT_HEALTH"), ("FULL_HEALTH", "FULL_TENSOR"), ("NO_TENSOR", "SHAPE")],
 )
-def test_a_mode_that_the_recording_does_not_hold_is_refused(recorded: str, asked: str, tmp_path: Path) -> None:
+def test_errors_for_modes_that_the_recording_does_not_have(recorded: str, asked: str, tmp_path: Path) -> None:
     logdir = RunBuilder("run-a", tensor_debug_mode=recorded).write(tmp_path / "logdir")
     with pytest.raises(SettingError, match=f"recorded in {recorded}, which cannot be exported in {asked}"):
         export_logdir(logdir, tmp_path / "dump", tensor_debug_mode=asked)
@@ -167,7 +167,7 @@ def test_a_mode_that_the_recording_does_not_hold_is_refused(recorded: str, asked
     assert not (tmp_path / "dump").exists()
 
 
-def test_a_part_that_is_replaced_meanwhile_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_replaced_during_an_export_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunBuilder("run-a")
     run.execution("Add")
     logdir = run.write(tmp_path / "logdir")
@@ -191,7 +191,7 @@ def test_a_part_that_is_replaced_meanwhile_is_read_anew(tmp_path: Path, monkeypa
     assert not (tmp_path / "again").exists()
 
 
-def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_export_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunBuilder("run-a")
     run.execution("Add")
     logdir = run.write(tmp_path / "logdir")
@@ -211,15 +211,15 @@ def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(tmp_path / "mine") == ["notes.txt"]
 
 
-def test_no_dump_is_ever_written_into_another(tmp_path: Path) -> None:
+def test_an_export_is_not_written_into_an_existing_dump(tmp_path: Path) -> None:
     logdir = RunBuilder("run-a").write(tmp_path / "logdir")
     export_logdir(logdir, tmp_path / "dump")
     before = messages(tmp_path / "dump")
-    with pytest.raises(DumpError, match="holds a dump already"):
+    with pytest.raises(DumpError, match="already holds a dump"):
         export_logdir(logdir, tmp_path / "dump")
     RunBuilder("run-b").write(logdir)
-    with pytest.raises(DumpError, match="holds a dump already"):
-        export_logdir(logdir, tmp_path / "dump")  # its directories would lie in another dump
+    with pytest.raises(DumpError, match="already holds a dump"):
+        export_logdir(logdir, tmp_path / "dump")  # the directories of the runs would be inside another dump
     assert messages(tmp_path / "dump") == before
     with pytest.raises(DumpError, match="is a logdir of tfdbg_arrow"):
         export_logdir(logdir, logdir)
@@ -228,7 +228,7 @@ def test_no_dump_is_ever_written_into_another(tmp_path: Path) -> None:
         export_logdir(logdir, tmp_path / "file")
 
 
-def test_a_run_without_its_row_and_a_half_imported_one_are_refused(tmp_path: Path) -> None:
+def test_errors_for_runs_without_a_row_and_unfinished_or_invalid_imports(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     run.rows["run"].clear()
     with pytest.raises(LogdirError, match="has no row for the run run-a"):
@@ -246,6 +246,6 @@ def test_a_run_without_its_row_and_a_half_imported_one_are_refused(tmp_path: Pat
     with pytest.raises(LogdirError, match="expected a plain file name"):
         export_logdir(evil.write(tmp_path / "evil"), tmp_path / "dump")
     odd = RunBuilder("run-d", health_backend="debugger_v2", settings="[]")
-    with pytest.raises(LogdirError, match="do not say which files"):
+    with pytest.raises(LogdirError, match="do not say from which files"):
         export_logdir(odd.write(tmp_path / "odd"), tmp_path / "dump")
     assert not (tmp_path / "dump").exists()

@@ -1,4 +1,4 @@
-"""The question that the project exists for, asked of real programs."""
+"""Test first_nonfinite on real programs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import tfdbg_arrow
 
 
 def line_of(text: str) -> int:
-    """The line of this file that holds the text, from 1."""
+    """Returns the number of the first line of this file that contains the text, counted from 1."""
     lines = Path(__file__).read_text("utf-8").splitlines()
     return next(number for number, line in enumerate(lines, start=1) if text in line)
 
 
-def test_the_log_of_a_softmax_is_traced_back_to_the_function_called_before(tmp_path: Path) -> None:
+def test_the_log_of_a_softmax_is_traced_to_the_previously_called_function(tmp_path: Path) -> None:
     @tf.function
     def model(x: tf.Tensor) -> tf.Tensor:
         return tf.nn.softmax(x * 200.0)
@@ -40,7 +40,7 @@ def test_the_log_of_a_softmax_is_traced_back_to_the_function_called_before(tmp_p
     assert (first.source.file_path, first.source.lineno) == (__file__, line_of("# the bug"))
 
 
-def test_a_small_captured_tensor_is_no_origin_where_an_eager_op_made_it(tmp_path: Path) -> None:
+def test_a_captured_tensor_of_an_eager_op_is_not_an_origin(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path):
         bad = tf.math.log(tf.constant([0.0, 1.0]))
 
@@ -54,7 +54,7 @@ def test_a_small_captured_tensor_is_no_origin_where_an_eager_op_made_it(tmp_path
     assert origins == ["Log"]
 
 
-def test_a_loop_goes_bad_in_the_iteration_that_overflows(tmp_path: Path) -> None:
+def test_the_first_bad_iteration_of_a_loop(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         for _ in tf.range(6):
@@ -62,7 +62,7 @@ def test_a_loop_goes_bad_in_the_iteration_that_overflows(tmp_path: Path) -> None
         return x
 
     with tfdbg_arrow.capture(tmp_path):
-        f(tf.constant(1e10))  # 1e20, then beyond float32
+        f(tf.constant(1e10))  # squared to 1e20, then to more than float32 can represent
 
     first = tfdbg_arrow.first_nonfinite(tmp_path)
     assert first is not None
@@ -70,7 +70,7 @@ def test_a_loop_goes_bad_in_the_iteration_that_overflows(tmp_path: Path) -> None
     assert first.program_ops == ("Mul",)
 
 
-def test_nan_out_of_infinities_is_the_first_nan(tmp_path: Path) -> None:
+def test_a_nan_made_from_infinities_is_the_first_nan(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path):
         infinite = tf.math.exp(tf.constant(1000.0))
         _ = infinite - infinite
@@ -81,7 +81,7 @@ def test_nan_out_of_infinities_is_the_first_nan(tmp_path: Path) -> None:
     assert (first.op_type, first_nan.op_type, first_nan.is_origin) == ("Exp", "Sub", True)
 
 
-def test_a_healthy_program_has_none(tmp_path: Path) -> None:
+def test_a_healthy_program_has_no_bad_tensor(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path):
         tf.reduce_sum(tf.ones(3) / 3.0)
 
@@ -89,7 +89,7 @@ def test_a_healthy_program_has_none(tmp_path: Path) -> None:
     assert tfdbg_arrow.nonfinite(tmp_path) == []
 
 
-def test_alerts_blame_the_op_that_makes_nan_of_a_mask_and_not_the_mask(tmp_path: Path) -> None:
+def test_alerts_blame_the_op_that_turns_a_mask_into_nan_and_not_the_mask(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path):
         attention = tf.Variable(tf.ones([2, 3]))
         mask = tf.where([[True] * 3, [False] * 3], 0.0, float("-inf"))

@@ -1,4 +1,4 @@
-"""docs/guide.md: every command and every piece of code in it runs, and gives what the guide says of the demo."""
+"""Test that every command and code block in docs/guide.md runs and has the results that the guide describes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 
 def blocks(language: str) -> list[str]:
-    """Returns what stands in the guide's fences of one language, in order."""
+    """Returns the code blocks of one language in the guide, in order."""
     return [text for found, text in FENCES.findall(GUIDE) if found == language]
 
 
@@ -44,7 +44,7 @@ def commands() -> list[str]:
 
 @dataclass(frozen=True)
 class Journey:
-    """A directory in which every command of the guide was run, and what each printed."""
+    """A directory in which all commands of the guide ran, and the output of each command."""
 
     directory: Path
     outputs: dict[str, str]
@@ -97,18 +97,18 @@ def log_line() -> tuple[int, str]:
 
 
 def final_accuracy(output: str) -> float:
-    """Returns the accuracy that the demo ends with, in percent."""
+    """Returns the final accuracy of the demo, in percent."""
     match = re.search(r"Accuracy at the end: ([0-9.]+)%", output)
     assert match is not None, output
     return float(match[1])
 
 
 def words(text: str) -> str:
-    """Returns the text with all white space as single spaces, however wide the terminal was."""
+    """Returns the text with single spaces, so that it does not depend on the width of the terminal."""
     return " ".join(text.split())
 
 
-def test_the_bug_is_named(journey: Journey) -> None:
+def test_the_answers_name_the_bug(journey: Journey) -> None:
     logdir = journey.directory / "logs" / "bug"
     output = journey.output("python examples/demo.py --logdir")
     number, text = log_line()
@@ -163,7 +163,7 @@ def page(browser: Browser, served: Served) -> Iterator[Page]:
         yield opened
 
 
-def test_the_first_screen_leads_to_the_line_by_keys(page: Page) -> None:
+def test_keyboard_navigation_from_the_first_page_to_the_source_line(page: Page) -> None:
     _, text = log_line()
     expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("-Inf came up in Log:0"))
     for answer in (".why", ".verdict .pill.neg-inf", ".chain .origin .pill.neg-inf", ".excerpt .row.lit"):
@@ -184,7 +184,7 @@ def test_the_first_screen_leads_to_the_line_by_keys(page: Page) -> None:
     assert line.startswith(f"demo.py:{page.locator('.row.lit .no').inner_text()}")
 
 
-def test_tensors_are_filtered_and_the_theme_stays(page: Page) -> None:
+def test_filters_of_tensors_and_the_chosen_theme(page: Page) -> None:
     page.keyboard.press("g")
     page.keyboard.press("t")
     page.wait_for_url("**/tensors**")
@@ -204,7 +204,7 @@ def test_tensors_are_filtered_and_the_theme_stays(page: Page) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", theme or "")
 
 
-def test_every_page_shows_the_demo_on_wide_and_narrow_screens(journey: Journey, served: Served, page: Page) -> None:
+def test_every_page_on_wide_and_narrow_screens(journey: Journey, served: Served, page: Page) -> None:
     first = tfdbg_arrow.first_nonfinite(journey.directory / "logs" / "bug")
     assert first is not None
     number, text = log_line()
@@ -216,7 +216,7 @@ def test_every_page_shows_the_demo_on_wide_and_narrow_screens(journey: Journey, 
         "/executions?bad=1": "inside bad",
         f"/graph?{of_first}": "Consumers",
         f"/history?{of_first}": "200 tensors",
-        f"/provenance?{of_first}": "here it went bad",
+        f"/provenance?{of_first}": "it went bad here",
         f"/tensor?{of_first}": text,
         f"/source?run={first.run_id}&line={number}": text,
         "/runs": "went bad",
@@ -231,7 +231,7 @@ def test_every_page_shows_the_demo_on_wide_and_narrow_screens(journey: Journey, 
             page.wait_for_function("width => document.documentElement.scrollWidth === width", arg=width)
 
 
-def test_the_mended_model_learns_and_has_nothing_to_find(journey: Journey) -> None:
+def test_the_fixed_model_learns_and_is_healthy(journey: Journey) -> None:
     logdir = journey.directory / "logs" / "fixed"
     output = journey.output("python examples/demo.py --fix")
 
@@ -247,7 +247,7 @@ def test_the_mended_model_learns_and_has_nothing_to_find(journey: Journey) -> No
     assert last_step == 199
 
 
-def test_the_code_runs(journey: Journey, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_code_runs(journey: Journey, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(journey.directory)
     (code,) = (block for block in blocks("python") if "open_logdir" in block)
     printed = io.StringIO()
@@ -256,8 +256,8 @@ def test_the_code_runs(journey: Journey, monkeypatch: pytest.MonkeyPatch) -> Non
     assert printed.getvalue().startswith("Log ")
 
 
-def test_the_symptom_is_what_the_demo_prints(journey: Journey) -> None:
-    """The accuracies are those of this machine's kernels; when the loss is lost is not."""
+def test_the_symptom_in_the_guide_matches_the_output_of_the_demo(journey: Journey) -> None:
+    """Accuracies depend on the kernels of the machine, but the step at which the loss goes bad does not."""
     (symptom,) = (block for block in blocks("") if block.startswith("step "))
     losses = dict(
         re.findall(r"^step +(\d+) +loss +(\S+)", journey.output("python examples/demo.py --logdir"), re.MULTILINE)
@@ -266,6 +266,6 @@ def test_the_symptom_is_what_the_demo_prints(journey: Journey) -> None:
     assert [loss in ("inf", "nan") for _, loss in said] == [dict(losses)[step] in ("inf", "nan") for step, _ in said]
 
 
-def test_what_it_shows_and_links_to_is_there() -> None:
+def test_linked_files_and_pictures_exist() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)|(?:src|srcset)=\"([^\"]+)\"", GUIDE):
         assert (ROOT / "docs" / "".join(target)).exists(), target

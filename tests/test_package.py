@@ -1,4 +1,4 @@
-"""The package as installed: what importing it loads, what it offers, and what its wheel holds."""
+"""Test the installed package: its imports, its public names, its requirements and its wheel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def python(code: str) -> str:
-    """Returns what a fresh interpreter prints."""
+    """Runs code in a new interpreter and returns its output."""
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
@@ -68,7 +68,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert tfdbg_arrow.__version__ == importlib.metadata.version("tfdbg-arrow") == newest[1]
 
 
-def test_python_m_is_the_command() -> None:
+def test_python_m_runs_the_command() -> None:
     script = Path(sys.executable).parent / "tfdbg-arrow"
     helps = [
         subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
@@ -78,7 +78,7 @@ def test_python_m_is_the_command() -> None:
     assert "first-nonfinite" in helps[1]
 
 
-def test_the_requirements_are_pinned_and_name_no_address() -> None:
+def test_requirements_are_pinned_and_have_no_urls() -> None:
     pinned = re.compile(r"[a-z0-9_.-]+==[0-9][0-9a-z.]*|-r (build|demo|test)\.txt|#.*", re.IGNORECASE)
     lines = [
         line for path in sorted((ROOT / "requirements").glob("*.txt")) for line in path.read_text().splitlines() if line
@@ -87,7 +87,7 @@ def test_the_requirements_are_pinned_and_name_no_address() -> None:
     assert [line for line in lines if not pinned.fullmatch(line) or "://" in line] == []
 
 
-def test_the_pins_hold_every_dependency() -> None:
+def test_every_dependency_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pins = {
         line.partition("==")[0]
@@ -106,16 +106,16 @@ def test_the_pins_hold_every_dependency() -> None:
 @pytest.mark.parametrize(
     "has_compiler",
     [
-        pytest.param(True, id="with a compiler", marks=pytest.mark.exhaustive),  # the tests' own install has one
+        pytest.param(True, id="with a compiler", marks=pytest.mark.exhaustive),  # the editable install has one
         pytest.param(False, id="with a broken compiler"),
     ],
 )
-def test_the_wheel_holds_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_compiler: bool) -> None:
+def test_the_wheel_contains_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_compiler: bool) -> None:
     if not has_compiler:
         monkeypatch.setenv("CC", "/bin/false")
         monkeypatch.setenv("CXX", "/bin/false")
     build = ["wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", str(tmp_path / "dist")]
-    # What is in it does not depend on how the compiler optimizes, and how long it takes does.
+    # The contents do not depend on optimizations, and the build is faster without them.
     build += [f"--config-settings=build-dir={tmp_path / 'build'}", "--config-settings=cmake.build-type=Debug"]
     subprocess.run(
         [sys.executable, "-m", "pip", *build, str(ROOT)],
@@ -140,6 +140,6 @@ def test_the_wheel_holds_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
         installed = tmp_path / "installed"
         zipfile.ZipFile(wheel).extractall(installed)
         code = f"import sys; sys.path.insert(0, {str(installed)!r}); import tfdbg_arrow; print(tfdbg_arrow.__file__)"
-        # -S leaves the site packages out, and with them the editable install's import hook.
+        # -S disables the site packages, and with them the import hook of the editable install.
         shown = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True).stdout
         assert shown.strip() == str(installed / "tfdbg_arrow" / "__init__.py")

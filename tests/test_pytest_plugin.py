@@ -1,4 +1,4 @@
-"""The plugin of pytest: which tests fail, and what their failures say."""
+"""Test the pytest plugin: which tests fail, and the messages of their failures."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class TestInAClass:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a test ended: `passed`, `failure`, `error` or `skipped`, with what was said."""
+    """The result of a test (`passed`, `failure`, `error` or `skipped`), its message and its output."""
 
     how: str
     text: str
@@ -141,7 +141,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return outcomes(tmp_path_factory.mktemp("plugin"), PROGRAM)
 
 
-def test_each_test_ends_as_it_should(results: dict[str, Outcome]) -> None:
+def test_the_result_of_each_test(results: dict[str, Outcome]) -> None:
     assert {name: outcome.how for name, outcome in results.items()} == {
         "test_healthy": "passed",
         "test_bad": "failure",
@@ -165,7 +165,7 @@ def test_each_test_ends_as_it_should(results: dict[str, Outcome]) -> None:
     }
 
 
-def test_a_failure_names_the_op_its_counts_its_inputs_the_line_and_the_logdir(results: dict[str, Outcome]) -> None:
+def test_a_failure_has_the_op_its_counts_its_inputs_the_source_line_and_the_logdir(results: dict[str, Outcome]) -> None:
     lines = [line.strip() for line in results["test_bad"].text.splitlines()]
     assert lines[0].startswith("-Inf in Log:0 (Log) in ")
     assert lines[1].startswith("why      Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf. ")
@@ -178,7 +178,7 @@ def test_a_failure_names_the_op_its_counts_its_inputs_the_line_and_the_logdir(re
     assert (Path(lines[8].removeprefix("logdir   ")) / "tfdbg_arrow.json").exists()
 
 
-def test_a_body_that_fails_keeps_its_failure_and_says_what_came_up(results: dict[str, Outcome]) -> None:
+def test_a_failing_test_keeps_its_failure_and_reports_the_bad_tensor(results: dict[str, Outcome]) -> None:
     failed = results["test_fails_by_itself"]
     assert "my own failure" in failed.text
     assert "Log:0 (Log)" not in failed.text
@@ -186,27 +186,27 @@ def test_a_body_that_fails_keeps_its_failure_and_says_what_came_up(results: dict
     assert "my own words" in results["test_fails_by_name"].text
 
 
-def test_what_is_allowed_hides_no_other_origin(results: dict[str, Outcome]) -> None:
+def test_an_allowed_origin_does_not_hide_another_one(results: dict[str, Outcome]) -> None:
     assert results["test_only_the_log_is_allowed"].text.startswith("NaN in truediv:0 (RealDiv)")
 
 
-def test_a_rule_says_its_sentence_and_its_line(results: dict[str, Outcome]) -> None:
+def test_the_failure_of_a_rule_has_its_message_and_the_source_line(results: dict[str, Outcome]) -> None:
     text = results["test_rule"].text
     assert "overflow_near: Exp: " in text
     assert "test_it.py:" in text
 
 
-def test_wrong_arguments_say_what_is_wrong(results: dict[str, Outcome]) -> None:
-    assert "has the argument 'modus', which is unknown" in results["test_unknown_argument"].text
+def test_errors_for_invalid_arguments(results: dict[str, Outcome]) -> None:
+    assert "has the unknown argument 'modus'" in results["test_unknown_argument"].text
     assert "EVERYTHING" in results["test_unknown_mode"].text
     assert "has allow='('" in results["test_broken_pattern"].text
 
 
-def test_what_runs_after_the_recording_ended_does_not_count(results: dict[str, Outcome]) -> None:
+def test_ops_after_the_end_of_the_recording_do_not_count(results: dict[str, Outcome]) -> None:
     assert results["test_ends_by_itself"].text.startswith("-Inf in output 0 of Log, run eagerly")
 
 
-def test_options_hold_where_the_marker_is_silent_also_in_workers_of_xdist(tmp_path: Path) -> None:
+def test_options_apply_unless_the_marker_overrides_them_also_with_xdist(tmp_path: Path) -> None:
     program = """
     import pytest, tensorflow as tf
     def test_rule(tfdbg_recording):
@@ -223,7 +223,7 @@ def test_options_hold_where_the_marker_is_silent_also_in_workers_of_xdist(tmp_pa
     assert "overflow_near: Exp: " in found["test_rule"].text
 
 
-def test_without_the_fixture_tensorflow_is_not_imported(tmp_path: Path) -> None:
+def test_without_the_fixture_the_plugin_does_not_import_tensorflow(tmp_path: Path) -> None:
     program = """
     import sys
     def test_it(tmp_path):

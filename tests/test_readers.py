@@ -1,4 +1,4 @@
-"""A real recording, read by path alone: DuckDB, Polars and pyarrow agree, and every reference resolves."""
+"""Test that DuckDB, Polars and pyarrow read the same rows of a real recording and that all references resolve."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ READERS = {"duckdb": read_with_duckdb, "polars": read_with_polars, "pyarrow": re
 
 @dataclass(frozen=True)
 class Recorded:
-    """Two logdirs: one with rows in every table, by two runs; one of a longer Keras training."""
+    """Two logdirs: one of two runs with rows in every table, and one of a longer Keras training."""
 
     every: Path
     realistic: Path
@@ -132,7 +132,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
 
 
 IMPORTED_ONLY = {"dump_message", "dump_record"}
-"""Tables that a recording leaves empty."""
+"""Tables that are empty except after an import."""
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def logdir(recorded: Recorded) -> Logdir:
 
 
 def in_order(data: pa.Table, of: Table) -> pa.Table:
-    """The rows with the declared types, by key."""
+    """Returns the rows with the declared types, sorted by key."""
     schema = arrow_schema(of.name).remove_metadata()
     fields = [pa.field(field.name, field.type) for field in schema]
     return data.select(schema.names).cast(pa.schema(fields)).sort_by([(name, "ascending") for name in of.key])
@@ -158,7 +158,7 @@ class TestEveryTable:
         assert read["polars"].equals(read["pyarrow"])
 
     @pytest.mark.parametrize("name", [table.name for table in TABLES])
-    def test_a_key_identifies_a_row_and_null_stands_only_where_it_may(self, logdir: Logdir, name: str) -> None:
+    def test_keys_are_unique_and_null_is_only_in_nullable_columns(self, logdir: Logdir, name: str) -> None:
         of = table(name)
         keys = ", ".join(of.key)
         assert logdir.rows(f'SELECT {keys} FROM "{name}" GROUP BY ALL HAVING count(*) > 1') == []
@@ -169,7 +169,7 @@ class TestEveryTable:
         }
         assert nulls == dict.fromkeys(nulls, 0)
 
-    def test_both_runs_are_in_each(self, logdir: Logdir) -> None:
+    def test_every_table_has_rows_of_both_runs(self, logdir: Logdir) -> None:
         assert len(logdir.runs()) == 2
         runs = {table.name: logdir.rows(f'SELECT count(DISTINCT run_id) FROM "{table.name}"')[0][0] for table in TABLES}
         of_one = {"tensor_value": 1, "capture_stat": 1, "executed_op": 1, "executed_op_input": 1}
@@ -188,7 +188,7 @@ REFERENCES = [
 def test_a_reference_resolves(logdir: Logdir, of: Table, column: Column) -> None:
     assert column.references is not None
     target, _, target_column = column.references.partition(".")
-    # The name of an op is unique within its graph only.
+    # The name of an op is unique only within its graph.
     graph = "forward_graph_id" if column.name == "forward_op_name" else "graph_id"
     same_graph = f" AND target.graph_id = source.{graph}" if target == "graph_op" else ""
     lost = logdir.rows(
@@ -197,7 +197,7 @@ def test_a_reference_resolves(logdir: Logdir, of: Table, column: Column) -> None
         f'AND target."{target_column}" = source."{column.name}"{same_graph})'
     )
     if (of.name, column.name) in {("tensor_health", "op_name"), ("op_digest", "op_name")}:
-        # A node that TensorFlow's optimizer made is an op of no graph of the program.
+        # Nodes that TensorFlow's optimizer made are not ops of a graph of the program.
         made = logdir.rows("SELECT run_id, node_name FROM executed_op WHERE op_name IS NULL")
         assert lost
         lost = [row for row in lost if row not in made]
@@ -212,7 +212,7 @@ EVERY_7TH = slice(None, None, 7)
 
 @pytest.fixture(scope="module")
 def with_nan(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recorded tensor_health with NaN in its floating columns, in row groups of which each has but one."""
+    """Writes the recorded tensor_health with one NaN per row group in each floating-point column."""
     data = read_with_pyarrow(recorded.every / "tensor_health").select(arrow_schema("tensor_health").names)
     for name in FLOATING:
         values = data[name].to_pylist()
@@ -227,7 +227,7 @@ def with_nan(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 class TestNaN:
-    """Min/max statistics leave NaN out, and DuckDB prunes by them: floating columns are written without."""
+    """Queries for NaN. Floating-point columns have no min/max statistics, which omit NaN and which DuckDB prunes by."""
 
     @pytest.mark.parametrize("name", FLOATING)
     def test_is_nan(self, recorded: Recorded, with_nan: Path, name: str) -> None:
@@ -243,7 +243,7 @@ class TestNaN:
             assert expected > 0
             assert [ask(who, directory, name, "above 100") for who in READERS] == [expected] * 3
 
-    def test_the_counts_are_those_of_the_elements(self, logdir: Logdir) -> None:
+    def test_the_counts_match_the_elements(self, logdir: Logdir) -> None:
         found = logdir.rows(
             "SELECT v.value, num_neg_inf, num_pos_inf, num_nan, num_neg_finite, num_zero, num_pos_finite "
             "FROM tensor_value AS v JOIN tensor_health USING (run_id, event_index) WHERE v.dtype = 'float32'"
@@ -267,7 +267,7 @@ def num_health_rows(recorded: Recorded) -> int:
 
 
 def ask(who: str, directory: Path, name: str, what: str) -> int:
-    """How many values of a floating column are NaN, or above 100 and not NaN."""
+    """Returns how many values of a floating-point column are NaN, or above 100 and not NaN."""
     if who == "duckdb":
         condition = f"isnan({name})" if what == "isnan" else f"{name} > 100 AND NOT isnan({name})"
         with duckdb.connect(":memory:") as connection:

@@ -1,4 +1,4 @@
-"""The history of chosen tensors, of real programs, also while they run."""
+"""Test history and the show command on real programs, also while they run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_cli(*args: str | Path) -> Result:
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three training steps of a function, and an eager op, with all values kept."""
+    """Records all values of three training steps, each with a function and an eager op."""
     path = tmp_path_factory.mktemp("show")
 
     @tf.function
@@ -49,7 +49,7 @@ def test_rows_in_order_with_their_first_values(logdir: Path) -> None:
     assert [row.num_nan for row in rows] == [0, 1, 1]
 
 
-def test_every_value_where_all_are_asked_for(logdir: Path) -> None:
+def test_all_values_of_a_tensor(logdir: Path) -> None:
     (row,) = history(logdir, "root", steps=(2, 3), num_values=100)
     assert row.values is not None
     np.testing.assert_array_equal(np.array(row.values), [1.0, 2.0, math.nan])
@@ -61,7 +61,7 @@ def test_a_name_with_its_slot_and_a_type(logdir: Path) -> None:
     assert history(logdir, "roo") == []
 
 
-def test_a_dtype_that_numpy_lacks_has_no_values(logdir: Path) -> None:
+def test_a_dtype_that_numpy_does_not_support_has_no_values(logdir: Path) -> None:
     rows = history(logdir, "Cast", num_values=2)
     assert [(row.dtype, row.values, row.graph_name) for row in rows] == [("bfloat16", None, None)] * 3
 
@@ -73,15 +73,15 @@ def test_steps(logdir: Path, steps: tuple[int | None, int | None], found: list[i
     assert [row.step for row in history(logdir, "root", steps=steps)] == found
 
 
-def test_what_came_after_an_event(logdir: Path) -> None:
+def test_tensors_after_an_event(logdir: Path) -> None:
     first, *rest = history(logdir, "root")
     assert history(logdir, "root", after=first.event_index) == rest
 
 
-def test_wrong_arguments(logdir: Path) -> None:
-    with pytest.raises(QueryError, match="is no regular expression"):
+def test_errors_for_invalid_arguments(logdir: Path) -> None:
+    with pytest.raises(QueryError, match="is not a valid regular expression"):
         history(logdir, "(")
-    with pytest.raises(QueryError, match="expected numbers from 0 on"):
+    with pytest.raises(QueryError, match="expected 0 or more"):
         history(logdir, "x", limit=-1)
 
 
@@ -96,9 +96,9 @@ class TestCommand:
         ] * 2
         assert ["root:0 step 1 in train" in lines[0], "root:0 step 2 in train" in lines[2]] == [True, True]
 
-    def test_what_is_cut_is_said(self, logdir: Path) -> None:
+    def test_a_limited_list_is_reported_as_cut(self, logdir: Path) -> None:
         assert run_cli("show", logdir, "root", "--limit", "2").stdout.endswith(
-            "There are more than 2; --limit raises that.\n"
+            "There are more than 2; --limit raises the limit.\n"
         )
         assert "more than" not in run_cli("show", logdir, "root", "--limit", "3").stdout
 
@@ -108,11 +108,11 @@ class TestCommand:
         assert content["is_cut"] is False
 
     def test_nothing_and_errors(self, logdir: Path) -> None:
-        assert run_cli("show", logdir, "nope").stdout == "No recorded tensor is called nope.\n"
+        assert run_cli("show", logdir, "nope").stdout == "No recorded tensor matches nope.\n"
         assert run_cli("show", logdir, "root", "--step", "x").exit_code == 2
         assert run_cli("show", logdir, "root", "--follow", "--json").exit_code == 2
 
-    def test_follow_shows_what_comes_and_ends_with_the_recording(self, tmp_path: Path) -> None:
+    def test_follow_shows_new_tensors_and_ends_with_the_recording(self, tmp_path: Path) -> None:
         with tfdbg_arrow.capture(tmp_path):
             tf.sin(tf.constant([1.0, 2.0]))
             tfdbg_arrow.flush()

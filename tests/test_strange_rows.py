@@ -1,4 +1,4 @@
-"""Rows that no recording writes are told of in one sentence, and nobody else's error is taken for them."""
+"""Test the error for rows that no recording writes, and that other errors are not replaced by it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .viewer import logdirs
 
 
 def without_op_types(logdir: Path) -> Path:
-    """Has every op of a logdir a NULL where each has its type."""
+    """Sets the type of every op in a logdir to NULL."""
     (part,) = (logdir / "graph_op").glob("*/*.parquet")
     table = pq.read_table(part, partitioning=None)
     at = table.schema.names.index("op_type")
@@ -24,7 +24,7 @@ def without_op_types(logdir: Path) -> Path:
     return logdir
 
 
-def test_a_question_says_that_the_rows_do_not_fit_together(tmp_path: Path) -> None:
+def test_the_error_for_rows_that_do_not_fit_together(tmp_path: Path) -> None:
     logdir = without_op_types(logdirs.log_of_zero(tmp_path))
     with open_logdir(logdir) as opened, pytest.raises(LogdirError) as caught:
         opened.spread(3, run_id="run-a")
@@ -34,7 +34,7 @@ def test_a_question_says_that_the_rows_do_not_fit_together(tmp_path: Path) -> No
     assert isinstance(caught.value.__cause__, TypeError)
 
 
-def test_an_error_of_the_callers_own_code_stays_what_it_is(tmp_path: Path) -> None:
+def test_an_error_in_the_callers_code_is_unchanged(tmp_path: Path) -> None:
     def is_allowed(op_type: str | None, op_name: str | None) -> bool:
         raise ValueError("mine")
 
@@ -42,6 +42,6 @@ def test_an_error_of_the_callers_own_code_stays_what_it_is(tmp_path: Path) -> No
         first_nonfinite(logdirs.log_of_zero(tmp_path), is_allowed=is_allowed)
 
 
-def test_errors_of_ours_stay_what_they_are(tmp_path: Path) -> None:
+def test_errors_of_this_package_are_unchanged(tmp_path: Path) -> None:
     with pytest.raises(LogdirError, match=r"^so$"), strange_rows_told(tmp_path):
         raise LogdirError("so")

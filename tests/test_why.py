@@ -1,4 +1,4 @@
-"""Why a tensor is bad: the sentence and the way back, asked of real programs."""
+"""Test the explanation and the provenance of bad tensors on real programs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _gradient(function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A program whose last bad tensor's way back ends in an origin with this sentence; None: with none.
+    """A program, and the expected explanation of the origin of its last bad tensor.
 
     Attributes:
-        name: What happens.
+        name: The cause of the bad tensor.
         run: The program.
-        sentence: How the sentence begins.
-        repair: What the repair names.
-        op: The origin is this op; empty: the earliest one.
+        sentence: The beginning of the explanation; None means that there is no explanation.
+        repair: A text that the suggested repair contains.
+        op: The op type of the origin; empty means any. If there are several origins, the earliest one counts.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Case:
 
 @tf.function
 def _masked_log(x: tf.Tensor) -> tf.Tensor:
-    """The gradient of the branch that tf.where leaves out is 0 * Inf."""
+    """Returns a gradient that is 0 * Inf in the branch that tf.where does not select."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = tf.where(x > 0, tf.math.log(x), 0.0)
@@ -67,7 +67,7 @@ def _mean_of_nothing(x: tf.Tensor) -> tf.Tensor:
 
 
 def _ctc() -> None:
-    """A class that is repeated twice needs five time steps."""
+    """Runs CTCLoss with too few time steps: a label that repeats a class twice needs five."""
     indices = [[0, 0], [0, 1], [0, 2]]
     tf.raw_ops.CTCLoss(inputs=tf.zeros([3, 1, 4]), labels_indices=indices, labels_values=[1, 1, 1], sequence_length=[3])
 
@@ -124,7 +124,7 @@ CASES = (
         "tf.where around its input",
     ),
     Case("gradient of norm", lambda: _gradient(tf.norm, _t(0, 0)), "The gradient of Sqrt at 0: the only element is 0"),
-    Case("bad data", lambda: _t(float("nan"), 1) + 1.0, "It was bad before the recorded program used it: 1 NaN"),
+    Case("bad data", lambda: _t(float("nan"), 1) + 1.0, "The tensor was bad before the recorded program used it: no"),
     Case("power", lambda: tf.pow(_t(-2, 1), _t(0.5, 1)), "Pow of a negative number: 1 of 2", "tf.abs"),
     Case("0 ** -1", lambda: tf.pow(_t(0, 1), _t(-1, -2)), "Pow of 0: 1 of 2 elements is 0"),
     Case("0 ** -1 or overflow", lambda: tf.pow(_t(0, 1e30), _t(-1, 2)), None),
@@ -203,7 +203,7 @@ def way_back(logdir: Path, name: str) -> tuple[Hop, ...]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_counts_prove_the_sentence(logdir: Path, case: Case) -> None:
+def test_the_explanation_of_each_case(logdir: Path, case: Case) -> None:
     origins = [hop for hop in way_back(logdir, case.name) if hop.role == "origin"]
     origin = min((hop for hop in origins if case.op in ("", hop.op_type)), key=lambda hop: hop.event_index)
     if case.sentence is None:
@@ -214,7 +214,7 @@ def test_the_counts_prove_the_sentence(logdir: Path, case: Case) -> None:
         assert case.repair in (origin.repair or "")
 
 
-def test_only_an_origin_is_explained(logdir: Path) -> None:
+def test_only_origins_and_candidates_are_explained(logdir: Path) -> None:
     with open_logdir(logdir) as opened:
         found = opened.rows("SELECT event_index FROM nonfinite_tensor ORDER BY event_index")
         hops = [hop for (event_index,) in found for hop in opened.provenance(event_index).hops]
@@ -224,7 +224,7 @@ def test_only_an_origin_is_explained(logdir: Path) -> None:
     assert {hop.role for hop in hops} - explained != set()
 
 
-def test_inf_minus_inf_goes_back_to_both_overflows(logdir: Path) -> None:
+def test_inf_minus_inf_is_traced_back_to_both_overflows(logdir: Path) -> None:
     with open_logdir(logdir) as opened:
         ((last,),) = opened.rows("SELECT min(event_index) FROM nonfinite_tensor WHERE op_type = 'Sub' AND num_nan > 0")
         hops = opened.provenance(last).hops
@@ -234,7 +234,7 @@ def test_inf_minus_inf_goes_back_to_both_overflows(logdir: Path) -> None:
     assert {hop.role for hop in hops[3:]} == {"cause"}
 
 
-def test_a_loss_goes_back_over_steps_variables_functions_and_gradients_to_the_zeros_under_a_log(tmp_path: Path) -> None:
+def test_a_loss_is_traced_back_through_steps_variables_and_functions_to_a_log_of_zeros(tmp_path: Path) -> None:
     weight = tf.Variable([300.0, -300.0])
 
     @tf.function
@@ -267,7 +267,7 @@ def test_a_loss_goes_back_over_steps_variables_functions_and_gradients_to_the_ze
 
 
 class TestGrowth:
-    """A linear model whose learning rate is too large: its weights grow in every step until the loss overflows."""
+    """A linear model with too large a learning rate. Its weights grow in every step until the loss overflows."""
 
     @staticmethod
     def train(logdir: Path, *, learning_rate: float, num_steps: int, mode: str = "FULL_NUMERICS") -> None:
@@ -305,7 +305,7 @@ class TestGrowth:
         assert reasons.explanation is not None
         assert reasons.explanation.sentence.startswith("Overflow in ")
 
-    def test_a_training_that_converges_did_not_grow(self, tmp_path: Path) -> None:
+    def test_a_training_that_converges_has_no_growth(self, tmp_path: Path) -> None:
         weight = tf.Variable([1.0, 2.0])
 
         @tf.function
@@ -322,7 +322,7 @@ class TestGrowth:
             assert first is not None
             assert read_reasons(opened, first.event_index, run_id=first.run_id).growth is None
 
-    def test_without_magnitudes_nothing_is_said(self, tmp_path: Path) -> None:
+    def test_without_magnitudes_there_is_no_growth(self, tmp_path: Path) -> None:
         self.train(tmp_path, learning_rate=1.0, num_steps=40, mode="FULL_HEALTH")
         with open_logdir(tmp_path) as opened:
             first = opened.first_nonfinite()

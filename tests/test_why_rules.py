@@ -1,4 +1,4 @@
-"""Every sentence about an op is checked against NumPy, on inputs of every kind, eagerly and in a function."""
+"""Test explanations of ops against NumPy on many kinds of input, eagerly and in functions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPECIAL = (INF, -INF, float("nan"))
 
 
 def event_of(array: Array, op_type: str | None = None, slot: int | None = 0) -> TensorEvent:
-    """The row that FULL_NUMERICS would record."""
+    """Returns the row that FULL_NUMERICS would record."""
     facts: dict[str, Any] = dict.fromkeys(TensorEvent.__dataclass_fields__)
     parts = array.view(array.real.dtype) if np.iscomplexobj(array) else array
     flat = array.reshape(-1)
@@ -65,7 +65,7 @@ def zero(x: Array) -> int:
 
 
 def small(x: Array) -> Array:
-    """What a thread of TensorFlow takes for 0."""
+    """Returns which elements the threads of TensorFlow treat as 0."""
     return np.abs(x) < TINY
 
 
@@ -74,17 +74,17 @@ def no_inf(*arrays: Array) -> bool:
 
 
 def over(result: Array) -> bool:
-    """Whether a result, computed in float64, is too large for float32."""
+    """Returns whether a result computed in float64 is too large for float32."""
     return bool((np.abs(result) > MAX * 0.999).any())
 
 
 def count(of: Callable[[Array], Array]) -> Claim:
-    """The claim that so many elements are what a function of them says."""
+    """Returns the claim that states how many elements satisfy a function."""
     return lambda x: int(of(x).sum())
 
 
 def some(of: Callable[..., Array]) -> Claim:
-    """The claim that an element is what a function of them says."""
+    """Returns the claim that at least one element satisfies a function."""
     return lambda *arrays: bool(np.asarray(of(*arrays)).any())
 
 
@@ -132,14 +132,15 @@ def _is_singular(x: Array) -> bool:
 
 @dataclass(frozen=True)
 class Op:
-    """An op, and what is true of its inputs where a sentence begins so: a count that it states, or a boolean.
+    """An op, and the claims about its inputs that its explanations make.
 
     Attributes:
-        name: The op.
-        claims: By the beginning of a sentence.
-        num_inputs: How many tensors it takes.
-        values: What they hold.
-        call: What calls it; None for the raw op of that name.
+        name: The op type.
+        claims: For the beginning of each explanation, a function of the inputs. It returns the count of elements that
+            the explanation states, or whether the explanation is true.
+        num_inputs: The number of inputs.
+        values: The possible elements of the inputs.
+        call: The function that runs the op; None means the raw op of that name.
     """
 
     name: str
@@ -167,7 +168,7 @@ def _function(op: int) -> Callable[..., Any]:
 
 
 def wide(function: Callable[..., Array]) -> Claim:
-    """The claim of an overflow: the result in float64 is too large, or next to it on the way there."""
+    """Returns the claim of an overflow: the inputs are finite and the result in float64 is too large for float32."""
     return lambda *arrays: no_inf(*arrays) and over(function(*[array.astype("float64") for array in arrays]))
 
 
@@ -379,7 +380,7 @@ OPS = (
 
 
 def arrays_of(op: Op) -> st.SearchStrategy[list[Array]]:
-    """Tensors of few kinds of value each, so that each kind meets each other alone."""
+    """Generates tensors of few distinct values each, so that each combination of values occurs without others."""
     values = st.sampled_from(op.values + (SPECIAL if op.values is VALUES else ()))
     one = st.lists(values, min_size=1, max_size=3).flatmap(
         lambda few: st.lists(st.sampled_from(few), min_size=SIZE, max_size=SIZE)
@@ -388,7 +389,7 @@ def arrays_of(op: Op) -> st.SearchStrategy[list[Array]]:
 
 
 def check(op: Op, arrays: list[Array], result: Array) -> str | None:
-    """Checks the sentence about one op; returns it."""
+    """Checks the explanation of one op. Returns the key of its claim, or None if there is no explanation."""
     inputs = {index: event_of(array.reshape(_shape(op, array))) for index, array in enumerate(arrays)}
     found = explain(Computed(output=event_of(result, op.name), inputs=inputs))
     if found is None:
@@ -410,7 +411,7 @@ def _shape(op: Op, array: Array) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("is_function", [False, True], ids=["eager", "function"])
 @pytest.mark.parametrize("index", range(len(OPS)), ids=[op.name for op in OPS])
-def test_what_a_sentence_says_is_true_of_the_inputs(index: int, is_function: bool) -> None:
+def test_explanations_are_true_of_the_inputs(index: int, is_function: bool) -> None:
     op = OPS[index]
 
     @settings(max_examples=NUM_EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
@@ -423,7 +424,7 @@ def test_what_a_sentence_says_is_true_of_the_inputs(index: int, is_function: boo
     run()
 
 
-def test_an_op_of_a_gradient_names_the_op_whose_gradient_it_is() -> None:
+def test_the_explanation_of_a_gradient_op_names_its_forward_op() -> None:
     zero_root, infinite = np.array([0.0, 1.0], "float32"), np.array([INF, 1.0], "float32")
     computed = Computed(output=event_of(infinite, "Reciprocal"), inputs={0: event_of(zero_root)}, forward_type="Acos")
     found = explain(computed)
@@ -432,12 +433,12 @@ def test_an_op_of_a_gradient_names_the_op_whose_gradient_it_is() -> None:
     assert "tf.clip_by_value" in (found.repair or "")
 
 
-def test_a_tensor_that_was_not_counted_is_not_explained() -> None:
+def test_a_tensor_without_counts_is_not_explained() -> None:
     bad = replace(event_of(np.array([-INF], "float32"), "Log"), num_nan=None)
     assert explain(Computed(output=bad, inputs={0: event_of(np.zeros(1, "float32"))})) is None
 
 
-def test_an_input_that_was_not_recorded_keeps_overflow_from_being_proven() -> None:
+def test_an_overflow_with_an_unrecorded_input_is_not_explained() -> None:
     infinite = event_of(np.array([INF], "float32"), "AddV2")
     half = {0: event_of(np.zeros(1, "float32"))}
     assert explain(Computed(output=infinite, inputs=half, is_complete=False)) is None
@@ -446,16 +447,18 @@ def test_an_input_that_was_not_recorded_keeps_overflow_from_being_proven() -> No
 @pytest.mark.parametrize(
     ("op", "inputs", "sentence"),
     [
-        ("ReadVariableOp", [], "ResourceApplyAdam wrote 1 NaN to a variable, and all that it took is finite."),
+        ("ReadVariableOp", [], "ResourceApplyAdam wrote 1 NaN to a variable, and all its inputs are finite."),
         ("FusedBatchNormV3", [(0.0, 1.0), (1.0,), (0.0,), (0.0,), (-1.0,)], "FusedBatchNorm: the only element is neg"),
         ("FusedBatchNormV3", [(5.0, 5.0), (1.0,), (0.0,), (), ()], "FusedBatchNorm: a channel has variance 0"),
         ("FusedBatchNormV3", [(1e30, 5.0), (1.0,), (0.0,), (), ()], None),
-        ("Const", [], "Const: the program itself holds this constant, with 1 NaN."),
-        ("IteratorGetNext", [], "IteratorGetNext: the data set gave 1 NaN."),
+        ("Const", [], "Const: this constant of the program holds 1 NaN."),
+        ("IteratorGetNext", [], "IteratorGetNext: the dataset returned 1 NaN."),
         ("Relu", [(1.0,)], None),
     ],
 )
-def test_ops_that_are_not_functions_of_elements(op: str, inputs: list[tuple[float, ...]], sentence: str | None) -> None:
+def test_explanations_of_ops_that_are_not_elementwise(
+    op: str, inputs: list[tuple[float, ...]], sentence: str | None
+) -> None:
     given = {index: event_of(np.array(values, "float32")) for index, values in enumerate(inputs)}
     output = event_of(np.array([float("nan")], "float32"), op)
     found = explain(Computed(output=output, inputs=given, written_by="ResourceApplyAdam"))

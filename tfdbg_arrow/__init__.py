@@ -1,6 +1,6 @@
-"""tfdbg_arrow: find the op that made the first NaN or infinity, and the line that made the op.
+"""tfdbg_arrow: find the op that created the first NaN or infinity, and the line of code that created the op.
 
-The names below load on first use: importing the package loads neither TensorFlow nor DuckDB.
+The names below are imported on first use. Importing the package imports neither TensorFlow nor DuckDB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m tfdbg_arrow` is `tfdbg-arrow`."""
+"""Makes `python -m tfdbg_arrow` the same as `tfdbg-arrow`."""
 
 from __future__ import annotations
 

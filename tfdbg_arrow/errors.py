@@ -1,4 +1,4 @@
-"""Every error that tfdbg_arrow raises on purpose.
+"""The exceptions that tfdbg_arrow raises deliberately.
 
 Each message says what is wrong, the value, what was expected and what to do next.
 """
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TfdbgArrowError(Exception):
-    """Base class of all errors that the package raises on purpose."""
+    """Base class of all exceptions that the package raises deliberately."""
 
 
 class SettingError(TfdbgArrowError, ValueError):
@@ -21,15 +21,15 @@ class SettingError(TfdbgArrowError, ValueError):
 
 
 class RecordingError(TfdbgArrowError, RuntimeError):
-    """Recording cannot start, or is in a state in which the call makes no sense."""
+    """Recording cannot start, or the call is not valid in the current state of the recording."""
 
 
 class NonFiniteError(TfdbgArrowError, ArithmeticError):
-    """A recording with `on_nonfinite="raise"` stopped the program: a NaN or an infinity came up.
+    """A recording with `on_nonfinite="raise"` stopped the program because of a NaN or an infinity.
 
     Attributes:
-        nonfinite: The origin, as first_nonfinite() describes one; None where it could not be looked up.
-        logdir: The logdir that holds the recording, a URL as text.
+        nonfinite: The origin, as returned by first_nonfinite(); None if it could not be looked up.
+        logdir: The logdir of the recording; a URL is a str.
     """
 
     def __init__(self, message: str, *, nonfinite: NonFinite | None = None, logdir: Path | str | None = None) -> None:
@@ -55,7 +55,7 @@ class MissingDependencyError(TfdbgArrowError, ImportError):
 
 
 class QueryError(TfdbgArrowError):
-    """A SQL text or a parameter of a query was refused."""
+    """A SQL statement or a parameter of a query was refused."""
 
 
 class MemoryLimitError(QueryError):
@@ -63,12 +63,12 @@ class MemoryLimitError(QueryError):
 
 
 class TimeLimitError(QueryError):
-    """Queries were stopped because they took longer than the time that they were given."""
+    """Queries were stopped because they reached their time limit."""
 
 
 class ExportError(TfdbgArrowError):
-    """An export cannot be written to where it is to go."""
+    """An export cannot be written to its target."""
 
 
 class DumpError(TfdbgArrowError):
-    """A path is not a dump of Debugger V2 that can be read."""
+    """A path is not a readable dump of Debugger V2."""

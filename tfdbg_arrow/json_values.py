@@ -1,4 +1,4 @@
-"""Answers as JSON: what a dataclass, a time or a float that is not finite becomes."""
+"""Conversion of answers to JSON values."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 
 
 def to_json(value: Any) -> Any:
-    """Returns a value as JSON can hold it.
+    """Returns a value as a JSON value.
 
-    A dataclass becomes an object with its attributes. A float that is not finite becomes "NaN",
-    "Infinity" or "-Infinity"; bytes become base64; times ISO 8601; what else JSON lacks its text.
+    A dataclass becomes an object with its attributes. A non-finite float becomes "NaN", "Infinity" or "-Infinity".
+    Bytes become base64 text. Dates and times become ISO 8601 text, and a timedelta becomes seconds. Any other value
+    becomes str(value).
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}

@@ -1,6 +1,7 @@
-"""Text out of a logdir, made fit to be shown: what would act on a terminal or a page's direction is escaped.
+"""Makes text from a logdir safe to print: escapes control and format characters.
 
-What a logdir holds is untrusted: file names, op names and source lines can carry control sequences.
+The content of a logdir is untrusted. File names, op names and source lines can contain control sequences that change a
+terminal or the text direction of a page.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def printable(text: str) -> str:
-    r"""Returns a text with control and format characters escaped, as `\x1b`, `\n`, `\u202e`."""
+    r"""Returns a text with control and format characters escaped, e.g. as `\x1b`, `\n`, `\u202e`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -20,7 +21,7 @@ def printable(text: str) -> str:
 
 
 def printable_line(text: str) -> str:
-    """Returns a line of source as `printable` does, its tabs as spaces."""
+    """Returns a line of source code with tabs expanded, escaped as by `printable`."""
     return printable(text.expandtabs(4))
 
 

@@ -1,4 +1,4 @@
-"""A plugin of pytest: a test that uses the fixture `tfdbg_recording` fails where a NaN or an infinity came up in it.
+"""A pytest plugin: a test with the fixture `tfdbg_recording` fails if a NaN or an infinity occurs in it.
 
     def test_training(tfdbg_recording):
         train()
@@ -7,7 +7,7 @@
     def test_loss():
         ...
 
-The marker alone records, too. TensorFlow is imported by the first test that is recorded, and by nothing else here.
+The marker alone also records the test. The plugin imports TensorFlow only when the first test is recorded.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 _MARKER = "tfdbg"
 _DIRECTORY = "tfdbg_arrow"
 _MARKER_DOC = (
-    "tfdbg(mode, *, kinds, allow, allow_expected, rules, **settings): records the test and fails it where a NaN or an "
-    "infinity came up. mode: how much of each tensor is recorded (FULL_HEALTH). kinds: what is bad (nan, inf). allow: "
-    "a regular expression; ops whose name or type it matches may make bad values. allow_expected: whether a "
-    "bad value that did no harm may be (True). rules: alert rules that fail the test, too, as a list of "
+    "tfdbg(mode, *, kinds, allow, allow_expected, rules, **settings): records the test and fails it if a NaN or an "
+    "infinity occurs. mode: how much of each tensor is recorded (FULL_HEALTH). kinds: the values that are bad (nan, "
+    "inf). allow: a regular expression; ops whose name or type it matches may create bad values. allow_expected: "
+    "whether bad values that did no harm are allowed (True). rules: alert rules that also fail the test, as a list of "
     "names or a mapping of name to parameters. Other settings are those of tfdbg_arrow.enable()."
 )
 _MAX_ALERTS = 5
@@ -38,14 +38,14 @@ _MAX_ALERTS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class RecordingOptions:
-    """How a test is recorded, and what fails it.
+    """The settings of a recorded test.
 
     Attributes:
         mode: The tensor_debug_mode.
-        kinds: What counts as bad: `nan`, `inf` or both; empty: neither, only the rules decide.
-        allow: Regular expression (`re.match`) for the names or types of ops that may make bad values; None: none may.
-        allow_expected: Whether a bad value that did no harm is no failure.
-        rules: Alert rules that fail the test, with parameters that take the place of their defaults.
+        kinds: The values that count as bad: `nan`, `inf` or both. If empty, only the rules can fail the test.
+        allow: Regular expression (`re.match`) for names or types of ops that may create bad values; None allows none.
+        allow_expected: Whether bad values that did no harm are allowed.
+        rules: Alert rules that fail the test, with parameters that override their defaults.
         settings: Other arguments of `tfdbg_arrow.enable`.
     """
 
@@ -59,12 +59,12 @@ class RecordingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TestRecording:
-    """What the fixture gives: a recording that is in force until the body of the test ends.
+    """The value of the fixture: a recording that is active until the body of the test ends.
 
     Attributes:
-        logdir: Where it is written, below the test's tmp_path; it stays there as pytest keeps tmp_path.
-        run_id: Its run; None where TFDBG_ARROW=0 turned recording off.
-        options: What was asked for.
+        logdir: The logdir, below the test's tmp_path. It is kept as long as pytest keeps tmp_path.
+        run_id: The run; None if TFDBG_ARROW=0 turned recording off.
+        options: The settings.
     """
 
     __test__ = False
@@ -74,7 +74,7 @@ class TestRecording:
     options: RecordingOptions
 
     def end(self) -> None:
-        """Ends the recording, unless the test itself has."""
+        """Ends the recording, unless the test has already ended it."""
         from tfdbg_arrow.writer import session
 
         if self.run_id is not None and session.run_id() == self.run_id:
@@ -85,34 +85,34 @@ _RECORDING = pytest.StashKey[TestRecording]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds what holds for tests whose marker does not say otherwise."""
+    """Adds the options that apply to tests whose marker does not set them."""
     group = parser.getgroup("tfdbg_arrow")
     group.addoption("--tfdbg-mode", metavar="MODE", help="tensor_debug_mode of recorded tests (ini: tfdbg_mode)")
     group.addoption(
         "--tfdbg-rule",
         metavar="NAME",
         action="append",
-        help="an alert rule that fails recorded tests, too; may be given several times (ini: tfdbg_rules)",
+        help="an alert rule that also fails recorded tests; can be given several times (ini: tfdbg_rules)",
     )
     parser.addini("tfdbg_mode", "tensor_debug_mode of tests recorded by tfdbg_arrow", default="FULL_HEALTH")
     parser.addini("tfdbg_rules", "alert rules that fail tests recorded by tfdbg_arrow", type="args", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the marker."""
+    """Registers the marker."""
     config.addinivalue_line("markers", _MARKER_DOC)
 
 
 @pytest.fixture(autouse=True)
 def _tfdbg_marked(request: pytest.FixtureRequest) -> None:
-    """Records a test that has the marker."""
+    """Records the test if it has the marker."""
     if request.node.get_closest_marker(_MARKER) is not None:
         request.getfixturevalue("tfdbg_recording")
 
 
 @pytest.fixture
 def tfdbg_recording(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[TestRecording]:
-    """Records the test, and fails it at the end of its body where a NaN or an infinity came up."""
+    """Records the test, and fails it at the end of its body if a NaN or an infinity occurred."""
     import tfdbg_arrow
 
     options = _options(request.node)
@@ -128,7 +128,7 @@ def tfdbg_recording(request: pytest.FixtureRequest, tmp_path: Path) -> Generator
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fails a recorded test after its body; a body that failed by itself keeps its failure, and gets a section."""
+    """Fails a recorded test after its body. If the body itself failed, only adds a section to its report."""
     try:
         result = yield
     except (Exception, pytest.fail.Exception):
@@ -147,10 +147,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _options(node: Any) -> RecordingOptions:
-    """Returns what a test's marker says, what it leaves open as the command line and the configuration have it.
+    """Returns the options of a test: from its marker, else from the command line, else from the configuration.
 
     Raises:
-        pytest.UsageError: The marker has an argument that cannot be used.
+        pytest.UsageError: The marker has an invalid argument.
     """
     config: pytest.Config = node.config
     marker = node.get_closest_marker(_MARKER)
@@ -191,13 +191,13 @@ def _check_settings(node: Any, settings: Mapping[str, Any]) -> None:
     unknown = sorted(set(settings) - known)
     if unknown:
         raise pytest.UsageError(
-            f"the marker tfdbg of {node.nodeid} has the argument {unknown[0]!r}, which is unknown; it takes mode, "
-            "kinds, allow, allow_expected, rules and the settings of tfdbg_arrow.enable()."
+            f"the marker tfdbg of {node.nodeid} has the unknown argument {unknown[0]!r}; it takes mode, kinds, allow, "
+            "allow_expected, rules and the settings of tfdbg_arrow.enable()."
         )
 
 
 def _examine(recording: TestRecording) -> str | None:
-    """Ends a recording and returns what fails the test, as text; None where nothing does."""
+    """Ends a recording and returns why the test fails, as text; None if it does not fail."""
     from tfdbg_arrow.query import open_logdir, read_reasons
 
     recording.end()
@@ -219,7 +219,7 @@ def _examine(recording: TestRecording) -> str | None:
 
 
 def _what_came_up_anyway(recording: TestRecording) -> str | None:
-    """Returns what came up in a test that failed by itself; nothing that goes wrong here hides its own failure."""
+    """Returns the findings in a test that itself failed. Errors here become text, to keep the test's own failure."""
     try:
         return _examine(recording)
     except Exception as error:
@@ -262,8 +262,8 @@ def _nonfinite_text(found: NonFinite, reasons: Reasons) -> str:
         lines.append(f"  source   {frame_text(found.source)}")
     lines += [f"  called   {line}" for line in call_lines(found)]
     if not found.is_origin:
-        lines.append("  origin   not proven: an input was not recorded, or holds it too")
-    lines += [f"  but      not all was recorded: {text}" for text in found.left_out]
+        lines.append("  origin   not proven: an input was not recorded, or contains the value too")
+    lines += [f"  but      the recording is incomplete: {text}" for text in found.left_out]
     return _printable(lines)
 
 

@@ -1,7 +1,7 @@
 """Live stop: a recording that stops the program at the first origin of a NaN or an infinity.
 
-The writer stops, the query layer knows the answer, and neither imports the other: here they meet. The names of the
-public API that start a recording are loaded from here, so that a recording has its answer.
+The writer stops the program and the query layer finds the origin. Neither imports the other; this module connects them.
+The public functions that start a recording are imported from here, so that a recording can look up origins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["capture", "enable", "find_origins", "start"]
 
 
 def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> list[Origin]:
-    """Returns the origins that bad tensors of a run go back to, each once.
+    """Returns the origins of bad tensors of a run, each once.
 
     Args:
         logdir: The logdir.
@@ -40,7 +40,7 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
 
 
 def sentence(found: NonFinite, *, reasons: Reasons) -> str:
-    """Returns a bad tensor as a paragraph: what, where, in which layer and step, its inputs, its line, and why."""
+    """Returns a paragraph about a bad tensor: op, graph, layer, step, inputs, source line and reason."""
     from tfdbg_arrow.query.wording import (
         facts_text,
         frame_text,

@@ -1,4 +1,4 @@
-"""Where the tests of the commands run, and what they read."""
+"""Fixtures for the tests of commands: a directory to run in, and logdirs to read."""
 
 from __future__ import annotations
 

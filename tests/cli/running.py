@@ -1,4 +1,4 @@
-"""Programs that the tests run under `tfdbg-arrow run`, and beside it under `python`."""
+"""Runs programs under `tfdbg-arrow run`, and under `python` for comparison."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def python(here: Path, *args: str, **environment: str) -> subprocess.CompletedPr
 
 
 def run(here: Path, *args: str, is_forked: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs `tfdbg-arrow run`; `is_forked` says that the process may be one with TensorFlow imported beforehand."""
+    """Runs `tfdbg-arrow run`. With `is_forked`, the process may be forked from one that has imported TensorFlow."""
     words = ("-m", "tfdbg_arrow", "run", *args)
     if not is_forked:
         return python(here, *words, **environment)

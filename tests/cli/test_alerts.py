@@ -1,4 +1,4 @@
-"""`tfdbg-arrow alerts`."""
+"""Test `tfdbg-arrow alerts`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from .commands import run_cli
 
 
 class TestAlerts:
-    def test_what_was_found_is_exit_code_1(self, bad: Path) -> None:
+    def test_a_finding_gives_exit_code_1(self, bad: Path) -> None:
         result = run_cli("alerts", bad)
         assert result.exit_code == 1
         assert result.stdout.startswith(
-            "error nonfinite_origin: Log:0 (Log) in loss\\x07\n    A bad value came up here"
+            "error nonfinite_origin: Log:0 (Log) in loss\\x07\n    A bad value originated here"
         )
         assert "warning nonfinite: Log:0 (Log)" in result.stdout
 
-    def test_a_healthy_logdir_is_exit_code_0(self, healthy: Path) -> None:
+    def test_a_healthy_logdir_gives_exit_code_0(self, healthy: Path) -> None:
         result = run_cli("alerts", healthy)
         assert (result.exit_code, result.stdout) == (0, "No rule found anything.\n")
 
-    def test_what_is_cut_is_said(self, bad: Path) -> None:
+    def test_findings_beyond_the_limit_are_counted(self, bad: Path) -> None:
         result = run_cli("alerts", bad, "--limit", "0")
         assert result.exit_code == 1
         assert result.stdout == (
-            "2 more findings are not shown (1 of nonfinite_origin, 1 of nonfinite); --limit raises that.\n"
+            "2 more findings are not shown (1 of nonfinite_origin, 1 of nonfinite); --limit raises the limit.\n"
         )
 
     def test_json(self, bad: Path) -> None:
@@ -33,14 +33,14 @@ class TestAlerts:
         assert content["num_found"] == {"nonfinite": 1}
         assert [alert["op_name"] for alert in content["alerts"]] == ["Log"]
 
-    def test_check_is_for_ci(self, bad: Path, healthy: Path) -> None:
+    def test_check_gives_the_exit_code_for_ci(self, bad: Path, healthy: Path) -> None:
         assert run_cli("check", bad).exit_code == 1
         clean = run_cli("check", healthy)
         assert (clean.exit_code, clean.stdout) == (0, "Nothing found by nonfinite_origin.\n")
         assert run_cli("check", bad, "--rule", "retracing").exit_code == 0
         assert run_cli("check", bad, "--rule", "retracing", "--set", "retracing.num_graphs=1").exit_code == 1
 
-    def test_errors_are_exit_code_2(self, bad: Path) -> None:
+    def test_errors_give_exit_code_2(self, bad: Path) -> None:
         for arguments in (["--rule", "nope"], ["--set", "nope"], ["--set", "overflow_near.bits=x"]):
             result = run_cli("alerts", bad, *arguments)
             assert result.exit_code == 2

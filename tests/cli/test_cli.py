@@ -1,4 +1,4 @@
-"""The command line as a whole: what is no logdir, wrong options, help, and what it loads."""
+"""Test the command line as a whole: paths that are not logdirs, wrong options, help, and imported modules."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def newer_logdir(path: Path) -> None:
         (lambda path: path.write_text("x"), "is a file"),
         (lambda path: path.mkdir(), "is an empty directory"),
         (directory_of_debugger_v2, "Debugger V2"),
-        (newer_logdir, "reads 1.x only"),
+        (newer_logdir, "reads only 1.x"),
     ],
 )
-def test_what_is_no_logdir_is_one_sentence_and_exit_code_2(
+def test_a_path_that_is_not_a_logdir_gives_one_sentence_and_exit_code_2(
     tmp_path: Path, command: tuple[str, ...], make: Any, why: str
 ) -> None:
     path = tmp_path / "log\x1bdir"
@@ -53,12 +53,12 @@ def test_version() -> None:
     assert (result.exit_code, result.stdout) == (0, f"tfdbg-arrow {__version__}\n")
 
 
-def test_a_wrong_option_is_exit_code_2() -> None:
+def test_a_wrong_option_gives_exit_code_2() -> None:
     assert run_cli("info").exit_code == 2
     assert run_cli("no-such-command").exit_code == 2
 
 
-def test_the_module_runs_as_the_command_does(bad: Path) -> None:
+def test_the_module_runs_like_the_command(bad: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "tfdbg_arrow", "first-nonfinite", str(bad)],
         capture_output=True,
@@ -85,7 +85,7 @@ def test_reading_a_logdir_loads_neither_tensorflow_nor_the_writer(bad: Path) -> 
     assert found.stdout == "[]\n"
 
 
-def test_help_of_every_command_says_what_it_does() -> None:
+def test_every_command_has_help() -> None:
     for command in ("first-nonfinite", "sql", "info"):
         result = run_cli(command, "--help")
         assert result.exit_code == 0

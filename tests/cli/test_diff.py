@@ -1,4 +1,4 @@
-"""`tfdbg-arrow diff`: exit codes, JSON and text."""
+"""Test `tfdbg-arrow diff`: exit codes, JSON and text."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def other(tmp_path: Path) -> Path:
     return run.write(tmp_path / "other")
 
 
-def test_nothing_diverges_is_exit_code_0(healthy: Path) -> None:
+def test_equal_runs_give_exit_code_0(healthy: Path) -> None:
     result = run_cli("diff", healthy, healthy)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "Nothing diverges: 1 pairs of tensors were compared, in 1 pairs of executions." in result.stdout
+    assert "Nothing diverges: 1 tensor pair(s) were compared in 1 execution pair(s)." in result.stdout
 
 
-def test_a_divergence_is_exit_code_1_and_shows_both_sides(healthy: Path, other: Path) -> None:
+def test_a_divergence_gives_exit_code_1_and_shows_both_sides(healthy: Path, other: Path) -> None:
     result = run_cli("diff", healthy, other)
     assert result.exit_code == 1
-    assert "The first divergence: x:0 (Mul) has other NaN or infinities.\n" in result.stdout
+    assert "The first divergence: x:0 (Mul) has different NaN or infinities.\n" in result.stdout
     assert "     float32 [2]: 1 NaN, 1 positive of 2 elements\n" in result.stdout
     assert "  tensorflow_version: 2.21.0  |  2.17.0\n" in result.stdout
 
@@ -55,7 +55,7 @@ def test_json(healthy: Path, other: Path) -> None:
     assert found["divergence"]["b"]["num_nan"] == 1
 
 
-def test_an_unknown_run_is_exit_code_2(healthy: Path) -> None:
+def test_an_unknown_run_gives_exit_code_2(healthy: Path) -> None:
     result = run_cli("diff", healthy, healthy, "--run-a", "run-z")
     assert result.exit_code == 2
     assert "run-z" in result.stderr

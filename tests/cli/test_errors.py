@@ -1,4 +1,4 @@
-"""What cannot be used is said in one sentence, with exit code 2, by every command that it concerns."""
+"""Test that every command refuses unusable input with one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = {"run": RUN, **READERS}
 
 
 def refusal(here: Path, *command: str) -> str:
-    """Runs a command that must refuse, and returns the sentence it gives."""
+    """Runs a command that must refuse its input, and returns the sentence that it prints."""
     (here / "program.py").write_text("print('the program was started')\n")
     found = run_to_end("-m", "tfdbg_arrow", *command, cwd=here)
     assert (found.returncode, found.stdout) == (2, ""), found.stderr
@@ -83,7 +83,7 @@ def test_a_newer_major_version(tmp_path: Path, command: tuple[str, ...]) -> None
     ],
     ids=["nothing", "empty", "debugger_v2", "other"],
 )
-def test_a_directory_that_is_no_logdir(
+def test_a_directory_that_is_not_a_logdir(
     tmp_path: Path, command: tuple[str, ...], make: Callable[[Path], None], why: str
 ) -> None:
     path = tmp_path / "logdir"
@@ -92,7 +92,7 @@ def test_a_directory_that_is_no_logdir(
 
 
 @pytest.mark.parametrize("path", ["file/logdir", "file/a/b", "/proc/logdir", "/proc/self/fdinfo"])
-def test_a_directory_in_which_even_root_can_make_nothing(tmp_path: Path, path: str) -> None:
+def test_a_directory_where_even_root_cannot_create_files(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").write_text("mine")
     sentence = refusal(tmp_path, *at(path, RUN))
     assert f"the logdir {tmp_path / path} cannot be written: " in sentence
@@ -123,7 +123,7 @@ def test_a_wrong_mode(tmp_path: Path) -> None:
     ],
     ids=["kind", "no kind", "run"],
 )
-def test_a_wrong_choice_of_what_to_look_for(tmp_path: Path, options: tuple[str, ...], why: str) -> None:
+def test_a_wrong_kind_or_run(tmp_path: Path, options: tuple[str, ...], why: str) -> None:
     logdir = RunBuilder("run-a").write(tmp_path / "logdir")
     assert why in refusal(tmp_path, "first-nonfinite", str(logdir), *options)
 
@@ -151,7 +151,7 @@ def dump(path: Path) -> Path:
     ],
     ids=["nothing", "file", "empty", "other", "logdir"],
 )
-def test_a_path_that_is_no_dump(tmp_path: Path, make: Callable[[Path], None], why: str) -> None:
+def test_a_path_that_is_not_a_dump(tmp_path: Path, make: Callable[[Path], None], why: str) -> None:
     path = tmp_path / "dump"
     make(path)
     sentence = refusal(tmp_path, "import", str(path), "logdir")
@@ -171,6 +171,6 @@ def test_an_import_into_a_newer_major_version(tmp_path: Path) -> None:
     assert sorted((tmp_path / "logdir").rglob("*")) == before
 
 
-def test_an_import_where_even_root_can_make_nothing(tmp_path: Path) -> None:
+def test_an_import_where_even_root_cannot_create_files(tmp_path: Path) -> None:
     sentence = refusal(tmp_path, "import", str(dump(tmp_path / "dump")), "/proc/logdir")
     assert "the logdir /proc/logdir cannot be written: " in sentence

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow export`: what it prints, and its errors."""
+"""Test `tfdbg-arrow export`: its output and its errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def logdir(tmp_path: Path) -> Path:
     return run.write(tmp_path / "logdir")
 
 
-def test_it_says_what_was_written_and_what_was_not(logdir: Path, tmp_path: Path) -> None:
+def test_it_prints_what_was_written_and_what_was_left_out(logdir: Path, tmp_path: Path) -> None:
     result = run_cli("export", "--debugger-v2", logdir, tmp_path / "dump")
     assert (result.exit_code, result.stderr) == (0, "")
     size = sum(path.stat().st_size for path in (tmp_path / "dump").iterdir())
@@ -28,7 +28,8 @@ def test_it_says_what_was_written_and_what_was_not(logdir: Path, tmp_path: Path)
         "run run-a, FULL_HEALTH\n"
         f"  {tmp_path / 'dump'}: {size:,} bytes\n"
         "  records: 1 metadata, 1 source files, 1 stack frames, 3 graphs, 1 execution, 1 graph execution traces\n"
-        "  left out: 1 rows of tensor_health. Debugger V2 knows no tensors that come from outside all recorded ops.\n"
+        "  left out: 1 rows of tensor_health. "
+        "Debugger V2 does not support tensors that come from outside all recorded ops.\n"
     )
 
 
@@ -54,22 +55,22 @@ def test_the_mode_and_the_run_can_be_chosen(logdir: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no format was asked for; give one of --parquet, --csv, --duckdb, --sqlite, --debugger-v2."),
+        ((), "no format was given; give one of --parquet, --csv, --duckdb, --sqlite, --debugger-v2."),
         (
             ("--csv", "--sqlite"),
-            "several formats were asked for; give one of --parquet, --csv, --duckdb, --sqlite, --debugger-v2.",
+            "several formats were given; give one of --parquet, --csv, --duckdb, --sqlite, --debugger-v2.",
         ),
         (
             ("--csv", "--tensor-debug-mode", "SHAPE"),
-            "--tensor-debug-mode was given with --csv; it is for --debugger-v2 only.",
+            "--tensor-debug-mode was given with --csv; it works only with --debugger-v2.",
         ),
         (
             ("--debugger-v2", "--overwrite"),
-            "--overwrite was given with --debugger-v2, whose dumps are whole and never replaced.",
+            "--overwrite was given with --debugger-v2; its dumps are always complete and are never replaced.",
         ),
         (
             ("--debugger-v2", "--table", "run"),
-            "--table was given with --debugger-v2, whose dumps are whole and never replaced.",
+            "--table was given with --debugger-v2; its dumps are always complete and are never replaced.",
         ),
         (("--csv", "--run-id", "run-z"), "run 'run-z' is not in {logdir}; it holds run-a."),
         (("--debugger-v2", "--run-id", "run-z"), "{logdir} has no run 'run-z'; it has run-a."),
@@ -82,14 +83,16 @@ def test_the_mode_and_the_run_can_be_chosen(logdir: Path, tmp_path: Path) -> Non
         ),
     ],
 )
-def test_a_wrong_option_is_one_sentence(arguments: tuple[str, ...], message: str, logdir: Path, tmp_path: Path) -> None:
+def test_a_wrong_option_gives_one_sentence(
+    arguments: tuple[str, ...], message: str, logdir: Path, tmp_path: Path
+) -> None:
     result = run_cli("export", logdir, tmp_path / "dump", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"tfdbg-arrow: {message.format(logdir=logdir)}\n"
     assert not (tmp_path / "dump").exists()
 
 
-def test_a_path_that_is_no_logdir_or_no_place_for_a_dump_is_one_sentence(logdir: Path, tmp_path: Path) -> None:
+def test_a_wrong_source_or_target_gives_one_sentence(logdir: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
     assert run_cli("export", "--debugger-v2", logdir, tmp_path / "dump").exit_code == 0
@@ -99,7 +102,7 @@ def test_a_path_that_is_no_logdir_or_no_place_for_a_dump_is_one_sentence(logdir:
         (tmp_path / "dump", tmp_path / "new", "tfdbg-arrow import"),
         (logdir, tmp_path / "file", "is a file; give a directory"),
         (logdir, tmp_path / "file" / "below", "cannot be"),
-        (logdir, tmp_path / "dump", "holds a dump already"),
+        (logdir, tmp_path / "dump", "already holds a dump"),
         (logdir, logdir, "is a logdir of tfdbg_arrow"),
     ):
         result = run_cli("export", "--debugger-v2", source, target)
@@ -109,7 +112,7 @@ def test_a_path_that_is_no_logdir_or_no_place_for_a_dump_is_one_sentence(logdir:
         assert not (tmp_path / "new").exists()
 
 
-def test_tables_are_exported_in_the_format_that_is_named(logdir: Path, tmp_path: Path) -> None:
+def test_tables_are_exported_in_the_given_format(logdir: Path, tmp_path: Path) -> None:
     RunBuilder("run-b").write(logdir)
     chosen = ("--table", "run", "--table", "op_source", "--run-id", "run-a")
     result = run_cli("export", "--csv", logdir, tmp_path / "out", *chosen)
@@ -122,5 +125,5 @@ def test_tables_are_exported_in_the_format_that_is_named(logdir: Path, tmp_path:
     assert found["tables"][0] == {"name": "run", "kind": "table", "num_rows": 1}
     assert found["tables"][-1] == {"name": "op_source", "kind": "view", "num_rows": None}
     again = run_cli("export", "--duckdb", logdir, tmp_path / "db", *chosen)
-    assert (again.exit_code, "exists already" in again.stderr) == (2, True)
+    assert (again.exit_code, "already exists" in again.stderr) == (2, True)
     assert run_cli("export", "--duckdb", logdir, tmp_path / "db", *chosen, "--overwrite").exit_code == 0

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow first-nonfinite`: exit codes, JSON, and text that a terminal can be shown."""
+"""Test `tfdbg-arrow first-nonfinite`: exit codes, JSON, and text that is safe for a terminal."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from .commands import run_cli
 
 
 class TestFirstNonfinite:
-    def test_healthy_is_exit_code_0(self, healthy: Path) -> None:
+    def test_a_healthy_logdir_gives_exit_code_0(self, healthy: Path) -> None:
         result = run_cli("first-nonfinite", healthy)
         assert (result.exit_code, result.stderr) == (0, "")
-        assert result.stdout == "Nothing is bad: no recorded tensor holds one of nan, inf.\n"
+        assert result.stdout == "Nothing is bad: no recorded tensor contains nan or inf.\n"
 
-    def test_bad_is_exit_code_1_and_names_everything(self, bad: Path) -> None:
+    def test_a_bad_logdir_gives_exit_code_1_and_all_details(self, bad: Path) -> None:
         result = run_cli("first-nonfinite", bad)
         assert (result.exit_code, result.stderr) == (1, "")
         assert result.stdout.splitlines() == [
             "-Inf in Log:0 (Log)",
             "Log of 0: 2 of 6 elements are 0, and the logarithm of 0 is -Inf.",
-            "To mend it: Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
+            "To fix it: Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
             "  graph   loss\\x07",
             "  tensor  float32 [6]: 2 -Inf, 4 negative of 6 elements",
             "  device  /job:localhost/replica:0/task:0/device:CPU:0",
             "  event   1, 2023-11-14 22:13:20.000001 UTC, run run-a",
-            "  origin  yes: this op created the value; its inputs do not hold it",
+            "  origin  yes: this op created the value; its inputs do not contain it",
             "",
             "inputs",
             "  0  probs:0 (Softmax) in loss\\x07",
@@ -49,13 +49,13 @@ class TestFirstNonfinite:
             "  5 |",
         ]
 
-    def test_a_gradient_names_its_forward_op_its_layer_what_it_did_and_its_calls(self, tmp_path: Path) -> None:
+    def test_a_gradient_shows_its_forward_op_layer_effect_and_calls(self, tmp_path: Path) -> None:
         result = run_cli("first-nonfinite", gradient(tmp_path))
         assert (result.exit_code, result.stderr) == (1, "")
         assert result.stdout.splitlines() == [
             "+Inf in Grad:0 (SqrtGrad), the gradient of Sqrt, line 8",
             "The gradient of Sqrt at 0: 1 of 2 elements is 0 in its result, and the slope there is infinite.",
-            "To mend it: Add an epsilon before the root or the division, and put tf.where around its input as well.",
+            "To fix it: Add an epsilon before the root or the division, and put tf.where around its input as well.",
             "  graph   root",
             "  layer   model/norm",
             "  step    2",
@@ -64,7 +64,7 @@ class TestFirstNonfinite:
             "  tensor  float32 [2]: 1 +Inf, 1 positive of 2 elements",
             "  device  /job:localhost/replica:0/task:0/device:CPU:0",
             "  event   3, 2023-11-14 22:13:20.000003 UTC, run run-a",
-            "  origin  yes: this op created the value; its inputs do not hold it",
+            "  origin  yes: this op created the value; its inputs do not contain it",
             "",
             "inputs",
             "  0  Sqrt:0 (Sqrt) in root",
@@ -88,7 +88,7 @@ class TestFirstNonfinite:
             "  10 |",
         ]
 
-    def test_json_has_the_dataclass(self, bad: Path) -> None:
+    def test_json_holds_the_fields_of_the_dataclass(self, bad: Path) -> None:
         result = run_cli("first-nonfinite", bad, "--json")
         assert result.exit_code == 1
         found = json.loads(result.stdout)
@@ -151,13 +151,13 @@ class TestFirstNonfinite:
         assert run_cli("first-nonfinite", bad, "--kinds", "zero").exit_code == 2
         assert run_cli("first-nonfinite", bad, "--run-id", "run-z").exit_code == 2
 
-    def test_a_mode_that_measures_nothing_is_not_called_clean(self, tmp_path: Path) -> None:
+    def test_a_run_in_a_mode_without_element_counts_is_not_called_healthy(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a", tensor_debug_mode="NO_TENSOR")
         result = run_cli("first-nonfinite", run.write(tmp_path))
         assert (result.exit_code, result.stdout) == (2, "")
         assert "run-a (NO_TENSOR)" in result.stderr
 
-    def test_one_such_run_among_others_is_a_warning(self, healthy: Path) -> None:
+    def test_such_a_run_among_others_gives_a_warning(self, healthy: Path) -> None:
         RunBuilder("run-b", tensor_debug_mode="SHAPE").write(healthy)
         result = run_cli("first-nonfinite", healthy)
         assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow import` as a user calls it."""
+"""Test `tfdbg-arrow import` as a user calls it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run(*command: object) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
-def test_an_import_says_what_it_did_and_a_second_one_that_it_was_done(tmp_path: Path) -> None:
+def test_an_import_is_reported_and_a_second_one_is_skipped(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump", small_dump())
     next(dump.glob("*.stack_frames")).unlink()
     first = json.loads(run("import", dump, tmp_path / "logdir", "--json"))
@@ -39,7 +39,7 @@ def test_an_import_says_what_it_did_and_a_second_one_that_it_was_done(tmp_path: 
     assert second["num_events"] == 0
     assert {**second["runs"][0], "is_new": True} == made
     text = run("import", dump, tmp_path / "logdir")
-    assert "is in the logdir already, with 18 records; nothing was done" in text
+    assert "is already in the logdir, with 18 records; skipped" in text
     assert made["run_id"] in text
     assert made["run_id"] in run("info", tmp_path / "logdir")
 

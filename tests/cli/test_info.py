@@ -1,4 +1,4 @@
-"""`tfdbg-arrow info`."""
+"""Test `tfdbg-arrow info`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow run` of a program that calls TensorFlow's enable_dump_debug_info."""
+"""Test `tfdbg-arrow run` with a program that calls TensorFlow's enable_dump_debug_info."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .running import rows, run, write
 
 @pytest.mark.slow
 class TestDumpDebugInfo:
-    def test_its_settings_become_ours_and_its_own_dump_never_starts(self, here: Path) -> None:
+    def test_its_settings_are_used_and_no_dump_is_written(self, here: Path) -> None:
         write(
             here,
             "program.py",
@@ -59,7 +59,7 @@ class TestDumpDebugInfo:
             ("Log", 1)
         ]
 
-    def test_disable_ends_it_and_it_can_begin_again(self, here: Path) -> None:
+    def test_disable_ends_the_recording_and_enable_starts_another(self, here: Path) -> None:
         write(
             here,
             "program.py",
@@ -83,7 +83,7 @@ class TestDumpDebugInfo:
         ours = run(here, "-o", "logdir", "program.py")
         assert ours.returncode == 0, ours.stderr
         assert "none of them bad" not in ours.stderr
-        assert "were not looked at in mode NO_TENSOR" in ours.stderr
+        assert "mode NO_TENSOR does not look at their elements" in ours.stderr
         assert rows(
             here / "logdir",
             "SELECT tensor_debug_mode, circular_buffer_size, is_clean_end, count(*) FILTER (op_type = 'Log') "

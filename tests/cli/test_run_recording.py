@@ -1,4 +1,4 @@
-"""`tfdbg-arrow run`: what the program does is recorded, and told."""
+"""Test that `tfdbg-arrow run` records a program and prints what was found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 class TestRecording:
-    def test_a_bad_program_is_exit_code_1_and_named(self, here: Path) -> None:
+    def test_a_bad_value_is_named_with_exit_code_1(self, here: Path) -> None:
         program = write(here, "program.py", BAD_PROGRAM)
         ours = run(here, "program.py", is_forked=False)
         assert (ours.returncode, ours.stdout) == (1, "loss nan 2\n"), ours.stderr
@@ -51,7 +51,7 @@ class TestRecording:
         assert user == [(str(program), "loss"), (str(program), "main"), (str(program), "<module>")]
         assert found.stack[-1].func == "<module>"
 
-    def test_a_program_is_stopped_and_told_why(self, here: Path) -> None:
+    def test_on_nonfinite_raise_stops_the_program_with_the_reason(self, here: Path) -> None:
         program = write(here, "program.py", BAD_PROGRAM)
         ours = run(here, "--on-nonfinite", "raise", "program.py")
         assert (ours.returncode, ours.stdout) == (1, ""), ours.stderr
@@ -63,7 +63,7 @@ class TestRecording:
         stopped_by = json.loads(ours.stderr.splitlines()[-1])["stopped_by"]
         assert (stopped_by["op_type"], stopped_by["source"]["lineno"]) == ("Log", LOG_LINE)
 
-    def test_what_stops_where_the_program_ends_its_dump_is_told(self, here: Path) -> None:
+    def test_a_bad_value_found_when_the_program_disables_its_dump_is_reported(self, here: Path) -> None:
         text = (
             "import tensorflow as tf\n"
             "tf.debugging.experimental.enable_dump_debug_info('dump', 'FULL_HEALTH', -1)\n"
@@ -101,7 +101,7 @@ class TestRecording:
         }
         assert (nonfinite["op_name"], nonfinite["source"]["lineno"]) == ("Log", LOG_LINE)
 
-    def test_only_its_own_run_decides(self, here: Path) -> None:
+    def test_only_the_run_of_the_program_decides_the_exit_code(self, here: Path) -> None:
         write(here, "bad.py", BAD_PROGRAM)
         write(here, "healthy.py", HEALTHY_PROGRAM)
         options = ("--mode=FULL_NUMERICS", "--circular-buffer-size", "50", "--op-regex", "MatMul|Add")
@@ -139,10 +139,10 @@ class TestRecording:
         first, *left_out = ours.stderr.splitlines()[-3:]
         assert "none of them bad" in first
         assert left_out == [
-            f"tfdbg-arrow: not all was recorded: {what} recorded, as it was asked."
+            f"tfdbg-arrow: the recording is incomplete: {what} recorded, as requested."
             for what in (
                 "The steps outside of the schedule 2: were not",
-                "2 of 4 steps were outside of the schedule 2: and not",
+                "2 of 4 steps were outside of the schedule 2: and were not",
             )
         ]
         logdir = here / "tfdbg_logdir"
@@ -163,11 +163,11 @@ class TestRecording:
         logged = "SELECT execution_index FROM execution WHERE op_type = 'Log' ORDER BY 1"
         assert rows(here / "tfdbg_logdir", logged) == [(1,), (2,), (3,)]
 
-    def test_a_mode_that_looks_at_nothing_says_so(self, here: Path) -> None:
+    def test_a_mode_without_element_counts_is_reported(self, here: Path) -> None:
         write(here, "program.py", BAD_PROGRAM)
         ours = run(here, "--mode", "SHAPE", "program.py")
         assert ours.returncode == 0
-        assert "not looked at in mode SHAPE" in ours.stderr.splitlines()[-1]
+        assert "mode SHAPE does not look at their elements" in ours.stderr.splitlines()[-1]
 
     def test_a_program_without_tensors_is_not_called_healthy(self, here: Path) -> None:
         write(here, "program.py", "import tensorflow\n")
@@ -175,14 +175,14 @@ class TestRecording:
         assert ours.returncode == 0
         assert "no tensor was recorded in tfdbg_logdir" in ours.stderr.splitlines()[-1]
 
-    def test_turned_off_by_the_environment(self, here: Path) -> None:
+    def test_the_environment_can_turn_recording_off(self, here: Path) -> None:
         write(here, "program.py", BAD_PROGRAM)
         ours = run(here, "program.py", TFDBG_ARROW="0")
         assert (ours.returncode, ours.stdout) == (0, "loss nan 2\n")
         assert ours.stderr.splitlines()[-1] == "tfdbg-arrow: nothing was recorded: TFDBG_ARROW=0 is set"
         assert not (here / "tfdbg_logdir").exists()
 
-    def test_ctrl_c_ends_the_program_and_keeps_what_was_recorded(self, here: Path) -> None:
+    def test_ctrl_c_ends_the_program_and_keeps_the_recording(self, here: Path) -> None:
         write(
             here,
             "program.py",

@@ -1,4 +1,4 @@
-"""The closing summary of `tfdbg-arrow run`: bounded in time, and open about what was not done."""
+"""Test the closing summary of `tfdbg-arrow run`: its time is bounded, and it reports what was not done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def summary(path: Path, health: dict[str, object]) -> Summary:
     return Summary(logdir=str(recorded.write(path)), run_ids=("run-a",), program_exit_code=0)
 
 
-def test_a_search_that_is_cut_off_names_the_command_that_does_it(
+def test_a_search_that_is_cut_off_names_the_command_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "_SUMMARY_S", 0.0)
@@ -28,12 +28,12 @@ def test_a_search_that_is_cut_off_names_the_command_that_does_it(
     said = capsys.readouterr().err.splitlines()
     assert said[-2:] == [
         "tfdbg-arrow: recorded in logs; the search for the first bad one took longer than 0 s",
-        "tfdbg-arrow: to look for it: tfdbg-arrow first-nonfinite logs",
+        "tfdbg-arrow: to find it: tfdbg-arrow first-nonfinite logs",
     ]
 
 
 @pytest.mark.parametrize(("health", "exit_code"), [(CLEAN, 0), (INF, 0), (NAN, 1)])
-def test_a_nan_in_a_variable_decides_where_the_search_is_cut_off(
+def test_a_nan_in_a_variable_decides_the_exit_code_if_the_search_is_cut_off(
     health: dict[str, object],
     exit_code: int,
     tmp_path: Path,
@@ -54,5 +54,5 @@ def test_a_nan_in_a_variable_decides_where_the_search_is_cut_off(
 
 
 @pytest.mark.parametrize(("health", "exit_code"), [(CLEAN, 0), (NAN, 1)])
-def test_a_search_that_ends_decides(tmp_path: Path, health: dict[str, object], exit_code: int) -> None:
+def test_a_finished_search_decides_the_exit_code(tmp_path: Path, health: dict[str, object], exit_code: int) -> None:
     assert run._finish(summary(tmp_path / "logdir", health), shown_logdir="logs", json=False) == exit_code

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow schema`."""
+"""Test `tfdbg-arrow schema`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TestSchema:
         assert {"run", "tensor_health"} <= {table["name"] for table in content["tables"]}
         assert all(view["text"].startswith("-- One row is ") for view in content["views"])
 
-    def test_errors_are_exit_code_2(self, tmp_path: Path) -> None:
+    def test_errors_give_exit_code_2(self, tmp_path: Path) -> None:
         unknown = run_cli("schema", "nope")
-        assert (unknown.exit_code, unknown.stderr.split(";")[0]) == (2, "tfdbg-arrow: 'nope' is no table or view")
+        assert (unknown.exit_code, unknown.stderr.split(";")[0]) == (2, "tfdbg-arrow: 'nope' is not a table or view")
         assert run_cli("schema", "--sql", tmp_path / "missing").exit_code == 2

@@ -1,4 +1,4 @@
-"""`--skip-broken`: every reading command goes on without what is broken, and names it."""
+"""Test `--skip-broken`: every reading command leaves out what is broken, and names it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ PART = "tensor_health/run_id=run-a/part-000000.parquet"
     ],
     ids=lambda command: command[0],
 )  # fmt: skip
-def test_a_reading_command_reads_on_without_what_is_broken_if_it_is_told_to(
-    bad: Path, command: tuple[str, ...]
-) -> None:
+def test_a_reading_command_leaves_out_a_broken_part_on_request(bad: Path, command: tuple[str, ...]) -> None:
     part = bad / (PART if command[0] != "coverage" else PART.replace("tensor_health", "graph_op_output"))
     content = bytearray(part.read_bytes())
     part.write_bytes(content[: len(content) // 2])
@@ -40,7 +38,7 @@ def test_a_reading_command_reads_on_without_what_is_broken_if_it_is_told_to(
         assert f"<b>1 broken file left out:</b> {part} has" in Path(f"{bad}.html").read_text()
 
 
-def test_a_dump_of_what_is_broken_is_not_exported(bad: Path) -> None:
+def test_skip_broken_is_refused_for_an_export_as_a_dump(bad: Path) -> None:
     result = run_cli("export", str(bad), str(bad) + "-dump", "--debugger-v2", "--skip-broken")
     assert result.exit_code == 2
     assert "--skip-broken was given with --debugger-v2" in result.stderr

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow sql`."""
+"""Test `tfdbg-arrow sql`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TestSql:
                 "rows": [["a,b", "NaN", 1, None, True, "QcO/", [1]]],
             }
 
-    def test_infinities_in_json_are_text(self, healthy: Path) -> None:
+    def test_infinities_in_json_are_strings(self, healthy: Path) -> None:
         result = run_cli("sql", healthy, "SELECT unnest(['inf'::DOUBLE, '-inf'::DOUBLE, 1.5])", "--json")
         assert json.loads(result.stdout)["rows"] == [["Infinity"], ["-Infinity"], [1.5]]
 
@@ -51,7 +51,7 @@ class TestSql:
         result = run_cli("sql", healthy, "SELECT label FROM mark")
         assert (result.exit_code, result.stdout.split(), result.stderr) == (0, ["label"], "")
 
-    def test_a_wrong_statement_is_exit_code_2(self, healthy: Path) -> None:
+    def test_a_wrong_statement_gives_exit_code_2(self, healthy: Path) -> None:
         result = run_cli("sql", healthy, "SELECT nothing FROM run")
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr.startswith("tfdbg-arrow: ")

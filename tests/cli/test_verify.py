@@ -1,4 +1,4 @@
-"""`verify`: what it prints, and its exit codes."""
+"""Test `tfdbg-arrow verify`: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .commands import run_cli
 PART = "tensor_health/run_id=run-a/part-000000.parquet"
 
 
-def test_a_logdir_that_is_as_it_was_written(healthy: Path) -> None:
+def test_an_intact_logdir(healthy: Path) -> None:
     result = run_cli("verify", str(healthy))
     assert result.exit_code == 0
     assert result.stdout.startswith(f"{healthy}: nothing is damaged (runs: 1, ")
@@ -38,7 +38,7 @@ def test_damage_is_named_and_counted(bad: Path) -> None:
     }  # fmt: skip
 
 
-def test_what_cannot_be_verified_is_an_error(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_verified_gives_an_error(tmp_path: Path) -> None:
     result = run_cli("verify", str(tmp_path))
     assert result.exit_code == 2
     assert "is an empty directory" in result.stderr

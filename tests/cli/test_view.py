@@ -1,4 +1,4 @@
-"""`tfdbg-arrow view` and `tfdbg-arrow report`: what they print, serve and write."""
+"""Test `tfdbg-arrow view` and `tfdbg-arrow report`: what they print, serve and write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def logdir(tmp_path: Path) -> Path:
     return run.write(tmp_path / "logdir")
 
 
-def test_view_prints_an_address_that_opens_the_page_and_ends_on_ctrl_c(logdir: Path) -> None:
+def test_view_prints_the_address_of_the_page_and_ends_on_ctrl_c(logdir: Path) -> None:
     command = [*COMMAND, "view", str(logdir), "--no-open", "--run", "run-a", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -54,16 +54,16 @@ def test_view_prints_an_address_that_opens_the_page_and_ends_on_ctrl_c(logdir: P
     assert (process.returncode, stdout, stderr) == (0, "", "")
 
 
-def test_view_tells_at_once_what_it_cannot_show(logdir: Path, tmp_path: Path) -> None:
+def test_view_reports_a_missing_logdir_or_run_immediately(logdir: Path, tmp_path: Path) -> None:
     missing = run_cli("view", tmp_path / "nothing", "--no-open")
     assert (missing.exit_code, missing.stdout) == (2, "")
     assert "nothing" in missing.stderr
     unknown = run_cli("view", logdir, "--no-open", "--run", "evil")
     assert unknown.exit_code == 2
-    assert unknown.stderr == f"tfdbg-arrow: run 'evil' is not in {logdir}; it holds run-a.\n"
+    assert unknown.stderr == f"tfdbg-arrow: run 'evil' is not in {logdir}; it has run-a.\n"
 
 
-def test_report_writes_one_file_and_says_what_it_left_out(logdir: Path, tmp_path: Path) -> None:
+def test_report_writes_one_file_and_lists_what_it_left_out(logdir: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.html"
     result = run_cli("report", logdir, "-o", file)
     assert (result.exit_code, result.stdout) == (0, f"{file}: {file.stat().st_size:,} bytes\n")
@@ -71,14 +71,14 @@ def test_report_writes_one_file_and_says_what_it_left_out(logdir: Path, tmp_path
     assert printed == {"logdir": str(logdir), "report": str(file), "bytes": file.stat().st_size, "left_out": []}
 
 
-def test_report_tells_what_it_cannot_write(logdir: Path, tmp_path: Path) -> None:
+def test_report_reports_a_file_that_cannot_be_written(logdir: Path, tmp_path: Path) -> None:
     result = run_cli("report", logdir, "-o", tmp_path / "no" / "out.html")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "the report cannot be written to" in result.stderr
 
 
 @pytest.mark.parametrize(("command", "package"), [("view", "starlette"), ("report", "jinja2")])
-def test_without_the_extra_one_is_told_what_to_install(command: str, package: str, logdir: Path) -> None:
+def test_the_error_for_a_missing_extra_says_what_to_install(command: str, package: str, logdir: Path) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; sys.argv = ['tfdbg-arrow', {command!r}, {str(logdir)!r}]; "
     code += "from tfdbg_arrow.cli import main; main()"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow why`."""
+"""Test `tfdbg-arrow why`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .commands import run_cli
 class TestWhy:
     @pytest.fixture
     def chain(self, tmp_path: Path) -> Path:
-        """Softmax with a zero -> Log -> thirty Negs -> Sum, all in one graph."""
+        """A logdir with Softmax with a zero -> Log -> thirty Negs -> Sum, all in one graph."""
         run = RunBuilder("run-a")
         stack = run.stack(("/home/me/train.py", 3, "loss", "return tf.math.log(probs)", "user"))
         graph = run.graph("loss").op("probs", "Softmax").op("Log", inputs=["probs"], stack=stack)
@@ -32,22 +32,22 @@ class TestWhy:
         run.tensor(graph, "Sum", counts(pos_inf=1))
         return run.write(tmp_path / "chain")
 
-    def test_the_first_bad_tensor_and_what_it_took(self, chain: Path) -> None:
+    def test_the_first_bad_tensor_and_its_inputs_are_shown(self, chain: Path) -> None:
         result = run_cli("why", chain)
         assert result.exit_code == 1
         assert result.stdout == (
             "Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf.\n"
-            "To mend it: Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.\n\n"
-            "Log:0 (Log) in loss  <- here it went bad\n"
+            "To fix it: Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.\n\n"
+            "Log:0 (Log) in loss  <- it went bad here\n"
             "    float32 [3]: 1 -Inf, 2 negative of 3 elements\n"
             "    /home/me/train.py:3  return tf.math.log(probs)\n"
             "    probs:0 (Softmax) in loss  <- healthy\n"
             "        float32 [3]: 1 zero, 2 positive of 3 elements\n"
         )
 
-    def test_a_long_way_is_folded_but_not_silently(self, chain: Path) -> None:
+    def test_a_long_path_is_folded_with_a_note(self, chain: Path) -> None:
         folded = run_cli("why", chain, "Sum:0").stdout
-        assert "... 23 more tensors on the way; --full shows them" in folded
+        assert "... 23 more tensors on the path; --full shows them" in folded
         assert folded.index("Sum:0 (Sum)") < folded.index("Neg_29:0") < folded.index("Log:0") < folded.index("probs:0")
         full = run_cli("why", chain, "Sum", "--full").stdout
         assert sum(f"Neg_{index}:0 (Neg)" in full for index in range(30)) == 30
@@ -62,11 +62,11 @@ class TestWhy:
         assert [hop["role"] for hop in hops] == ["propagator"] * 31 + ["origin", "cause"]
         assert all(hop["is_on_path"] for hop in hops)
 
-    def test_a_search_that_ends_early_says_so(self, chain: Path) -> None:
+    def test_a_search_that_ends_early_is_reported(self, chain: Path) -> None:
         result = run_cli("why", chain, "Sum", "--limit", "5")
-        assert "The search ended after 5 tensors; --limit raises that." in result.stdout
+        assert "The search stopped after 5 tensors; --limit raises the limit." in result.stdout
 
-    def test_forward_shows_what_it_spoilt(self, chain: Path) -> None:
+    def test_forward_shows_what_a_bad_tensor_affected(self, chain: Path) -> None:
         result = run_cli("why", chain, "Neg_28", "--forward")
         assert result.exit_code == 1
         assert result.stdout == (
@@ -80,9 +80,9 @@ class TestWhy:
         )
         assert "... 12 more tensors; --full shows them" in run_cli("why", chain, "Log", "--forward").stdout
         assert run_cli("why", chain, "Log", "--forward", "--full").stdout.count("(Neg)") == 30
-        assert "The search ended after 5 tensors" in run_cli("why", chain, "Log", "--forward", "--limit", "5").stdout
+        assert "The search stopped after 5 tensors" in run_cli("why", chain, "Log", "--forward", "--limit", "5").stdout
 
-    def test_rows_of_csv_hold_every_hop(self, chain: Path) -> None:
+    def test_csv_holds_every_hop(self, chain: Path) -> None:
         back = list(csv.DictReader(run_cli("why", chain, "Sum", "--csv").stdout.splitlines()))
         assert [row["role"] for row in back] == ["propagator"] * 31 + ["origin", "cause"]
         assert (back[31]["file_path"], back[31]["lineno"], back[31]["shape"]) == ("/home/me/train.py", "3", "[3]")
@@ -91,15 +91,15 @@ class TestWhy:
         result = run_cli("why", chain, "Sum", "--csv", "--json")
         assert (result.exit_code, result.stderr) == (
             2,
-            "tfdbg-arrow: --csv and --json are both given; give one of them.\n",
+            "tfdbg-arrow: --csv and --json were both given; give only one of them.\n",
         )
 
-    def test_healthy_is_exit_code_0(self, healthy: Path, chain: Path) -> None:
+    def test_a_healthy_logdir_gives_exit_code_0(self, healthy: Path, chain: Path) -> None:
         assert run_cli("why", healthy).exit_code == 0
         result = run_cli("why", chain, "probs")
         assert (result.exit_code, result.stdout) == (0, "Nothing is bad in probs.\n")
 
-    def test_an_unknown_tensor_is_exit_code_2(self, chain: Path) -> None:
+    def test_an_unknown_tensor_gives_exit_code_2(self, chain: Path) -> None:
         result = run_cli("why", chain, "Nosuch")
         assert result.exit_code == 2
-        assert result.stderr.startswith("tfdbg-arrow: Nosuch names no recorded tensor of ")
+        assert "has no recorded tensor named Nosuch; see " in result.stderr

@@ -1,4 +1,4 @@
-"""What readers answer about a logdir, as JSON that can be kept."""
+"""Collects what readers answer about a logdir, as JSON that can be stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def answers_of(logdir: Path, *, columns: Mapping[str, list[str]] | None = None) 
 
     Args:
         logdir: The logdir.
-        columns: By table, those of its columns whose values count; None: all that there are now.
+        columns: For each table, the columns whose values are compared. None means all current columns.
     """
     with open_logdir(logdir) as opened:
         first = opened.first_nonfinite()

@@ -1,4 +1,4 @@
-"""What the golden recordings hold: eager ops, a function with a gradient, a loop, steps, and a logarithm of zero."""
+"""Program of the golden recordings: eager ops, a function with a gradient, a loop, steps, and a logarithm of zero."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def train(x):
     return loss
 
 
-# A golden logdir tells of this program, not of the machine that it ran on.
+# A golden logdir must describe this program, not the machine that it ran on.
 with tfdbg_arrow.capture(logdir, mode, redact="paths,source"):
     for step in range(3):
         tfdbg_arrow.mark(step=step, phase="training")

@@ -1,7 +1,7 @@
-"""Writes the golden logdirs of the present format version: `python -m tests.compat.make_golden`.
+"""Writes the golden logdirs of the current format version: `python -m tests.compat.make_golden`.
 
-Beside each is what readers answer. What is there is never written again: it is what that version wrote. A new format
-version needs it run once, before it is released, and `golden/<version>` committed.
+The answers of readers are stored beside each logdir. Existing golden logdirs are never overwritten, because they are
+what that version wrote. For a new format version, run this once before its release and commit `golden/<version>`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .answering import answers_of
 
 GOLDEN = Path(__file__).parent / "golden"
 MAX_BYTES = 300_000
-"""Of a logdir."""
+"""Maximum size of a golden logdir."""
 
 
 def main() -> None:
     """Writes golden/<version>."""
     target = GOLDEN / FORMAT_VERSION
     if target.exists():
-        sys.exit(f"{target} is there, and stays as it is")
+        sys.exit(f"{target} exists already and is not overwritten")
     try:
         _write(target)
     except BaseException:
@@ -42,23 +42,23 @@ def _write(target: Path) -> None:
         _record(target / mode.lower(), mode)
     with tempfile.TemporaryDirectory() as directory:
         import_dump(write_dump(Path(directory) / "dump", small_dump()), target / "imported")
-    # By the schema: source text, which a recording would bring along of the machine.
+    # Written from the schema because a recording would add source text of the machine.
     logdirs.log_of_zero(target / "with_source")
     for logdir in sorted(target.iterdir()):
         answers = json.dumps(answers_of(logdir), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
         (target / f"{logdir.name}.json").write_text(answers + "\n", encoding="utf-8")
-        print(f"{logdir}: {num_bytes(logdir):,} bytes, of {MAX_BYTES:,} at most")
+        print(f"{logdir}: {num_bytes(logdir):,} bytes (maximum {MAX_BYTES:,})")
 
 
 def num_bytes(logdir: Path) -> int:
-    """Returns how many bytes a logdir takes."""
+    """Returns the total size of a logdir's files in bytes."""
     return sum(path.stat().st_size for path in logdir.rglob("*") if path.is_file())
 
 
 def _record(logdir: Path, mode: str) -> None:
     program = Path(__file__).with_name("golden_program.py")
     subprocess.run([sys.executable, program.name, str(logdir), mode], cwd=program.parent, check=True)
-    (logdir / "spool").rmdir()  # empty, which git does not keep
+    (logdir / "spool").rmdir()  # empty directories are not stored by git
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A logdir of any version that was released can be read for ever, and says what it said then."""
+"""Test that a logdir of any released version can still be read, with the same answers as then."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ VERSIONS = sorted(path for path in GOLDEN.iterdir() if path.is_dir())
 LOGDIRS = [path for version in VERSIONS for path in sorted(version.iterdir()) if path.is_dir()]
 
 CHOICES = {"answers.report.num_tensors", "answers.report.left_out"}
-"""Which tensors a report shows may change; whether it shows some, and leaves some out, may not."""
+"""Which tensors a report shows or leaves out may change, but not whether it shows some and leaves some out."""
 
 
 def holds(found: Any, stored: Any, where: str = "answers") -> None:
-    """Checks that an answer is what it was; attributes may have come since."""
+    """Checks that an answer is the stored one. New attributes are allowed."""
     if isinstance(stored, dict):
         assert isinstance(found, dict), where
         for key, value in stored.items():
             assert key in found, f"{where} has no {key}"
             if key == "why":
-                # The words may change; whether there is an explanation may not.
+                # The wording may change, but not whether there is an explanation.
                 assert value is None or found[key] is not None, where
                 continue
             if f"{where}.{key}" in CHOICES:
@@ -47,7 +47,7 @@ def holds(found: Any, stored: Any, where: str = "answers") -> None:
 
 
 def holds_alerts(found: list[dict[str, Any]], stored: list[dict[str, Any]]) -> None:
-    """Checks that the alerts are the same; of one that did no harm, the severity and the message say so now."""
+    """Checks that the alerts are the same, except for the severity and the message of harmless alerts."""
     assert len(found) == len(stored)
     for new, old in zip(sorted(found, key=_place), sorted(stored, key=_place), strict=True):
         judged = {"severity", "message"} if new["is_expected"] else set()
@@ -59,7 +59,7 @@ def _place(alert: dict[str, Any]) -> tuple[str, str, int, str]:
 
 
 @pytest.mark.parametrize("logdir", LOGDIRS, ids=[f"{path.parent.name}-{path.name}" for path in LOGDIRS])
-def test_a_logdir_says_what_it_said_when_it_was_written(logdir: Path) -> None:
+def test_a_golden_logdir_gives_the_stored_answers(logdir: Path) -> None:
     stored = json.loads(logdir.with_suffix(".json").read_text("utf-8"))
     columns = {name: table["columns"] for name, table in stored["tables"].items()}
     holds(answers_of(logdir, columns=columns), stored)
@@ -70,5 +70,5 @@ def test_this_version_has_golden_logdirs() -> None:
     assert FORMAT_VERSION in names, "run: python -m tests.compat.make_golden"
 
 
-def test_they_are_small() -> None:
+def test_golden_logdirs_are_small() -> None:
     assert [path for path in LOGDIRS if num_bytes(path) > MAX_BYTES] == []

@@ -1,4 +1,4 @@
-"""Compares answers with what the corpus declares, and prints the misses as a table."""
+"""Compares answers with the declarations of the corpus and prints the wrong answers as a table."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One program and what was answered.
+    """One program and the answer for it.
 
     Attributes:
         program: The program.
         answer: The fields of record.Answer.
-        is_named_right: For a bug, whether op type, forward op and effect are the declared ones; else whether nothing
-            is reported.
-        is_line_right: For a bug, whether the line is the declared one; else as is_named_right.
+        is_named_right: For a bug, whether op type, forward op and effect are the declared ones. Otherwise, whether
+            nothing is reported.
+        is_line_right: For a bug, whether the line is the declared one. Otherwise the same as is_named_right.
     """
 
     program: Program
@@ -44,20 +44,20 @@ def record(
     health_backend: str = "auto",
     is_compiled: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Records programs in a process of their own.
+    """Records programs in a separate process.
 
     Args:
-        names: Programs or modules; all where there is none.
-        repeat: How often each is recorded.
-        graphs: What is recorded of functions, as enable() takes it.
-        health_backend: What counts the elements of tensors, as enable() takes it.
+        names: Programs or modules. An empty sequence means all programs.
+        repeat: How often each program is recorded.
+        graphs: How functions are recorded, as in enable().
+        health_backend: The backend that counts the elements of tensors, as in enable().
         is_compiled: Whether XLA compiles all functions of the programs.
 
     Yields:
-        Each answer, as record.Answer has it, as soon as it is there.
+        Each answer, with the fields of record.Answer, as soon as it is available.
 
     Raises:
-        CalledProcessError: The process died.
+        CalledProcessError: The process failed.
     """
     settings = ["--repeat", str(repeat), "--graphs", graphs, "--health-backend", health_backend]
     command = [sys.executable, "-m", "tests.culprit.record", *settings, *names]
@@ -71,9 +71,9 @@ def record(
 
 
 def judge(answers: Iterable[dict[str, Any]], *, graphs: str = "traced") -> Iterator[Verdict]:
-    """Compares each answer with the declaration of its program, but for programs that XLA refuses.
+    """Compares each answer with the declaration of its program. Programs that XLA refuses are skipped.
 
-    `graphs` is what was recorded of functions.
+    `graphs` tells how functions were recorded.
     """
     declared = {program.name: program for program in programs()}
     return (_verdict(declared[answer["name"]], answer, graphs) for answer in answers if not answer["is_refused"])
@@ -92,7 +92,7 @@ def _verdict(program: Program, answer: dict[str, Any], graphs: str) -> Verdict:
     named = [field for field in ("forward", "effect") if field in known]
     is_op_right = culprit.op_type in (answer["op_type"], *answer["program_ops"])
     is_named_right = is_op_right and all(answer[field] == getattr(culprit, field) for field in named)
-    if culprit.executed is not None and graphs == "executed":
+    if culprit.executed is not None and (graphs == "executed" or culprit.is_removed):
         is_named_right |= (answer["op_type"], answer["forward"], answer["effect"]) == (
             *culprit.executed,
             culprit.effect,
@@ -107,14 +107,14 @@ def _verdict(program: Program, answer: dict[str, Any], graphs: str) -> Verdict:
 
 
 def miss(verdict: Verdict) -> str | None:
-    """Returns a line with the program, what was expected and what was answered; None where the answer is right."""
+    """Returns a line with the program, the expected and the actual answer, or None if the answer is right."""
     if verdict.is_named_right and verdict.is_line_right:
         return None
     return f"{verdict.program.name:60} {_expected(verdict.program):50} {_answered(verdict)}"
 
 
 def summary(verdicts: list[Verdict]) -> str:
-    """Returns the counts of bugs, of those named right, of those with the right line, and of false alarms."""
+    """Returns the numbers of bugs, of bugs named right, of bugs with the right line, and of false alarms."""
     bugs = [verdict for verdict in verdicts if verdict.program.culprit is not None]
     silent = [verdict for verdict in verdicts if verdict.program.culprit is None]
     named = sum(verdict.is_named_right for verdict in bugs)
@@ -147,10 +147,10 @@ def _answered(verdict: Verdict) -> str:
 
 
 def main() -> None:
-    """Records the programs that the command line names, and prints their misses and counts."""
+    """Records the programs named on the command line and prints the wrong answers and the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="programs or modules; all where none is given")
-    parser.add_argument("--graphs", default="traced", help="what is recorded of functions: traced or executed")
+    parser.add_argument("names", nargs="*", help="programs or modules; default: all")
+    parser.add_argument("--graphs", default="traced", help="how functions are recorded: traced or executed")
     parser.add_argument("--health-backend", default="auto", help="what counts the elements: native or tensorflow")
     parser.add_argument("--compiled", action="store_true", help="let XLA compile all functions, where it can")
     options = parser.parse_args()

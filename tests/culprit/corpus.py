@@ -1,6 +1,6 @@
-"""The declaration of the corpus: small programs, each with the answer that a recording of it must give.
+"""Declarations for the corpus: small programs, each with the answer that its recording must give.
 
-A program is a function of a module in `programs/` with one of the decorators of this module. In the program of a bug,
+A program is a function of a module in `programs/` with one of the decorators of this module. In a program with a bug,
 the line that a person would change ends in the comment `# culprit`. For a gradient op, that is the line of its forward
 op.
 """
@@ -26,15 +26,16 @@ class Culprit:
     """What first_nonfinite must name.
 
     Attributes:
-        op_type: Type of the op that made the bad value; None for a tensor that comes from outside.
+        op_type: Type of the op that created the bad value. None for a tensor from outside.
         role: Whether it is an op of the forward pass or of a gradient.
-        forward: Type of the forward op that a gradient op belongs to; None for a forward op.
+        forward: Type of the forward op that a gradient op belongs to. None for a forward op.
         effect: Where the bad value ended.
-        lineno: The line to change, from 1, in the program's file.
-        executed: (op_type, forward) of the op to name with `graphs='executed'`, where TensorFlow's optimizer replaces
-            or removes the op; None where the op runs, or one that stands for it.
-        effect_in_xla: Where the bad value ends if XLA compiles the program. XLA makes `where(mask, x, 0)` of a product
-            with a mask, so a gradient that is NaN elsewhere is 0 there.
+        lineno: The line to change in the program's file, from 1.
+        executed: (op_type, forward) of the op to name with `graphs='executed'` if TensorFlow's optimizer replaces or
+            removes the op. None if the op runs, or another op that stands for it.
+        is_removed: Whether TensorFlow removes the op because nothing needs its result, also with `graphs='traced'`.
+        effect_in_xla: Where the bad value ends if XLA compiles the program. XLA turns a product with a mask into
+            `where(mask, x, 0)`, so a gradient that is NaN without XLA is 0 there.
     """
 
     op_type: str | None
@@ -43,20 +44,21 @@ class Culprit:
     effect: Effect
     lineno: int
     executed: tuple[str, str | None] | None = None
+    is_removed: bool = False
     effect_in_xla: Effect
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """One program.
+    """A program of the corpus.
 
     Attributes:
-        name: Module and function, as `losses.log_of_zero`.
-        function: The program itself; it takes a directory where there is something to prepare.
-        prepare: What is done in that directory before the recording begins, or None.
-        path: Its file.
-        culprit: None where nothing bad may be reported.
-        has_bad_values: False where no tensor of the program holds a NaN or an infinity.
+        name: Module and function, such as `losses.log_of_zero`.
+        function: The program itself. It takes a directory if `prepare` is given.
+        prepare: Function that writes files into that directory before the recording begins, or None.
+        path: File of the program.
+        culprit: The expected answer. None if nothing bad may be reported.
+        has_bad_values: False if no tensor of the program contains a NaN or an infinity.
         raises: The exception that ends the program, or None.
     """
 
@@ -79,11 +81,12 @@ def bug(
     role: Role = "forward",
     forward: str | None = None,
     executed: tuple[str, str | None] | None = None,
+    is_removed: bool = False,
     effect_in_xla: Effect | None = None,
     raises: type[Exception] | None = None,
     prepare: Callable[[Path], None] | None = None,
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """Declares a program whose author would want to hear of a bad value. Exactly one of its lines has the marker."""
+    """Declares a program whose author would want to know about a bad value. Exactly one of its lines has the marker."""
 
     def declare(function: Callable[..., object]) -> Callable[..., object]:
         lineno = _marked_line(function)
@@ -94,6 +97,7 @@ def bug(
             effect=effect,
             lineno=lineno,
             executed=executed,
+            is_removed=is_removed,
             effect_in_xla=effect_in_xla or effect,
         )
         return _add(function, culprit=culprit, has_bad_values=True, raises=raises, prepare=prepare)
@@ -102,7 +106,7 @@ def bug(
 
 
 def harmless(function: Callable[..., object]) -> Callable[..., object]:
-    """Declares a program that has bad values and means them: nothing is reported, or it is marked as expected."""
+    """Declares a program with intended bad values: nothing is reported, or it is marked as expected."""
     return _add(function, culprit=None, has_bad_values=True)
 
 
@@ -112,7 +116,7 @@ def healthy(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def programs() -> list[Program]:
-    """Returns all programs, by module and then in the order of their declaration. Imports TensorFlow."""
+    """Returns all programs by module, in the order of their declaration. Imports TensorFlow."""
     package = importlib.import_module("tests.culprit.programs")
     for module in sorted(found.name for found in pkgutil.iter_modules(package.__path__)):
         importlib.import_module(f"{package.__name__}.{module}")
@@ -129,7 +133,7 @@ def _add(
 ) -> Callable[..., object]:
     name = f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__}"
     if name in _PROGRAMS:
-        raise ValueError(f"There are two programs {name}: rename one.")
+        raise ValueError(f"There are two programs named {name}; rename one.")
     path = Path(inspect.getfile(function)).resolve()
     _PROGRAMS[name] = Program(
         name=name,

@@ -1,6 +1,6 @@
 """Records programs of the corpus, one after the other in one process, and prints a line of JSON for each.
 
-`python -m tests.culprit.record --repeat 50 losses.focal_loss` records one program 50 times; without names, all programs
+`python -m tests.culprit.record --repeat 50 losses.focal_loss` records one program 50 times. Without names, all programs
 are recorded.
 """
 
@@ -34,23 +34,23 @@ SEED = 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What first_nonfinite answered for one recording; `None` where it has no such field or found nothing.
+    """The answer of first_nonfinite for one recording. A field is None if it does not apply or nothing was found.
 
     Attributes:
-        name: The program.
-        is_reported: Whether anything was found that is not expected.
-        is_found: Whether anything was found.
+        name: Name of the program.
+        is_reported: Whether a value was found that is not marked as expected.
+        is_found: Whether any value was found.
         op_type: Type of the op.
-        program_ops: The types of the program's ops that it stands for.
-        op_name: Its name in its graph.
+        program_ops: Types of the program's ops that the op stands for.
+        op_name: Name of the op in its graph.
         forward: Type of the forward op of a gradient op.
         effect: Where the bad value ended.
         path: File of the line to change.
-        lineno: That line, from 1.
-        code: Its text.
-        error: The exception that the program raised and must not, or one of the query.
+        lineno: Number of that line, from 1.
+        code: Text of that line.
+        error: An undeclared exception that the program raised, or an exception of the query.
         is_compiled: Whether XLA compiled its functions.
-        is_refused: Whether the program cannot be compiled by XLA, also without a recording.
+        is_refused: Whether XLA cannot compile the program, with or without a recording.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Answer:
 
 
 def is_compilable(program: Program, *, scratch: Path) -> bool:
-    """Returns whether XLA compiles something in a program, without a recording, and refuses nothing."""
+    """Returns whether XLA compiles some of a program without a recording, and refuses none of it."""
     with compiled() as asked:
         error = run(program, contextlib.nullcontext(), scratch=scratch)
     return error is None and bool(asked)
@@ -81,11 +81,12 @@ def run(program: Program, recording: contextlib.AbstractContextManager[object], 
 
     Args:
         program: The program.
-        recording: What surrounds it.
-        scratch: An empty directory for what the program needs to be prepared.
+        recording: Context manager in which the program runs.
+        scratch: An empty directory for the files that the program needs.
 
     Returns:
-        The exception that it raised though it does not declare it, or did not raise though it does; or None.
+        The exception that the program raised without declaring it, a text about a declared exception that it did not
+        raise, or None.
     """
     keras.backend.clear_session()
     keras.utils.set_random_seed(SEED)
@@ -114,8 +115,8 @@ def answer(
 
     Args:
         program: The program.
-        graphs: What is recorded of functions, as enable() takes it.
-        health_backend: What counts the elements of tensors, as enable() takes it.
+        graphs: How functions are recorded, as in enable().
+        health_backend: The backend that counts the elements of tensors, as in enable().
         is_compiled: Whether XLA compiles all functions of the program.
     """
     with tempfile.TemporaryDirectory() as name:
@@ -150,19 +151,19 @@ def answer(
 
 
 def main() -> None:
-    """Prints an answer for each program that the command line names."""
+    """Prints an answer for each program named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="programs or modules; all where none is given")
-    parser.add_argument("--repeat", type=int, default=1, help="how often each is recorded")
-    parser.add_argument("--graphs", default="traced", help="what is recorded of functions: traced or executed")
+    parser.add_argument("names", nargs="*", help="programs or modules; default: all")
+    parser.add_argument("--repeat", type=int, default=1, help="how often each program is recorded")
+    parser.add_argument("--graphs", default="traced", help="how functions are recorded: traced or executed")
     parser.add_argument("--health-backend", default="auto", help="what counts the elements: native or tensorflow")
     parser.add_argument("--compiled", action="store_true", help="let XLA compile all functions")
     options = parser.parse_args()
-    # Programs of a distribution strategy need two devices.
+    # Programs with a distribution strategy need two devices.
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     answers = sys.stdout
-    sys.stdout = sys.stderr  # what programs print
+    sys.stdout = sys.stderr  # for the output of the programs
     for program in programs():
         if options.names and not {program.name, program.name.partition(".")[0]} & set(options.names):
             continue

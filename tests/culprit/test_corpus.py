@@ -1,6 +1,7 @@
-"""first_nonfinite names the culprit of nearly every program of the corpus, and reports no healthy one.
+"""Test that first_nonfinite names the culprit of nearly every program of the corpus, and reports no healthy program.
 
-`python -m tests.culprit.compare` prints the table of misses; with names of programs or modules, only theirs.
+`python -m tests.culprit.compare` prints a table of the wrong answers. Give names of programs or modules to check only
+those.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NUM_RECORDINGS = 50
 
 
 def check(answers: Iterable[dict[str, Any]], *, graphs: str = "traced") -> None:
-    """Asserts the shares of right answers, and shows every miss where they are too small."""
+    """Asserts that enough answers are right, and shows the wrong ones otherwise."""
     verdicts = list(judge(answers, graphs=graphs))
     bugs = [verdict for verdict in verdicts if verdict.program.culprit is not None]
     silent = [verdict for verdict in verdicts if verdict.program.culprit is None]
@@ -41,26 +42,26 @@ def test_the_corpus_has_bugs_and_healthy_programs() -> None:
     assert len(programs()) - len(bugs) >= 40
 
 
-def test_a_sample_of_the_corpus_is_answered_right() -> None:
+def test_the_answers_for_a_sample_of_the_corpus_are_right() -> None:
     names = [program.name for program in programs()][::SAMPLE_STEP]
     check(record(names))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("graphs", ["traced", "executed"])
-def test_the_whole_corpus_is_answered_right(graphs: str) -> None:
+def test_the_answers_for_the_whole_corpus_are_right(graphs: str) -> None:
     check(record(graphs=graphs), graphs=graphs)
 
 
 @pytest.mark.slow
-def test_what_xla_compiles_of_the_corpus_is_answered_right() -> None:
+def test_the_answers_for_programs_compiled_by_xla_are_right() -> None:
     answers = list(record(graphs="auto", is_compiled=True))
     assert sum(not answer["is_refused"] for answer in answers) >= 150
     check(answers, graphs="executed")
 
 
 @pytest.mark.exhaustive
-def test_every_recording_of_a_program_has_the_same_answer() -> None:
+def test_every_recording_of_a_program_gives_the_same_answer() -> None:
     names = [program.name for program in programs() if program.culprit is not None][::SAMPLE_STEP][:20]
     with every_core_busy():
         answers = list(record(names, repeat=NUM_RECORDINGS))

@@ -1,4 +1,4 @@
-"""Writes what a recording has in its spool when its process is killed, record by record, without TensorFlow."""
+"""Writes the spool of a killed recording, record by record, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tests.recovery.driver import CoreSpool
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.logdir_layout import spool_paths
 from tfdbg_arrow.schema.manifest import SpoolProgress
@@ -16,14 +17,15 @@ from tfdbg_arrow.spool.graph_links import GraphLinks
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, PAYLOAD_DTYPE, RECORD_DTYPE, Flag, Kind
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
 from tfdbg_arrow.spool.run_files import RunFiles
-from tfdbg_arrow.writer.python_spool import PythonSpool
 from tfdbg_arrow.writer.sink.marker import mark_logdir
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 RUN_ID = "20261120T163000.123456-myhost-4242"
 MEASURED = Flag.COVERED | Flag.SHAPE | Flag.CHECKED | Flag.CONTEXT
 NO_PROGRESS = SpoolProgress(by_table={}, events=0, is_recovered=False)
-STAT_REASON = "The process ended without an end of its recording: what it had not written yet was read from its spool."
+STAT_REASON = (
+    "The process ended before its recording was closed; the data that it had not written was read from its spool."
+)
 RUN_ROW = {
     "wall_time_ns": 1,
     "is_clean_end": False,
@@ -35,14 +37,13 @@ RUN_ROW = {
 
 
 class DeadProcess:
-    """A recording of one function with one op; `die` lets go of its files as a kill does."""
+    """A recording of one function with one op. `die` closes its files like a kill."""
 
     def __init__(self, logdir: Path, *, capacity: int = 1024, run_id: str = RUN_ID, **facts: Any) -> None:
         self.logdir, self.run_id = logdir, run_id
         self.paths = spool_paths(logdir, run_id=run_id)
         self.files = RunFiles(self.paths, run_id=run_id, **facts)
-        self.spool = PythonSpool(self.paths, journal=self.files.names, capacity=capacity)
-        self.spool.start()
+        self.spool = CoreSpool(self.paths, self.files.names, capacity=capacity)
         graphs = GraphLinks(self.files.names)
         graphs.add_function("__inference_f_0", 0)
         self.node = graphs.add_nodes([(0, "op", "MatMul", 0)])
@@ -52,7 +53,7 @@ class DeadProcess:
         self.parts.start()
 
     def record(self, kind: Kind, *, payload: Sequence[int] = (), **fields: Any) -> None:
-        """Appends a record; its wall time is 1,000 times its event index in microseconds, and 7 ns."""
+        """Appends a record whose wall time in nanoseconds is 1,000 times its event index plus 7."""
         made = np.zeros(1, RECORD_DTYPE)
         made["kind"], made["wall_time_ns"] = kind, 1_000 * self.spool.num_events() + 7
         made["step"] = NO_STEP
@@ -63,7 +64,7 @@ class DeadProcess:
         assert self.spool.append(made)
 
     def call(self, execution_index: int, *, inputs: Sequence[int] = (), num_inputs: int | None = None) -> None:
-        """Appends the beginning of a call, with the records of further inputs."""
+        """Appends the beginning of a call, with further records for the inputs that do not fit into the first."""
         size = len(inputs) if num_inputs is None else num_inputs
         common = {"execution_index": execution_index}
         self.record(Kind.EXECUTION, node=self.function, step_id=1, size=size, payload=inputs[:19], **common)
@@ -76,7 +77,7 @@ class DeadProcess:
     def tensor(
         self, step_id: int, *, value: bytes | None = None, device: int = 0, bad: bool = False, **fields: Any
     ) -> None:
-        """Appends a tensor of one dimension of the function's op."""
+        """Appends a one-dimensional tensor of the function's op."""
         flags = MEASURED | (Flag.BAD if bad else 0)
         if value is not None:
             fields = {"value_offset": self.spool.append_value(value), "value_bytes": len(value)} | fields
@@ -85,7 +86,7 @@ class DeadProcess:
         self.record(Kind.GRAPH_TENSOR, flags=flags, payload=[1], **fields)
 
     def row(self, table: str, **columns: Any) -> int:
-        """Appends a row of a table; returns where it begins."""
+        """Appends a row of a table. Returns the offset where it begins."""
         offset = self.files.rows.size()
         assert self.files.rows.append("rows", table, [columns])
         return offset
@@ -97,7 +98,7 @@ class DeadProcess:
         self.files.close()
 
     def recovered(self, *, progress: SpoolProgress = NO_PROGRESS) -> tuple[int, dict[str, pa.Table]]:
-        """Returns how many events recovery says there are, and the rows by table."""
+        """Returns the number of recovered events, and the rows by table."""
         sealed = SealedRows(self.logdir, {table.name: self.parts.parts(table.name) for table in TABLES})
         found = recovered(self.paths, run_id=self.run_id, progress=progress, sealed=sealed)
         assert found.run_id == self.run_id
@@ -105,7 +106,7 @@ class DeadProcess:
 
 
 def rows(table: pa.Table, *columns: str) -> list[tuple[Any, ...]]:
-    """Returns some columns of a table, row by row."""
+    """Returns some columns of a table as rows."""
     return list(zip(*(table[name].to_pylist() for name in columns), strict=True))
 
 

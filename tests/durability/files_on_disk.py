@@ -1,4 +1,4 @@
-"""What a test sees of the operations that bring files to disk."""
+"""Observes the operations that bring files to disk, or makes them fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, bytes | None]]:
-    """Returns a list to which each `os.fsync` from now on adds the file and its content then; None for a directory."""
+    """Returns a list to which each later `os.fsync` adds the file and its content, or None for a directory."""
     real, seen = os.fsync, []
 
     def noting(descriptor: int) -> None:
@@ -27,7 +27,10 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, bytes | None]]:
 def failing(
     times: int = 1, *, after: int = 0, code: int = errno.ENOSPC, instead_of: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Returns a function that fails, as on a full disk, a number of times after some calls; else it does as another."""
+    """Returns a function that raises an error like a full disk for `times` calls after the first `after` calls.
+
+    All other calls go to `instead_of`.
+    """
     calls = 0
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -41,5 +44,5 @@ def failing(
 
 
 def num_descriptors() -> int:
-    """Returns how many files this process has open."""
+    """Returns the number of open file descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))

@@ -1,4 +1,4 @@
-"""The entries of the manifests of tests."""
+"""Manifest entries for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin of pytest: the mutated copy of the package is imported, not the one that an editable install points to."""
+"""A pytest plugin that imports the mutated copy of the package instead of the editable install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of marks, and what a reader finds of them on disk."""
+"""Writes parts of mark, and reads from disk what a reader finds of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def marks(*events: int) -> pa.Table:
 
 
 def events_on_disk(logdir: Path) -> list[int]:
-    """What a reader by the manifest finds."""
+    """Returns the event indexes that a reader finds by the manifest."""
     found: list[int] = []
     for entry in read_live_parts(logdir, run_id="r"):
         content = (logdir / entry.path).read_bytes()
@@ -43,5 +43,5 @@ def events_on_disk(logdir: Path) -> list[int]:
 
 
 def files(logdir: Path) -> list[str]:
-    """Returns the names of the files among the parts of mark."""
+    """Returns the names of the files in the directory of the parts of mark."""
     return sorted(path.name for path in (logdir / "mark/run_id=r").iterdir())

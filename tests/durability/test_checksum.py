@@ -10,14 +10,14 @@ BEGIN = '{"a": "é"'
 SEALED = f'{BEGIN}, "checksum": "{zlib.crc32(BEGIN.encode()):08x}"}}'
 
 
-def test_a_line_ends_in_the_crc_32_of_all_bytes_before_it() -> None:
+def test_a_line_ends_with_the_crc_32_of_all_bytes_before_it() -> None:
     assert with_checksum(f"{BEGIN}}}\n") == f"{SEALED}\n"
     before = zlib.crc32(b"the lines before\n")
     crc = zlib.crc32(b"the lines before\n" + BEGIN.encode())
     assert with_checksum(f"{BEGIN}}}\n", before=before) == f'{BEGIN}, "checksum": "{crc:08x}"}}\n'
 
 
-def test_a_crc_of_few_digits_is_filled_up() -> None:
+def test_a_short_crc_is_padded_with_zeros() -> None:
     line = next(line for i in range(1_000) if zlib.crc32(line := b'{"a": %d' % i) < 2**24).decode()
     assert f'"checksum": "00{zlib.crc32(line.encode()):06x}"}}\n' in with_checksum(f"{line}}}\n")
 
@@ -40,7 +40,9 @@ def test_a_lone_surrogate_has_a_checksum_too() -> None:
         ("", 0, None),
     ],
 )
-def test_a_line_is_intact_changed_or_has_none(line: str, before: int, expected: bool | None) -> None:
+def test_is_intact_distinguishes_intact_changed_and_unchecked_lines(
+    line: str, before: int, expected: bool | None
+) -> None:
     assert is_intact(line, before=before) is expected
 
 

@@ -1,4 +1,4 @@
-"""Journals: what is appended comes back, and what is torn harms nothing else."""
+"""Test journals: appended entries are read back, and torn entries do not affect others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def entry(payload: bytes, *, length: int | None = None, crc: int | None = None) 
 
 
 def read(path: Path, *, start: int = 0) -> tuple[list[Entry], int]:
-    """Returns the entries, and how often there was none."""
+    """Returns the entries and the number of torn places."""
     reader = JournalReader(path, start=start)
     return list(reader.entries()), reader.num_torn
 
@@ -39,7 +39,7 @@ def journal(tmp_path: Path) -> Journal:
 
 
 class TestAppending:
-    def test_entries_lie_one_behind_the_other(self, journal: Journal) -> None:
+    def test_entries_follow_one_another(self, journal: Journal) -> None:
         assert journal.append_string(7, "é") is True
         assert journal.append("rows", "mark", [{"a": 1}]) is True
         expected = [entry(b"s\7\0\0\0" + "é".encode()), entry(b'j["rows","mark",[{"a":1}]]')]
@@ -54,15 +54,15 @@ class TestAppending:
         )
         assert (journal.num_unwritten, journal.last_error) == (0, "")
 
-    def test_what_is_no_plain_data_is_told_as_text(self, journal: Journal) -> None:
+    def test_other_objects_are_written_as_numbers_or_text(self, journal: Journal) -> None:
         assert journal.append("x", np.int64(3), np.float32(0.5), Path("a"))
         assert [found.data for found in read(journal.path)[0]] == [["x", 3, 0.5, "a"]]
 
-    def test_a_string_that_is_no_text_is_escaped(self, journal: Journal) -> None:
+    def test_a_string_that_is_not_valid_unicode_is_escaped(self, journal: Journal) -> None:
         journal.append_string(0, "a\udc80")
         assert read(journal.path)[0] == [Entry(offset=0, string=(0, "a\\udc80"))]
 
-    def test_what_cannot_be_an_entry_is_counted(self, journal: Journal) -> None:
+    def test_data_that_cannot_be_an_entry_is_counted(self, journal: Journal) -> None:
         assert journal.append("x", {(1, 2): 3}) is False
         assert journal.last_error == "TypeError: keys must be str, int, float, bool or None, not tuple"
         assert journal.append_string(0, "x" * (MAX_ENTRY_BYTES - 4)) is False
@@ -73,7 +73,7 @@ class TestAppending:
         assert journal.append_string(0, "x" * (MAX_ENTRY_BYTES - 5)) is True
         assert len(read(journal.path)[0]) == 1
 
-    def test_a_journal_is_never_written_over(self, journal: Journal) -> None:
+    def test_a_journal_is_never_overwritten(self, journal: Journal) -> None:
         journal.append("x")
         with pytest.raises(FileExistsError):
             Journal(journal.path)
@@ -83,10 +83,10 @@ class TestAppending:
         journal.append("y")
         assert journal.path.read_bytes().endswith(b"from another process" + entry(b'j["y"]'))
 
-    def test_a_program_that_is_started_does_not_get_it(self, journal: Journal) -> None:
+    def test_subprocesses_do_not_inherit_the_descriptor(self, journal: Journal) -> None:
         assert os.get_inheritable(journal.descriptor) is False
 
-    def test_behind_its_end_nothing_is_appended(self, journal: Journal) -> None:
+    def test_nothing_is_appended_to_a_closed_journal(self, journal: Journal) -> None:
         before = num_descriptors()
         journal.append("x")
         journal.close()
@@ -96,7 +96,7 @@ class TestAppending:
         assert (journal.size(), journal.num_unwritten) == (0, 0)
         assert len(read(journal.path)[0]) == 1
 
-    def test_a_forks_child_lets_go_of_it_even_if_another_thread_held_it(self, journal: Journal) -> None:
+    def test_a_forked_child_abandons_it_even_if_another_thread_held_the_lock(self, journal: Journal) -> None:
         taken, done = threading.Event(), threading.Event()
 
         def hold() -> None:
@@ -119,16 +119,16 @@ class TestAppending:
 
 class TestFailures:
     @pytest.mark.parametrize("times", [1, 2])
-    def test_an_entry_is_tried_twice(self, journal: Journal, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    def test_a_failed_write_is_retried_once(
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch, times: int
+    ) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", failing(times, instead_of=os.write))
             assert journal.append("x") is (times == 1)
         assert journal.last_error == "OSError: [Errno 28] No space left on device"
         assert journal.num_unwritten == times - 1
 
-    def test_an_entry_of_which_half_was_written_is_written_again(
-        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_half_written_entry_is_written_again(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
         write, whole = os.write, entry(b'j["x"]')
         sizes = iter([5, 100])
         with monkeypatch.context() as patched:
@@ -138,7 +138,7 @@ class TestFailures:
         assert journal.path.read_bytes() == whole[:5] + whole
         assert read(journal.path) == ([Entry(offset=5, data=["x"])], 1)
 
-    def test_names_are_kept_up_to_a_bound_and_written_in_order(
+    def test_failed_entries_are_kept_up_to_a_bound_and_written_in_order(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         size = len(entry(b'j["x",0]'))
@@ -151,10 +151,12 @@ class TestFailures:
                 journal.write_kept()
             assert journal.num_unwritten >= 3
             journal.write_kept()
-        assert journal.num_unwritten == 2, "the third, each time"
+        assert journal.num_unwritten == 2, "the third entry is lost each time"
         assert [found.data for found in read(journal.path)[0]] == [["x", 0], ["x", 1]] * 2
 
-    def test_what_is_kept_is_written_as_far_as_it_can_be(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_as_many_kept_entries_are_written_as_possible(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         journal = Journal(tmp_path / "a.journal", is_kept=True)
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", failing(100))
@@ -168,15 +170,17 @@ class TestFailures:
         assert journal.num_unwritten == 0
         assert [found.data for found in read(journal.path)[0]] == [["x", 0], ["x", 1], ["x", 2]]
 
-    def test_a_size_that_is_not_known_is_an_error(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unknown_size_raises_an_error(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(os, "fstat", failing(code=errno.EIO, instead_of=os.fstat))
             with pytest.raises(OSError, match="Input/output error"):
                 journal.size()
 
 
-class TestRoom:
-    def test_is_given_back_in_large_pieces_once(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+class TestRelease:
+    def test_space_is_released_once_and_in_large_pieces(
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         punched: list[Any] = []
         monkeypatch.setattr(holes, "punch_hole", lambda *args: punched.append(args))
         least = holes.MIN_HOLE_BYTES
@@ -195,13 +199,13 @@ class TestReading:
         "payload",
         [b"s\0\0\0", b"x", b"j", b"j{", b"j{}", b"j[]", b"j[1]", b'j"x"', b"j" + b"[" * 100_000, b"s", b"j\xff"],
     )
-    def test_an_entry_that_says_nothing_is_left_out(self, tmp_path: Path, payload: bytes) -> None:
+    def test_an_entry_with_an_invalid_payload_is_left_out(self, tmp_path: Path, payload: bytes) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(self.GOOD + entry(payload) + self.GOOD)
         second = len(self.GOOD + entry(payload))
         assert read(path) == ([Entry(offset=0, data=["good"]), Entry(offset=second, data=["good"])], 1)
 
-    def test_a_string_may_be_empty_or_no_text(self, tmp_path: Path) -> None:
+    def test_a_string_may_be_empty_or_invalid_utf8(self, tmp_path: Path) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(entry(b"s\1\0\0\0") + entry(b"s\0\0\0\1\xff"))
         assert [found.string for found in read(path)[0]] == [(1, ""), (2**24, "\ufffd")]
@@ -224,7 +228,7 @@ class TestReading:
             b"x" * (65_536 * 2 - 5),
         ],
     )
-    def test_what_is_behind_something_torn_is_found(self, tmp_path: Path, torn: bytes) -> None:
+    def test_entries_after_a_torn_place_are_found(self, tmp_path: Path, torn: bytes) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(torn + self.GOOD + torn + self.GOOD)
         entries, num_torn = read(path)
@@ -235,18 +239,18 @@ class TestReading:
         assert num_torn >= 2
         assert read(path, start=len(torn + self.GOOD))[0] == entries[1:]
 
-    def test_entries_that_are_none_are_each_counted(self, tmp_path: Path) -> None:
+    def test_each_invalid_entry_is_counted(self, tmp_path: Path) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes((entry(b"?") + self.GOOD + entry(b"j{") + entry(b"j[1]")) * 2)
         entries, num_torn = read(path)
         assert (len(entries), num_torn) == (2, 6)
 
-    def test_one_torn_place_is_counted_once(self, tmp_path: Path) -> None:
+    def test_a_torn_place_is_counted_once(self, tmp_path: Path) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(b"x" * 200_000 + self.GOOD + b"y" * 200_000)
         assert (len(read(path)[0]), read(path)[1]) == (1, 2)
 
-    def test_of_a_cut_file_the_whole_entries_are_read(self, tmp_path: Path) -> None:
+    def test_the_complete_entries_of_a_truncated_file_are_read(self, tmp_path: Path) -> None:
         path = tmp_path / "a.journal"
         for size in range(2 * len(self.GOOD) + 1):
             path.write_bytes((self.GOOD * 2)[:size])
@@ -254,15 +258,13 @@ class TestReading:
             rest = size % len(self.GOOD)
             assert (len(entries), num_torn) == (size // len(self.GOOD), int(rest >= 12))
 
-    def test_a_longer_entry_than_any_is_not_believed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_entry_longer_than_the_maximum_is_ignored(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(entry(b'j["x",1]') + entry(b'j["x",23]') + entry(b'j["y",1]'))
         monkeypatch.setattr(journal_module, "MAX_ENTRY_BYTES", 8)
         assert [found.data for found in read(path)[0]] == [["x", 1], ["y", 1]]
 
-    def test_of_a_longer_journal_than_any_the_rest_is_not_read(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_journal_is_read_up_to_the_maximum_size(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(self.GOOD * 5)
         monkeypatch.setattr(journal_module, "MAX_JOURNAL_BYTES", 2 * len(self.GOOD))
@@ -271,25 +273,24 @@ class TestReading:
         path.write_bytes(self.GOOD + b"x" * 70_000 + self.GOOD)
         assert read(path) == ([Entry(offset=0, data=["good"])], 1)
 
-    def test_a_file_of_nothing_but_beginnings_is_given_up(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Each claims 256 KiB behind it; to read that for each would take time squared.
+    def test_reading_a_file_of_entry_headers_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each header claims 256 KiB after it; reading all of that for each header would take quadratic time.
 
-        Four times the file's size is read: nine of these, each with the piece in which the next one is looked for.
+        The reader reads at most four times the file's size. That is enough for nine headers, each with the piece in
+        which the reader looks for the next one.
         """
         monkeypatch.setattr(journal_module, "_MIN_BUDGET", 0)
         path = tmp_path / "a.journal"
         path.write_bytes((MAGIC + struct.pack("<II", 2**18, 0)) * 60_000 + self.GOOD)
         assert read(path) == ([], 9)
 
-    def test_a_missing_one_is_an_error(self, tmp_path: Path) -> None:
+    def test_a_missing_journal_raises_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             read(tmp_path / "a.journal")
 
 
 class TestNames:
-    def test_that_a_recording_gave_out(self, journal: Journal) -> None:
+    def test_names_of_a_recording_are_read(self, journal: Journal) -> None:
         for number, text in ((0, ""), (1, "a"), (3, "c")):
             journal.append_string(number, text)
         journal.append("node", 0, 5, "op", "MatMul", -1)
@@ -306,7 +307,7 @@ class TestNames:
         assert names.graphs.call_site("call_1", 6) == "call"
         assert names.num_torn == 0
 
-    def test_that_none_gave_out_are_left_out(self, journal: Journal) -> None:
+    def test_invalid_names_are_left_out(self, journal: Journal) -> None:
         for number, graph_id, slot in ((-1, 0, 0), (0, -1, 0), (0, 2**31, 0), (0, 0, -2), (0, 0, 2**31), ("0", 0, 0)):
             journal.append("node", number, graph_id, "op", "MatMul", slot)
         journal.append("nodes", -1, [[0, "op", "MatMul", 0]])
@@ -329,7 +330,7 @@ class TestNames:
         assert not names.graphs.reaches(1, -1)
         assert names.graphs.call_site("call", 1) == "call"
 
-    def test_with_numbers_far_beyond_how_many_there_are_take_no_room(self, journal: Journal) -> None:
+    def test_names_with_very_large_numbers_take_no_memory(self, journal: Journal) -> None:
         journal.append_string(2**32 - 1, "far")
         journal.append_string(5, "near")
         journal.append("node", 2**40, 0, "op", "MatMul", 0)
@@ -340,5 +341,5 @@ class TestNames:
         assert names.nodes(0) == [(-1, "", "", -1)] * 6
         assert names.num_torn == 1
 
-    def test_looks_at_calls_are_bounded(self, journal: Journal) -> None:
+    def test_lookups_of_calls_are_bounded(self, journal: Journal) -> None:
         assert JournaledNames(journal.path).graphs._looks_left == 5_000_000

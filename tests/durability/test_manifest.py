@@ -1,4 +1,4 @@
-"""What the lines of a manifest say, and what is said of lines that are damaged."""
+"""Test the content of manifest lines, and the errors for damaged lines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def message_of(text: str) -> str:
 
 
 class TestLines:
-    def test_an_added_part_is_one_line_of_its_facts(self) -> None:
+    def test_an_added_part_is_one_line(self) -> None:
         line = add_line(part(3))
         assert line.endswith("}\n")
         assert json.loads(line) == {
@@ -59,14 +59,14 @@ class TestLines:
         }
         assert json.loads(add_line(part(3), spool_upto=0))["spool_upto"] == 0
 
-    def test_a_replacement_is_one_line_of_both_sides(self) -> None:
+    def test_a_replacement_is_one_line_with_removed_and_added_parts(self) -> None:
         line = replace_line(["a", "b"], added=[part(1)])
         assert line.endswith("}\n")
         assert json.loads(line) == {"op": "replace", "removed": ["a", "b"], "added": [part(1).to_json()]}
         recovery = json.loads(replace_line([], added=[], spool_upto=7, is_recovery=True))
         assert recovery == {"op": "replace", "removed": [], "added": [], "spool_upto": 7, "is_recovery": True}
 
-    def test_each_line_is_sealed_with_all_that_is_before_it(self) -> None:
+    def test_the_checksum_of_a_line_covers_all_lines_before_it(self) -> None:
         first, second = add_line(part(1)), add_line(part(2))
         before = zlib.crc32(b"before\n")
         one = with_checksum(first, before=before)
@@ -74,7 +74,7 @@ class TestLines:
         assert checksummed([first, second], before=before) == one + two
         assert checksummed([first]) == with_checksum(first)
 
-    def test_what_was_written_is_what_is_read(self) -> None:
+    def test_written_changes_are_read_back(self) -> None:
         lines = [
             add_line(part(1), spool_upto=4),
             replace_line([part(1).path], added=[part(2), part(3)], spool_upto=9, is_recovery=True),
@@ -105,7 +105,7 @@ class TestEntries:
             part(0, table="a_table_of_a_newer_minor"),
         ],
     )
-    def test_an_entry_comes_back_and_unknown_keys_are_ignored(self, entry: ManifestEntry) -> None:
+    def test_an_entry_is_read_back_and_unknown_keys_are_ignored(self, entry: ManifestEntry) -> None:
         value = {**entry.to_json(), "of_a_newer_minor": 1}
         assert ManifestEntry.from_json(value, run_id=RUN, where="here") == entry
 
@@ -118,10 +118,10 @@ class TestEntries:
     @pytest.mark.parametrize(
         ("key", "value", "expected"),
         [
-            ("table", None, "has the table None, expected a text"),
-            ("table", "Mark", "has the table 'Mark', expected a table's name"),
-            ("table", "../mark", "has the table '../mark', expected a table's name"),
-            ("path", 3, "has the path 3, expected a text"),
+            ("table", None, "has the table None, expected a string"),
+            ("table", "Mark", "has the table 'Mark', expected the name of a table"),
+            ("table", "../mark", "has the table '../mark', expected the name of a table"),
+            ("path", 3, "has the path 3, expected a string"),
             ("path", "part-000001.parquet", "has the path 'part-000001.parquet', expected {expected_path}"),
             ("path", "mark/run_id=run1/other", "has the path 'mark/run_id=run1/other', expected {expected_path}"),
             (
@@ -134,11 +134,11 @@ class TestEntries:
                 "/mark/run_id=run1/part-000001.parquet",
                 "has the path '/mark/run_id=run1/part-000001.parquet', expected {expected_path}",
             ),
-            ("sha256", ["0a"], "has the sha256 ['0a'], expected a text"),
+            ("sha256", ["0a"], "has the sha256 ['0a'], expected a string"),
             ("sha256", "0A", "has the sha256 '0A', expected 64 hexadecimal digits"),
             ("min_event_index", None, "has only one of min_event_index and max_event_index, expected both or neither"),
             ("max_event_index", None, "has only one of min_event_index and max_event_index, expected both or neither"),
-            ("min_event_index", 6, "has event indexes from 6 to 5, expected the least first"),
+            ("min_event_index", 6, "has event indexes from 6 to 5, expected the smaller one first"),
             *(
                 (key, value, f"has {key} = {value!r}, expected a whole number from 0 to 2**63 - 1")
                 for key in ("rows", "bytes", "min_event_index", "max_event_index")
@@ -146,7 +146,7 @@ class TestEntries:
             ),
         ],
     )
-    def test_a_wrong_value_is_named(self, key: str, value: Any, expected: str) -> None:
+    def test_the_error_for_a_wrong_value_names_it(self, key: str, value: Any, expected: str) -> None:
         fields = {**part(1).to_json(), key: value}
         expected = expected.format(expected_path="mark/run_id=run1/part-<number>.parquet")
         with pytest.raises(LogdirError) as error:
@@ -154,20 +154,20 @@ class TestEntries:
         assert str(error.value) == f"here {expected}{DAMAGED}"
 
     @pytest.mark.parametrize("key", ["table", "path", "rows", "bytes", "sha256"])
-    def test_a_missing_key_is_named(self, key: str) -> None:
+    def test_the_error_for_a_missing_key_names_it(self, key: str) -> None:
         fields = part(1).to_json()
         del fields[key]
         with pytest.raises(LogdirError, match=f"^here has (the )?{key} (= )?None, expected"):
             ManifestEntry.from_json(fields, run_id=RUN, where="here")
 
-    def test_what_is_no_object_is_no_entry(self) -> None:
+    def test_an_entry_must_be_an_object(self) -> None:
         with pytest.raises(LogdirError) as error:
             ManifestEntry.from_json([1], run_id=RUN, where="here")
         assert str(error.value) == f"here holds [1], expected a JSON object{DAMAGED}"
 
 
 class TestLiveParts:
-    def test_those_added_less_those_replaced_in_order(self) -> None:
+    def test_live_parts_are_the_added_parts_without_the_replaced_ones_in_order(self) -> None:
         text = (
             add_line(part(1))
             + add_line(part(2))
@@ -176,7 +176,7 @@ class TestLiveParts:
         )
         assert parts(text) == [part(2), part(4)]
 
-    def test_a_part_may_be_given_up_and_come_back(self) -> None:
+    def test_a_part_may_be_removed_and_added_again(self) -> None:
         text = add_line(part(1)) + replace_line([part(1).path], added=[]) + add_line(part(1))
         assert parts(text) == [part(1)]
 
@@ -201,14 +201,14 @@ class TestLiveParts:
             ('{"op"}\n', "is not JSON (Expecting ':' delimiter: line 1 column 6 (char 5))"),
         ],
     )
-    def test_a_damaged_line_is_named(self, line: str, expected: str) -> None:
+    def test_the_error_for_a_damaged_line_names_it(self, line: str, expected: str) -> None:
         expected = expected.format(before="expected the path of a part added before")
         assert message_of(add_line(part(1)) + line) == f"m, line 2, {expected}{DAMAGED}"
 
-    def test_a_line_nested_too_deep_is_damage(self) -> None:
+    def test_a_line_with_too_deep_nesting_is_damaged(self) -> None:
         assert message_of("[" * 100_000 + "\n").startswith("m, line 1, is not JSON (maximum recursion depth")
 
-    def test_a_damaged_line_before_the_last_is_not_cut_off(self) -> None:
+    def test_only_the_last_line_can_be_cut_off(self) -> None:
         assert message_of('{"op"' + "\n" + add_line(part(1))).startswith("m, line 1, is not JSON")
         assert message_of("\0\0\n" + add_line(part(1))).startswith("m, line 1, is not JSON")
 
@@ -217,7 +217,7 @@ class TestLiveParts:
         assert parts(text.removesuffix("\n")) == [part(1), part(2)]
         assert parts(text.removesuffix("}\n")) == [part(1)]
 
-    def test_recovery_is_said_by_true_alone(self) -> None:
+    def test_is_recovery_must_be_true_not_1(self) -> None:
         line = '{"op": "replace", "removed": [], "added": [], "is_recovery": 1}\n'
         assert [change.is_recovery for change in changes(line)] == [False]
 
@@ -225,36 +225,36 @@ class TestLiveParts:
 class TestChecksums:
     TEXT = checksummed([add_line(part(1)), add_line(part(2)), add_line(part(3))])
 
-    def test_lines_of_an_older_format_have_none_until_the_first_that_has_one(self) -> None:
+    def test_lines_of_an_older_format_may_lack_checksums_before_the_first_checksum(self) -> None:
         old = add_line(part(1))
         text = old + checksummed([add_line(part(2))], before=zlib.crc32(old.encode()))
         assert [change.has_checksum for change in changes(text)] == [False, True]
         assert parts(text) == [part(1), part(2)]
 
     @pytest.mark.parametrize("number", [0, 1])
-    def test_a_lost_line_is_found_by_the_next(self, number: int) -> None:
+    def test_a_lost_line_is_detected_at_the_next_line(self, number: int) -> None:
         lines = self.TEXT.splitlines(keepends=True)
         del lines[number]
         assert message_of("".join(lines)) == (
-            f"m, line {number + 1}, does not match its checksum: it or what is before it was changed, lost or added"
-            + DAMAGED
+            f"m, line {number + 1}, does not match its checksum: "
+            f"this line or an earlier one was changed, removed or added{DAMAGED}"
         )
 
-    def test_a_changed_line_is_found(self) -> None:
+    def test_a_changed_line_is_detected(self) -> None:
         assert message_of(self.TEXT.replace('"rows": 2', '"rows": 3', 1)).startswith(
             "m, line 1, does not match its checksum"
         )
 
-    def test_a_line_that_lost_its_checksum_is_found(self) -> None:
+    def test_a_line_without_its_checksum_is_detected(self) -> None:
         assert message_of(self.TEXT + add_line(part(4))) == (
-            f"m, line 4, has no checksum at its end, expected one as behind the lines before{DAMAGED}"
+            f"m, line 4, has no checksum at its end, expected one as in the lines before{DAMAGED}"
         )
 
-    def test_a_checksum_in_another_place_is_none(self) -> None:
+    def test_a_checksum_must_be_the_last_key(self) -> None:
         line = json.dumps({"checksum": "00000000", **json.loads(add_line(part(1)))}) + "\n"
         assert message_of(line).startswith("m, line 1, has no checksum at its end")
 
-    def test_characters_beyond_ascii_are_bytes_of_the_file(self) -> None:
+    def test_the_checksum_covers_non_ascii_characters_as_utf8_bytes(self) -> None:
         first = '{"op": "replace", "removed": [], "added": [], "é": "\udc80"}\n'
         before = zlib.crc32(first.encode(errors="surrogatepass"))
         text = first + checksummed([add_line(part(1))], before=before)
@@ -280,7 +280,7 @@ class TestCutOff:
             ("[" * 100_000 + "\n", False),
         ],
     )
-    def test_a_last_line_that_was_being_written(self, line: str, expected: bool) -> None:
+    def test_is_cut_off_detects_a_half_written_last_line(self, line: str, expected: bool) -> None:
         assert is_cut_off(line) is expected
 
     @pytest.mark.parametrize(
@@ -300,16 +300,16 @@ class TestCutOff:
             (b"{", b""),
         ],
     )
-    def test_a_manifest_without_it(self, content: bytes, expected: bytes) -> None:
+    def test_whole_lines_drops_a_half_written_last_line(self, content: bytes, expected: bytes) -> None:
         assert whole_lines(content) == expected
 
     @pytest.mark.parametrize("rest", ['{"op": "ad', "\0\0\0\n", '{"op": "a' + "\0" * 600 + "\n"])
-    def test_it_is_no_line(self, rest: str) -> None:
+    def test_a_half_written_last_line_is_ignored(self, rest: str) -> None:
         assert parts(add_line(part(1)) + rest) == [part(1)]
 
 
 class TestSpoolProgress:
-    def test_of_each_table_the_farthest_of_added_parts_and_of_all_events_that_of_replacements(self) -> None:
+    def test_progress_is_the_maximum_of_added_parts_by_table_and_of_replacements_for_events(self) -> None:
         lines = [
             add_line(part(1), spool_upto=7),
             add_line(part(2), spool_upto=5),
@@ -323,11 +323,11 @@ class TestSpoolProgress:
         found = spool_progress("".join(lines), run_id=RUN, path="m")
         assert found == SpoolProgress(by_table={"mark": 7, "execution": 0}, events=20, is_recovered=False)
 
-    def test_a_run_that_was_recovered_stays_so(self) -> None:
+    def test_a_recovered_run_stays_recovered(self) -> None:
         text = replace_line([], added=[], is_recovery=True) + replace_line([], added=[])
         assert spool_progress(text, run_id=RUN, path="m") == SpoolProgress(by_table={}, events=0, is_recovered=True)
 
-    def test_damage_is_an_error_that_names_the_file(self) -> None:
+    def test_the_error_for_damage_names_the_file(self) -> None:
         with pytest.raises(LogdirError, match=r"^m, line 1, holds \[\], expected a JSON object"):
             spool_progress("[]\n", run_id=RUN, path="m")
         with pytest.raises(LogdirError, match=r"run_id=run2/part-<number>\.parquet"):

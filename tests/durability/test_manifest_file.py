@@ -1,4 +1,4 @@
-"""The manifest as a file: a line is there whole or not at all, whatever the disk does."""
+"""Test the manifest file: a line is there completely or not at all, whatever the disk does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def text(manifest: ManifestFile) -> str:
 
 
 class TestCreation:
-    def test_it_is_empty_and_on_disk_with_its_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_new_manifest_is_empty_and_synced_with_its_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         seen = synced(monkeypatch)
         manifest = ManifestFile(tmp_path / "logdir/manifest/run1.jsonl")
         manifest.create()
@@ -37,7 +39,7 @@ class TestCreation:
         ManifestFile(manifest.path.with_name("run2.jsonl")).create()
         assert sorted(path.name for path in manifest.path.parent.iterdir()) == ["run1.jsonl", "run2.jsonl"]
 
-    def test_one_that_exists_stays_as_it_is(self, manifest: ManifestFile) -> None:
+    def test_an_existing_manifest_is_not_changed(self, manifest: ManifestFile) -> None:
         manifest.append(LINES[0])
         before = text(manifest)
         with pytest.raises(FileExistsError):
@@ -46,7 +48,7 @@ class TestCreation:
 
 
 class TestLines:
-    def test_each_is_sealed_and_on_disk_when_it_is_appended(
+    def test_each_appended_line_has_a_checksum_and_is_synced(
         self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen = synced(monkeypatch)
@@ -58,19 +60,19 @@ class TestLines:
         assert manifest.has_leftover is False
 
     @pytest.mark.parametrize("rest", [b"", b'{"op": "ad', b"\0\0\0\n"])
-    def test_another_process_goes_on_behind_the_last_whole_one(self, manifest: ManifestFile, rest: bytes) -> None:
+    def test_another_process_continues_after_the_last_complete_line(self, manifest: ManifestFile, rest: bytes) -> None:
         manifest.append(LINES[0])
         before = text(manifest)
         with open(manifest.path, "ab") as file:
             file.write(rest)
         resumed = ManifestFile(manifest.path)
         assert resumed.resume() == before
-        assert manifest.path.read_bytes() == before.encode() + rest, "reading changes nothing"
+        assert manifest.path.read_bytes() == before.encode() + rest, "reading must change nothing"
         resumed.append(LINES[1])
         resumed.append(LINES[2])
         assert text(manifest) == checksummed(LINES)
 
-    def test_a_whole_line_that_lost_its_newline_gets_it_back(self, manifest: ManifestFile) -> None:
+    def test_a_missing_last_newline_is_restored(self, manifest: ManifestFile) -> None:
         manifest.append(LINES[0])
         manifest.path.write_text(text(manifest).removesuffix("\n"))
         resumed = ManifestFile(manifest.path)
@@ -79,23 +81,23 @@ class TestLines:
         resumed.append(LINES[2])
         assert text(manifest) == checksummed(LINES)
 
-    def test_an_empty_one_is_gone_on_with_too(self, manifest: ManifestFile) -> None:
+    def test_an_empty_manifest_can_be_resumed(self, manifest: ManifestFile) -> None:
         resumed = ManifestFile(manifest.path)
         assert resumed.resume() == ""
         resumed.append(LINES[0])
         assert text(manifest) == with_checksum(LINES[0])
 
-    def test_one_that_is_missing_cannot_be_gone_on_with(self, tmp_path: Path) -> None:
+    def test_a_missing_manifest_cannot_be_resumed(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             ManifestFile(tmp_path / "run1.jsonl").resume()
 
-    def test_bytes_that_are_no_text_are_left_to_whoever_reads_it(self, manifest: ManifestFile) -> None:
+    def test_resuming_does_not_check_for_valid_utf8(self, manifest: ManifestFile) -> None:
         manifest.path.write_bytes(b'{"a": "\xff"}\n')
         assert ManifestFile(manifest.path).resume() == '{"a": "\ufffd"}\n'
 
 
 class TestFailures:
-    def test_a_line_that_cannot_be_brought_to_disk_is_taken_back(
+    def test_a_line_that_cannot_be_synced_is_taken_back(
         self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         manifest.append(LINES[0])
@@ -108,7 +110,7 @@ class TestFailures:
         manifest.append(LINES[1])
         assert text(manifest) == checksummed(LINES[:2])
 
-    def test_so_is_half_of_a_line(self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_half_written_line_is_taken_back(self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch) -> None:
         def half(file: io.FileIO, data: bytes) -> None:
             file.write(data[: len(data) // 2])
             raise OSError(28, "No space left on device")
@@ -119,7 +121,9 @@ class TestFailures:
                 manifest.append(LINES[0])
         assert (text(manifest), manifest.has_leftover) == ("", False)
 
-    def test_and_one_that_was_interrupted(self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_line_whose_write_was_interrupted_is_taken_back(
+        self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def interrupted(descriptor: int) -> None:
             raise KeyboardInterrupt
 
@@ -129,13 +133,13 @@ class TestFailures:
                 manifest.append(LINES[0])
         assert (text(manifest), manifest.has_leftover) == ("", False)
 
-    def test_one_that_stays_is_said_to_and_the_next_takes_its_place(
+    def test_a_line_that_cannot_be_taken_back_is_reported_and_overwritten_by_the_next(
         self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         manifest.append(LINES[0])
 
         class Stubborn(io.FileIO):
-            """Cannot be made shorter once something was written."""
+            """Fails to truncate once something was written."""
 
             written = False
 
@@ -158,7 +162,7 @@ class TestFailures:
         manifest.append(LINES[1])
         assert (text(manifest), manifest.has_leftover) == (checksummed(LINES[:2]), False)
 
-    def test_one_that_cannot_be_opened_leaves_no_line(
+    def test_a_manifest_that_cannot_be_opened_gets_no_line(
         self, manifest: ManifestFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         kept = manifest.path.rename(manifest.path.with_suffix(".kept"))
@@ -186,13 +190,13 @@ class SlowFile(io.RawIOBase):
 
 
 @pytest.mark.parametrize("data", [b"", b"abc", memoryview(b"0123456789")])
-def test_all_is_written_even_if_little_is_taken_at_a_time(data: bytes | memoryview) -> None:
+def test_short_writes_are_continued(data: bytes | memoryview) -> None:
     file = SlowFile()
     write_whole(file, data)
     assert file.content == bytes(data)
 
 
-def test_names_are_brought_to_disk_and_nothing_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_is_synced_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, before = synced(monkeypatch), num_descriptors()
     sync_directory(tmp_path)
     assert seen == [(tmp_path, None)]

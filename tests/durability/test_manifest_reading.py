@@ -1,4 +1,4 @@
-"""The files that manifests are in, and those that they name."""
+"""Test finding and reading manifest files, and the files that they name."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tfdbg_arrow.schema.manifest import add_line, read_live_parts, resolve_part,
 
 
 class TestManifests:
-    def test_the_parts_of_a_run_by_its_manifest(self, tmp_path: Path) -> None:
+    def test_the_live_parts_of_a_run_are_read(self, tmp_path: Path) -> None:
         assert read_live_parts(tmp_path, run_id=RUN) == ()
         (tmp_path / "manifest").mkdir()
         (tmp_path / "manifest/run1.jsonl").write_text(add_line(part(1)))
         assert read_live_parts(tmp_path, run_id=RUN) == (part(1),)
 
-    def test_a_manifest_may_lie_elsewhere_within_the_logdir(self, tmp_path: Path) -> None:
+    def test_a_manifest_may_be_a_link_within_the_logdir(self, tmp_path: Path) -> None:
         (tmp_path / "manifest").mkdir()
         (tmp_path / "kept").write_text(add_line(part(1)))
         (tmp_path / "manifest/run1.jsonl").symlink_to(tmp_path / "kept")
         assert read_live_parts(tmp_path, run_id=RUN) == (part(1),)
 
-    def test_bytes_that_are_no_text_are_damage_with_a_name(self, tmp_path: Path) -> None:
+    def test_invalid_utf8_is_reported_as_damage(self, tmp_path: Path) -> None:
         path = tmp_path / "manifest/run1.jsonl"
         path.parent.mkdir()
         path.write_bytes(b'{"op": "\xff"}\n')
@@ -33,16 +33,16 @@ class TestManifests:
             read_live_parts(tmp_path, run_id=RUN)
         assert str(error.value) == f"{path}, line 1, has the op '\ufffd', expected 'add' or 'replace'{DAMAGED}"
 
-    def test_a_manifest_that_cannot_be_read_is_named(self, tmp_path: Path) -> None:
+    def test_the_error_for_a_manifest_that_is_a_directory_names_it(self, tmp_path: Path) -> None:
         path = tmp_path / "manifest/run1.jsonl"
         path.mkdir(parents=True)
         with pytest.raises(LogdirError) as error:
             read_live_parts(tmp_path, run_id=RUN)
         assert str(error.value) == (
-            f"{path} cannot be read (a pipe, a device or a directory, expected a file); restore it."
+            f"{path} cannot be read (it is a pipe, a device or a directory, expected a file); restore it."
         )
 
-    def test_a_manifest_that_the_disk_does_not_give_is_named(
+    def test_the_error_for_an_unreadable_manifest_names_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path = tmp_path / "manifest/run1.jsonl"
@@ -62,14 +62,14 @@ class TestManifests:
             read_live_parts(tmp_path, run_id="../run1")
         assert str(error.value).startswith(f"{tmp_path} gives")
 
-    def test_the_runs_that_have_one_oldest_first(self, tmp_path: Path) -> None:
+    def test_runs_with_a_manifest_are_listed_oldest_first(self, tmp_path: Path) -> None:
         assert run_ids(tmp_path) == ()
         (tmp_path / "manifest").mkdir()
         for name in ("b.jsonl", "a.jsonl", "c.txt", "1.jsonl", ".d.jsonl", "e.jsonl.tmp"):
             (tmp_path / "manifest" / name).touch()
         assert run_ids(tmp_path) == ("a", "b")
 
-    def test_a_part_lies_where_its_links_lead_within_the_logdir(self, tmp_path: Path) -> None:
+    def test_links_of_a_part_are_followed_within_the_logdir(self, tmp_path: Path) -> None:
         logdir, elsewhere = tmp_path / "logdir", tmp_path / "elsewhere"
         for directory in (logdir / "mark/run_id=run1", logdir / "kept", elsewhere):
             directory.mkdir(parents=True)
@@ -84,6 +84,6 @@ class TestManifests:
         with pytest.raises(LogdirError) as error:
             resolve_part(logdir, part(1))
         assert str(error.value) == (
-            f"{path} leads by a symbolic link to {elsewhere.resolve() / 'file'}, expected a file inside "
+            f"{path} leads through a symbolic link to {elsewhere.resolve() / 'file'}, expected a file inside "
             f"{logdir.resolve()}; copy the file there if you trust it."
         )

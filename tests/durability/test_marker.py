@@ -16,16 +16,16 @@ def names(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
 
 
-def test_a_directory_becomes_a_logdir_by_a_whole_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_marker_makes_a_directory_a_logdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logdir = tmp_path / "a/logdir"
     seen = synced(monkeypatch)
     mark_logdir(logdir, "run1")
     assert names(logdir) == [MARKER_NAME]
     assert (logdir / MARKER_NAME).read_text() == marker_text()
-    assert seen == [(logdir / f".{MARKER_NAME}.run1", marker_text().encode())], "on disk, then renamed"
+    assert seen == [(logdir / f".{MARKER_NAME}.run1", marker_text().encode())], "synced before it is renamed"
 
 
-def test_a_logdir_stays_as_it_is(tmp_path: Path) -> None:
+def test_the_marker_of_a_logdir_is_not_rewritten(tmp_path: Path) -> None:
     mark_logdir(tmp_path, "run1")
     before = (tmp_path / MARKER_NAME).stat()
     mark_logdir(tmp_path, "run2")
@@ -33,7 +33,7 @@ def test_a_logdir_stays_as_it_is(tmp_path: Path) -> None:
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_neither_another_format_nor_a_damaged_marker_is_overwritten(tmp_path: Path) -> None:
+def test_a_marker_of_another_format_or_with_damage_is_not_overwritten(tmp_path: Path) -> None:
     marker = tmp_path / MARKER_NAME
     marker.write_text('{"format": "tfdbg_arrow", "format_version": "99.0"}')
     with pytest.raises(FormatVersionError, match=r"99\.0") as error:
@@ -46,7 +46,7 @@ def test_neither_another_format_nor_a_damaged_marker_is_overwritten(tmp_path: Pa
     assert marker.read_text() == "é"
 
 
-def test_a_marker_that_is_no_text_is_damaged_like_any_other(tmp_path: Path) -> None:
+def test_a_marker_with_invalid_utf8_counts_as_damaged(tmp_path: Path) -> None:
     marker = tmp_path / MARKER_NAME
     marker.write_bytes(b"\xff")
     with pytest.raises(LogdirError, match="is not JSON") as error:
@@ -65,7 +65,7 @@ def test_a_marker_that_cannot_be_written_leaves_nothing(
     assert names(tmp_path) == []
 
 
-def test_of_a_marker_that_stays_half_written_the_first_error_is_told(
+def test_the_first_error_is_raised_if_a_half_written_marker_cannot_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "replace", failing())

@@ -1,4 +1,4 @@
-"""A part's file: whole and on disk before it has its name."""
+"""Test that the file of a part is complete and on disk before it gets its name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sealed(logdir: Path, *pieces: pa.Table, table: str = "mark", max_bytes: int 
     return seal_part(logdir, table, pieces, run_id="r", number=3, max_bytes=max_bytes)
 
 
-def test_its_entry_says_what_it_holds(tmp_path: Path) -> None:
+def test_the_entry_describes_the_part(tmp_path: Path) -> None:
     entry = sealed(tmp_path, marks(5, 3), marks(), marks(9, 2), marks(4))
     content = (tmp_path / NAME).read_bytes()
     assert entry == ManifestEntry(
@@ -41,7 +41,7 @@ def test_its_entry_says_what_it_holds(tmp_path: Path) -> None:
     assert table.schema.equals(arrow_schema("mark"), check_metadata=True)
 
 
-def test_it_is_written_as_the_format_says(tmp_path: Path) -> None:
+def test_the_file_has_the_encodings_of_the_format(tmp_path: Path) -> None:
     sealed(tmp_path, marks(1, 2))
     group = pq.read_metadata(tmp_path / NAME).row_group(0)
     columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
@@ -50,7 +50,7 @@ def test_it_is_written_as_the_format_says(tmp_path: Path) -> None:
     assert not columns["event_index"].has_dictionary_page
 
 
-def test_without_rows_or_without_the_column_there_is_no_range(tmp_path: Path) -> None:
+def test_without_rows_or_event_index_there_is_no_range(tmp_path: Path) -> None:
     for entry, rows in (
         (sealed(tmp_path), 0),
         (sealed(tmp_path, marks()), 0),
@@ -59,7 +59,9 @@ def test_without_rows_or_without_the_column_there_is_no_range(tmp_path: Path) ->
         assert (entry.rows, entry.min_event_index, entry.max_event_index) == (rows, None, None)
 
 
-def test_it_is_on_disk_then_renamed_and_its_name_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_synced_then_renamed_then_its_directory_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen, rename = synced(monkeypatch), os.rename
     renamed: list[tuple[str, str]] = []
 
@@ -79,17 +81,17 @@ def test_it_is_on_disk_then_renamed_and_its_name_is_on_disk(tmp_path: Path, monk
     assert num_descriptors() == before
 
 
-def test_it_ends_with_the_piece_that_fills_it(tmp_path: Path) -> None:
+def test_a_part_ends_with_the_piece_that_reaches_the_maximum_size(tmp_path: Path) -> None:
     size = sealed(tmp_path, marks(1)).bytes
-    one_group = 4  # the magic number of Parquet is there before any row group
+    one_group = 4  # the magic number of Parquet is written before any row group
     taken = iter([marks(1), marks(2), marks(3)])
     entry = seal_part(tmp_path, "mark", taken, run_id="r", number=3, max_bytes=one_group + 1)
     assert (entry.rows, entry.min_event_index, entry.max_event_index) == (1, 1, 1)
-    assert next(taken)["event_index"].to_pylist() == [2], "the rest is not read"
+    assert next(taken)["event_index"].to_pylist() == [2], "the remaining pieces are not read"
     assert sealed(tmp_path, marks(1), marks(2), marks(3), max_bytes=10 * size).rows == 3
 
 
-def test_the_bound_itself_fills_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_exactly_the_maximum_size_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     write = part_file._HashingFile.write
 
@@ -106,7 +108,7 @@ def test_the_bound_itself_fills_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sealed(tmp_path, marks(1), marks(2), max_bytes=after_one + 1).rows == 2
 
 
-def test_the_pieces_are_shown_as_they_are_written(tmp_path: Path) -> None:
+def test_on_piece_gets_the_pieces_as_they_are_written(tmp_path: Path) -> None:
     shown: list[list[int]] = []
     seal_part(
         tmp_path,
@@ -119,14 +121,14 @@ def test_the_pieces_are_shown_as_they_are_written(tmp_path: Path) -> None:
     assert shown == [[1, 2], [3]]
 
 
-def test_a_large_piece_is_written_as_many_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_piece_is_written_as_several_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_file, "ROW_GROUP_ROWS", 2)
     sealed(tmp_path, marks(1, 2, 3, 4, 5))
     metadata = pq.read_metadata(tmp_path / NAME)
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [2, 2, 1]
 
 
-def test_a_file_that_stays_half_written_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_written_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = num_descriptors()
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", failing())
@@ -134,4 +136,4 @@ def test_a_file_that_stays_half_written_is_closed(tmp_path: Path, monkeypatch: p
             sealed(tmp_path, marks(1))
     assert num_descriptors() == before
     assert not (tmp_path / NAME).exists()
-    assert sealed(tmp_path, marks(1)).rows == 1, "the half-written one is written over"
+    assert sealed(tmp_path, marks(1)).rows == 1, "the half-written file is overwritten"

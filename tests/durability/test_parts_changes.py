@@ -1,4 +1,4 @@
-"""Changes of what parts hold: each one line of the manifest, or none."""
+"""Test that each change to the parts is one complete line of the manifest, or none."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def path(number: int, *, table: str = "mark") -> str:
 
 
 class TestLines:
-    def test_they_say_how_far_the_spool_is_in_parts(self, writer: PartWriter, tmp_path: Path) -> None:
+    def test_lines_hold_the_progress_of_the_spool(self, writer: PartWriter, tmp_path: Path) -> None:
         one = writer.write("mark", marks(1), spool_upto=10)
         writer.replace([one.path], {"mark": [marks(2)]}, spool_upto=20, is_recovery=True)
         writer.replace([], {})
         found = [(line["op"], line.get("spool_upto"), line.get("is_recovery")) for line in lines(tmp_path)]
         assert found == [("add", 10, None), ("replace", 20, True), ("replace", None, None)]
 
-    def test_each_is_told_once_it_is_on_disk(self, tmp_path: Path) -> None:
+    def test_on_change_is_called_after_the_line_is_on_disk(self, tmp_path: Path) -> None:
         told: list[tuple[list[str], list[ManifestEntry], int]] = []
 
         def note(removed: Sequence[str], added: Sequence[ManifestEntry]) -> None:
@@ -63,21 +63,21 @@ class TestLines:
 
 
 class TestReplacing:
-    def test_parts_stand_where_those_stood_that_they_replace(self, writer: PartWriter, tmp_path: Path) -> None:
+    def test_new_parts_take_the_place_of_the_replaced_parts(self, writer: PartWriter, tmp_path: Path) -> None:
         entries = [writer.write("mark", marks(event)) for event in range(4)]
         (new,) = writer.replace([entries[1].path, entries[2].path], {"mark": [marks(9)]})
         assert writer.parts("mark") == (entries[0], new, entries[3])
         assert sorted(events_on_disk(tmp_path)) == [0, 3, 9]
         assert files(tmp_path) == [name(0), name(3), name(4)]
         writer.compact("mark")
-        assert events_on_disk(tmp_path) == [0, 9, 3], "merged in this order"
+        assert events_on_disk(tmp_path) == [0, 9, 3], "merged in the order of the parts"
 
-    def test_parts_that_replace_none_come_last(self, writer: PartWriter) -> None:
+    def test_parts_that_replace_nothing_come_last(self, writer: PartWriter) -> None:
         one = writer.write("mark", marks(1))
         (two,) = writer.replace([], {"mark": [marks(2)]})
         assert writer.parts("mark") == (one, two)
 
-    def test_parts_of_one_table_may_be_replaced_by_those_of_others(self, writer: PartWriter, tmp_path: Path) -> None:
+    def test_parts_may_be_replaced_by_parts_of_other_tables(self, writer: PartWriter, tmp_path: Path) -> None:
         one = writer.write("mark", marks(1))
         made = writer.replace(
             [one.path],
@@ -88,10 +88,10 @@ class TestReplacing:
         assert files(tmp_path) == []
 
     @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
-    def test_one_that_fails_leaves_the_others(
+    def test_a_failed_replacement_changes_nothing(
         self, writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
     ) -> None:
-        """Two parts and a line are five times brought to disk."""
+        """Writing two parts and a line takes five syncs."""
         one = writer.write("mark", marks(1))
         tables = {"mark": [marks(2)], "execution": [arrow_schema("execution").empty_table()]}
         with monkeypatch.context() as patched:
@@ -106,7 +106,7 @@ class TestReplacing:
         made = writer.replace([one.path], tables)
         assert [entry.path for entry in made] == [path(2), path(int(number > 2), table="execution")]
 
-    def test_rows_that_cannot_be_read_leave_the_others(self, writer: PartWriter, tmp_path: Path) -> None:
+    def test_a_replacement_with_unreadable_rows_changes_nothing(self, writer: PartWriter, tmp_path: Path) -> None:
         def broken() -> Iterator[pa.Table]:
             yield marks(2)
             raise KeyboardInterrupt
@@ -119,22 +119,22 @@ class TestReplacing:
 
 
 class TestDropping:
-    def test_parts_and_their_rows_are_gone(self, writer: PartWriter, tmp_path: Path) -> None:
+    def test_dropped_parts_and_their_rows_are_gone(self, writer: PartWriter, tmp_path: Path) -> None:
         one, two = (writer.write("mark", marks(event)) for event in range(2))
         writer.drop([one.path])
         assert (writer.parts("mark"), events_on_disk(tmp_path), files(tmp_path)) == ((two,), [1], [name(1)])
         last = lines(tmp_path)[-1]
         assert (last["op"], last["removed"], last["added"]) == ("replace", [one.path], [])
 
-    def test_parts_that_they_replaced_hold_again_and_are_not_merged(self, writer: PartWriter, tmp_path: Path) -> None:
+    def test_restored_parts_are_live_again_and_not_merged(self, writer: PartWriter, tmp_path: Path) -> None:
         one, two = (writer.write("mark", marks(event)) for event in range(2))
         (merged,) = writer.merge("mark", [one.path, two.path])
         writer.drop([merged.path], restored=[one, two])
         assert writer.parts("mark") == (one, two)
         assert writer.settled() == {one.path, two.path}
-        assert files(tmp_path) == [], "they are kept elsewhere"
+        assert files(tmp_path) == [], "the restored files are elsewhere"
 
-    def test_what_the_manifest_cannot_be_told_of_holds(
+    def test_parts_stay_if_the_manifest_cannot_be_written(
         self, writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one = writer.write("mark", marks(1))
@@ -145,8 +145,8 @@ class TestDropping:
         assert (writer.parts("mark"), events_on_disk(tmp_path)) == ((one,), [1])
 
 
-class TestFilesKeptElsewhere:
-    def test_their_parts_hold_and_are_never_merged(self, writer: PartWriter, tmp_path: Path) -> None:
+class TestReleasedFiles:
+    def test_released_parts_stay_live_and_are_never_merged(self, writer: PartWriter, tmp_path: Path) -> None:
         entries = [writer.write("mark", marks(event)) for event in range(4)]
         writer.release({entries[1].path})
         assert files(tmp_path) == [name(0), name(2), name(3)]
@@ -156,15 +156,15 @@ class TestFilesKeptElsewhere:
         assert [entry.rows for entry in writer.parts("mark")] == [1, 1, 2]
         assert writer.parts("mark")[:2] == (entries[0], entries[1])
 
-    def test_those_of_other_tables_are_merged_as_ever(self, writer: PartWriter) -> None:
+    def test_parts_of_other_tables_are_not_settled(self, writer: PartWriter) -> None:
         entry = writer.write("run", arrow_schema("run").empty_table())
         writer.write("mark", marks(1))
         writer.release({entry.path})
         assert writer.settled() == {entry.path}
 
 
-class TestFilesThatStay:
-    def test_are_removed_with_the_next_line(
+class TestFilesThatCannotBeRemoved:
+    def test_files_are_removed_with_the_next_line(
         self, writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         one, two = (writer.write("mark", marks(event)) for event in range(2))
@@ -177,7 +177,7 @@ class TestFilesThatStay:
         assert files(tmp_path) == [name(1)]
         assert writer.parts("mark") == (two,)
 
-    def test_or_when_they_are_swept_and_then_no_more(self, writer: PartWriter, tmp_path: Path) -> None:
+    def test_files_are_removed_once_by_a_sweep(self, writer: PartWriter, tmp_path: Path) -> None:
         one = writer.write("mark", marks(1))
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(os, "unlink", failing(100))
@@ -186,15 +186,15 @@ class TestFilesThatStay:
         assert files(tmp_path) == []
         (tmp_path / one.path).touch()
         writer.sweep()
-        assert files(tmp_path) == [name(0)], "it is another's by now"
+        assert files(tmp_path) == [name(0)], "the file belongs to somebody else by then"
 
-    def test_one_that_is_gone_does_not_keep_the_others(self, writer: PartWriter, tmp_path: Path) -> None:
+    def test_a_missing_file_does_not_keep_the_others(self, writer: PartWriter, tmp_path: Path) -> None:
         entries = [writer.write("mark", marks(event)) for event in range(3)]
         (tmp_path / entries[0].path).unlink()
         writer.drop([entry.path for entry in entries])
         assert files(tmp_path) == []
 
-    def test_nor_does_one_that_cannot_be_removed(
+    def test_a_file_that_cannot_be_removed_does_not_keep_the_others(
         self, writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         entries = [writer.write("mark", marks(event)) for event in range(3)]
@@ -204,8 +204,8 @@ class TestFilesThatStay:
         assert files(tmp_path) == [name(0)]
 
 
-class TestALineThatReadersMaySee:
-    """It could not be brought to disk, nor taken back: the parts that it names must stay until another is there."""
+class TestLineThatCannotBeTakenBack:
+    """The line could not be synced or taken back. The parts that it names must stay until there is another line."""
 
     @pytest.fixture
     def stuck(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
@@ -221,7 +221,7 @@ class TestALineThatReadersMaySee:
         monkeypatch.setattr(ManifestFile, "append", stuck_append)
         return lambda: is_stuck.__setitem__(0, False)
 
-    def test_its_parts_stay_until_the_next_line(
+    def test_the_parts_of_the_line_stay_until_the_next_line(
         self, writer: PartWriter, tmp_path: Path, stuck: Callable[[], None]
     ) -> None:
         for write in (

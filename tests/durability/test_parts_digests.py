@@ -1,4 +1,4 @@
-"""Digests of parts of tensor_health: they come with a part that is not merged again, and go with it."""
+"""Test digests of parts of tensor_health: a part that is not merged again has one, and both are removed together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLES = ("tensor_health", "op_digest")
 
 
 def tensors(*events: int, op_name: str = "x") -> pa.Table:
-    """Returns rows of tensor_health of one op."""
+    """Returns rows of tensor_health for one op."""
     plain: dict[str, Any] = {"run_id": "r", "wall_time_ns": 0, "wall_time": 0, "scope": "graph", "op_name": op_name}
     return pa.Table.from_pylist([{**plain, "event_index": event} for event in events], arrow_schema("tensor_health"))
 
@@ -33,7 +33,7 @@ def writer(tmp_path: Path) -> PartWriter:
 
 
 def live(logdir: Path) -> dict[str, dict[int, int]]:
-    """Returns how many rows the parts of both tables have, by their numbers."""
+    """Returns the number of rows of the parts of both tables, by part number."""
     found: dict[str, dict[int, int]] = {table: {} for table in TABLES}
     for entry in read_live_parts(logdir, run_id="r"):
         found[entry.table][part_number(entry.path)] = entry.rows
@@ -50,7 +50,7 @@ def num_files(logdir: Path) -> list[int]:
     return [len(list((logdir / f"{table}/run_id=r").iterdir())) for table in TABLES]
 
 
-def test_a_large_merged_part_has_one_of_its_number(writer: PartWriter, tmp_path: Path) -> None:
+def test_a_large_merged_part_has_a_digest_of_the_same_number(writer: PartWriter, tmp_path: Path) -> None:
     for event in range(2):
         writer.write("tensor_health", tensors(event))
     writer.write("tensor_health", tensors(2, 3, op_name="y"))
@@ -62,7 +62,7 @@ def test_a_large_merged_part_has_one_of_its_number(writer: PartWriter, tmp_path:
     assert num_files(tmp_path) == [1, 1]
 
 
-def test_a_small_merged_part_has_none_until_the_end(writer: PartWriter, tmp_path: Path) -> None:
+def test_a_small_merged_part_has_no_digest_until_the_end(writer: PartWriter, tmp_path: Path) -> None:
     for event in range(3):
         writer.write("tensor_health", tensors(event))
     assert writer.merge_small("tensor_health")
@@ -71,7 +71,7 @@ def test_a_small_merged_part_has_none_until_the_end(writer: PartWriter, tmp_path
     assert live(tmp_path) == {"tensor_health": {3: 3}, "op_digest": {3: 1}}
 
 
-def test_at_the_end_every_part_with_rows_has_one(writer: PartWriter, tmp_path: Path) -> None:
+def test_at_the_end_every_part_with_rows_has_a_digest(writer: PartWriter, tmp_path: Path) -> None:
     for events in ((0,), (), (1, 2)):
         writer.write("tensor_health", tensors(*events))
     writer.compact("tensor_health")
@@ -88,16 +88,16 @@ def test_a_run_without_tensors_has_no_digest(writer: PartWriter, tmp_path: Path)
     assert live(tmp_path) == {"tensor_health": {0: 0}, "op_digest": {}}
 
 
-def test_each_of_the_parts_that_a_merge_gives_has_its_own(writer: PartWriter, tmp_path: Path) -> None:
+def test_each_part_of_a_merge_has_its_own_digest(writer: PartWriter, tmp_path: Path) -> None:
     entries = [writer.write("tensor_health", tensors(*range(first, first + 3))) for first in (0, 3, 6)]
     writer.merge("tensor_health", [entry.path for entry in entries])
-    assert live(tmp_path) == {"tensor_health": {3: 8, 4: 1}, "op_digest": {3: 1}}, "the last may be merged again"
+    assert live(tmp_path) == {"tensor_health": {3: 8, 4: 1}, "op_digest": {3: 1}}, "the last part may be merged again"
     assert digested(tmp_path, 3) == [("r", 3, "x", 8)]
     writer.compact("tensor_health")
     assert live(tmp_path) == {"tensor_health": {3: 8, 4: 1}, "op_digest": {3: 1, 4: 1}}
 
 
-def test_each_part_without_one_gets_one(writer: PartWriter, tmp_path: Path) -> None:
+def test_each_part_without_a_digest_gets_one(writer: PartWriter, tmp_path: Path) -> None:
     for first in (0, 10):
         writer.write("tensor_health", tensors(*range(first, first + 4)))
     writer.digest()
@@ -107,7 +107,7 @@ def test_each_part_without_one_gets_one(writer: PartWriter, tmp_path: Path) -> N
     assert live(tmp_path)["op_digest"] == {0: 1, 1: 1, 2: 1}
 
 
-def test_it_is_told_of_as_any_part(tmp_path: Path) -> None:
+def test_a_new_digest_is_passed_to_on_change(tmp_path: Path) -> None:
     told: list[tuple[list[str], list[str]]] = []
     writer = PartWriter(
         tmp_path, "r", on_change=lambda gone, new: told.append((list(gone), [entry.path for entry in new]))
@@ -118,16 +118,14 @@ def test_it_is_told_of_as_any_part(tmp_path: Path) -> None:
     assert told == [([], [part_path(table, run_id="r", number=0)]) for table in TABLES]
 
 
-def test_a_part_whose_file_is_elsewhere_gets_none_and_does_not_keep_others_from_it(
-    writer: PartWriter, tmp_path: Path
-) -> None:
+def test_a_released_part_gets_no_digest_and_other_parts_do(writer: PartWriter, tmp_path: Path) -> None:
     one, _ = (writer.write("tensor_health", tensors(event)) for event in range(2))
     writer.release({one.path})
     writer.digest()
     assert live(tmp_path) == {"tensor_health": {0: 1, 1: 1}, "op_digest": {1: 1}}
 
 
-def test_it_goes_with_its_part(writer: PartWriter, tmp_path: Path) -> None:
+def test_a_digest_is_dropped_with_its_part(writer: PartWriter, tmp_path: Path) -> None:
     entries = [writer.write("tensor_health", tensors(event)) for event in range(3)]
     writer.digest()
     writer.drop([entries[1].path])
@@ -138,7 +136,7 @@ def test_it_goes_with_its_part(writer: PartWriter, tmp_path: Path) -> None:
     assert num_files(tmp_path) == [1, 1]
 
 
-def test_it_stays_when_a_part_of_another_table_of_its_number_goes(writer: PartWriter, tmp_path: Path) -> None:
+def test_a_digest_stays_when_a_part_of_another_table_is_dropped(writer: PartWriter, tmp_path: Path) -> None:
     other = writer.write("mark", arrow_schema("mark").empty_table())
     writer.write("tensor_health", tensors(0))
     writer.digest()
@@ -146,7 +144,7 @@ def test_it_stays_when_a_part_of_another_table_of_its_number_goes(writer: PartWr
     assert live(tmp_path) == {"tensor_health": {0: 1}, "op_digest": {0: 1}}
 
 
-def test_a_merge_takes_those_of_its_parts_along(writer: PartWriter, tmp_path: Path) -> None:
+def test_a_merge_removes_the_digests_of_its_parts(writer: PartWriter, tmp_path: Path) -> None:
     for event in range(2):
         writer.write("tensor_health", tensors(event))
     writer.digest()
@@ -156,7 +154,7 @@ def test_a_merge_takes_those_of_its_parts_along(writer: PartWriter, tmp_path: Pa
 
 
 @pytest.mark.parametrize("after", range(5))
-def test_if_it_cannot_be_written_nothing_is_merged(
+def test_nothing_is_merged_if_the_digest_cannot_be_written(
     writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     for event in range(2):
@@ -172,7 +170,7 @@ def test_if_it_cannot_be_written_nothing_is_merged(
     assert num_files(tmp_path) == [1, 1]
 
 
-def test_parts_of_other_tables_have_none(writer: PartWriter, tmp_path: Path) -> None:
+def test_parts_of_other_tables_have_no_digest(writer: PartWriter, tmp_path: Path) -> None:
     writer.write("mark", arrow_schema("mark").empty_table())
     writer.compact("mark")
     writer.write("tensor_health", tensors(0))

@@ -1,4 +1,4 @@
-"""Compaction: small parts become few large ones, and every row stays, in its place."""
+"""Test compaction: small parts become a few large ones, and every row stays in its place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def path(number: int) -> str:
 
 
 def rows(writer: PartWriter) -> list[int]:
-    """Returns how many rows each part of mark has."""
+    """Returns the number of rows of each part of mark."""
     return [entry.rows for entry in writer.parts("mark")]
 
 
@@ -41,7 +41,7 @@ def num_lines(logdir: Path) -> int:
 
 
 class TestSmallParts:
-    def test_more_than_so_many_become_one_and_these_become_one(self, tmp_path: Path) -> None:
+    def test_small_parts_are_merged_and_merged_parts_are_merged_again(self, tmp_path: Path) -> None:
         writer = made(tmp_path)
         merged: list[tuple[bool, list[int]]] = []
         for event in range(9):
@@ -61,10 +61,10 @@ class TestSmallParts:
         assert (events_on_disk(tmp_path), len(files(tmp_path))) == (list(range(9)), 1)
         assert writer.settled() == frozenset()
 
-    def test_a_table_without_parts_has_none(self, tmp_path: Path) -> None:
+    def test_a_table_without_parts_is_not_merged(self, tmp_path: Path) -> None:
         assert made(tmp_path).merge_small("mark") is False
 
-    def test_large_ones_are_left_alone(self, tmp_path: Path) -> None:
+    def test_large_parts_are_not_merged(self, tmp_path: Path) -> None:
         writer = made(tmp_path, target_rows=10)
         for event in range(6):
             writer.write("mark", marks(event, event))
@@ -76,7 +76,7 @@ class TestSmallParts:
         assert writer.merge_small("mark") is True
         assert rows(writer) == [6, 6, 6]
 
-    def test_as_many_as_may_be_are_64_of_five_million_rows_or_128_mib(self, tmp_path: Path) -> None:
+    def test_the_default_bounds_are_64_parts_five_million_rows_and_128_mib(self, tmp_path: Path) -> None:
         assert (MERGE_PARTS, TARGET_ROWS, TARGET_BYTES) == (64, 5_000_000, 128 * 2**20)
         writer = PartWriter(tmp_path, "r")
         writer.start()
@@ -89,7 +89,7 @@ class TestSmallParts:
 
 
 class TestChosenParts:
-    def test_become_one_in_their_place(self, tmp_path: Path) -> None:
+    def test_merged_parts_become_one_part_in_their_place(self, tmp_path: Path) -> None:
         writer = made(tmp_path)
         entries = [writer.write("mark", marks(event)) for event in range(4)]
         (merged,) = writer.merge("mark", [entries[1].path, entries[2].path])
@@ -99,7 +99,7 @@ class TestChosenParts:
         last = json.loads((tmp_path / manifest_path("r")).read_text().splitlines()[-1])
         assert last["removed"] == [entries[1].path, entries[2].path]
 
-    def test_may_be_merged_again_unless_they_are_large(self, tmp_path: Path) -> None:
+    def test_a_merged_part_may_be_merged_again_unless_it_is_large(self, tmp_path: Path) -> None:
         writer = made(tmp_path, target_rows=8)
         entries = [writer.write("mark", marks(event)) for event in range(4)]
         (one,) = writer.merge("mark", [entry.path for entry in entries[:2]])
@@ -107,7 +107,7 @@ class TestChosenParts:
         (two,) = writer.merge("mark", [one.path, entries[2].path, entries[3].path])
         assert writer.settled() == {two.path}
 
-    def test_count_as_one_small_part_from_then_on(self, tmp_path: Path) -> None:
+    def test_a_merged_part_counts_as_one_small_part(self, tmp_path: Path) -> None:
         writer = made(tmp_path)
         entries = [writer.write("mark", marks(event)) for event in range(2)]
         writer.merge("mark", [entry.path for entry in entries])
@@ -117,23 +117,23 @@ class TestChosenParts:
         assert writer.merge_small("mark") is True
         assert rows(writer) == [4]
 
-    def test_become_as_many_as_their_rows_take(self, tmp_path: Path) -> None:
+    def test_many_rows_become_several_parts(self, tmp_path: Path) -> None:
         writer = made(tmp_path, target_rows=3)
         entries = [writer.write("mark", marks(2 * event, 2 * event + 1)) for event in range(4)]
         found = writer.merge("mark", [entry.path for entry in entries])
         assert [entry.rows for entry in found] == [3, 3, 2]
         assert events_on_disk(tmp_path) == list(range(8))
 
-    def test_without_rows_become_one_without_rows(self, tmp_path: Path) -> None:
+    def test_parts_without_rows_become_one_part_without_rows(self, tmp_path: Path) -> None:
         writer = made(tmp_path)
         entries = [writer.write("mark", marks()) for _ in range(2)]
         (merged,) = writer.merge("mark", [entry.path for entry in entries])
         assert (merged.rows, files(tmp_path)) == (0, ["part-000002.parquet"])
 
 
-class TestAll:
-    def test_are_no_recovery(self, tmp_path: Path) -> None:
-        """Else what a process leaves that is killed afterwards would be taken to be in parts already."""
+class TestCompact:
+    def test_compaction_does_not_count_as_recovery(self, tmp_path: Path) -> None:
+        """Otherwise, what a process killed afterwards leaves would be taken to be in parts already."""
         writer = made(tmp_path)
         for event in range(3):
             writer.write("mark", marks(event), spool_upto=event)
@@ -143,7 +143,7 @@ class TestAll:
         progress = spool_progress(manifest.read_text(), run_id="r", path=manifest)
         assert progress == SpoolProgress(by_table={"mark": 2}, events=0, is_recovered=False)
 
-    def test_become_one_and_none_without_rows_stays(self, tmp_path: Path) -> None:
+    def test_all_parts_become_one_and_no_empty_part_stays(self, tmp_path: Path) -> None:
         writer = made(tmp_path)
         for events in ((), (0, 1), (2,), (), (3,)):
             writer.write("mark", marks(*events))
@@ -151,23 +151,23 @@ class TestAll:
         assert (rows(writer), events_on_disk(tmp_path), len(files(tmp_path))) == ([4], [0, 1, 2, 3], 1)
         assert writer.settled() == {writer.parts("mark")[0].path}
 
-    def test_that_are_one_stay_that_one(self, tmp_path: Path) -> None:
+    def test_a_single_part_stays_as_it_is(self, tmp_path: Path) -> None:
         writer = made(tmp_path)
         entry = writer.write("mark", marks(0))
         writer.compact("mark")
         assert (writer.parts("mark"), num_lines(tmp_path)) == ((entry,), 1)
         writer.write("mark", marks())
         writer.compact("mark")
-        assert (writer.parts("mark"), num_lines(tmp_path)) == ((entry,), 3), "the empty one goes"
+        assert (writer.parts("mark"), num_lines(tmp_path)) == ((entry,), 3), "the empty part is removed"
 
-    def test_that_are_empty_are_merged_into_one(self, tmp_path: Path) -> None:
+    def test_empty_parts_are_merged_into_one(self, tmp_path: Path) -> None:
         writer = made(tmp_path)
         for _ in range(2):
             writer.write("mark", marks())
         writer.compact("mark")
         assert (rows(writer), files(tmp_path)) == ([0], ["part-000002.parquet"])
 
-    def test_are_merged_on_both_sides_of_a_large_one(self, tmp_path: Path) -> None:
+    def test_parts_are_merged_on_both_sides_of_a_large_part(self, tmp_path: Path) -> None:
         writer = made(tmp_path, target_rows=10)
         for events in ((0,), (1, 2), (3, 4, 5, 6, 7), (8,), (9,)):
             writer.write("mark", marks(*events))
@@ -175,7 +175,7 @@ class TestAll:
         assert (rows(writer), len(files(tmp_path))) == ([3, 5, 2], 3)
         assert [entry.min_event_index for entry in writer.parts("mark")] == [0, 3, 8]
 
-    def test_whose_bytes_are_large_are_left_alone(self, tmp_path: Path) -> None:
+    def test_parts_with_many_bytes_are_not_merged(self, tmp_path: Path) -> None:
         size = made(tmp_path / "first").write("mark", marks(0)).bytes
         for target, expected in ((32 * size, [1, 1]), (32 * size + 32, [2])):
             writer = made(tmp_path / str(target), target_bytes=target)
@@ -184,7 +184,7 @@ class TestAll:
             writer.compact("mark")
             assert rows(writer) == expected
 
-    def test_that_were_written_large_are_not_merged_while_the_run_goes_on(self, tmp_path: Path) -> None:
+    def test_parts_that_were_written_large_are_not_merged_during_the_run(self, tmp_path: Path) -> None:
         size = made(tmp_path / "first").write("mark", marks(0)).bytes
         for target, expected in ((32 * size, [1, 1, 1]), (32 * size + 32, [3])):
             writer = made(tmp_path / str(target), target_bytes=target, merge_parts=2)
@@ -193,7 +193,9 @@ class TestAll:
             assert writer.merge_small("mark") is (expected == [3])
             assert rows(writer) == expected
 
-    def test_are_closed_at_their_bytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_merged_part_ends_at_the_maximum_number_of_bytes(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("tfdbg_arrow.writer.sink.row_groups.ROW_GROUP_ROWS", 1)
         writer = made(tmp_path)
         for event in range(3):
@@ -203,7 +205,7 @@ class TestAll:
         assert [entry.rows for entry in writer.merge("mark", paths)] == [1, 1, 1]
         assert events_on_disk(tmp_path) == [0, 1, 2]
 
-    def test_of_other_tables_stay(self, tmp_path: Path) -> None:
+    def test_parts_of_other_tables_stay(self, tmp_path: Path) -> None:
         writer = made(tmp_path)
         for table in ("mark", "run"):
             for _ in range(2):
@@ -215,10 +217,8 @@ class TestAll:
 
 class TestFailures:
     @pytest.mark.parametrize("after", range(5))
-    def test_a_merge_of_many_that_fails_leaves_all_as_it_was(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
-    ) -> None:
-        """Two parts and a line are five times brought to disk."""
+    def test_a_failed_merge_changes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+        """Writing two parts and a line takes five syncs."""
         writer = made(tmp_path, target_rows=4)
         for event in range(6):
             writer.write("mark", marks(event))
@@ -232,7 +232,7 @@ class TestFailures:
         writer.compact("mark")
         assert (events_on_disk(tmp_path), rows(writer)) == ([0, 1, 2, 3, 4, 5], [4, 2])
 
-    def test_rows_that_are_missing_are_found_and_the_parts_stay(
+    def test_a_merge_that_loses_rows_fails_and_keeps_the_parts(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Forgetful(RowGroups):
@@ -248,10 +248,10 @@ class TestFailures:
             patched.setattr(parts_module, "RowGroups", Forgetful)
             with pytest.raises(OSError, match="merging") as error:
                 writer.compact("mark")
-        assert str(error.value) == "merging parts of mark gave 0 rows, expected 3; the parts stay"
+        assert str(error.value) == "merging parts of mark gave 0 rows, expected 3; the parts are kept"
         assert (files(tmp_path), events_on_disk(tmp_path)) == (before, [0, 1, 2])
 
-    def test_a_changed_part_is_told_of_and_its_neighbours_stay(self, tmp_path: Path) -> None:
+    def test_a_merge_of_a_changed_part_fails_and_keeps_the_parts(self, tmp_path: Path) -> None:
         writer = made(tmp_path)
         entries = [writer.write("mark", marks(event)) for event in range(3)]
         content = bytearray((tmp_path / entries[2].path).read_bytes())

@@ -1,4 +1,4 @@
-"""Going on with the parts of a run whose process died."""
+"""Test resuming the parts of a run whose process died."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def path(number: int, *, table: str = "mark") -> str:
     return part_path(table, run_id="r", number=number)
 
 
-def test_it_knows_what_holds_and_goes_on_behind_it(writer: PartWriter, tmp_path: Path) -> None:
+def test_live_parts_are_found_and_new_parts_follow_them(writer: PartWriter, tmp_path: Path) -> None:
     entries = [writer.write("mark", marks(event)) for event in range(3)]
     other = writer.write("execution_input", arrow_schema("execution_input").empty_table())
     found = resumed(tmp_path)
@@ -44,7 +44,7 @@ def test_it_knows_what_holds_and_goes_on_behind_it(writer: PartWriter, tmp_path:
     assert events_on_disk(tmp_path) == [0, 1, 2, 9]
 
 
-def test_what_it_found_is_not_merged_again(writer: PartWriter, tmp_path: Path) -> None:
+def test_parts_that_were_found_are_not_merged_again(writer: PartWriter, tmp_path: Path) -> None:
     entries = [writer.write("mark", marks(event)) for event in range(3)]
     found = resumed(tmp_path)
     assert found.settled() == {entry.path for entry in entries}
@@ -53,7 +53,7 @@ def test_what_it_found_is_not_merged_again(writer: PartWriter, tmp_path: Path) -
     assert found.parts("mark") == tuple(entries)
 
 
-def test_a_manifest_that_is_missing_is_made(tmp_path: Path) -> None:
+def test_a_missing_manifest_is_created(tmp_path: Path) -> None:
     found = resumed(tmp_path)
     assert (tmp_path / manifest_path("r")).read_bytes() == b""
     assert found.write("mark", marks(1)).path == path(0)
@@ -61,21 +61,19 @@ def test_a_manifest_that_is_missing_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["mark", "tensor_value"])
-def test_one_that_is_missing_beside_parts_is_an_error(tmp_path: Path, table: str) -> None:
+def test_a_missing_manifest_beside_parts_raises_an_error(tmp_path: Path, table: str) -> None:
     (tmp_path / path(0, table=table)).parent.mkdir(parents=True)
     with pytest.raises(LogdirError) as error:
         resumed(tmp_path)
     assert str(error.value) == (
-        f"{tmp_path / manifest_path('r')} is missing, and the run r has parts: restore it from where the recording "
-        "was made"
+        f"{tmp_path / manifest_path('r')} is missing, but the run r has parts: restore it from the place where the "
+        "recording was made"
     )
     assert not (tmp_path / manifest_path("r")).exists()
 
 
-def test_parts_that_no_line_tells_of_are_removed_and_their_numbers_not_used_again(
-    writer: PartWriter, tmp_path: Path
-) -> None:
-    """A reader may still have the removed ones open by their names."""
+def test_parts_that_no_line_names_are_removed_and_their_numbers_not_reused(writer: PartWriter, tmp_path: Path) -> None:
+    """A reader may still have removed parts open under their names."""
     writer.write("mark", marks(1))
     (tmp_path / path(7)).write_bytes(b"no line tells of it")
     (tmp_path / path(4, table="run")).parent.mkdir(parents=True)
@@ -88,7 +86,7 @@ def test_parts_that_no_line_tells_of_are_removed_and_their_numbers_not_used_agai
     assert found.write("run", arrow_schema("run").empty_table()).path == path(5, table="run")
 
 
-def test_parts_that_were_replaced_are_removed_and_their_numbers_not_used_again(
+def test_replaced_parts_are_removed_and_their_numbers_not_reused(
     writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = [writer.write("mark", marks(event)) for event in range(5)]
@@ -101,10 +99,10 @@ def test_parts_that_were_replaced_are_removed_and_their_numbers_not_used_again(
     assert found.write("mark", marks(9)).path == path(5)
     writer.drop([])
     again = resumed(tmp_path)
-    assert again.write("mark", marks(10)).path == path(6), "by the manifest alone, too"
+    assert again.write("mark", marks(10)).path == path(6), "known from the manifest alone, too"
 
 
-def test_temporary_files_of_this_run_alone_are_removed(writer: PartWriter, tmp_path: Path) -> None:
+def test_only_temporary_files_of_this_run_are_removed(writer: PartWriter, tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     for name in ("r.mark.000001.tmp", "r.run.000000.tmp", "other.mark.000001.tmp", "r.journal"):
         (tmp_path / "spool" / name).touch()
@@ -112,7 +110,7 @@ def test_temporary_files_of_this_run_alone_are_removed(writer: PartWriter, tmp_p
     assert sorted(file.name for file in (tmp_path / "spool").iterdir()) == ["other.mark.000001.tmp", "r.journal"]
 
 
-def test_of_a_damaged_manifest_nothing_is_removed(writer: PartWriter, tmp_path: Path) -> None:
+def test_nothing_is_removed_if_the_manifest_is_damaged(writer: PartWriter, tmp_path: Path) -> None:
     writer.write("mark", marks(1))
     (tmp_path / path(7)).touch()
     manifest = tmp_path / manifest_path("r")

@@ -1,4 +1,4 @@
-"""recover(): what dead processes left is in parts, once, and nothing of the living or the damaged is touched."""
+"""Test recover(): data of dead processes is moved into parts exactly once, and live or damaged runs are not changed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def spooled(logdir: Path) -> list[str]:
 
 
 def counts(logdir: Path, run_id: str = RUN_ID) -> dict[str, int]:
-    """Returns how many rows the live parts of each table have that has a row."""
+    """Returns the number of rows in the live parts of each table that has rows."""
     found: dict[str, int] = {}
     for entry in read_live_parts(logdir, run_id=run_id):
         table = pq.read_table(logdir / entry.path, partitioning=None)
@@ -45,7 +45,7 @@ def counts(logdir: Path, run_id: str = RUN_ID) -> dict[str, int]:
 
 
 def dead(logdir: Path, *, run_id: str = RUN_ID) -> DeadProcess:
-    """A process that died after two calls, the first of which is in parts, and a mark."""
+    """Creates a process that died after two calls, the first of which is in parts, and a mark."""
     process = DeadProcess(logdir, run_id=run_id)
     process.parts.write("run", metadata_table("run", [RUN_ROW], run_id=run_id), spool_upto=0)
     process.call(0)
@@ -55,8 +55,8 @@ def dead(logdir: Path, *, run_id: str = RUN_ID) -> DeadProcess:
     return process
 
 
-class TestWhatItDoes:
-    def test_what_a_dead_process_left_is_in_parts_and_out_of_the_spool(self, logdir: Path) -> None:
+class TestRecover:
+    def test_data_of_a_dead_process_is_moved_from_the_spool_into_parts(self, logdir: Path) -> None:
         dead(logdir)
         (logdir / SPOOL_DIRECTORY / f"{RUN_ID}.mark.000000.tmp").touch()
         assert recover(logdir) == (RecoveredRun(run_id=RUN_ID, state="recovered", num_events=2),)
@@ -64,37 +64,37 @@ class TestWhatItDoes:
         assert counts(logdir) == {"run": 1, "execution": 2, "mark": 1, "capture_stat": 1}
         assert recover(logdir) == ()
 
-    def test_every_table_can_be_opened_by_its_path_afterwards(self, logdir: Path) -> None:
+    def test_every_table_has_a_part_afterwards(self, logdir: Path) -> None:
         dead(logdir)
         recover(logdir)
         tables = [entry.table for entry in read_live_parts(logdir, run_id=RUN_ID)]
         assert sorted(tables) == sorted(table.name for table in TABLES)
 
-    def test_one_line_of_the_manifest_tells_of_it(self, logdir: Path) -> None:
+    def test_a_recovery_is_one_line_of_the_manifest(self, logdir: Path) -> None:
         dead(logdir)
         recover(logdir)
         lines = [json.loads(line) for line in (logdir / manifest_path(RUN_ID)).read_text().splitlines()]
         assert [(line["op"], line.get("is_recovery")) for line in lines] == [("add", None), ("replace", True)]
         assert lines[1]["removed"] == []
 
-    def test_a_path_may_be_a_text(self, logdir: Path) -> None:
+    def test_the_path_may_be_a_string(self, logdir: Path) -> None:
         dead(logdir)
         assert recover(str(logdir))[0].state == "recovered"
 
-    def test_runs_are_taken_oldest_first_and_each_by_itself(self, logdir: Path) -> None:
+    def test_runs_are_recovered_oldest_first_and_independently(self, logdir: Path) -> None:
         dead(logdir, run_id="b")
         dead(logdir, run_id="a").paths.spool.write_bytes(b"nonsense")
         alive = DeadProcess(logdir, run_id="c")
         (logdir / SPOOL_DIRECTORY / "1.journal").touch()
         one, two, three = recover(logdir)
         assert (one.run_id, one.state, one.num_events) == ("a", "failed", 0)
-        assert str(one.reason).startswith(f"{logdir}/spool/a.spool cannot be recovered: it is no event spool")
+        assert str(one.reason).startswith(f"{logdir}/spool/a.spool cannot be recovered: it is not an event spool")
         assert two == RecoveredRun(run_id="b", state="recovered", num_events=2)
         assert three == RecoveredRun(run_id="c", state="recording")
         alive.die()
 
     def test_nothing_is_done_twice(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It was stopped when all was in parts, and nothing removed yet."""
+        """The first recovery stops when everything is in parts and nothing is removed yet."""
         dead(logdir)
         with monkeypatch.context() as patched:
             patched.setattr(Path, "unlink", failing(100))
@@ -104,7 +104,7 @@ class TestWhatItDoes:
         assert recover(logdir) == (RecoveredRun(run_id=RUN_ID, state="recovered"),)
         assert (counts(logdir), spooled(logdir)) == (before, [])
 
-    def test_of_a_run_that_had_ended_only_the_spool_is_removed(self, logdir: Path) -> None:
+    def test_only_the_spool_of_a_run_that_had_ended_is_removed(self, logdir: Path) -> None:
         process = dead(logdir)
         row = metadata_table("run", [{**RUN_ROW, "is_clean_end": True}], run_id=RUN_ID)
         process.parts.replace([entry.path for entry in process.parts.parts("run")], {"run": [row]})
@@ -113,7 +113,7 @@ class TestWhatItDoes:
         assert (logdir / manifest_path(RUN_ID)).read_bytes() == manifest
         assert spooled(logdir) == []
 
-    def test_of_a_run_without_events_the_journals_are_removed(self, logdir: Path) -> None:
+    def test_the_journals_of_a_run_without_events_are_removed(self, logdir: Path) -> None:
         process = dead(logdir)
         process.paths.spool.unlink()
         (logdir / manifest_path(RUN_ID)).unlink()
@@ -129,7 +129,7 @@ class TestWhatItDoes:
         assert recover(logdir) == (RecoveredRun(run_id=RUN_ID, state="recovered", num_events=1),)
         assert counts(logdir) == {"execution": 1, "capture_stat": 1}
 
-    def test_what_the_manifest_says_of_the_spool_counts(self, logdir: Path) -> None:
+    def test_events_that_are_in_parts_by_the_manifest_are_not_recovered(self, logdir: Path) -> None:
         process = dead(logdir)
         process.parts.write(
             "mark", arrow_schema("mark").empty_table(), spool_upto=process.files.rows.path.stat().st_size
@@ -138,7 +138,7 @@ class TestWhatItDoes:
         assert recover(logdir)[0].num_events == 1
         assert counts(logdir) == {"run": 1, "execution": 1, "capture_stat": 1}
 
-    def test_a_device_in_parts_is_not_given_again(self, logdir: Path) -> None:
+    def test_a_device_in_parts_is_not_written_again(self, logdir: Path) -> None:
         process = DeadProcess(logdir)
         device = process.spool.intern_string("/device:CPU:0")
         row = {"device_id": device, "device_name": "/device:CPU:0"}
@@ -150,7 +150,7 @@ class TestWhatItDoes:
 
 
 class TestOtherMachines:
-    def test_a_run_that_was_just_heard_of_is_left_alone_unless_that_is_asked_for(
+    def test_a_recent_run_of_another_machine_is_recovered_only_on_request(
         self, logdir: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patched:
@@ -167,10 +167,11 @@ class TestErrors:
         with pytest.raises(LogdirError) as error:
             recover("s3://bucket/logdir")
         assert str(error.value) == (
-            "s3://bucket/logdir is a URL, expected a directory: what a recording to a URL left lies where it ran."
+            "s3://bucket/logdir is a URL, expected a directory: a recording to a URL leaves its spool on the "
+            "machine where it ran."
         )
 
-    def test_so_is_what_is_no_logdir(self, tmp_path: Path) -> None:
+    def test_a_directory_that_is_not_a_logdir_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(LogdirError, match="is an empty directory"):
             recover(tmp_path)
 
@@ -178,7 +179,7 @@ class TestErrors:
         mark_logdir(logdir, RUN_ID)
         assert recover(logdir) == ()
 
-    def test_a_full_disk_leaves_what_was_there(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_leaves_the_files_as_they_were(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         dead(logdir)
         before = tree(logdir)
         with monkeypatch.context() as patched:
@@ -188,7 +189,7 @@ class TestErrors:
         assert tree(logdir) == before
         assert recover(logdir)[0].num_events == 2
 
-    def test_a_manifest_that_is_missing_is_not_made_anew(self, logdir: Path) -> None:
+    def test_a_missing_manifest_is_not_created_again(self, logdir: Path) -> None:
         dead(logdir)
         path = (logdir / manifest_path(RUN_ID)).rename(logdir / "kept")
         before = tree(logdir)
@@ -197,8 +198,8 @@ class TestErrors:
                 run_id=RUN_ID,
                 state="failed",
                 reason=(
-                    f"{logdir / manifest_path(RUN_ID)} is missing, and the run {RUN_ID} has parts: restore it from "
-                    "where the recording was made"
+                    f"{logdir / manifest_path(RUN_ID)} is missing, but the run {RUN_ID} has parts: restore it from "
+                    "the place where the recording was made"
                 ),
             ),
         )
@@ -206,7 +207,7 @@ class TestErrors:
         path.rename(logdir / manifest_path(RUN_ID))
         assert recover(logdir)[0].state == "recovered"
 
-    def test_a_manifest_elsewhere_is_not_written_to(self, logdir: Path) -> None:
+    def test_a_manifest_that_links_outside_the_logdir_is_not_changed(self, logdir: Path) -> None:
         dead(logdir)
         manifest = logdir / manifest_path(RUN_ID)
         elsewhere = manifest.rename(logdir.with_name("elsewhere"))
@@ -214,10 +215,10 @@ class TestErrors:
         content = elsewhere.read_bytes()
         (run,) = recover(logdir)
         assert (run.state, run.num_events) == ("failed", 0)
-        assert str(run.reason).startswith(f"{manifest} leads by a symbolic link to {elsewhere}")
+        assert str(run.reason).startswith(f"{manifest} leads through a symbolic link to {elsewhere}")
         assert elsewhere.read_bytes() == content
 
-    def test_what_somebody_reads_is_not_taken_away(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_run_that_is_being_read_is_not_recovered(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         process = dead(logdir)
         before = tree(logdir)
         monkeypatch.setattr(run_files, "_LOCK_PATIENCE_S", 0.1)
@@ -227,7 +228,7 @@ class TestErrors:
             assert tree(logdir) == before
         assert recover(logdir)[0].state == "recovered"
 
-    def test_a_damaged_manifest_is_not_written_to(self, logdir: Path) -> None:
+    def test_a_damaged_manifest_is_not_changed(self, logdir: Path) -> None:
         dead(logdir)
         (logdir / manifest_path(RUN_ID)).write_bytes(b'{"op": "\xff"}\n')
         before = tree(logdir)

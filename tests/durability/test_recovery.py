@@ -1,4 +1,4 @@
-"""What a dead process left beyond its parts: all of it, once."""
+"""Test that recovery restores exactly once everything that a dead process left outside its parts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def progress(events: int = 0, **by_table: int) -> SpoolProgress:
 
 
 def two_calls(process: DeadProcess) -> None:
-    """Events 0 to 7: two calls with a tensor each, with elements, and the ends; one has more inputs than a record."""
+    """Records events 0 to 7: two calls, each with a tensor and an end. One call needs two records for its inputs."""
     device = process.spool.intern_string("/device:CPU:0")
     process.call(0, inputs=[5, 6])
     process.tensor(100, value=b"\1\0\0\0", device=device)
@@ -40,8 +40,8 @@ def two_calls(process: DeadProcess) -> None:
     process.mark(7)
 
 
-class TestAllThatIsThere:
-    def test_events_values_rows_and_what_they_refer_to(self, process: DeadProcess) -> None:
+class TestSpoolContent:
+    def test_events_values_and_rows_are_recovered_with_what_they_refer_to(self, process: DeadProcess) -> None:
         two_calls(process)
         process.die()
         num_events, tables = process.recovered()
@@ -76,14 +76,14 @@ class TestAllThatIsThere:
         assert stats(tables) == [(*EVENTS_RECOVERED, 4)]
         assert rows(tables["capture_stat"], "run_id", "event_index", "wall_time_ns") == [(RUN_ID, 7, 6_007)]
 
-    def test_nothing_but_that_it_is_nothing(self, process: DeadProcess) -> None:
+    def test_an_empty_spool_gives_only_the_note(self, process: DeadProcess) -> None:
         os.utime(process.paths.journal, ns=(1, 123_000))
         process.die()
         num_events, tables = process.recovered()
         assert (num_events, list(tables)) == (0, ["capture_stat"])
         assert rows(tables["capture_stat"], "event_index", "wall_time_ns", "num_events") == [(0, 123_000, 0)]
 
-    def test_the_latest_time_is_that_of_the_note(self, process: DeadProcess) -> None:
+    def test_the_note_has_the_latest_time(self, process: DeadProcess) -> None:
         process.record(Kind.EXECUTION_END, wall_time_ns=0)
         process.die()
         assert rows(process.recovered()[1]["capture_stat"], "event_index", "wall_time_ns") == [(1, 0)]
@@ -93,7 +93,9 @@ class TestAllThatIsThere:
         later.die()
         assert rows(later.recovered()[1]["capture_stat"], "event_index", "wall_time_ns") == [(3, 9_000)]
 
-    def test_of_many_records_too(self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_records_are_recovered_in_several_chunks(
+        self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("tfdbg_arrow.spool.spool_file.CHUNK_RECORDS", 2)
         two_calls(process)
         process.die()
@@ -105,7 +107,7 @@ class TestAllThatIsThere:
         assert rows(tables["capture_stat"], "event_index", "wall_time_ns", "num_events") == [(7, 6_007, 4)]
         assert len(tables["device"]) == 1
 
-    def test_a_call_whose_last_inputs_were_not_written_any_more(self, process: DeadProcess) -> None:
+    def test_a_call_without_its_last_inputs_is_recovered(self, process: DeadProcess) -> None:
         process.call(0, inputs=list(range(19)), num_inputs=60)
         process.die()
         num_events, tables = process.recovered()
@@ -113,7 +115,7 @@ class TestAllThatIsThere:
         assert rows(tables["execution"], "execution_index", "num_inputs") == [(0, 60)]
         assert rows(tables["execution_input"], "tensor_id") == [(i,) for i in range(19)]
 
-    def test_a_tensor_of_a_call_that_began_before_what_is_left(self, process: DeadProcess) -> None:
+    def test_a_tensor_of_a_call_before_the_tail_is_recovered(self, process: DeadProcess) -> None:
         process.call(0)
         process.files.rows.append("tail", 0, {"calls": [[9, 0, 9, 0]]})
         process.files.rows.append("tail", 1, {"calls": [[0, 0, 1, 0]]})
@@ -126,15 +128,17 @@ class TestAllThatIsThere:
         assert num_events == 1
         assert rows(tables["tensor_health"], "event_index", "execution_index") == [(1, 0)]
 
-    def test_records_without_an_event_are_no_batch(self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_chunks_without_an_event_are_joined_to_their_call(
+        self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("tfdbg_arrow.spool.spool_file.CHUNK_RECORDS", 1)
         process.call(0, inputs=list(range(40)))
         process.die()
         assert len(process.recovered()[1]["execution_input"]) == 40
 
 
-class TestWhatIsInParts:
-    def test_is_left_out_table_by_table(self, process: DeadProcess) -> None:
+class TestSealedRows:
+    def test_events_in_parts_are_left_out_by_table(self, process: DeadProcess) -> None:
         two_calls(process)
         process.die()
         num_events, tables = process.recovered(
@@ -146,7 +150,7 @@ class TestWhatIsInParts:
         assert rows(tables["tensor_health"], "event_index") == [(5,)]
         assert rows(tables["tensor_value"], "event_index") == [(1,), (5,)]
 
-    def test_is_left_out_of_all_tables_of_events(self, process: DeadProcess) -> None:
+    def test_events_in_parts_are_left_out_of_all_event_tables(self, process: DeadProcess) -> None:
         two_calls(process)
         process.die()
         num_events, tables = process.recovered(progress=progress(events=3, tensor_value=6))
@@ -156,7 +160,7 @@ class TestWhatIsInParts:
         assert rows(tables["tensor_health"], "event_index") == [(5,)]
         assert "tensor_value" not in tables
 
-    def test_is_left_out_of_elements_by_either(self, process: DeadProcess) -> None:
+    def test_values_in_parts_are_left_out_by_either_progress(self, process: DeadProcess) -> None:
         two_calls(process)
         process.die()
         for left in (progress(events=2), progress(tensor_value=2), progress(events=2, tensor_value=1)):
@@ -164,7 +168,7 @@ class TestWhatIsInParts:
         with_more = process.recovered(progress=progress(events=6))[1]
         assert list(with_more) == ["mark", "device", "capture_stat"]
 
-    def test_is_left_out_of_rows_by_their_offset(self, process: DeadProcess) -> None:
+    def test_rows_in_parts_are_left_out_by_offset(self, process: DeadProcess) -> None:
         process.mark(0)
         second = process.mark(1)
         process.row("graph", graph_id=0, graph_name="f", wall_time_ns=1)
@@ -175,7 +179,7 @@ class TestWhatIsInParts:
         _, tables = process.recovered(progress=progress(mark=second + 1))
         assert "mark" not in tables
 
-    def test_is_left_out_of_columns_by_their_offset(self, process: DeadProcess) -> None:
+    def test_columns_in_parts_are_left_out_by_offset(self, process: DeadProcess) -> None:
         columns = {"event_index": [4, 5], "wall_time_ns": [1, 1], "label": ["step"] * 2, "value": ["4", "5"]}
         process.files.rows.append("columns", "mark", columns)
         process.files.rows.append("columns", "execution", columns)
@@ -185,14 +189,14 @@ class TestWhatIsInParts:
         assert rows(process.recovered()[1]["mark"], "event_index", "value") == [(4, "4"), (5, "5")]
         assert "mark" not in process.recovered(progress=progress(mark=1))[1]
 
-    def test_is_left_out_of_rows_before_where_the_spool_says_they_begin(self, process: DeadProcess) -> None:
+    def test_rows_before_the_tail_of_the_spool_are_left_out(self, process: DeadProcess) -> None:
         process.mark(0)
         second = process.mark(1)
         process.spool.release(0, second)
         process.die()
         assert rows(process.recovered()[1]["mark"], "event_index") == [(1,)]
 
-    def test_is_the_name_of_a_device(self, process: DeadProcess) -> None:
+    def test_device_names_in_parts_are_left_out(self, process: DeadProcess) -> None:
         one, two, three = (process.spool.intern_string(f"/device:CPU:{i}") for i in range(3))
         process.parts.write("device", device_rows({one: "/device:CPU:0"}))
         process.parts.write("device", device_rows({}))
@@ -207,13 +211,13 @@ class TestWhatIsInParts:
             (three, "/device:CPU:2"),
         ]
 
-    def test_is_looked_for_in_each_part(self, process: DeadProcess) -> None:
+    def test_device_ids_are_read_from_each_part(self, process: DeadProcess) -> None:
         for names in ({}, {1: "a", 2: "b"}, {}, {3: "c"}):
             process.parts.write("device", device_rows(names))
         sealed = recovery.SealedRows(process.logdir, {"device": process.parts.parts("device")})
         assert sealed.device_ids() == {1, 2, 3}
 
-    def test_is_the_end_of_the_run(self, process: DeadProcess) -> None:
+    def test_the_end_of_the_run_is_read_from_parts(self, process: DeadProcess) -> None:
         sealed = recovery.SealedRows(process.logdir, {})
         assert sealed.has_ended() is False
         for is_clean_end, expected in ((False, False), (True, True)):
@@ -221,7 +225,7 @@ class TestWhatIsInParts:
             process.parts.write("run", row)
             assert recovery.SealedRows(process.logdir, {"run": process.parts.parts("run")}).has_ended() is expected
 
-    def test_must_be_readable(self, process: DeadProcess) -> None:
+    def test_an_unreadable_part_raises_an_error(self, process: DeadProcess) -> None:
         entry = process.parts.write("device", device_rows({1: "x"}))
         path = process.logdir / entry.path
         path.write_bytes(b"PAR1")
@@ -242,7 +246,7 @@ def device_rows(names: dict[int, str]) -> pa.Table:
 
 
 class TestBuffers:
-    """Of a circular buffer or a black box, what it would have kept."""
+    """A circular buffer or a black box gives what it would have kept."""
 
     @pytest.mark.parametrize(
         ("size", "expected"),
@@ -257,7 +261,9 @@ class TestBuffers:
         assert num_events == len(expected)
         assert rows(tables["execution"], "execution_index") == [(number,) for number in expected]
 
-    def test_a_buffer_larger_than_any_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_circular_buffer_larger_than_the_maximum_is_ignored(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(recovery, "_MAX_CIRCULAR_BUFFER", 1)
         process = DeadProcess(tmp_path / "logdir", circular_buffer_size=2)
         for number in range(3):
@@ -265,7 +271,7 @@ class TestBuffers:
         process.die()
         assert process.recovered()[0] == 3
 
-    def test_what_a_snapshot_holds_is_not_in_it(self, tmp_path: Path) -> None:
+    def test_events_in_a_snapshot_are_left_out(self, tmp_path: Path) -> None:
         process = DeadProcess(tmp_path / "logdir", circular_buffer_size=10)
         for number in range(5):
             process.call(number)
@@ -275,7 +281,7 @@ class TestBuffers:
         num_events, tables = process.recovered(progress=progress(events=5))
         assert (num_events, list(tables)) == (0, ["capture_stat"])
 
-    def test_a_black_box_gives_out_what_surrounds_a_bad_value(self, tmp_path: Path) -> None:
+    def test_a_black_box_gives_the_events_around_a_bad_value(self, tmp_path: Path) -> None:
         process = DeadProcess(tmp_path / "logdir", circular_buffer_size=2, dump_after=1)
         for number in range(9):
             process.tensor(number, bad=number == 4)
@@ -284,7 +290,7 @@ class TestBuffers:
         assert num_events == 3
         assert rows(tables["tensor_health"], "event_index") == [(3,), (4,), (5,)]
 
-    def test_a_black_box_without_a_bad_value_gives_out_nothing(self, tmp_path: Path) -> None:
+    def test_a_black_box_without_a_bad_value_gives_no_events(self, tmp_path: Path) -> None:
         process = DeadProcess(tmp_path / "logdir", circular_buffer_size=2, dump_after=0)
         process.tensor(0)
         process.die()
@@ -294,7 +300,7 @@ class TestBuffers:
         other.die()
         assert other.recovered()[0] == 1
 
-    def test_elements_that_the_process_had_read_are_lost_without_a_word(self, tmp_path: Path) -> None:
+    def test_released_values_of_a_circular_buffer_are_not_reported_as_lost(self, tmp_path: Path) -> None:
         process = DeadProcess(tmp_path / "logdir", circular_buffer_size=10)
         for step in range(3):
             process.tensor(step, value=bytes([step] * 4))

@@ -1,4 +1,4 @@
-"""What is torn, changed, missing or a stranger's in a dead process's spool: fewer rows and a note, or one error."""
+"""Test torn, changed, missing or foreign data in a dead process's spool: fewer rows and a note, or one error."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def process(tmp_path: Path) -> DeadProcess:
 
 
 class TestDamage:
-    def test_torn_names_and_rows_are_told_of_once(self, process: DeadProcess) -> None:
+    def test_torn_names_and_rows_are_reported_once(self, process: DeadProcess) -> None:
         process.mark(0)
         process.tensor(0)
         process.die()
@@ -35,12 +35,12 @@ class TestDamage:
         num_events, tables = process.recovered()
         assert num_events == 1
         assert stats(tables) == [
-            ("failed", f"spool/{RUN_ID}.journal", "names were torn or changed in 1 places", None),
-            ("failed", f"spool/{RUN_ID}.rows", "rows were torn or changed in 1 places", None),
+            ("failed", f"spool/{RUN_ID}.journal", "damaged entries in the journal of names: 1", None),
+            ("failed", f"spool/{RUN_ID}.rows", "damaged entries in the journal of rows: 1", None),
             (*EVENTS_RECOVERED, 1),
         ]
 
-    def test_rows_that_are_none_of_a_table_are_left_out_and_counted(self, process: DeadProcess) -> None:
+    def test_rows_that_do_not_match_a_table_are_left_out_and_counted(self, process: DeadProcess) -> None:
         append = process.files.rows.append
         append("rows", "execution", [{"event_index": 1}])
         append("rows", "nonsense", [{"event_index": 1}])
@@ -60,12 +60,12 @@ class TestDamage:
             ("recovered", "events", 0),
         ]
 
-    def test_a_table_of_which_no_row_is_one_is_none(self, process: DeadProcess) -> None:
+    def test_a_table_without_valid_rows_is_left_out(self, process: DeadProcess) -> None:
         process.row("mark", nonsense=1)
         process.die()
         assert list(process.recovered()[1]) == ["capture_stat"]
 
-    def test_more_rows_than_any_recording_leaves_are_told_of(
+    def test_more_rows_than_the_maximum_are_reported(
         self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(recovery, "_MAX_ROWS", 2)
@@ -75,11 +75,18 @@ class TestDamage:
         _, tables = process.recovered()
         assert rows(tables["mark"], "event_index") == [(0,), (1,), (2,)]
         assert stats(tables) == [
-            ("failed", f"spool/{RUN_ID}.rows", "more than 2 rows wait there: the others were left out", None),
+            (
+                "failed",
+                f"spool/{RUN_ID}.rows",
+                "it holds more than 2 rows that are not in parts; the rest was left out",
+                None,
+            ),
             (*EVENTS_RECOVERED, 0),
         ]
 
-    def test_so_are_more_rows_in_columns(self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_more_rows_in_columns_than_the_maximum_are_reported(
+        self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(recovery, "_MAX_ROWS", 3)
         for first in (0, 2, 4):
             times = {"wall_time_ns": [5, 5], "label": ["step", "step"], "value": ["a", "b"]}
@@ -89,7 +96,7 @@ class TestDamage:
         assert rows(tables["mark"], "event_index") == [(0,), (1,), (2,), (3,)]
         assert [stat for stat, *_ in stats(tables)] == ["failed", "recovered"]
 
-    def test_what_the_process_told_of_itself_comes_before_that_it_was_recovered(self, process: DeadProcess) -> None:
+    def test_stats_of_the_process_come_before_the_stat_of_its_recovery(self, process: DeadProcess) -> None:
         told = {"stat": "dropped", "subject": "event", "reason": "no room", "num_events": 7}
         process.row("capture_stat", event_index=3, wall_time_ns=5, **told)
         process.call(0)
@@ -97,23 +104,23 @@ class TestDamage:
         _, tables = process.recovered()
         assert stats(tables) == [tuple(told.values()), (*EVENTS_RECOVERED, 1)]
 
-    def test_a_spool_without_rows_has_none(self, process: DeadProcess) -> None:
+    def test_a_spool_without_a_journal_of_rows_gives_the_events(self, process: DeadProcess) -> None:
         process.tensor(0)
         process.die()
         process.paths.rows.unlink()
         num_events, tables = process.recovered()
         assert (num_events, list(tables)) == (1, ["tensor_health", "capture_stat"])
 
-    def test_a_device_that_nobody_knows_is_none(self, process: DeadProcess) -> None:
+    def test_an_unknown_device_becomes_null(self, process: DeadProcess) -> None:
         last = process.spool.intern_string("/device:CPU:0")
-        for device in (last + 1, -1, 2**31 - 1, last):
+        for device in (last + 1_000_000, -1, 2**31 - 1, last):
             process.tensor(0, device=device)
         process.die()
         _, tables = process.recovered()
         assert rows(tables["tensor_health"], "device_id") == [(None,), (None,), (None,), (last,)]
         assert rows(tables["device"], "device_id") == [(last,)]
 
-    def test_events_that_cannot_be_made_rows_of_are_told_of(
+    def test_events_that_cannot_be_converted_are_reported(
         self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         process.tensor(0)
@@ -139,7 +146,9 @@ class TestDamage:
             f"{process.paths.spool} cannot be recovered: {path} cannot be read (Is a directory); check its permissions."
         )
 
-    def test_so_is_an_error_that_names_none(self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_error_without_a_file_name_is_reported(
+        self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         process.die()
 
         def refused(*args: object) -> None:
@@ -154,8 +163,8 @@ class TestDamage:
         )
 
 
-class TestElements:
-    def test_that_are_not_there_are_told_of(self, process: DeadProcess) -> None:
+class TestValues:
+    def test_missing_values_are_reported(self, process: DeadProcess) -> None:
         process.tensor(0, value=b"\1\0\0\0")
         process.tensor(1, value=b"\2\0\0\0", value_offset=3)
         process.tensor(2, value=b"\3\0\0\0", value_bytes=-1)
@@ -165,10 +174,10 @@ class TestElements:
         os.truncate(process.paths.values, 6)
         _, tables = process.recovered()
         assert rows(tables["tensor_value"], "event_index") == [(0,)]
-        reason = "ValueError: the value spool has no 4 bytes at 3: it holds 0 to 6"
+        reason = "ValueError: the value spool does not have 4 bytes at 3: it holds 0 to 6"
         assert stats(tables) == [("failed", "tensor_value", reason, 1), (*EVENTS_RECOVERED, 3)]
 
-    def test_of_which_none_is_there_are_no_table(self, process: DeadProcess) -> None:
+    def test_without_any_values_the_table_is_empty(self, process: DeadProcess) -> None:
         process.tensor(0, value=b"\1\0\0\0")
         process.die()
         sealed = recovery.SealedRows(process.logdir, {})
@@ -179,40 +188,40 @@ class TestElements:
         found = recovery.recovered(process.paths, run_id=RUN_ID, progress=NO_PROGRESS, sealed=sealed)
         assert list(found.tables["tensor_value"]) == []
 
-    def test_that_were_given_back_are_not_there(self, process: DeadProcess) -> None:
+    def test_released_values_are_missing(self, process: DeadProcess) -> None:
         for step in range(3):
             process.tensor(step, value=bytes([step] * 4))
         process.spool.release_values(4)
         process.die()
         _, tables = process.recovered()
         assert rows(tables["tensor_value"], "event_index") == [(1,), (2,)]
-        assert stats(tables)[0][2] == "ValueError: the value spool has no 4 bytes at 0: it holds 4 to 12"
+        assert stats(tables)[0][2] == "ValueError: the value spool does not have 4 bytes at 0: it holds 4 to 12"
 
     @pytest.mark.parametrize(("offset", "size"), [(0, 3), (2, 1), (1, 2)])
-    def test_within_the_file_are_read(self, tmp_path: Path, offset: int, size: int) -> None:
+    def test_values_within_the_file_are_read(self, tmp_path: Path, offset: int, size: int) -> None:
         (tmp_path / "values").write_bytes(b"abc")
         with open(tmp_path / "values", "rb") as file:
             assert _ValueFile(file.fileno(), start=0).read_value(offset, size) == b"abc"[offset : offset + size]
 
     @pytest.mark.parametrize(("offset", "size"), [(0, 1), (1, 3), (3, 1), (1, -1)])
-    def test_beyond_what_it_holds_are_not(self, tmp_path: Path, offset: int, size: int) -> None:
+    def test_values_beyond_the_file_raise_an_error(self, tmp_path: Path, offset: int, size: int) -> None:
         (tmp_path / "values").write_bytes(b"abc")
         with open(tmp_path / "values", "rb") as file, pytest.raises(ValueError, match="it holds 1 to 3"):
             _ValueFile(file.fileno(), start=1).read_value(offset, size)
 
-    def test_nor_is_a_file_that_was_cut_meanwhile(self, tmp_path: Path) -> None:
+    def test_a_file_that_was_truncated_meanwhile_raises_an_error(self, tmp_path: Path) -> None:
         path = tmp_path / "values"
         path.write_bytes(b"abc")
         with open(path, "rb") as file:
             values = _ValueFile(file.fileno(), start=0)
             values.release_values(2)
             os.truncate(path, 1)
-            with pytest.raises(ValueError, match=r"^the value spool gave 0 of 2 bytes at 1$"):
+            with pytest.raises(ValueError, match=r"^the value spool returned only 0 of 2 bytes at 1$"):
                 values.read_value(1, 2)
 
 
-def test_looks_at_calls_are_bounded(process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger's spool may hold calls whose join would take for ever."""
+def test_lookups_of_calls_are_bounded(process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A foreign spool may hold calls that would take forever to join."""
     seen: list[int | None] = []
     made = CallJoin.__init__
 
@@ -226,7 +235,7 @@ def test_looks_at_calls_are_bounded(process: DeadProcess, monkeypatch: pytest.Mo
     assert seen == [20_000_000]
 
 
-def test_a_record_that_was_being_written_is_left_out(process: DeadProcess) -> None:
+def test_an_uncommitted_record_is_left_out(process: DeadProcess) -> None:
     for step in range(3):
         process.tensor(step)
     process.die()
@@ -238,7 +247,7 @@ def test_a_record_that_was_being_written_is_left_out(process: DeadProcess) -> No
     assert rows(tables["tensor_health"], "event_index", "step_id") == [(0, 0), (2, 2)]
 
 
-def test_a_tensor_of_many_dimensions_keeps_them(process: DeadProcess) -> None:
+def test_a_tensor_of_many_dimensions_keeps_its_shape(process: DeadProcess) -> None:
     flags = Flag.COVERED | Flag.SHAPE
     process.record(Kind.GRAPH_TENSOR, node=process.node, flags=flags, rank=7, size=1, payload=[1] * 6)
     process.record(Kind.DIMS, payload=[9])

@@ -1,4 +1,4 @@
-"""Row groups of parts, read and dealt out anew in bounded memory."""
+"""Test that the row groups of parts are read and regrouped in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_BYTES = 2**30
 
 
 def tables(*sizes: int) -> list[pa.Table]:
-    """Returns tables of so many rows, whose event indexes go on."""
+    """Returns tables with these numbers of rows. Their event indexes are consecutive."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [marks(*range(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
 
@@ -27,12 +27,12 @@ def dealt(groups: Iterator[pa.Table]) -> list[int]:
     return [group.num_rows for group in groups]
 
 
-class TestDealing:
+class TestRegrouping:
     @pytest.fixture(autouse=True)
     def small_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(row_groups, "ROW_GROUP_ROWS", 4)
 
-    def test_rows_are_dealt_in_full_groups_and_in_order(self) -> None:
+    def test_rows_are_regrouped_into_full_groups_in_order(self) -> None:
         rows = RowGroups(iter(tables(3, 0, 2, 6, 1)), max_bytes=MAX_BYTES)
         assert rows.has_more is True
         found = list(rows.part(100))
@@ -41,12 +41,12 @@ class TestDealing:
         assert rows.has_more is False
         assert dealt(rows.part(100)) == []
 
-    def test_a_part_ends_at_its_rows_and_the_next_goes_on(self) -> None:
+    def test_a_part_ends_at_its_number_of_rows_and_the_next_part_continues(self) -> None:
         rows = RowGroups(iter(tables(3, 3, 3, 3)), max_bytes=MAX_BYTES)
         assert (dealt(rows.part(6)), dealt(rows.part(5)), rows.has_more) == ([4, 2], [4, 1], True)
         assert (dealt(rows.part(5)), rows.has_more) == ([1], False)
 
-    def test_without_rows_there_is_nothing_more(self) -> None:
+    def test_without_rows_there_are_no_groups(self) -> None:
         assert RowGroups(iter([]), max_bytes=MAX_BYTES).has_more is False
         assert RowGroups(iter(tables(0, 0)), max_bytes=MAX_BYTES).has_more is False
 
@@ -54,7 +54,7 @@ class TestDealing:
         ("num_bytes", "read", "expected"),
         [(1, 1, [1, 1, 1, 1, 1]), (2 * marks(0).nbytes, 2, [2, 2, 1]), (10**6, 4, [4, 1])],
     )
-    def test_large_rows_are_dealt_sooner_and_no_more_are_held(
+    def test_groups_of_large_rows_are_smaller_and_no_further_rows_are_held(
         self, num_bytes: int, read: int, expected: list[int]
     ) -> None:
         waiting = tables(1, 1, 1, 1, 1)
@@ -71,13 +71,13 @@ class TestDealing:
         assert len(taken) == read
         assert [first.num_rows, *dealt(groups)] == expected
 
-    def test_no_more_is_read_than_a_group_takes(self) -> None:
+    def test_only_the_rows_of_one_group_are_read_ahead(self) -> None:
         waiting = iter(tables(4, 4, 4))
         rows = RowGroups(waiting, max_bytes=MAX_BYTES)
         assert next(rows.part(100))["event_index"].to_pylist() == [0, 1, 2, 3]
         assert next(waiting)["event_index"].to_pylist() == [4, 5, 6, 7]
 
-    def test_behind_its_end_the_source_is_not_asked_again(self) -> None:
+    def test_an_exhausted_source_is_not_read_again(self) -> None:
         asked: list[None] = []
 
         class Once(Iterator[pa.Table]):
@@ -98,7 +98,7 @@ class TestReading:
         [(1, [[0], [1], [2], [3], [4]]), (3, [[0, 1], [2], [3, 4]])],
         ids=["some", "no-two-groups"],
     )
-    def test_rows_of_each_row_group_of_each_part_in_order(
+    def test_rows_of_all_row_groups_and_parts_are_read_in_order(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int, expected: list[list[int]]
     ) -> None:
         monkeypatch.setattr(part_file, "ROW_GROUP_ROWS", 2)
@@ -116,12 +116,12 @@ class TestReading:
         found = [group["event_index"].to_pylist() for group in read_rows(tmp_path, [entry])]
         assert found == [[0], [1]]
 
-    def test_a_part_that_changed_is_not_read(self, tmp_path: Path) -> None:
+    def test_a_changed_part_is_not_read(self, tmp_path: Path) -> None:
         entry = seal_part(tmp_path, "mark", [marks(1)], run_id="r", number=0)
         other = seal_part(tmp_path, "mark", [marks(2)], run_id="r", number=0)
         with pytest.raises(BrokenPartError) as error:
             list(read_rows(tmp_path, [entry]))
         assert str(error.value) == (
             f"{tmp_path / entry.path} has the SHA-256 {other.sha256}, expected {entry.sha256} as in the manifest: it "
-            "was changed since it was written; restore it."
+            "was changed after it was written; restore it."
         )

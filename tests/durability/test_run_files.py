@@ -1,4 +1,4 @@
-"""The journals of a recording: made, locked, let go of; and whose process is dead."""
+"""Test the journals of a recording (creating, locking and releasing them) and the check for dead processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_dead(paths: SpoolPaths, *, to_change: bool = False, other_machines: bool 
 
 
 def left(paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch, *, machine: str = BOOT_ID) -> None:
-    """Leaves the journals of a dead process."""
+    """Writes the journals of a dead process."""
     with monkeypatch.context() as patched:
         patched.setattr(run_files, "_machine", lambda: machine)
         RunFiles(paths, run_id=RUN_ID).close()
@@ -45,8 +45,8 @@ def silent_for(paths: SpoolPaths, seconds: float) -> None:
     os.utime(paths.journal, (then, then))
 
 
-class TestOfARecording:
-    def test_the_head_of_its_journal_tells_of_it(self, paths: SpoolPaths) -> None:
+class TestRunFiles:
+    def test_the_journal_header_describes_the_recording(self, paths: SpoolPaths) -> None:
         facts = {"run_id": RUN_ID, "machine": BOOT_ID, "pid": os.getpid(), "has_lock": True}
         files = RunFiles(paths, run_id=RUN_ID)
         files.names.append("more", 1)
@@ -64,7 +64,7 @@ class TestOfARecording:
         assert recording_facts(paths.journal) == expected
         files.close()
 
-    def test_names_that_the_disk_refuses_are_kept_and_rows_are_not(
+    def test_names_that_cannot_be_written_are_kept_and_rows_are_not(
         self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         files = RunFiles(paths, run_id=RUN_ID)
@@ -78,7 +78,7 @@ class TestOfARecording:
         assert files.rows.path == paths.rows
         files.close()
 
-    def test_they_are_there_until_they_are_removed_and_then_closed(self, paths: SpoolPaths) -> None:
+    def test_removing_the_files_closes_them(self, paths: SpoolPaths) -> None:
         before = num_descriptors()
         files = RunFiles(paths, run_id=RUN_ID)
         assert (num_descriptors(), files.names.path, files.rows.path) == (before + 2, paths.journal, paths.rows)
@@ -87,9 +87,7 @@ class TestOfARecording:
         assert list(paths.journal.parent.iterdir()) == []
         files.remove()
 
-    def test_the_journal_that_says_that_there_is_a_run_is_removed_last(
-        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_journal_of_names_is_removed_last(self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
         files = RunFiles(paths, run_id=RUN_ID)
         unlink, seen = Path.unlink, []
 
@@ -99,9 +97,9 @@ class TestOfARecording:
 
         monkeypatch.setattr(Path, "unlink", noting)
         files.remove()
-        assert seen == [(paths.rows, True), (paths.journal, True)], "and locked until then"
+        assert seen == [(paths.rows, True), (paths.journal, True)], "the journal of names stays locked until then"
 
-    def test_a_forks_child_lets_go_of_its_copy(self, paths: SpoolPaths) -> None:
+    def test_a_forked_child_abandons_its_copy(self, paths: SpoolPaths) -> None:
         before = num_descriptors()
         files = RunFiles(paths, run_id=RUN_ID)
         files.abandon()
@@ -109,14 +107,14 @@ class TestOfARecording:
         assert files.names.append("x") is False
         assert files.rows.append("x") is False
 
-    def test_a_run_that_exists_is_not_touched(self, paths: SpoolPaths) -> None:
+    def test_an_existing_run_is_not_changed(self, paths: SpoolPaths) -> None:
         RunFiles(paths, run_id=RUN_ID).close()
         content = paths.journal.read_bytes()
         with pytest.raises(FileExistsError):
             RunFiles(paths, run_id=RUN_ID)
         assert paths.journal.read_bytes() == content
 
-    def test_journals_that_cannot_be_made_leave_nothing(self, paths: SpoolPaths) -> None:
+    def test_journals_that_cannot_be_created_leave_nothing(self, paths: SpoolPaths) -> None:
         paths.rows.parent.mkdir(parents=True)
         paths.rows.touch()
         before = num_descriptors()
@@ -125,7 +123,9 @@ class TestOfARecording:
         assert num_descriptors() == before
         assert list(paths.rows.parent.iterdir()) == [paths.rows]
 
-    def test_a_head_that_cannot_be_written_is_said(self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_header_that_cannot_be_written_raises_an_error(
+        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         before = num_descriptors()
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", failing(100))
@@ -135,10 +135,10 @@ class TestOfARecording:
         assert str(error.value) == (f"{paths.journal} cannot be written: OSError: [Errno 28] No space left on device")
         assert num_descriptors() == before
 
-    def test_it_waits_for_a_reader_who_holds_the_new_journal(
+    def test_the_recording_waits_for_a_reader_that_locks_the_new_journal(
         self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whoever looks whether the process is dead holds the lock for a moment."""
+        """A process that checks whether the recording process is dead holds the lock for a moment."""
         held = threading.Event()
         opened: list[int] = []
         append = Journal.__init__
@@ -157,12 +157,12 @@ class TestOfARecording:
         files.close()
 
 
-class TestWhoIsDead:
-    def test_nobody_lives_that_has_no_journal_and_nothing_is_to_be_recovered(self, paths: SpoolPaths) -> None:
+class TestIsDead:
+    def test_without_a_journal_there_is_nothing_to_recover(self, paths: SpoolPaths) -> None:
         assert is_dead(paths) is False
         assert is_dead(paths, to_change=True, other_machines=True) is False
 
-    def test_a_process_lives_as_long_as_it_holds_its_journal(self, paths: SpoolPaths) -> None:
+    def test_a_process_counts_as_alive_while_it_holds_its_journal(self, paths: SpoolPaths) -> None:
         files = RunFiles(paths, run_id=RUN_ID)
         for to_change in (False, True):
             assert is_dead(paths, to_change=to_change) is False
@@ -173,13 +173,17 @@ class TestWhoIsDead:
             assert is_dead(paths, to_change=to_change) is True
         assert num_descriptors() == before
 
-    def test_a_live_process_is_not_waited_for(self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_check_does_not_wait_for_a_live_process(
+        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waits"))
         files = RunFiles(paths, run_id=RUN_ID)
         assert is_dead(paths, to_change=True) is False
         files.close()
 
-    def test_any_number_reads_and_one_changes(self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_readers_or_one_writer_can_hold_a_run(
+        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(run_files, "_LOCK_PATIENCE_S", 0.0)
         left(paths, monkeypatch)
         with held_if_dead(paths.journal, to_change=False) as one:
@@ -188,9 +192,7 @@ class TestWhoIsDead:
             assert (one, is_dead(paths), is_dead(paths, to_change=True)) == (True, False, False)
         assert is_dead(paths, to_change=True) is True
 
-    def test_whoever_changes_waits_half_a_minute_for_readers(
-        self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_writer_waits_half_a_minute_for_readers(self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
         left(paths, monkeypatch)
         now, waits = [0.0], []
         monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -210,10 +212,10 @@ class TestWhoIsDead:
             reader = held_if_dead(paths.journal, to_change=False)
             reader.__enter__()
         monkeypatch.setattr(time, "sleep", lambda seconds: reader.__exit__(None, None, None))
-        assert is_dead(paths, to_change=True) is True, "as soon as the last one is gone"
+        assert is_dead(paths, to_change=True) is True, "succeeds as soon as the last reader is gone"
 
     @pytest.mark.parametrize("to_change", [False, True])
-    def test_a_file_that_was_removed_or_replaced_meanwhile_is_nobodys(
+    def test_a_lock_on_a_removed_or_replaced_file_does_not_count(
         self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch, to_change: bool
     ) -> None:
         lock = fcntl.flock
@@ -234,7 +236,7 @@ class TestWhoIsDead:
 
     @pytest.mark.parametrize("to_change", [False, True])
     @pytest.mark.parametrize("machine", ["another", ""])
-    def test_of_another_machine_a_process_is_dead_after_ten_silent_minutes(
+    def test_a_process_on_another_machine_counts_as_dead_after_ten_silent_minutes(
         self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch, machine: str, to_change: bool
     ) -> None:
         left(paths, monkeypatch, machine=machine)
@@ -245,7 +247,7 @@ class TestWhoIsDead:
         silent_for(paths, 610)
         assert is_dead(paths, to_change=to_change) is True
 
-    def test_where_no_locks_are_a_process_is_dead_after_as_long(
+    def test_without_locks_a_process_counts_as_dead_after_ten_silent_minutes(
         self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(fcntl, "flock", failing(1_000, code=errno.EOPNOTSUPP))
@@ -258,7 +260,7 @@ class TestWhoIsDead:
         assert is_dead(paths) is False
         files.close()
 
-    def test_a_lock_is_tried_without_waiting(self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_lock_is_requested_without_blocking(self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
         left(paths, monkeypatch)
         kinds: list[int] = []
         monkeypatch.setattr(fcntl, "flock", lambda descriptor, kind: kinds.append(kind))
@@ -266,7 +268,7 @@ class TestWhoIsDead:
         assert is_dead(paths, to_change=False)
         assert kinds == [fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_SH | fcntl.LOCK_NB]
 
-    def test_a_journal_that_cannot_be_opened_is_an_error(
+    def test_a_journal_that_cannot_be_opened_raises_an_error(
         self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(os, "open", failing(code=errno.EACCES))
@@ -278,7 +280,7 @@ class TestFacts:
     @pytest.mark.parametrize(
         "head", [("other", {"has_lock": True}), ("recording", 1), ("recording", {}, 1), ("recording",)]
     )
-    def test_of_another_head_there_are_none(self, tmp_path: Path, head: tuple[object, ...]) -> None:
+    def test_another_header_gives_no_facts(self, tmp_path: Path, head: tuple[object, ...]) -> None:
         journal = Journal(tmp_path / "a.journal")
         assert recording_facts(journal.path) == {}
         journal.append(*head)
@@ -286,30 +288,32 @@ class TestFacts:
         assert recording_facts(journal.path) == {}
         journal.close()
 
-    def test_a_string_is_no_head(self, tmp_path: Path) -> None:
+    def test_a_string_is_not_a_header(self, tmp_path: Path) -> None:
         journal = Journal(tmp_path / "a.journal")
         journal.append_string(0, "x")
         assert recording_facts(journal.path) == {}
         journal.close()
 
 
-class TestTheMachine:
+class TestMachine:
     @pytest.fixture
     def boot_id(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(run_files, "_BOOT_ID", tmp_path / "boot_id")
         return tmp_path / "boot_id"
 
-    def test_is_told_by_its_start(self, boot_id: Path) -> None:
+    def test_the_boot_id_identifies_the_machine(self, boot_id: Path) -> None:
         boot_id.write_text("an-id\n")
         assert run_files._machine() == "an-id"
 
-    def test_is_not_known_everywhere(self, boot_id: Path) -> None:
+    def test_a_missing_boot_id_gives_an_empty_string(self, boot_id: Path) -> None:
         assert run_files._machine() == ""
         boot_id.write_bytes(b"\xff")
         assert run_files._machine() == ""
 
 
-def test_a_sign_of_life_that_the_disk_refuses_is_no_error(paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sign_of_life_that_cannot_be_written_raises_nothing(
+    paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = RunFiles(paths, run_id=RUN_ID)
     monkeypatch.setattr(os, "utime", failing())
     files.touch()

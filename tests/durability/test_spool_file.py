@@ -1,4 +1,4 @@
-"""The spool's file as a dead process left it: the header, and the records that were committed."""
+"""Test reading the spool file of a dead process: the header and the committed records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from tfdbg_arrow.spool.spool_file import (
     read_header,
 )
 
-ADVICE = "Use the version of tfdbg_arrow that recorded it, or remove it: the parts of the run can be read without it."
+ADVICE = (
+    "Use the version of tfdbg_arrow that recorded it, or remove the file: the parts of the run can be read without it."
+)
 
 
 def header(
@@ -50,21 +52,21 @@ def spool(path: Path, records: Records, *, tail: int = 0, capacity: int | None =
 
 
 def ring(*kinds: int, first: int = 0) -> Records:
-    """Returns records of these kinds, committed as the event indexes from `first` on, in the slots of a ring."""
+    """Returns records of these kinds, committed with event indexes from `first` on, in the slots of a ring."""
     made = np.zeros(len(kinds), RECORD_DTYPE)
     made["kind"], made["commit"] = kinds, np.arange(first + 1, first + 1 + len(kinds))
     return np.roll(made, first % len(kinds))
 
 
 def committed(path: Path) -> list[int]:
-    """Returns the event indexes of what was committed."""
+    """Returns the event indexes of the committed records."""
     pieces = list(read_committed(path, read_header(path)))
     assert all(len(piece) for piece in pieces)
     return [int(commit) - 1 for piece in pieces for commit in piece["commit"]]
 
 
 class TestHeader:
-    def test_of_a_recording(self, tmp_path: Path) -> None:
+    def test_the_header_of_a_recording_is_read(self, tmp_path: Path) -> None:
         process = DeadProcess(tmp_path, capacity=2048)
         for step in range(4):
             process.tensor(step, value=b"\1\0\0\0")
@@ -78,50 +80,56 @@ class TestHeader:
     @pytest.mark.parametrize(
         ("content", "expected"),
         [
-            (b"", "it is no event spool of tfdbg_arrow"),
-            (header()[:-1], "it is no event spool of tfdbg_arrow"),
-            (header(magic=b"TFDBGSPM"), "it is no event spool of tfdbg_arrow"),
+            (b"", "it is not an event spool of tfdbg_arrow"),
+            (header()[:-1], "it is not an event spool of tfdbg_arrow"),
+            (header(magic=b"TFDBGSPM"), "it is not an event spool of tfdbg_arrow"),
             (
                 header(version=3) + bytes(1024),
-                "it is of version 3 with records of 256 bytes, expected version 2 and 256 bytes",
+                "it has version 3 and records of 256 bytes, expected version 2 and 256 bytes",
             ),
             (
                 header(record_size=512) + bytes(1024),
-                "it is of version 2 with records of 512 bytes, expected version 2 and 256 bytes",
+                "it has version 2 and records of 512 bytes, expected version 2 and 256 bytes",
             ),
-            (header(capacity=0), "it has 4096 bytes and says that it holds 0 records"),
-            (header(capacity=3) + bytes(768), "it has 4864 bytes and says that it holds 3 records"),
-            (header() + bytes(1023), "it has 5119 bytes and says that it holds 4 records"),
-            (header() + bytes(1025), "it has 5121 bytes and says that it holds 4 records"),
-            (header(tail=2**62 + 1) + bytes(1024), f"its counters are {2**62 + 1}, 0 and 0"),
-            (header(values_tail=2**62 + 1) + bytes(1024), f"its counters are 0, {2**62 + 1} and 0"),
-            (header(rows_tail=2**62 + 1) + bytes(1024), f"its counters are 0, 0 and {2**62 + 1}"),
+            (header(capacity=0), "it has 4096 bytes, which does not match its capacity of 0 records"),
+            (header(capacity=3) + bytes(768), "it has 4864 bytes, which does not match its capacity of 3 records"),
+            (header() + bytes(1023), "it has 5119 bytes, which does not match its capacity of 4 records"),
+            (header() + bytes(1025), "it has 5121 bytes, which does not match its capacity of 4 records"),
+            (header(tail=2**62 + 1) + bytes(1024), f"its counters are {2**62 + 1}, 0 and 0, which is out of range"),
+            (
+                header(values_tail=2**62 + 1) + bytes(1024),
+                f"its counters are 0, {2**62 + 1} and 0, which is out of range",
+            ),
+            (
+                header(rows_tail=2**62 + 1) + bytes(1024),
+                f"its counters are 0, 0 and {2**62 + 1}, which is out of range",
+            ),
         ],
     )
-    def test_of_what_is_no_spool_is_refused(self, tmp_path: Path, content: bytes, expected: str) -> None:
+    def test_a_file_that_is_not_a_spool_is_refused(self, tmp_path: Path, content: bytes, expected: str) -> None:
         path = tmp_path / "a.spool"
         path.write_bytes(content)
         with pytest.raises(LogdirError) as error:
             read_header(path)
         assert str(error.value) == f"{path} cannot be recovered: {expected}. {ADVICE}"
 
-    def test_may_hold_one_record_and_counters_up_to_a_bound(self, tmp_path: Path) -> None:
+    def test_the_smallest_capacity_and_the_largest_counters_are_read(self, tmp_path: Path) -> None:
         path = tmp_path / "a.spool"
         path.write_bytes(header(capacity=1, tail=2**62, values_tail=2**62, rows_tail=2**62) + bytes(256))
         assert read_header(path) == SpoolHeader(capacity=1, tail=2**62, values_tail=2**62, rows_tail=2**62)
 
-    def test_of_the_largest_spool_is_read_and_of_a_larger_one_is_not(self, tmp_path: Path) -> None:
+    def test_the_largest_capacity_is_read_and_a_larger_one_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "a.spool"
         for capacity, is_read in ((MAX_CAPACITY, True), (2 * MAX_CAPACITY, False)):
             path.write_bytes(header(capacity=capacity))
-            os.truncate(path, HEADER_SIZE + capacity * 256)  # sparse: it takes no room
+            os.truncate(path, HEADER_SIZE + capacity * 256)  # sparse, so it takes no disk space
             if is_read:
                 assert read_header(path).capacity == capacity
             else:
-                with pytest.raises(LogdirError, match="says that it holds 33554432 records"):
+                with pytest.raises(LogdirError, match="does not match its capacity of 33554432 records"):
                     read_header(path)
 
-    def test_of_a_file_that_cannot_be_read_is_an_error(self, tmp_path: Path) -> None:
+    def test_a_file_that_cannot_be_read_raises_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(LogdirError) as error:
             read_header(tmp_path)
         assert str(error.value) == f"{tmp_path} cannot be read (Is a directory); check its permissions."
@@ -130,28 +138,28 @@ class TestHeader:
 class TestRecords:
     @pytest.fixture(params=[65_536, 3, 1])
     def chunk(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        """How many are read at a time makes no difference."""
+        """Varies how many records are read at a time, which must make no difference."""
         monkeypatch.setattr(spool_file, "CHUNK_RECORDS", request.param)
 
     @pytest.mark.usefixtures("chunk")
     @pytest.mark.parametrize("first", [0, 1, 7, 8, 100])
-    def test_that_were_committed_come_back_in_order_wherever_the_ring_begins(self, tmp_path: Path, first: int) -> None:
+    def test_committed_records_are_read_in_order_wherever_the_ring_begins(self, tmp_path: Path, first: int) -> None:
         path = spool(tmp_path / "a.spool", ring(*[1] * 8, first=first), tail=first)
         assert committed(path) == list(range(first, first + 8))
 
     @pytest.mark.usefixtures("chunk")
-    def test_before_the_tail_are_in_parts(self, tmp_path: Path) -> None:
+    def test_records_before_the_tail_are_left_out(self, tmp_path: Path) -> None:
         assert committed(spool(tmp_path / "a.spool", ring(*[1] * 8), tail=5)) == [5, 6, 7]
         assert committed(spool(tmp_path / "a.spool", ring(*[1] * 8), tail=8)) == []
 
     @pytest.mark.usefixtures("chunk")
-    def test_that_were_being_written_are_left_out(self, tmp_path: Path) -> None:
+    def test_uncommitted_records_are_left_out(self, tmp_path: Path) -> None:
         records = ring(*[1] * 8)
         records["commit"][[0, 3, 7]] = 0, 99, 0
         assert committed(spool(tmp_path / "a.spool", records)) == [1, 2, 4, 5, 6]
 
     @pytest.mark.usefixtures("chunk")
-    def test_of_no_known_kind_are_left_out(self, tmp_path: Path) -> None:
+    def test_records_of_unknown_kinds_are_left_out(self, tmp_path: Path) -> None:
         assert committed(spool(tmp_path / "a.spool", ring(0, 1, 2, 3, 4, 5, 6, 255))) == [1, 2, 3, 4, 5, 6]
 
     @pytest.mark.usefixtures("chunk")
@@ -166,7 +174,7 @@ class TestRecords:
             ((1, 7, 7, 1, 7, 7, 7, 7), (1, 5), [0, 3, 4]),
         ],
     )
-    def test_that_belong_to_one_that_is_missing_are_left_out(
+    def test_continuations_of_a_missing_record_are_left_out(
         self, tmp_path: Path, kinds: tuple[int, ...], missing: tuple[int, ...], expected: list[int]
     ) -> None:
         records = ring(*kinds)
@@ -174,11 +182,11 @@ class TestRecords:
         assert committed(spool(tmp_path / "a.spool", records)) == expected
 
     @pytest.mark.usefixtures("chunk")
-    def test_whose_beginning_was_given_back_are_left_out(self, tmp_path: Path) -> None:
+    def test_continuations_of_a_released_record_are_left_out(self, tmp_path: Path) -> None:
         path = spool(tmp_path / "a.spool", ring(6, 6, 7, 7, 1, 6, 7, 1, first=8), tail=8)
         assert committed(path) == [12, 13, 14, 15]
 
-    def test_are_read_whole(self, tmp_path: Path) -> None:
+    def test_all_bytes_of_a_record_are_read(self, tmp_path: Path) -> None:
         records = ring(*[Kind.EXECUTION] * 4, first=2)
         raw = np.random.default_rng(0).integers(0, 256, (4, 256), np.uint8)
         raw[:, :8], raw[:, 16] = records["commit"].copy().view(np.uint8).reshape(4, 8), Kind.EXECUTION
@@ -186,15 +194,13 @@ class TestRecords:
         (found,) = read_committed(path, read_header(path))
         assert found.tobytes() == np.roll(raw, -2, axis=0).tobytes()
 
-    def test_a_file_that_was_cut_meanwhile_ends_there(self, tmp_path: Path) -> None:
+    def test_reading_stops_where_the_file_was_truncated_meanwhile(self, tmp_path: Path) -> None:
         path = spool(tmp_path / "a.spool", ring(*[1] * 8))
         found = read_header(path)
         os.truncate(path, HEADER_SIZE + 5 * 256)
         assert [len(piece) for piece in read_committed(path, found)] == [5]
 
-    def test_a_file_that_gives_little_at_a_time_is_read_all_the_same(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_short_reads_are_continued(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         preadv = os.preadv
         monkeypatch.setattr(os, "preadv", lambda file, out, offset: preadv(file, [out[0][:100]], offset))
         assert committed(spool(tmp_path / "a.spool", ring(*[1] * 8, first=3), tail=3)) == list(range(3, 11))

@@ -1,4 +1,4 @@
-"""What becomes of a recording's files in the spool at its end."""
+"""Test what happens to a recording's spool files at its end."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def process(tmp_path: Path) -> DeadProcess:
 
 
 def is_let_go_of(process: DeadProcess) -> bool:
-    """Whether another process may recover what is left."""
+    """Returns true if another process may recover what is left."""
     with held_if_dead(process.paths.journal, to_change=True) as found:
         return found
 
 
-def test_of_a_recording_that_is_all_in_parts_nothing_stays(process: DeadProcess) -> None:
+def test_the_spool_of_a_recording_that_is_completely_in_parts_is_removed(process: DeadProcess) -> None:
     assert remove_spool_files(process.spool, process.files, is_all_written=True) is None
     assert names(process.logdir) == []
     assert process.files.names.descriptor == -1
 
 
-def test_of_another_all_stays_for_recovery(process: DeadProcess) -> None:
+def test_the_spool_of_an_incomplete_recording_stays_for_recovery(process: DeadProcess) -> None:
     closed: list[bool] = []
     process.spool.close = lambda: closed.append(True)  # type: ignore[method-assign]
     assert remove_spool_files(process.spool, process.files, is_all_written=False) is None
@@ -43,14 +43,14 @@ def test_of_another_all_stays_for_recovery(process: DeadProcess) -> None:
     assert is_let_go_of(process)
 
 
-def test_a_removal_that_fails_once_is_tried_again(process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_removal_is_retried(process: DeadProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "unlink", failing(instead_of=Path.unlink))
     assert remove_spool_files(process.spool, process.files, is_all_written=True) is None
     assert names(process.logdir) == []
 
 
 @pytest.mark.parametrize("after", [0, 2], ids=["of events", "of journals"])
-def test_one_that_fails_again_is_said_and_the_rest_is_left_for_recovery(
+def test_a_removal_that_fails_again_is_reported_and_leaves_the_rest_for_recovery(
     process: DeadProcess, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     monkeypatch.setattr(Path, "unlink", failing(100, after=after, instead_of=Path.unlink))
@@ -60,7 +60,7 @@ def test_one_that_fails_again_is_said_and_the_rest_is_left_for_recovery(
     assert is_let_go_of(process)
 
 
-def test_of_a_recording_that_could_not_begin_nothing_stays(tmp_path: Path) -> None:
+def test_the_files_of_a_recording_that_could_not_begin_are_removed(tmp_path: Path) -> None:
     before = num_descriptors()
     paths = spool_paths(tmp_path, run_id=RUN_ID)
     files = RunFiles(paths, run_id=RUN_ID)
@@ -69,7 +69,7 @@ def test_of_a_recording_that_could_not_begin_nothing_stays(tmp_path: Path) -> No
     assert (names(tmp_path), num_descriptors()) == ([], before)
 
 
-def test_nor_what_can_be_removed_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_removal_does_not_keep_the_other_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = num_descriptors()
     paths = spool_paths(tmp_path, run_id=RUN_ID)
     files = RunFiles(paths, run_id=RUN_ID)

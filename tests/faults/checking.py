@@ -1,4 +1,4 @@
-"""What must hold of a logdir whose recording met failing file operations."""
+"""Checks on a logdir whose recording met failing file operations."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FIRST_BAD = "first_bad"
 
 
 def check_whole(logdir: Path, counts: dict[str, int], *, num_unkept: int = 0) -> Rows:
-    """Checks that all that was recorded is there, once, but for elements that are told as lost; returns the rows.
+    """Checks that each recorded event is there exactly once, except for elements reported as lost. Returns the rows.
 
     Args:
         logdir: The logdir.
         counts: What the program counted, by COUNTERS.
-        num_unkept: Of how many tensors more the disk refused the elements at once.
+        num_unkept: Number of further tensors whose elements could not be written to disk in the first place.
     """
     with open_logdir(logdir) as opened:
         rows = rows_of(opened)
@@ -34,13 +34,13 @@ def check_whole(logdir: Path, counts: dict[str, int], *, num_unkept: int = 0) ->
 
 
 def lost_values(rows: Rows) -> int:
-    """Returns of how many tensors capture_stat says that their elements are lost."""
+    """Returns the number of tensors whose elements capture_stat reports as lost."""
     told = zip(column_of(rows, "capture_stat", "subject"), column_of(rows, "capture_stat", "num_events"), strict=True)
     return sum(count or 0 for subject, count in told if subject.startswith("tensor_value"))
 
 
 def leftovers(logdir: Path, run_id: str) -> list[str]:
-    """Returns the files that are no live parts: those in the spool, and those that a reader by path takes for parts."""
+    """Returns the files that are not live parts: spool files, and files that a reader by path would take for parts."""
     live = {entry.path for entry in read_live_parts(logdir, run_id=run_id)}
     found = [str(path.relative_to(logdir)) for path in (logdir / SPOOL_DIRECTORY).iterdir()]
     for table in TABLES:
@@ -52,7 +52,7 @@ def leftovers(logdir: Path, run_id: str) -> list[str]:
 
 
 def sample(names: Sequence[str]) -> list[int]:
-    """Returns the numbers of some operations: one of each kind, spread over the whole."""
+    """Returns the numbers of some operations: one of each kind, spread over the whole recording."""
     by_name: dict[str, list[int]] = {}
     for number, name in enumerate(names):
         by_name.setdefault(name, []).append(number)

@@ -1,4 +1,4 @@
-"""Processes whose file operations can be made to fail."""
+"""Fixtures for processes whose file operations can be made to fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(shim: Path) -> Iterator[Server]:
-    """Records, reads and recovers without TensorFlow."""
+    """A process that records, reads and recovers without TensorFlow."""
     made = Server("tests.faults.program", shim=shim)
     yield made
     made.close()

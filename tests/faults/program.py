@@ -1,5 +1,6 @@
-"""Records, reads and recovers while file operations fail: without TensorFlow, and without a thread that would make the
-operations come in another order each time.
+"""Records, reads and recovers while file operations fail, without TensorFlow.
+
+It also runs without the sink's thread, so that the operations come in the same order each time.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ FLUSHES = (14,)
 
 
 class SmallRecorder(Recorder):
-    """Has bad tensors early."""
+    """A recorder whose bad tensors come early."""
 
     num_sound_tensors = 40
     bad_chance = 0.1
 
 
 def record(job: Mapping[str, Any]) -> Mapping[str, object]:
-    """Records a few calls; `phase` says whether faults begin before the recorder is made, or after."""
+    """Records a few calls. `phase` says whether faults begin before or after the recorder is created."""
     shim, logdir = Shim(), Path(job["logdir"])
     Sink._run = lambda self: None  # type: ignore[method-assign]
     counters = np.zeros(len(COUNTERS), np.int64)
     is_from_start = job["phase"] == "start"
     shim.arm(logdir, **{name: job[name] if is_from_start else 0 for name in ("first", "end", "error")})
     try:
-        recorder = SmallRecorder(logdir, counters, seed=3, backend=job["backend"], **job.get("options", {}))
+        recorder = SmallRecorder(logdir, counters, seed=3, **job.get("options", {}))
     except (OSError, TfdbgArrowError) as error:
         return {"refused": f"{type(error).__name__}: {error}", "operations": shim.disarm()}
     recorder.sink._parts._merge_parts = 1
@@ -65,7 +66,7 @@ def record(job: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def read(job: Mapping[str, Any]) -> Mapping[str, object]:
-    """Reads all of a logdir."""
+    """Reads a whole logdir."""
     shim, logdir = Shim(), Path(job["logdir"])
     arm(shim, job)
     try:
@@ -79,7 +80,7 @@ def read(job: Mapping[str, Any]) -> Mapping[str, object]:
 
 
 def recover_it(job: Mapping[str, Any]) -> Mapping[str, object]:
-    """Recovers what is left in a logdir."""
+    """Recovers a logdir."""
     shim, logdir = Shim(), Path(job["logdir"])
     arm(shim, job)
     try:
@@ -95,7 +96,7 @@ def arm(shim: Shim, job: Mapping[str, Any]) -> None:
 
 def main() -> None:
     os.environ.setdefault("TMPDIR", "/tmp")
-    pa.array([])  # has pyarrow look for pandas, and import it, here and not in each fork
+    pa.array([])  # makes pyarrow look for pandas and import it here, not in each fork
     jobs = {"record": record, "read": read, "recover": recover_it}
     serve(lambda job: jobs[job["what"]](job))
 

@@ -1,7 +1,7 @@
-"""A process that does jobs under faults, each in a fork of its own: what is slow to import is imported once.
+"""A process that runs jobs under faults, each in its own fork, so that slow imports happen only once.
 
-It reads jobs as lines of JSON and answers each with a line of JSON: what the job returned, what it wrote to stderr, and
-how its process ended.
+It reads jobs as lines of JSON. It answers each job with a line of JSON: the job's result, what it wrote to stderr, and
+the exit status of its process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Job = Callable[[Mapping[str, Any]], Mapping[str, object]]
 
 
 def serve(do: Job) -> None:
-    """Does the jobs that come in, until there are no more."""
+    """Runs the jobs that come in on stdin until there are no more."""
     for line in sys.stdin:
         with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+") as errors:
             child = os.fork()
@@ -50,10 +50,10 @@ def _do(do: Job, job: Mapping[str, Any], answer: Any) -> None:
 
 
 class Server:
-    """Such a process, from outside.
+    """Controls such a process from another process.
 
     Args:
-        module: What it runs, which calls `serve`.
+        module: The module to run. It calls `serve`.
         shim: The library that makes operations fail.
     """
 
@@ -68,7 +68,7 @@ class Server:
         )
 
     def do(self, **job: object) -> Done:
-        """Has a job done."""
+        """Runs a job and waits for it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(job, default=str) + "\n")
@@ -80,12 +80,12 @@ class Server:
 
 
 class Done:
-    """A job that was done."""
+    """The result of a job."""
 
     def __init__(self, *, answer: Any, stderr: str, status: int) -> None:
         self.answer, self.stderr, self.status = answer, stderr, status
 
     @property
     def warnings(self) -> list[str]:
-        """What was said."""
+        """The warnings that the job wrote to stderr."""
         return [line for line in self.stderr.splitlines() if line.startswith("tfdbg_arrow") or "Warning:" in line]

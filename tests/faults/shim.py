@@ -1,4 +1,4 @@
-"""The library that makes file operations fail, from Python."""
+"""Python interface of the library that makes file operations fail."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import subprocess
 from pathlib import Path
 
 FOR_EVER = 2**62
-"""As `end`: all operations from the first on fail."""
+"""As `end`: all operations from `first` on fail."""
 SHORT = 0
-"""As `error`: writes are cut short, other operations work."""
+"""As `error`: writes are cut short, and other operations succeed."""
 _SOURCE = Path(__file__).with_name("shim.c")
 
 
 def compile_shim(directory: Path) -> Path:
-    """Returns the library, to be named in LD_PRELOAD."""
+    """Compiles the library and returns its path, for LD_PRELOAD."""
     library = directory / "shim.so"
     compiler = os.environ.get("CC", "cc")
     subprocess.run([compiler, "-w", "-O1", "-shared", "-fPIC", str(_SOURCE), "-o", str(library), "-ldl"], check=True)
@@ -23,7 +23,7 @@ def compile_shim(directory: Path) -> Path:
 
 
 class Shim:
-    """The library in a process that preloads it."""
+    """The preloaded library of this process."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(None)
@@ -33,9 +33,9 @@ class Shim:
         self._library.faults_name.restype = ctypes.c_char_p
 
     def arm(self, below: Path, *, first: int, end: int, error: int) -> None:
-        """Has operations below a directory, counted from 0 here, fail: those from `first` on and before `end`."""
+        """Makes operations below a directory fail, from number `first` up to `end` (excluded), counted from 0 here."""
         self._library.faults_arm(os.fsencode(below), first, end, error)
 
     def disarm(self) -> list[str]:
-        """Has nothing fail any more; returns the names of the operations that were counted."""
+        """Stops the failures. Returns the names of the operations that were counted."""
         return [self._library.faults_name(number).decode() for number in range(self._library.faults_disarm())]

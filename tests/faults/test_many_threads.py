@@ -1,4 +1,4 @@
-"""Many processes with many threads at full speed into one logdir: all that was recorded is there, memory stays flat."""
+"""Test many processes with many threads that record into one logdir: no event is lost, and memory stays flat."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.faults.threads import COUNTS
 from tfdbg_arrow import open_logdir
 
 MAX_GROWTH_BYTES = 64 * 2**20
-"""From the middle third of the time to the last, by medians: merges are peaks in both."""
+"""Bound on the growth from the middle third of the time to the last third, by medians. Merges are peaks in both."""
 MAX_PEAK_BYTES = 448 * 2**20
-"""What a process takes: 140 MB with its libraries before it records; 16 MB of the spool's file, which is mapped; some
-90 MB for batches of up to 65,536 records and their rows; and up to 150 MB more while parts are merged, whatever their
-number, of which the allocators give some back later.
+"""Bound on the memory of a process: 140 MB with its libraries before it records, 16 MB for the mapped spool file, about
+90 MB for batches of up to 65,536 records and their rows, and up to 150 MB more while parts are merged, however many
+there are. The allocators return some of that later.
 """
 
 
@@ -31,7 +31,7 @@ number, of which the allocators give some back later.
         pytest.param(8, 32, 60.0, id="many-of-many", marks=pytest.mark.exhaustive),
     ],
 )
-def test_every_event_of_every_thread_is_a_row(
+def test_every_event_of_every_thread_becomes_a_row(
     tmp_path: Path, num_processes: int, num_threads: int, seconds: float
 ) -> None:
     logdir, counter = tmp_path / "logdir", tmp_path / "counter"
@@ -44,7 +44,7 @@ def test_every_event_of_every_thread_is_a_row(
     assert (done.returncode, done.stderr) == (0, "")
     runs = [json.loads(line) for line in done.stdout.splitlines()]
     counts = np.frombuffer(counter.read_bytes(), np.int64).reshape(shape)
-    assert (counts[:, :, :2] > 0).all(), "every thread recorded"
+    assert (counts[:, :, :2] > 0).all(), "a thread recorded nothing"
     by_run = dict(zip(sorted(run["run_id"] for run in runs), counts.sum(axis=1).tolist(), strict=True))
     with open_logdir(logdir) as opened:
         for column, table in enumerate(COUNTS[:4]):

@@ -1,4 +1,4 @@
-"""Every file operation of a recording made to fail: the program goes on, nothing that was recorded is lost."""
+"""Let every file operation of a recording fail: the program continues, and nothing that was recorded is lost."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ ERRORS = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS, errno.EACCES, SHOR
 NUM_CHUNKS = 8
 NEVER = -1
 MAY_DIFFER = {"capture_stat", "op_digest"}
-"""Tells of failures; has the numbers of parts."""
+"""`capture_stat` reports failures, and `op_digest` holds part numbers."""
 
 
 class Whole:
     """A recording without faults.
 
     Attributes:
-        names: Its operations.
-        rows: What it wrote, and readers are to see whatever single operation fails.
-        contents: What its parts are.
+        names: Names of its file operations.
+        rows: The rows it wrote. Readers must see the same rows whichever single operation fails.
+        contents: The hashes of its parts, by table.
     """
 
-    def __init__(self, server: Server, directory: Path, *, backend: str = "native") -> None:
-        done = attempt(server, directory / "whole", first=NEVER, end=NEVER, error=0, backend=backend)
+    def __init__(self, server: Server, directory: Path) -> None:
+        done = attempt(server, directory / "whole", first=NEVER, end=NEVER, error=0)
         assert done.stderr == ""
         self.names: list[str] = done.answer["operations"]
         self.rows = check_whole(directory / "whole", done.answer["counts"])
@@ -44,9 +44,9 @@ class Whole:
 
 
 def contents_of(logdir: Path) -> dict[str, list[str]]:
-    """Returns the hashes of each table's parts that have rows; makes sure that the files are what the manifest says.
+    """Returns the hashes of the parts of each table that have rows, and checks that the files match the manifest.
 
-    The same bytes are the same rows, which need not be read again.
+    Parts with equal bytes have equal rows, so those rows need not be read again.
     """
     assert verify(logdir).deviations == ()
     found: dict[str, list[str]] = {}
@@ -56,17 +56,17 @@ def contents_of(logdir: Path) -> dict[str, list[str]]:
     return found
 
 
-def attempt(server: Server, logdir: Path, *, phase: str = "run", backend: str = "native", **fault: int) -> Done:
-    done = server.do(what="record", logdir=logdir, phase=phase, backend=backend, **fault)
+def attempt(server: Server, logdir: Path, *, phase: str = "run", **fault: int) -> Done:
+    done = server.do(what="record", logdir=logdir, phase=phase, **fault)
     assert done.status == 0, done.stderr
     return done
 
 
-def check_one(server: Server, logdir: Path, number: int, whole: Whole, *, backend: str) -> None:
+def check_one(server: Server, logdir: Path, number: int, whole: Whole) -> None:
     error = ERRORS[number % len(ERRORS)]
     if error == SHORT and "write" not in whole.names[number]:
         error = errno.EIO
-    done = attempt(server, logdir, first=number, end=number + 1, error=error, backend=backend)
+    done = attempt(server, logdir, first=number, end=number + 1, error=error)
     what = f"operation {number} ({done.answer['operations'][number]}), error {error}: {done.stderr}"
     assert len(done.warnings) <= 1, what
     assert done.answer["kept"] is None, what
@@ -85,23 +85,21 @@ def check_one(server: Server, logdir: Path, number: int, whole: Whole, *, backen
 
 
 class TestOneFailure:
-    def test_one_that_fails_loses_nothing(self, server: Server, tmp_path: Path) -> None:
-        backend = "native"
-        whole = Whole(server, tmp_path, backend=backend)
+    def test_one_failed_operation_loses_nothing(self, server: Server, tmp_path: Path) -> None:
+        whole = Whole(server, tmp_path)
         for number in sample(whole.names):
-            check_one(server, tmp_path / f"logdir{number}", number, whole, backend=backend)
+            check_one(server, tmp_path / f"logdir{number}", number, whole)
 
     @pytest.mark.exhaustive
-    @pytest.mark.parametrize("backend", ["native", "python"])
     @pytest.mark.parametrize("chunk", range(NUM_CHUNKS))
-    def test_each_that_fails_loses_nothing(self, server: Server, tmp_path: Path, backend: str, chunk: int) -> None:
-        whole = Whole(server, tmp_path, backend=backend)
+    def test_no_single_failed_operation_loses_anything(self, server: Server, tmp_path: Path, chunk: int) -> None:
+        whole = Whole(server, tmp_path)
         for number in range(chunk, len(whole.names), NUM_CHUNKS):
-            check_one(server, tmp_path / f"logdir{number}", number, whole, backend=backend)
+            check_one(server, tmp_path / f"logdir{number}", number, whole)
 
 
 def check_outage(server: Server, logdir: Path, first: int, length: int, *, error: int) -> None:
-    """Some operations on end fail; the disk is well again before the end, or afterwards."""
+    """Lets some operations in a row fail. The disk works again before the end of the recording, or after it."""
     done = attempt(server, logdir, first=first, end=first + length, error=error)
     what = f"operations {first} to {first + length}: {done.stderr}"
     assert len(done.warnings) <= 1, what
@@ -113,23 +111,23 @@ def check_outage(server: Server, logdir: Path, first: int, length: int, *, error
 
 
 class TestOutage:
-    """The disk is full for a while."""
+    """The disk is full for some time."""
 
-    def test_a_while_loses_nothing(self, server: Server, tmp_path: Path) -> None:
+    def test_an_outage_loses_nothing(self, server: Server, tmp_path: Path) -> None:
         num_operations = len(Whole(server, tmp_path).names)
         for first in range(9, num_operations, num_operations // 2):
             check_outage(server, tmp_path / f"logdir{first}", first, 2 + first % 30, error=errno.ENOSPC)
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("chunk", range(NUM_CHUNKS))
-    def test_a_while_from_each_operation_on_loses_nothing(self, server: Server, tmp_path: Path, chunk: int) -> None:
+    def test_no_outage_loses_anything_wherever_it_begins(self, server: Server, tmp_path: Path, chunk: int) -> None:
         for first in range(chunk, len(Whole(server, tmp_path).names), NUM_CHUNKS):
             error = (errno.ENOSPC, errno.EIO)[first // NUM_CHUNKS % 2]
             check_outage(server, tmp_path / f"logdir{first}", first, 2 + first % 30, error=error)
 
 
 def check_no_end(server: Server, logdir: Path, first: int, *, error: int) -> None:
-    """All operations from one on fail: events are in the spool, what the disk refused from then on may be missing."""
+    """Lets all operations from one on fail. Events are in the spool; other data written after that may be missing."""
     done = attempt(server, logdir, first=first, end=FOR_EVER, error=error)
     what = f"operations from {first} on: {done.stderr}"
     assert len(done.warnings) <= 1, what
@@ -148,14 +146,16 @@ def check_no_end(server: Server, logdir: Path, first: int, *, error: int) -> Non
     shutil.rmtree(logdir)
 
 
-class TestFullToTheEnd:
-    def test_every_event_is_there_and_can_be_recovered(self, server: Server, tmp_path: Path) -> None:
+class TestDiskStaysFull:
+    def test_every_event_is_readable_and_recoverable(self, server: Server, tmp_path: Path) -> None:
         num_operations = len(Whole(server, tmp_path).names)
         for first in range(5, num_operations, num_operations // 2):
             check_no_end(server, tmp_path / f"logdir{first}", first, error=errno.ENOSPC)
 
     @pytest.mark.exhaustive
     @pytest.mark.parametrize("chunk", range(NUM_CHUNKS))
-    def test_from_each_operation_on(self, server: Server, tmp_path: Path, chunk: int) -> None:
+    def test_every_event_is_recoverable_wherever_the_outage_begins(
+        self, server: Server, tmp_path: Path, chunk: int
+    ) -> None:
         for first in range(chunk, len(Whole(server, tmp_path).names), NUM_CHUNKS):
             check_no_end(server, tmp_path / f"logdir{first}", first, error=ERRORS[first % (len(ERRORS) - 1)])

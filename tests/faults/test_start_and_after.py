@@ -1,4 +1,4 @@
-"""File operations that fail before a recording begins, and when what a killed one left is read or recovered."""
+"""Test file operations that fail before a recording begins, or while a killed recording is read or recovered."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, SHORT)
 
 
 def numbers(names: Sequence[str], *, is_whole: bool, step: int = 1) -> Sequence[int]:
-    """Returns the numbers of all operations, or of some: of one kind in `step`."""
+    """Returns the numbers of all operations, or of a sample: one operation of every `step`-th kind."""
     return range(len(names)) if is_whole else sample(names)[::step]
 
 
 @pytest.fixture(scope="module")
 def left(server: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
-    """What a killed process left."""
+    """The logdir that a killed process left, and what the process had counted."""
     logdir = tmp_path_factory.mktemp("killed") / "logdir"
-    done = server.do(
-        what="record", logdir=logdir, phase="run", backend="native", dies=True, first=NEVER, end=NEVER, error=0
-    )
+    done = server.do(what="record", logdir=logdir, phase="run", dies=True, first=NEVER, end=NEVER, error=0)
     assert done.status == 0, done.stderr
     return logdir, done.answer["counts"]
 
@@ -42,14 +40,14 @@ MODES = [pytest.param(False, id="some"), pytest.param(True, id="all", marks=pyte
 
 
 @pytest.mark.parametrize("is_whole", MODES)
-def test_a_recording_that_cannot_begin_is_refused_and_harms_no_other(
+def test_a_failure_before_the_recording_begins_refuses_it_or_loses_nothing(
     server: Server, tmp_path: Path, is_whole: bool
 ) -> None:
-    job = {"what": "record", "phase": "start", "backend": "native"}
+    job = {"what": "record", "phase": "start"}
     nothing = {"first": NEVER, "end": NEVER, "error": 0}
     whole = server.do(**job, logdir=tmp_path / "whole", **nothing)
     begun = server.do(**job | {"phase": "run"}, logdir=tmp_path / "begun", **nothing)
-    # Those after it has begun are those of test_recording.
+    # test_recording covers the operations after the beginning.
     names = whole.answer["operations"][: -len(begun.answer["operations"])]
     refused = 0
     for number in numbers(names, is_whole=is_whole, step=4):
@@ -76,7 +74,7 @@ def test_a_recording_that_cannot_begin_is_refused_and_harms_no_other(
 
 
 @pytest.mark.parametrize("is_whole", MODES)
-def test_a_recovery_whose_operations_fail_is_told_and_can_be_done_again(
+def test_a_recovery_with_failing_operations_is_reported_and_can_be_repeated(
     server: Server, left: tuple[Path, dict[str, int]], tmp_path: Path, is_whole: bool
 ) -> None:
     source, counts = left
@@ -109,7 +107,7 @@ def check_recovery_again(logdir: Path, counts: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("is_whole", MODES)
-def test_a_reader_whose_operations_fail_gives_all_rows_or_says_what_is_missing(
+def test_a_reader_with_failing_operations_returns_all_rows_or_reports_what_is_missing(
     server: Server, left: tuple[Path, dict[str, int]], is_whole: bool
 ) -> None:
     logdir, _ = left

@@ -1,4 +1,4 @@
-"""A training whose recorder cannot write: bit by bit the training without it."""
+"""Test that a training whose recorder cannot write gives bit-identical results to the same training without it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def attempt(trainer: Server, logdir: Path, *, first: int = NEVER, end: int = NEV
 
 
 class Whole:
-    """The training without faults."""
+    """The results of the training without faults."""
 
     def __init__(self, trainer: Server, directory: Path) -> None:
         bare = trainer.do(logdir=directory, is_recorded=False)
@@ -56,7 +56,7 @@ def whole(trainer: Server, tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 def check_one(trainer: Server, whole: Whole, logdir: Path, *, number: int, error: int) -> None:
-    """One operation fails: all rows are there."""
+    """Lets one operation fail and checks that all rows are there."""
     done = attempt(trainer, logdir, first=number, end=number + 1, error=error)
     assert done.answer["weights"] == whole.weights
     assert len(done.warnings) <= 1, done.stderr
@@ -71,10 +71,10 @@ def check_one(trainer: Server, whole: Whole, logdir: Path, *, number: int, error
 
 
 def check_full(trainer: Server, whole: Whole, logdir: Path, *, first: int) -> None:
-    """The disk is full to the end: all events are there, and can be recovered."""
+    """Fills the disk from one operation on and checks that all events are there and can be recovered."""
     done = attempt(trainer, logdir, first=first, end=FOR_EVER, error=errno.ENOSPC)
     assert done.answer["weights"] == whole.weights
-    assert len(done.warnings) <= 2, done.stderr  # that it is full, and in the end what waits for room
+    assert len(done.warnings) <= 2, done.stderr  # one that the disk is full, one at the end about data waiting for room
     with open_logdir(logdir) as opened:
         first_nonfinite(opened)
     rows = all_rows(logdir)
@@ -84,17 +84,19 @@ def check_full(trainer: Server, whole: Whole, logdir: Path, *, first: int) -> No
     shutil.rmtree(logdir)
 
 
-def test_a_training_goes_on_when_an_operation_fails(trainer: Server, whole: Whole, tmp_path: Path) -> None:
+def test_a_training_continues_when_an_operation_fails(trainer: Server, whole: Whole, tmp_path: Path) -> None:
     check_one(trainer, whole, tmp_path / "logdir", number=whole.num_operations // 3, error=errno.EIO)
 
 
-def test_a_training_goes_on_when_the_disk_is_full(trainer: Server, whole: Whole, tmp_path: Path) -> None:
+def test_a_training_continues_when_the_disk_is_full(trainer: Server, whole: Whole, tmp_path: Path) -> None:
     check_full(trainer, whole, tmp_path / "logdir", first=whole.num_operations // 4)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", range(NUM_EXHAUSTIVE))
-def test_a_training_goes_on_wherever_it_happens(trainer: Server, whole: Whole, tmp_path: Path, number: int) -> None:
+def test_a_training_continues_wherever_a_failure_happens(
+    trainer: Server, whole: Whole, tmp_path: Path, number: int
+) -> None:
     at = whole.num_operations * number // NUM_EXHAUSTIVE
     check_one(trainer, whole, tmp_path / "one", number=at, error=(errno.ENOSPC, errno.EIO)[number % 2])
     check_full(trainer, whole, tmp_path / "full", first=at)
@@ -102,7 +104,7 @@ def test_a_training_goes_on_wherever_it_happens(trainer: Server, whole: Whole, t
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("chunk", range(NUM_CHUNKS))
-def test_a_training_goes_on_whichever_operation_fails(
+def test_a_training_continues_whichever_operation_fails(
     trainer: Server, whole: Whole, tmp_path: Path, chunk: int
 ) -> None:
     for number in range(chunk, whole.num_operations, NUM_CHUNKS):

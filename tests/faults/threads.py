@@ -1,8 +1,8 @@
 """Processes that record into one logdir, each from many threads as fast as they can, without TensorFlow.
 
-Run as `python -m tests.faults.threads LOGDIR COUNTER NUM_PROCESSES NUM_THREADS SECONDS`, it forks the processes. What
-each thread has recorded it counts in a line of its own of a file. For each process it prints a line of JSON: its run,
-how much memory it took early and late, and at most, the merging of all parts in the end included.
+Run as `python -m tests.faults.threads LOGDIR COUNTER NUM_PROCESSES NUM_THREADS SECONDS`. It forks the processes. Each
+thread counts what it has recorded in its own line of a file. Each process prints a line of JSON with its run, its
+memory early and late in the recording, and its peak memory, which includes the final merge of all parts.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kin
 from tfdbg_arrow.writer.spool_files import remove_spool_files
 
 COUNTS = ("execution", "tensor_health", "tensor_value", "mark", "dropped")
-"""What a thread counts: rows by table, and records that found no room."""
+"""What a thread counts: the rows of each table, and the records that found no room."""
 CAPACITY = 65_536
 
 
 class Worker(threading.Thread):
-    """Records calls until it is time to end."""
+    """Records calls until its time is over."""
 
     def __init__(self, recorder: Recorder, counts: npt.NDArray[np.int64], *, end_s: float) -> None:
         super().__init__()
@@ -76,14 +76,14 @@ class Worker(threading.Thread):
 
 
 def resident_bytes() -> int:
-    """Returns how much memory this process takes now."""
+    """Returns the current resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def record(logdir: Path, counts: npt.NDArray[np.int64], *, number: int, seconds: float) -> None:
-    """Records in one process, and prints what it took."""
+    """Records in one process and prints the memory that it took."""
     run_id = f"20261120T163000.{number:06d}-myhost-{number}"
-    recorder = Recorder(logdir, np.zeros(5, np.int64), seed=number, backend="native", run_id=run_id, capacity=CAPACITY)
+    recorder = Recorder(logdir, np.zeros(5, np.int64), seed=number, run_id=run_id, capacity=CAPACITY)
     recorder.trace()
     begin_s = time.monotonic()
     workers = [Worker(recorder, row, end_s=begin_s + seconds) for row in counts]

@@ -1,4 +1,4 @@
-"""A training in TensorFlow, recorded or not, while file operations fail."""
+"""A TensorFlow training that is recorded or not while file operations fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.faults.server import serve
 from tests.faults.shim import Shim
 
 NUM_STEPS = 12
-# What rounds differently where tensors are looked at (README, "Limits").
+# Optimizations whose results round differently when tensors are recorded (docs/executed_graphs.md).
 UNFUSED = {
     "remapping": False,
     "layout_optimizer": False,
@@ -26,7 +26,7 @@ UNFUSED = {
 
 
 def train(job: Mapping[str, Any]) -> Mapping[str, object]:
-    """Trains a small network; returns what its weights are in the end."""
+    """Trains a small network. Returns a hash of its final weights."""
     tf.config.optimizer.set_experimental_options(UNFUSED)
     tf.config.experimental.enable_op_determinism()
     tf.random.set_seed(1)

@@ -1,4 +1,4 @@
-"""What is asked of an input: the tables, some questions, some commands, and a recovery or an import where it is due."""
+"""Tests an input: reads tables, asks questions, runs commands, and recovers or imports it if that applies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .inputs import Input
 _SHARE_ASKED_ALL = 0.01
 _SHARE_IMPORTED_TO_PARTS = 0.06
 _SHARE_QUESTIONED = {"parts": 0.15, "rows": 0.2, "manifest": 0.05, "spool": 0.05, "dump": 0.05}
-"""Of the inputs of a kind, to how many a question is put beside what reads the spoiled file itself."""
+"""Share of the inputs of each kind that get a question, in addition to reading the mutated file itself."""
 _QUESTIONS_AN_INPUT = 4
 _RUNNER = CliRunner()
 
@@ -75,15 +75,15 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 
 def is_asked_all(number: int) -> bool:
-    """Returns whether everything is asked of an input, by which its files may change."""
+    """Returns whether an input gets all tests, which may change its files."""
     return Random(f"all {number}").random() < _SHARE_ASKED_ALL
 
 
 def failures(given: Input, directory: Path, database: SharedDatabase) -> Iterator[str]:
-    """Asks all that is asked of an input; yields what came out other than an answer or an error of ours.
+    """Tests an input and yields each result other than an answer or an error of tfdbg_arrow.
 
-    A graph gets its record ops. Of most other inputs only what reads the spoiled file itself is asked, and of some of
-    them one question; of one in a hundred everything, in a database of its own.
+    A graph gets its record ops. Of most other inputs, only the mutated file itself is read, and some of them get one
+    question. One in a hundred gets all tests, in its own database.
     """
     if given.kind == "graph":
         if (editor := graph_editor(directory)) is not None:
@@ -127,7 +127,7 @@ def _asked_all(given: Input, directory: Path, random: Random) -> Iterator[str]:
 
 
 def _read_spoiled(given: Input) -> Iterator[str]:
-    """Reads what is spoiled itself."""
+    """Reads the mutated file itself."""
     if given.kind == "manifest":
         yield from _asked("list_parts", lambda: _listed(given))
         for run_id in run_ids(given.path):
@@ -153,7 +153,7 @@ def _questioned(logdir: Path, tables: Iterable[str], questions: Iterable[str]) -
 
 
 def _listed(given: Input) -> None:
-    """Lists the parts; makes sure that verify tells of those that are lost or new, unless the checksums hold."""
+    """Lists the parts. Checks that verify reports lost or new parts, unless the checksums are valid."""
     parts = list_parts(given.path)
     assert given.whole is not None
     expected = {
@@ -161,7 +161,7 @@ def _listed(given: Input) -> None:
         for table, paths in list_parts(given.whole).items()
     }
     if parts != expected and given.is_by_fault:
-        assert verify(given.path).deviations, "other parts are listed, and verify tells of nothing"
+        assert verify(given.path).deviations, "other parts are listed, and verify reports nothing"
 
 
 def _changes_found(given: Input) -> None:
@@ -172,7 +172,7 @@ def _changes_found(given: Input) -> None:
     for path in given.spoiled:
         name = path.relative_to(given.path)
         if path.read_bytes() != (given.whole / name).read_bytes():
-            assert what_is_wrong(given.path, entries[str(name)]), f"verify calls the spoiled {name} whole"
+            assert what_is_wrong(given.path, entries[str(name)]), f"verify reports no damage in the mutated {name}"
 
 
 def _spool_progress(logdir: Path, run_id: str) -> object:
@@ -198,8 +198,8 @@ def _asked(name: str, ask: Callable[[], object]) -> Iterator[str]:
         ask()
     except TfdbgArrowError as error:
         if not str(error).strip():
-            yield f"{name}: {type(error).__name__} without a sentence"
-    except BaseException:  # Polars' PanicException is one, too
+            yield f"{name}: {type(error).__name__} without a message"
+    except BaseException:  # includes PanicException of Polars
         yield f"{name}: {traceback.format_exc()}"
 
 

@@ -1,7 +1,7 @@
-"""Coverage-guided inputs for what parses bytes by itself: manifests, markers, journals, records of dumps.
+"""Coverage-guided inputs for the parsers of bytes: manifests, markers, journals, and records of dumps.
 
-By hand, with atheris installed: `python -m tests.fuzz.atheris_harness -runs=100000 -max_len=2048`. What is found is
-written to a file `crash-…`, which is an argument then.
+To run by hand, with atheris installed: `python -m tests.fuzz.atheris_harness -runs=100000 -max_len=2048`. A failing
+input is written to a file `crash-…`. Give that file as an argument to run it again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _dump(data: bytes) -> None:
         for scanner in (make(io.BytesIO(content), intern=lambda event: 7) for make in (event_scanner, PythonScanner))
     ]
     native, python = scans
-    assert _numbers(native) == _numbers(python), "the native scanner and its twin differ"
+    assert _numbers(native) == _numbers(python), "the native scanner and the Python scanner differ"
 
 
 def _numbers(scans: list[Scan]) -> list[object]:
@@ -69,13 +69,13 @@ _TARGETS: tuple[Callable[[bytes], None], ...] = (_manifest, _marker, _journal, _
 
 
 def one_input(data: bytes) -> None:
-    """Gives bytes to the target that the first one chooses."""
+    """Passes bytes to the target that the first byte selects."""
     if data:
         with contextlib.suppress(TfdbgArrowError):
             _TARGETS[data[0] % len(_TARGETS)](data[1:])
 
 
 if __name__ == "__main__":
-    atheris.instrument_all()  # of an editable install, imports are not instrumented
+    atheris.instrument_all()  # imports of an editable install are not instrumented automatically
     atheris.Setup(sys.argv, one_input)
     atheris.Fuzz()

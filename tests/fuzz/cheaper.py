@@ -1,4 +1,4 @@
-"""What makes an input cheaper: one database for many of them, and an import that writes no Parquet."""
+"""Makes inputs cheaper: one database for many inputs, and imports that write no Parquet."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.writer.debugger_v2 import importer
 
 _INPUTS_A_DATABASE = 200
-"""It remembers the footers of all parts that it read."""
+"""The database is replaced after this many inputs, because it caches the footers of all parts that it has read."""
 
 
 class SharedDatabase:
-    """A database for many logdirs: to open one costs more processor time than most questions to a small logdir.
+    """A database for many logdirs.
 
-    What opens one gets a schema of its own in it instead.
+    Opening a database costs more processor time than most questions to a small logdir. Code that opens one therefore
+    gets its own schema in the shared database instead.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class SharedDatabase:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[None]:
-        """Has whatever opens a database in the while use this one."""
+        """Makes all code that opens a database within the block use this one."""
         number = next(self._numbers)
         if number % _INPUTS_A_DATABASE == 0:
             self._database = None
@@ -56,7 +57,7 @@ class SharedDatabase:
                 database.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
     def _sound(self, open_database: Callable[..., duckdb.DuckDBPyConnection]) -> duckdb.DuckDBPyConnection:
-        """Returns the database; a new one after an error within, for then it answers nothing any more."""
+        """Returns the database. After an internal error it answers no further queries, so a new one is opened."""
         if self._database is not None:
             try:
                 self._database.execute("SELECT 1").fetchall()
@@ -70,7 +71,7 @@ class SharedDatabase:
 
 @contextlib.contextmanager
 def no_parts_written() -> Iterator[None]:
-    """Has imports make all tables, and write none: of a small dump, writing is most of the work."""
+    """Makes imports build all tables without writing them. Writing is most of the work for a small dump."""
     with mock.patch.object(importer, "PartWriter", _NoParts):
         yield
 

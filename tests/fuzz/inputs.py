@@ -1,4 +1,4 @@
-"""The inputs: whole logdirs, spools, dumps and graphs, and for each number one of them with something spoiled."""
+"""Makes the inputs from intact logdirs, spools, dumps and graphs: each number gives one of them with a mutation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .graph_defs import small_graph
 
 _FILES = ("parts", "manifest", "spool", "dump", "rows", "manifest", "spool", "dump")
 KINDS = (*_FILES, *_FILES[:4], "graph", *_FILES[5:])
-"""Of each 16 inputs, the kind: about a quarter each for Parquet, manifests, spools and dumps, and a graph."""
+"""The kinds of each 16 inputs in turn: about a quarter each for Parquet, manifests, spools and dumps, and one graph."""
 _NUM_CALLS = 20
 _CAPACITY = 256
 _NUM_RECORDS = 90
-"""Records in the spool that are in no part."""
+"""Number of records in the spool that are in no part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +31,12 @@ class Input:
     """One input.
 
     Attributes:
-        number: Its number, from which all of it follows.
-        kind: What was spoiled.
-        spoiled: Which files of it.
+        number: Its number, which determines everything else.
+        kind: The kind of file that was mutated.
+        spoiled: The files that were mutated.
         path: The logdir, the dump, or a directory with a GraphDef.
-        whole: What it is a spoiled copy of; None for a dump and a graph.
-        is_by_fault: Whether it is spoiled as by a fault, and not on purpose with checksums made anew.
+        whole: The intact original. None for a dump and a graph.
+        is_by_fault: True if the mutation resembles a fault. False if it resembles an attack with valid checksums.
     """
 
     number: int
@@ -48,7 +48,7 @@ class Input:
 
     @property
     def what(self) -> str:
-        """Which files were spoiled, for a reader."""
+        """The mutated files, as text for a person."""
         return ", ".join(f"{path.parent.parent.name}/{path.parent.name}/{path.name}" for path in self.spoiled)
 
 
@@ -56,7 +56,7 @@ class Inputs:
     """Makes inputs in a directory, one at a time.
 
     Args:
-        directory: Where; what is there is removed with the next input.
+        directory: Directory for the inputs. Each input is removed when the next one is made.
         kinds: The kinds to make.
     """
 
@@ -77,12 +77,12 @@ class Inputs:
         self._last: Input | None = None
 
     def make(self, number: int) -> Input:
-        """Makes the input of a number; the one before is there no longer."""
+        """Makes the input with a number. The previous input no longer exists afterwards."""
         random = Random(number)
         kind = self._kinds[number % len(self._kinds)]
         self._mend()
         self._is_by_fault = True
-        self._made = self._directory / f"input-{number}"  # not a path of before: DuckDB remembers what it read
+        self._made = self._directory / f"input-{number}"  # a new path each time, because DuckDB caches what it read
         if kind == "dump":
             spoiled = self._make_dump(random)
         elif kind == "graph":
@@ -103,7 +103,7 @@ class Inputs:
         return self._last
 
     def discard(self) -> None:
-        """Says that the last input was changed by what was asked: its copy does not serve for others."""
+        """Discards the copy of the last input, because the tests of that input changed it."""
         if self._last is not None:
             shutil.rmtree(self._last.path, ignore_errors=True)
             if self._last.whole is not None:
@@ -111,7 +111,7 @@ class Inputs:
         self._last = None
 
     def _mend(self) -> None:
-        """Puts what the last input has spoiled in its copy back: most of a logdir is as it was."""
+        """Restores the mutated files of the last input in its copy, so that the rest need not be copied again."""
         last = self._last
         if last is None or last.whole is None:
             self.discard()
@@ -165,7 +165,7 @@ class Inputs:
             else:
                 made = mutators.spoiled_journal(data, random)
             path.write_bytes(made)
-        os.utime(paths.journal, (0, 0))  # its head, if spoiled, does not say where it was written
+        os.utime(paths.journal, (0, 0))  # because a mutated journal header may not name the machine
         return chosen
 
     def _make_graph(self, random: Random) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Ways to spoil a file: of bytes, of JSON, of protobuf, of frames with checksums, of Parquet's footer and its rows."""
+"""Mutates files: bytes, JSON, protobuf, records with checksums, and the footer and rows of Parquet files."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LISTS: tuple[Any, ...] = ([], [-1], [0, 0], [2**63 - 1] * 3, [None], list(range(
 
 
 def spoiled(data: bytes, random: Random, *, hot: range | None = None) -> bytes:
-    """Returns bytes that were spoiled in one to four ways.
+    """Returns bytes with one to four mutations.
 
     Args:
         data: The bytes.
-        random: Decides.
-        hot: Where to do so as a rule; None: anywhere.
+        random: Generator that makes the choices.
+        hot: Range where most mutations go. None means anywhere.
     """
     changed = bytearray(data)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
@@ -61,7 +61,7 @@ def _overwrite(data: bytearray, at: int, random: Random) -> None:
 
 
 def _number(data: bytearray, at: int, random: Random) -> None:
-    """Puts a large or a small number there: little-endian, or as a varint."""
+    """Writes a large or a small number, little-endian or as a varint."""
     value = random.choice(INTEGERS) % 2**64
     if random.random() < 0.4:
         made = bytearray()
@@ -108,12 +108,12 @@ _BYTE_MUTATORS: Sequence[Callable[[bytearray, int, Random], None]] = (
 
 
 def spoiled_json(text: str, random: Random) -> str:
-    """Returns a JSON text with one value in it replaced, removed, given twice or wrapped."""
+    """Returns a JSON text in which one value is replaced, removed, duplicated or wrapped."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    if text.startswith("[["):  # it was wrapped before, deeper than it can be walked through
+    if text.startswith("[["):  # it was wrapped before and is nested too deep for recursion
         return text
     holders = list(_holders(value))
     if not holders:
@@ -146,7 +146,7 @@ def _any_value(random: Random) -> Any:
 
 
 def spoiled_lines(data: bytes, random: Random) -> bytes:
-    """Returns a file of JSON lines, some of them changed, given twice, moved or left out."""
+    """Returns a file of JSON lines in which some are changed, duplicated, moved or removed."""
     lines = data.decode("utf-8", "replace").split("\n")
     for _ in range(random.choice((1, 1, 2, 5))):
         at = random.randrange(len(lines))
@@ -163,7 +163,7 @@ def spoiled_lines(data: bytes, random: Random) -> bytes:
 
 
 def spoiled_lines_with_checksums(data: bytes, random: Random) -> bytes:
-    """Returns what `spoiled_lines` does, with checksums that hold: as somebody makes it on purpose."""
+    """Returns the result of `spoiled_lines` with valid checksums, as an attacker would write it."""
     made = b""
     for line in spoiled_lines(data, random).decode("utf-8", "surrogatepass").split("\n"):
         begin, has_checksum, _ = line.rpartition(f', "{CHECKSUM_KEY}": ')
@@ -173,7 +173,7 @@ def spoiled_lines_with_checksums(data: bytes, random: Random) -> bytes:
 
 
 def spoiled_records(records: list[bytes], random: Random) -> bytes:
-    """Returns a TFRecord file of records that were spoiled under checksums that hold."""
+    """Returns a TFRecord file with mutated records and valid checksums."""
     changed = list(records)
     for _ in range(random.choice((1, 1, 3))):
         at = random.randrange(len(changed)) if changed else 0
@@ -190,7 +190,7 @@ def spoiled_records(records: list[bytes], random: Random) -> bytes:
 
 
 def spoiled_journal(data: bytes, random: Random) -> bytes:
-    """Returns a journal whose entries were spoiled under checksums that hold."""
+    """Returns a journal with mutated entries and valid checksums."""
     pieces = data.split(MAGIC)[1:]
     payloads = [piece[8:] for piece in pieces]
     for _ in range(random.choice((1, 1, 3))):
@@ -213,7 +213,7 @@ def spoiled_journal(data: bytes, random: Random) -> bytes:
 
 
 def spoiled_spool(data: bytes, random: Random, *, num_records: int) -> bytes:
-    """Returns a spool with some fields of its first records changed, or of its header."""
+    """Returns a spool with changes to some fields of its first records, or to its header."""
     if random.random() < 0.2:
         return spoiled(data, random, hot=range(min(256, len(data))))
     content = bytearray(data)
@@ -229,14 +229,14 @@ def spoiled_spool(data: bytes, random: Random, *, num_records: int) -> bytes:
 
 
 def spoiled_message(data: bytes, random: Random) -> bytes:
-    """Returns a message of protobuf with one to four of its fields changed, at any depth, most often readable still."""
+    """Returns a protobuf message with one to four changed fields at any depth. Most results can still be parsed."""
     for _ in range(random.choice((1, 1, 2, 4))):
         data = _message(data, random, depth=0)
     return data
 
 
 Field = tuple[int, int, bytes | int]
-"""Of a message: number, wire type, value."""
+"""Number, wire type and value of a message field."""
 
 
 def _message(data: bytes, random: Random, *, depth: int) -> bytes:
@@ -275,7 +275,7 @@ def _message(data: bytes, random: Random, *, depth: int) -> bytes:
 
 
 def varint(value: int, *, length: int = 1) -> bytes:
-    """Returns a number as protobuf writes it, in at least that many bytes."""
+    """Returns a number as a protobuf varint of at least `length` bytes."""
     made = bytearray()
     while value >= 0x80 or len(made) < length - 1:
         made.append(value & 0x7F | 0x80)
@@ -293,7 +293,7 @@ def _field(field: Field) -> bytes:
 
 
 def _fields(data: bytes) -> list[Field] | None:
-    """Returns the fields of a message; None for other bytes."""
+    """Returns the fields of a message, or None if the bytes are not a message."""
     fields: list[Field] = []
     at = 0
     while at < len(data):
@@ -328,7 +328,7 @@ def _varint_at(data: bytes, at: int) -> tuple[int, int]:
 
 
 def spoil_part(path: Path, random: Random) -> None:
-    """Spoils the bytes of a Parquet file: its pages, or its footer."""
+    """Mutates the bytes of a Parquet file, in its pages or in its footer."""
     data = path.read_bytes()
     (footer,) = struct.unpack("<I", data[-8:-4])
     hot = range(len(data) - 8 - footer, len(data)) if random.random() < 0.6 else None
@@ -336,7 +336,7 @@ def spoil_part(path: Path, random: Random) -> None:
 
 
 def spoil_rows(path: Path, random: Random) -> None:
-    """Writes a Parquet file anew, whole, with rows that no recording writes."""
+    """Rewrites a Parquet file as a valid file with rows that no recording writes."""
     table = pq.ParquetFile(path).read()
     table = pa.table(
         [pa.array(column.to_pylist(), _nullable(column.type)) for column in table.columns], table.schema.names

@@ -1,6 +1,6 @@
-"""Worker processes that outlive the inputs: one that dies or hangs is counted, and another takes its place.
+"""Worker processes that serve many inputs. A worker that dies or hangs is reported as a finding and replaced.
 
-By hand: `python -m tests.fuzz.pool --first 0 --number 100000 --workers 2`.
+To run by hand: `python -m tests.fuzz.pool --first 0 --number 100000 --workers 2`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from .inputs import KINDS
 
 ROOT = Path(__file__).parents[2]
 MAX_SECONDS = 5.0
-"""Of processor time that an input may take."""
+"""Maximum processor time for an input."""
 MAX_RSS_BYTES = 1 << 30
 _PATIENCE_S = 600.0
-"""Of wall time, after which a worker hangs that takes no processor time: the machine may be busy."""
+"""Wall time after which a worker counts as hung even if it takes no processor time. The machine may be busy."""
 _POLL_S = 2.0
 _INPUTS_A_WORKER = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What an input did that it must not: its number, its kind, what was spoiled, and what came of it."""
+    """A failure caused by an input: the input's number and kind, what was mutated, and the failure."""
 
     number: int
     kind: str
@@ -62,7 +62,7 @@ class _Worker:
             raise RuntimeError(f"a worker did not start: {self._last_words()}")
 
     def ask(self, number: int) -> dict[str, Any] | str:
-        """Returns a worker's answer, or how it died."""
+        """Returns the worker's answer, or a text about how it died."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{number}\n")
@@ -88,7 +88,7 @@ class _Worker:
     def _processor_seconds(self) -> float:
         try:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it is dead, which its output tells
+        except OSError:  # the process is dead, which its output shows
             return 0.0
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -113,14 +113,14 @@ def findings(
     kinds: tuple[str, ...] = KINDS,
     on_answer: Callable[[dict[str, Any] | str], object] = lambda answer: None,
 ) -> Iterator[Finding]:
-    """Yields what inputs did that they must not.
+    """Yields the failures that inputs cause.
 
     Args:
         numbers: The numbers of the inputs.
-        directory: For the workers' files.
-        workers: How many processes ask at once.
+        directory: Directory for the workers' files.
+        workers: Number of worker processes.
         kinds: The kinds of input to make.
-        on_answer: Takes each answer of a worker, or how it died.
+        on_answer: Called with each answer of a worker, or with a text about how it died.
     """
     waiting, found, lock = iter(numbers), list[Finding](), threading.Lock()
 
@@ -136,7 +136,7 @@ def findings(
                     answer = worker.ask(number)
                     on_answer(answer)
                     found.extend(_judged(number, answer, kinds))
-                    if isinstance(answer, str) or answer["max_rss_bytes"] > MAX_RSS_BYTES:  # the most that it ever took
+                    if isinstance(answer, str) or answer["max_rss_bytes"] > MAX_RSS_BYTES:  # the peak of its lifetime
                         break
             finally:
                 worker.close()
@@ -165,7 +165,7 @@ def _judged(number: int, answer: dict[str, Any] | str, kinds: tuple[str, ...]) -
 
 
 class _Tally:
-    """Counts of the inputs that were asked about so far; of each kind: how many, their processor time, the slowest."""
+    """Counts the inputs so far. For each kind: their number, their processor time, and the slowest one."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
@@ -174,7 +174,7 @@ class _Tally:
         self._max_rss_bytes = 0
 
     def add(self, answer: dict[str, Any] | str) -> None:
-        """Counts an answer, and tells how far it is."""
+        """Counts an answer, and prints the progress from time to time."""
         if isinstance(answer, str):
             self._numbers["no answer"] += 1
         else:
@@ -187,7 +187,7 @@ class _Tally:
             print(f"{self.line()}", file=sys.stderr, flush=True)
 
     def line(self) -> str:
-        """Returns all of it."""
+        """Returns the counts as one line."""
         total = self._numbers.total()
         passed = time.monotonic() - self._begin
         used = 1e3 * sum(self._seconds.values()) / max(1, total)
@@ -203,7 +203,7 @@ class _Tally:
 
 
 def main() -> None:
-    """Asks about inputs and prints what they did that they must not; findings that end alike in full once."""
+    """Tests inputs and prints the failures. Of several failures with the same last line, one is printed in full."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--number", type=int, default=1000)

@@ -1,4 +1,4 @@
-"""What fuzzing found: files that harmed a reader once, as bytes, and what is no file at all."""
+"""Regression tests for what fuzzing found: files that once broke a reader, and things that are not files at all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .inputs import Inputs
 FOUND = Path(__file__).parent / "found"
 
 
-def test_a_part_at_which_duckdb_fails_within_does_not_make_others_unreadable(tmp_path: Path) -> None:
+def test_a_part_with_an_internal_duckdb_error_does_not_make_others_unreadable(tmp_path: Path) -> None:
     whole = [str(path) for path in sorted(logdirs.log_of_zero(tmp_path).glob("*/run_id=*/*.parquet"))]
     broken = str(FOUND / "duckdb_internal_error.parquet")
     parts = [whole[0], broken, *whole[1:], broken]
@@ -37,7 +37,7 @@ def test_a_part_at_which_duckdb_fails_within_does_not_make_others_unreadable(tmp
 
 
 @pytest.mark.parametrize("skip_broken", [False, True])
-def test_a_logdir_answers_on_after_duckdb_failed_within(tmp_path: Path, skip_broken: bool) -> None:
+def test_a_logdir_can_be_queried_after_an_internal_duckdb_error(tmp_path: Path, skip_broken: bool) -> None:
     path = logdirs.log_of_zero(tmp_path)
     with open_logdir(path) as whole:
         expected = whole.rows("SELECT * FROM tensor_health ORDER BY event_index")
@@ -45,7 +45,7 @@ def test_a_logdir_answers_on_after_duckdb_failed_within(tmp_path: Path, skip_bro
     part = next(path.glob("graph_function/run_id=*/*.parquet"))
     with open_logdir(path, skip_broken=skip_broken) as whole:
         one = whole.of_run(run_id)
-        shutil.copy(FOUND / "duckdb_internal_error.parquet", part)  # once a skipping one has looked at all parts
+        shutil.copy(FOUND / "duckdb_internal_error.parquet", part)  # after a skipping logdir has checked all parts
         for _ in range(2):
             for asked in (one, whole, one):
                 ask_for_functions(asked, part, skip_broken=skip_broken)
@@ -55,7 +55,7 @@ def test_a_logdir_answers_on_after_duckdb_failed_within(tmp_path: Path, skip_bro
         assert whole.connection.sql("SELECT count(*) FROM tensor_health").fetchall() == [(len(expected),)]
 
 
-def test_rows_that_took_the_place_of_a_table_do_not_come_back_as_others(tmp_path: Path) -> None:
+def test_replaced_rows_are_not_replaced_by_others_after_an_internal_duckdb_error(tmp_path: Path) -> None:
     path = logdirs.log_of_zero(tmp_path)
     with open_logdir(path) as whole, contextlib.closing(whole.of_runs(whole.run_ids())) as some:
         some.replace("tensor_health", "SELECT * FROM tensor_health WHERE num_nan > 0")
@@ -106,7 +106,7 @@ STRANGE = [
 
 
 @pytest.mark.parametrize(("put", "name"), STRANGE)
-def test_what_is_no_file_of_the_logdir_is_not_opened(tmp_path: Path, put: Callable[[Path], None], name: str) -> None:
+def test_pipes_devices_and_outside_files_are_not_opened(tmp_path: Path, put: Callable[[Path], None], name: str) -> None:
     outside = tmp_path / "outside"
     outside.write_bytes(b"of somebody else")
     logdir = left_by_a_kill(tmp_path / "left", num_calls=3, flushed_after=1, capacity=64)
@@ -125,7 +125,7 @@ def test_what_is_no_file_of_the_logdir_is_not_opened(tmp_path: Path, put: Callab
     assert outside.read_bytes() == b"of somebody else"
 
 
-def test_a_pipe_in_a_dump_is_not_waited_for(tmp_path: Path) -> None:
+def test_an_import_does_not_wait_for_a_pipe_in_a_dump(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump", small_dump())
     path = next(dump.glob("*.execution"))
     path.unlink()
@@ -135,6 +135,6 @@ def test_a_pipe_in_a_dump_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [8019118], ids=["a device whose number is a list"])
-def test_inputs_that_were_answered_by_a_traceback(tmp_path: Path, number: int) -> None:
+def test_inputs_that_once_caused_a_traceback(tmp_path: Path, number: int) -> None:
     given = Inputs(tmp_path / "inputs").make(number)
     assert list(failures(given, tmp_path, SharedDatabase())) == []

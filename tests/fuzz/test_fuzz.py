@@ -1,6 +1,6 @@
-"""Inputs that were spoiled: no process dies, none hangs, none takes much memory, and every error is a sentence of ours.
+"""Test mutated inputs: no process dies, hangs or takes much memory, and every error is a message of tfdbg_arrow.
 
-A finding has a number: `python -m tests.fuzz.pool --first NUMBER --number 1` asks about that input again.
+A finding has a number. To test that input again, run `python -m tests.fuzz.pool --first NUMBER --number 1`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ NUM_ALWAYS = 300
 NUM_EXHAUSTIVE = 100_000
 
 
-def test_spoiled_inputs_harm_nobody(tmp_path: Path) -> None:
+def test_mutated_inputs_are_handled_safely(tmp_path: Path) -> None:
     assert list(findings(range(NUM_ALWAYS), tmp_path, workers=2)) == []
 
 
-def test_a_worker_that_dies_is_told_and_replaced(tmp_path: Path) -> None:
+def test_a_worker_that_dies_is_reported_and_replaced(tmp_path: Path) -> None:
     found = list(findings(range(2), tmp_path, kinds=("no such kind",)))
     assert [each.number for each in found] == [0, 1]
     assert all(each.text.startswith("died with 1: ") and "_spoil_no such kind" in each.text for each in found)
@@ -28,7 +28,7 @@ def test_a_worker_that_dies_is_told_and_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_many_more_spoiled_inputs_harm_nobody(tmp_path: Path) -> None:
+def test_many_more_mutated_inputs_are_handled_safely(tmp_path: Path) -> None:
     first = secrets.randbelow(2**40)
     print(f"inputs from {first} on")
     assert list(findings(range(first, first + NUM_EXHAUSTIVE), tmp_path, workers=2)) == []

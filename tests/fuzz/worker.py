@@ -1,4 +1,4 @@
-"""A process that asks about inputs: reads a number a line, and answers with one line of JSON for each."""
+"""A process that tests inputs: it reads one input number per line and answers each with one line of JSON."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .cheaper import SharedDatabase
 from .inputs import Inputs
 
 MAX_ADDRESS_SPACE = 6 << 30
-"""Bytes of addresses: threads and allocators reserve far more than they use."""
+"""Bytes of address space. Threads and allocators reserve far more than they use."""
 
 
 def max_rss_bytes() -> int:
-    """Returns the most memory that this process held. (What getrusage tells begins with that of the parent.)"""
+    """Returns the peak memory of this process. (The value of getrusage starts with that of the parent process.)"""
     (kilobytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     return 1024 * int(kilobytes)
 
 
 def main(directory: Path, kinds: tuple[str, ...]) -> None:
-    """Answers until there is no further line."""
+    """Answers until there are no more lines."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever prints to stdout
+    os.dup2(2, 1)  # anything printed to stdout goes to stderr
     faulthandler.enable()
     inputs = Inputs(directory, kinds=kinds)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))

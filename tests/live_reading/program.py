@@ -1,8 +1,8 @@
-"""A program that writes parts as often as it can, without TensorFlow, with readers beside it.
+"""A program that writes parts as often as it can, without TensorFlow, while readers read them.
 
-Run as `python -m tests.live_reading.program LOGDIR NUM_RUNS FLUSHES_A_RUN REPORTS`, it flushes, merges, and compacts at
-the end of each run. Its runs come one after another, so that what it wrote has one order. What each reader saw is in a
-file of the directory REPORTS.
+Run as `python -m tests.live_reading.program LOGDIR NUM_RUNS FLUSHES_A_RUN REPORTS`. It flushes and merges, and compacts
+at the end of each run. Its runs follow one another, so its rows have one order. The report of each reader is written to
+a file in the directory REPORTS.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from tfdbg_arrow.writer.sink.sink import Sink
 from tfdbg_arrow.writer.spool_files import remove_spool_files
 
 MERGE_PARTS = 8
-"""Parts that are not merged yet; few, so that merges of merges come soon."""
+"""Maximum number of unmerged parts. It is small, so that merges of merged parts come soon."""
 
 
 def record_run(logdir: Path, number: int, *, num_flushes: int) -> None:
-    """Records a run, with a call or a few before each flush."""
+    """Records a run, with one or a few calls before each flush."""
     run_id = f"20261120T163000.{number:06d}-myhost-4242"
     counters = np.zeros(len(COUNTERS), np.int64)
-    backend = ("native", "python")[number % 2]
-    recorder = Recorder(logdir, counters, seed=number, backend=backend, run_id=run_id)
+    recorder = Recorder(logdir, counters, seed=number, run_id=run_id)
     recorder.sink._parts._merge_parts = MERGE_PARTS
     for _ in range(num_flushes):
         for _ in range(recorder.random.choice((1, 1, 3))):
@@ -42,7 +41,7 @@ def record_run(logdir: Path, number: int, *, num_flushes: int) -> None:
 
 
 def read_in_fork(kind: str, logdir: Path, *, stop: int, other_end: int, reports: Path) -> int:
-    """Starts a reader; returns its process id."""
+    """Starts a reader and returns its process ID."""
     child = os.fork()
     if child:
         return child
@@ -64,7 +63,7 @@ def main() -> None:
     readers = [
         read_in_fork(kind, Path(logdir), stop=stop, other_end=other_end, reports=Path(reports)) for kind in KINDS
     ]
-    Sink._run = lambda self: None  # type: ignore[method-assign]  # each flush is one of those counted
+    Sink._run = lambda self: None  # type: ignore[method-assign]  # so that only the counted flushes happen
     for number in range(int(num_runs)):
         record_run(Path(logdir), number, num_flushes=int(flushes_a_run))
     os.close(other_end)

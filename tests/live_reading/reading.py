@@ -1,9 +1,9 @@
-"""Readers of a logdir that is being written to, and what must hold of all that they see.
+"""Readers of a logdir that is being written to, and checks of what they see.
 
-What there is to see is a history: the rows of a table in the order of their runs, which came one after another, and
-events. A reader sees a prefix of it where its rows are, each once, those up to the last event that it sees, and no
-others. That two rows are the same is told by a hash of all their columns, that two sets of rows are by the sum of
-these: the order of rows in a logdir has no meaning.
+The full content is a history: the rows of a table in the order of their runs, which follow one another, and events. A
+reader sees a prefix of it if it sees each row up to its last event exactly once, and no others. Rows are compared by a
+hash of all their columns, and sets of rows by the sum of these hashes, because the order of rows in a logdir has no
+meaning.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ EVENT_TABLES = {
     "tensor_value": "event_index",
     "mark": "event_index",
 }
-"""Those with rows here whose rows belong to events, and by what they are in order."""
+"""The tables with rows here whose rows belong to events, with the column that orders them."""
 Seen = tuple[str, int, int, str]
-"""The last run and event, how many rows, and the sum of their hashes (as text: it is beyond 64 bits)."""
+"""The last run and event, the number of rows, and the sum of their hashes (as text because it exceeds 64 bits)."""
 NOTHING: Seen = ("", -1, 0, "0")
 
 MAX_LISTINGS = 100
 PAUSE_S = 0.05
-"""Between two readings, so that the program gets on."""
+"""Pause between two readings, so that the program can proceed."""
 GONE = "No such file"
-"""What DuckDB says of a file that was removed after it was listed."""
+"""Part of DuckDB's message for a file that was removed after it was listed."""
 QUESTIONS = {
     "a tensor without its graph": "SELECT count(*) FROM tensor_health ANTI JOIN graph USING (run_id, graph_id)",
     "a tensor without its device": "SELECT count(*) FROM tensor_health ANTI JOIN device USING (run_id, device_id)",
     "a run with two rows": "SELECT count(*) - count(DISTINCT run_id) FROM run",
     "a graph with two rows": "SELECT count(*) - count(DISTINCT (run_id, graph_id)) FROM graph",
 }
-"""What must not be, with how often it is. The writer seals graphs and devices before the tensors that name them."""
+"""Queries that count violations. The writer seals graphs and devices before the tensors that refer to them."""
 
 
 def columns(table: str) -> str:
@@ -52,7 +52,7 @@ def columns(table: str) -> str:
 
 
 def summary(source: str, table: str) -> str:
-    """Returns the query for what is seen of a table in a source."""
+    """Returns the query for what is visible of a table in a source."""
     event = EVENT_TABLES[table]
     rows = f"SELECT run_id, {event}, hash(row({columns(table)})) AS row_hash FROM {source}"
     last = f"max(row(run_id, {event}))"
@@ -65,10 +65,10 @@ class Report:
 
     Attributes:
         num_reads: How often it read all tables.
-        num_retries: How often a part that was listed was gone, and it listed them again.
-        num_doubled: How often it found rows of a table twice, where the specification allows it.
-        seen: For each table what it saw, in order, without what it saw the time before.
-        faults: What must not be.
+        num_retries: How often a listed part was gone, so that the reader listed the parts again.
+        num_doubled: How often it found rows of a table twice where the specification allows that.
+        seen: What it saw of each table, in order and without consecutive duplicates.
+        faults: Violations that it found.
     """
 
     num_reads: int = 0
@@ -85,7 +85,7 @@ class Report:
 
 
 class Reader(ABC):
-    """Reads all tables once, as often as it is asked to."""
+    """Reads all tables, once for each call of `read`."""
 
     def __init__(self, logdir: Path) -> None:
         self.logdir = logdir
@@ -101,7 +101,7 @@ class Reader(ABC):
         """Reads a table."""
 
     def ask(self, opened: Logdir, table: str) -> None:
-        """Reads a table of an open logdir."""
+        """Reads a table of an open logdir and checks it."""
         self.report.note(table, opened.rows(summary(table, table))[0])
         for what, query in QUESTIONS.items():
             if table == "mark" and opened.rows(query) != [(0,)]:
@@ -109,7 +109,7 @@ class Reader(ABC):
 
 
 class Opening(Reader):
-    """Opens the logdir each time."""
+    """Opens the logdir again for each reading."""
 
     def read(self) -> None:
         self.opened = open_logdir(self.logdir)
@@ -121,7 +121,7 @@ class Opening(Reader):
 
 
 class Holding(Reader):
-    """Holds the logdir open; every other time without a look at what came since."""
+    """Keeps the logdir open and refreshes it after every second reading."""
 
     def __init__(self, logdir: Path) -> None:
         super().__init__(logdir)
@@ -137,9 +137,7 @@ class Holding(Reader):
 
 
 class ByPath(Reader):
-    """Knows no manifest: lists the files of each table, keeps one of rows that are the same, and lists again where one
-    cannot be opened.
-    """
+    """Lists the files of each table without the manifest, drops duplicate rows, and lists again if a file is gone."""
 
     def __init__(self, logdir: Path) -> None:
         super().__init__(logdir)
@@ -156,7 +154,7 @@ class ByPath(Reader):
                     raise
                 self.report.num_retries += 1
         else:
-            self.report.faults.append(f"{table} could not be read {MAX_LISTINGS} times on end")
+            self.report.faults.append(f"{table} could not be read in {MAX_LISTINGS} attempts in a row")
             return
         self._connection.execute("CREATE OR REPLACE TEMP TABLE kept AS SELECT DISTINCT * FROM found")
         ((num_found, num_kept),) = self._connection.execute(
@@ -167,7 +165,7 @@ class ByPath(Reader):
 
     @abstractmethod
     def rows(self, table: str) -> str:
-        """Returns a query for the rows of a table, as they are in the files."""
+        """Returns a query for the rows of a table in its files."""
 
 
 class ByDuckDB(ByPath):
@@ -186,10 +184,8 @@ BY_MANIFEST = ("opening", "holding")
 
 
 def read_until(stop: int, *, kind: str, logdir: Path) -> Report:
-    """Reads again and again until there is something to read from a descriptor, or its other end is closed, and once
-    more.
-    """
-    os.nice(5)  # the program goes first
+    """Reads repeatedly until a descriptor is readable or its other end is closed, and then once more."""
+    os.nice(5)  # the program has priority
     while not all(any(logdir.glob(f"{table}/*/*.parquet")) for table in EVENT_TABLES):
         time.sleep(0.01)
     reader = KINDS[kind](logdir)

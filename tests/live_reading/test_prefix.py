@@ -1,5 +1,7 @@
-"""Readers in a loop beside a program that flushes, merges and compacts: what each sees is a prefix of what is there in
-the end, and never less than it saw before. Readers by path alone are promised less (spec/README.md, "Manifest").
+"""Test readers beside a program that flushes, merges and compacts: each sees a prefix of the final content.
+
+A reader never sees less than it saw before. Readers that list files without the manifest are promised less
+(spec/README.md, "Manifest").
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tfdbg_arrow import Logdir, open_logdir
 
 
 def read_beside(logdir: Path, reports: Path, *, num_runs: int, flushes_a_run: int) -> dict[str, dict[str, Any]]:
-    """Runs the program; returns what each kind of reader saw."""
+    """Runs the program and returns what each kind of reader saw."""
     reports.mkdir()
     arguments = [str(logdir), str(num_runs), str(flushes_a_run), str(reports)]
     command = [sys.executable, "-m", "tests.live_reading.program", *arguments]
@@ -28,11 +30,11 @@ def read_beside(logdir: Path, reports: Path, *, num_runs: int, flushes_a_run: in
 
 
 Prefixes = dict[tuple[str, int], tuple[int, str]]
-"""By run and event: how many rows a table has up to there, and the sum of their hashes."""
+"""For each run and event: the number of rows of a table up to there, and the sum of their hashes."""
 
 
 def prefixes(opened: Logdir, table: str) -> Prefixes:
-    """Returns what a reader may see of a table, in order."""
+    """Returns the prefixes of a table that a reader may see, in order."""
     rows = opened.rows(
         f"""
         SELECT run_id, event, (sum(num_rows) OVER so_far)::BIGINT, (sum(row_hashes) OVER so_far)::VARCHAR
@@ -49,7 +51,7 @@ def prefixes(opened: Logdir, table: str) -> Prefixes:
 
 
 def check_by_path(seen: Seen, expected: Prefixes) -> None:
-    """Of the last run that it sees, rows may be missing while parts are replaced; the runs before are whole."""
+    """Checks one reading. Rows of the last run may be missing while parts are replaced; earlier runs are complete."""
     run_id, event, num_rows, total = seen
     in_order = [count for (run, _), (count, _) in expected.items() if run < run_id]
     whole = expected[run_id, event]

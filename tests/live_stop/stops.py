@@ -11,15 +11,6 @@ import pytest
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import NonFiniteError
-from tfdbg_arrow.writer import backend
-
-NATIVE, WITH_CORE, WITHOUT_CORE = "native", "tensorflow", "tensorflow without core"
-
-
-NATIVE_CORE = backend.native_core
-
-
-needs_core = pytest.mark.skipif(NATIVE_CORE() is None, reason="needs the native core")
 
 
 def line_of(file_path: str, text: str) -> int:

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tfdbg_arrow
 
 
-def test_a_callable_is_called_once_for_each_origin(tmp_path: Path, variant: str) -> None:
+def test_a_callable_is_called_once_for_each_origin(tmp_path: Path, health_backend: str) -> None:
     found: list[tuple[str | None, str]] = []
 
     @tf.function
@@ -23,7 +23,7 @@ def test_a_callable_is_called_once_for_each_origin(tmp_path: Path, variant: str)
         found.append((nonfinite.op_type, threading.current_thread().name))
         _ = tf.math.log(tf.constant(0.0)) * 2.0  # what it runs itself is not looked at
 
-    with tfdbg_arrow.capture(tmp_path, health_backend=variant, on_nonfinite=tell):
+    with tfdbg_arrow.capture(tmp_path, health_backend=health_backend, on_nonfinite=tell):
         for _ in range(3):
             y = f(tf.constant([0.0, 1.0]))
             _ = tf.sqrt(tf.constant(-1.0)) + y
@@ -31,7 +31,7 @@ def test_a_callable_is_called_once_for_each_origin(tmp_path: Path, variant: str)
     assert sorted(found, key=str) == [("Log", name), ("Sqrt", name), ("Sqrt", name)]
 
 
-def test_what_a_callable_raises_is_the_users_own(tmp_path: Path, variant: str) -> None:
+def test_what_a_callable_raises_is_the_users_own(tmp_path: Path, health_backend: str) -> None:
     def fail(nonfinite: tfdbg_arrow.NonFinite) -> None:
         raise KeyError(nonfinite.op_type)
 
@@ -42,12 +42,12 @@ def test_what_a_callable_raises_is_the_users_own(tmp_path: Path, variant: str) -
     for index, program in enumerate((f, lambda x: tf.math.log(x) * 2.0)):
         with (
             pytest.raises(KeyError, match="Log"),
-            tfdbg_arrow.capture(tmp_path / str(index), health_backend=variant, on_nonfinite=fail),
+            tfdbg_arrow.capture(tmp_path / str(index), health_backend=health_backend, on_nonfinite=fail),
         ):
             program(tf.constant(0.0))
 
 
-def test_a_callable_may_end_the_recording(tmp_path: Path, variant: str) -> None:
+def test_a_callable_may_end_the_recording(tmp_path: Path, health_backend: str) -> None:
     for index, program in enumerate((tf.function(lambda x: tf.math.log(x) * 2.0), lambda x: tf.math.log(x) * 2.0)):
         calls: list[object] = []
 
@@ -55,7 +55,7 @@ def test_a_callable_may_end_the_recording(tmp_path: Path, variant: str) -> None:
             calls.append(nonfinite.op_type)
             tfdbg_arrow.disable()
 
-        tfdbg_arrow.enable(tmp_path / str(index), health_backend=variant, on_nonfinite=end)
+        tfdbg_arrow.enable(tmp_path / str(index), health_backend=health_backend, on_nonfinite=end)
         program(tf.constant(0.0))
         assert calls == ["Log"]
         assert not tfdbg_arrow.is_recording()

@@ -17,7 +17,7 @@ from tfdbg_arrow.errors import NonFiniteError, SettingError
 from .stops import not_stopped, origin, stopped
 
 
-def test_what_no_op_has_taken_counts_at_a_boundary(tmp_path: Path, variant: str) -> None:
+def test_what_no_op_has_taken_counts_at_a_boundary(tmp_path: Path, health_backend: str) -> None:
     def at_end() -> None:
         tf.math.log(tf.constant(0.0))
 
@@ -30,8 +30,8 @@ def test_what_no_op_has_taken_counts_at_a_boundary(tmp_path: Path, variant: str)
         with pytest.raises(NonFiniteError, match="Log"):
             tfdbg_arrow.flush()
 
-    assert origin(stopped(tmp_path / "end", at_end, backend_name=variant))[0] == "Log"
-    not_stopped(tmp_path / "mark", at_mark, backend_name=variant)
+    assert origin(stopped(tmp_path / "end", at_end, backend_name=health_backend))[0] == "Log"
+    not_stopped(tmp_path / "mark", at_mark, backend_name=health_backend)
 
 
 def test_an_error_of_the_program_is_not_hidden(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_an_error_of_the_program_is_not_hidden(tmp_path: Path) -> None:
     assert not tfdbg_arrow.is_recording()
 
 
-def test_a_program_that_goes_on_is_stopped_again(tmp_path: Path, every_variant: str) -> None:
+def test_a_program_that_goes_on_is_stopped_again(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -61,7 +61,7 @@ def test_a_program_that_goes_on_is_stopped_again(tmp_path: Path, every_variant: 
             with pytest.raises(NonFiniteError):
                 _ = y + 1.0
 
-    not_stopped(tmp_path, program, backend_name=every_variant)
+    not_stopped(tmp_path, program, backend_name=health_backend)
 
 
 def test_the_thread_that_ran_the_op_gets_the_error(tmp_path: Path) -> None:

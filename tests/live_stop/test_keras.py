@@ -11,7 +11,7 @@ import tensorflow as tf
 from .stops import origin, stopped
 
 
-def test_keras_stops_in_fit(tmp_path: Path, variant: str) -> None:
+def test_keras_stops_in_fit(tmp_path: Path, health_backend: str) -> None:
     keras.utils.set_random_seed(3)
 
     class Log(keras.layers.Layer):  # type: ignore[misc]
@@ -28,7 +28,7 @@ def test_keras_stops_in_fit(tmp_path: Path, variant: str) -> None:
     def program() -> None:
         model.fit(x, np.ones([32, 1]), batch_size=8, shuffle=False, verbose=0, callbacks=[callback])
 
-    error = stopped(tmp_path, program, backend_name=variant)
+    error = stopped(tmp_path, program, backend_name=health_backend)
 
     assert origin(error)[::2] == ("Log", True)
     assert batches == [0, 1]

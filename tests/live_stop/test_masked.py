@@ -16,7 +16,7 @@ from tfdbg_arrow.writer.live_stop import masking
 from .stops import not_stopped, origin, stopped
 
 
-def test_what_where_leaves_out_does_not_stop(tmp_path: Path, variant: str) -> None:
+def test_what_where_leaves_out_does_not_stop(tmp_path: Path, health_backend: str) -> None:
     def masked(x: tf.Tensor) -> tf.Tensor:
         y = tf.reshape(tf.math.log(x), [-1])
         return tf.where(tf.math.is_finite(y), y, 0.0) * 2.0
@@ -27,15 +27,15 @@ def test_what_where_leaves_out_does_not_stop(tmp_path: Path, variant: str) -> No
         assert tf.function(masked)(x).numpy().tolist() == [0.0, 0.0]
         tfdbg_arrow.mark(step=1)
 
-    told = not_stopped(tmp_path, program, backend_name=variant)
+    told = not_stopped(tmp_path, program, backend_name=health_backend)
 
     assert [subject for subject, _ in told if subject.startswith("Log:0")] == ["Log:0 (Log)"]
-    users = "IsFinite, Reshape" if variant == "native" else "Reshape"  # TensorFlow tests before it reshapes
-    assert ("Log:0 (Log)", f"nothing computes with it: {users} only choose, hand on or test values") in told
+    users = "IsFinite, Reshape"  # TensorFlow tests before it reshapes
+    assert ("Log:0 (Log)", f"nothing computes with it: {users} only select, pass on or test values") in told
     assert any(subject == "the input of SelectV2" for subject, _ in told)
 
 
-def test_the_gradient_through_where_stops(tmp_path: Path, variant: str) -> None:
+def test_the_gradient_through_where_stops(tmp_path: Path, health_backend: str) -> None:
     v = tf.Variable([-1.0, 4.0])
 
     @tf.function
@@ -44,7 +44,7 @@ def test_the_gradient_through_where_stops(tmp_path: Path, variant: str) -> None:
             y = tf.reduce_sum(tf.where(v > 0.0, tf.sqrt(v), 0.0))
         return y, tape.gradient(y, v)
 
-    error = stopped(tmp_path, f, backend_name=variant)
+    error = stopped(tmp_path, f, backend_name=health_backend)
 
     # The square root is where the NaN comes from; that it does harm shows only in the gradient.
     assert origin(error)[::2] == ("Sqrt", True)
@@ -58,7 +58,7 @@ def test_a_bad_value_that_where_keeps_stops(tmp_path: Path) -> None:
     assert origin(stopped(tmp_path, lambda: f(tf.constant([0.0]))))[0] == "Log"
 
 
-def test_unused_outputs_of_batch_normalization_do_not_stop(tmp_path: Path, variant: str) -> None:
+def test_unused_outputs_of_batch_normalization_do_not_stop(tmp_path: Path, health_backend: str) -> None:
     def normalize(x: tf.Tensor) -> tf.Tensor:
         one = tf.ones([2])
         return tf.compat.v1.nn.fused_batch_norm(x, one, one, is_training=True)
@@ -68,7 +68,7 @@ def test_unused_outputs_of_batch_normalization_do_not_stop(tmp_path: Path, varia
         normalize(x)
         tf.function(lambda: normalize(x)[0])()
 
-    told = not_stopped(tmp_path, program, backend_name=variant)
+    told = not_stopped(tmp_path, program, backend_name=health_backend)
 
     slots = {subject.split()[0].rsplit(":")[-1].rstrip(",") for subject, _ in told if "FusedBatchNorm" in subject}
     assert slots, told
@@ -78,14 +78,14 @@ def test_unused_outputs_of_batch_normalization_do_not_stop(tmp_path: Path, varia
     }
 
 
-def test_input_data_that_are_cleaned_do_not_stop(tmp_path: Path, variant: str) -> None:
+def test_input_data_that_are_cleaned_do_not_stop(tmp_path: Path, health_backend: str) -> None:
     def program() -> None:
         data = tf.data.Dataset.from_tensor_slices(np.array([[1.0, np.nan], [2.0, 3.0]], np.float32))
         data = data.map(lambda x: tf.where(tf.math.is_nan(x), tf.zeros_like(x), x)).batch(2)
         total = sum(float(tf.reduce_sum(batch * 2.0)) for batch in data)
         assert total == 12.0
 
-    not_stopped(tmp_path, program, backend_name=variant)
+    not_stopped(tmp_path, program, backend_name=health_backend)
 
 
 def test_the_table_of_what_is_masked() -> None:

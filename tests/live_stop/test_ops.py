@@ -10,12 +10,11 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import TfdbgArrowError
-from tfdbg_arrow.writer import backend
 
-from .stops import NATIVE_CORE, line_of, needs_core, origin, stopped
+from .stops import line_of, origin, stopped
 
 
-def test_an_eager_op_stops_where_its_result_is_computed_with(tmp_path: Path, every_variant: str) -> None:
+def test_an_eager_op_stops_where_its_result_is_computed_with(tmp_path: Path, health_backend: str) -> None:
     reached = []
 
     def program() -> None:
@@ -24,7 +23,7 @@ def test_an_eager_op_stops_where_its_result_is_computed_with(tmp_path: Path, eve
         reached.append("log")
         reached.append(y * 2.0)
 
-    error = stopped(tmp_path, program, backend_name=every_variant)
+    error = stopped(tmp_path, program, backend_name=health_backend)
 
     assert reached == ["log"]
     assert isinstance(error, TfdbgArrowError)
@@ -45,7 +44,7 @@ def test_an_eager_op_stops_where_its_result_is_computed_with(tmp_path: Path, eve
         assert part in str(error)
 
 
-def test_a_function_stops_at_the_op(tmp_path: Path, every_variant: str) -> None:
+def test_a_function_stops_at_the_op(tmp_path: Path, health_backend: str) -> None:
     assigned = tf.Variable(7.0)
 
     @tf.function
@@ -54,18 +53,18 @@ def test_a_function_stops_at_the_op(tmp_path: Path, every_variant: str) -> None:
         assigned.assign(tf.reduce_sum(y))
         return y * 2.0
 
-    error = stopped(tmp_path, lambda: f(tf.constant([1.0, 0.0])), backend_name=every_variant)
+    error = stopped(tmp_path, lambda: f(tf.constant([1.0, 0.0])), backend_name=health_backend)
 
     found = error.nonfinite
     assert found is not None
     assert (found.op_type, found.graph_name, found.num_neg_inf, found.is_origin) == ("Log", "f", 1, True)
     assert found.source is not None
     assert found.source.lineno == line_of(__file__, "graph origin")
-    if every_variant == "native":
+    if health_backend == "native":
         assert assigned.numpy() == 7.0, "nothing was computed with the bad value"
 
 
-def test_a_loop_stops_at_its_iteration(tmp_path: Path, every_variant: str) -> None:
+def test_a_loop_stops_at_its_iteration(tmp_path: Path, health_backend: str) -> None:
     count = tf.Variable(0)
 
     @tf.function
@@ -75,7 +74,7 @@ def test_a_loop_stops_at_its_iteration(tmp_path: Path, every_variant: str) -> No
             x = tf.math.log(x)
         return x
 
-    error = stopped(tmp_path, lambda: f(tf.constant([2.0, 3.0])), backend_name=every_variant)
+    error = stopped(tmp_path, lambda: f(tf.constant([2.0, 3.0])), backend_name=health_backend)
 
     x, iterations = np.array([2.0, 3.0], np.float32), 0
     with np.errstate(all="ignore"):
@@ -84,11 +83,10 @@ def test_a_loop_stops_at_its_iteration(tmp_path: Path, every_variant: str) -> No
     assert error.nonfinite is not None
     assert error.nonfinite.op_type == "Log"
     assert count.numpy() == iterations
-    if NATIVE_CORE() is not None and backend.native_core() is not None:
-        assert error.nonfinite.iteration == iterations - 1
+    assert error.nonfinite.iteration == iterations - 1
 
 
-def test_a_nested_function_stops(tmp_path: Path, variant: str) -> None:
+def test_a_nested_function_stops(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def inner(x: tf.Tensor) -> tf.Tensor:
         return tf.sqrt(x)
@@ -97,12 +95,12 @@ def test_a_nested_function_stops(tmp_path: Path, variant: str) -> None:
     def outer(x: tf.Tensor) -> tf.Tensor:
         return inner(x * 2.0) + inner(x) * 3.0
 
-    error = stopped(tmp_path, lambda: outer(tf.constant([-1.0])), backend_name=variant)
+    error = stopped(tmp_path, lambda: outer(tf.constant([-1.0])), backend_name=health_backend)
 
     assert origin(error) == ("Sqrt", "inner", True)
 
 
-def test_only_the_branch_that_runs_stops(tmp_path: Path, variant: str) -> None:
+def test_only_the_branch_that_runs_stops(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         if tf.reduce_sum(x) > 0.0:  # noqa: SIM108
@@ -115,15 +113,13 @@ def test_only_the_branch_that_runs_stops(tmp_path: Path, variant: str) -> None:
         assert f(tf.constant([-2.0])).numpy() == [5.0]
         f(tf.constant([0.0, 1.0]))
 
-    found = stopped(tmp_path, program, backend_name=variant).nonfinite
+    found = stopped(tmp_path, program, backend_name=health_backend).nonfinite
 
     assert found is not None
-    # Without the core nothing tells in which call a branch ran: the answer is then the op that returned its value.
-    has_core = backend.native_core() is not None
-    assert (found.op_type, found.num_neg_inf) == ("Log" if has_core else "StatelessIf", 1)
+    assert (found.op_type, found.num_neg_inf) == ("Log", 1)
 
 
-def test_a_bad_argument_stops_only_the_branch_that_takes_it(tmp_path: Path, variant: str) -> None:
+def test_a_bad_argument_stops_only_the_branch_that_takes_it(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def f(x: tf.Tensor, is_taken: tf.Tensor) -> tf.Tensor:
         y = tf.math.log(x)
@@ -144,15 +140,14 @@ def test_a_bad_argument_stops_only_the_branch_that_takes_it(tmp_path: Path, vari
             results.append(float(program(bad, tf.constant(no))))
             results.append(float(program(bad, tf.constant(yes))))
 
-        found = stopped(tmp_path / name, run, backend_name=variant).nonfinite
+        found = stopped(tmp_path / name, run, backend_name=health_backend).nonfinite
         assert len(results) == 1, name
         assert np.isfinite(results).all()
         assert found is not None
-        if variant == "native":
+        if health_backend == "native":
             assert (found.op_type, found.num_neg_inf, found.is_origin) == ("Log", 1, True)
 
 
-@needs_core
 def test_a_value_that_the_filter_leaves_out_stops_nothing(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor, is_taken: tf.Tensor) -> tf.Tensor:
@@ -170,7 +165,7 @@ def test_a_value_that_the_filter_leaves_out_stops_nothing(tmp_path: Path) -> Non
         run()
 
 
-def test_the_gradient_of_a_square_root_stops(tmp_path: Path, variant: str) -> None:
+def test_the_gradient_of_a_square_root_stops(tmp_path: Path, health_backend: str) -> None:
     v = tf.Variable(0.0)
 
     @tf.function
@@ -194,34 +189,34 @@ def test_the_gradient_of_a_square_root_stops(tmp_path: Path, variant: str) -> No
         v.assign_sub(0.1 * tape.gradient(y, v))
 
     for index, program in enumerate((inside, outside, eager)):
-        error = stopped(tmp_path / str(index), program, backend_name=variant)
+        error = stopped(tmp_path / str(index), program, backend_name=health_backend)
         assert origin(error)[::2] == ("SqrtGrad", True), program
     assert v.numpy() == 0.0
 
 
-def test_bad_input_data_stop(tmp_path: Path, variant: str) -> None:
+def test_bad_input_data_stop(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(x * 2.0)
 
-    error = stopped(tmp_path / "argument", lambda: f(tf.constant([1.0, np.nan])), backend_name=variant)
+    error = stopped(tmp_path / "argument", lambda: f(tf.constant([1.0, np.nan])), backend_name=health_backend)
     assert error.nonfinite is not None
     assert (error.nonfinite.op_type, error.nonfinite.num_nan) == (None, 1)
     assert "an eager tensor that came from outside" in str(error)
 
     v = tf.Variable([1.0, np.inf])
-    error = stopped(tmp_path / "variable", lambda: v * 2.0, backend_name=variant)
+    error = stopped(tmp_path / "variable", lambda: v * 2.0, backend_name=health_backend)
     assert error.nonfinite is not None
     assert (error.nonfinite.op_type, error.nonfinite.num_pos_inf) == ("ReadVariableOp", 1)
 
 
-def test_a_data_set_stops(tmp_path: Path, variant: str) -> None:
+def test_a_data_set_stops(tmp_path: Path, health_backend: str) -> None:
     def program() -> None:
         data = tf.data.Dataset.from_tensor_slices([1.0, 2.0, 0.0, 3.0]).map(lambda x: tf.math.log(x) * 2.0)
         seen.extend(float(x) for x in data)
 
     seen: list[float] = []
-    error = stopped(tmp_path, program, backend_name=variant)
+    error = stopped(tmp_path, program, backend_name=health_backend)
 
     assert origin(error)[::2] == ("Log", True)
     assert len(seen) == 2
@@ -257,7 +252,5 @@ def test_a_session_stops(tmp_path: Path) -> None:
     assert origin(fed) == ("Log", "f", True)
     constant = stopped(tmp_path / "constant", lambda: program(is_fed=False))
     assert constant.nonfinite is not None
-    if NATIVE_CORE() is None:
-        assert origin(constant)[0] == "Log"
-    else:  # TensorFlow computed the result of the call in advance
-        assert (constant.nonfinite.op_type, constant.nonfinite.program_ops) == ("Const", ("Log", "Mul"))
+    # TensorFlow computed the result of the call in advance.
+    assert (constant.nonfinite.op_type, constant.nonfinite.program_ops) == ("Const", ("Log", "Mul"))

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow.errors import NonFiniteError
 
-from .stops import needs_core, origin, stopped
+from .stops import origin, stopped
 
 tf1 = tf.compat.v1
 
@@ -24,7 +24,7 @@ def masked(logdir: Path) -> dict[str, str]:
     return {row["subject"]: row["reason"] for row in found if row["stat"] == "masked"}
 
 
-def test_a_step_that_the_schedule_leaves_out_stops_nothing(tmp_path: Path, variant: str) -> None:
+def test_a_step_that_the_schedule_leaves_out_stops_nothing(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -38,7 +38,7 @@ def test_a_step_that_the_schedule_leaves_out_stops_nothing(tmp_path: Path, varia
             bad = f(tf.constant(0.0))
             reached.append((step, float(bad + 1.0), float(tf.math.log(tf.constant(0.0)) * 2.0)))
 
-    error = stopped(tmp_path, program, backend_name=variant, steps="3:")
+    error = stopped(tmp_path, program, backend_name=health_backend, steps="3:")
 
     assert reached == [(step, float("-inf"), float("-inf")) for step in (1, 2)]
     assert origin(error) == ("Log", "f", True)
@@ -46,8 +46,8 @@ def test_a_step_that_the_schedule_leaves_out_stops_nothing(tmp_path: Path, varia
     assert set(bad["step"].to_pylist()) == {3}
 
 
-def test_a_bad_value_of_a_recorded_step_stops_no_step_that_is_left_out(tmp_path: Path, variant: str) -> None:
-    with tfdbg_arrow.capture(tmp_path, health_backend=variant, on_nonfinite="raise", steps="1,3"):
+def test_a_bad_value_of_a_recorded_step_stops_no_step_that_is_left_out(tmp_path: Path, health_backend: str) -> None:
+    with tfdbg_arrow.capture(tmp_path, health_backend=health_backend, on_nonfinite="raise", steps="1,3"):
         tfdbg_arrow.mark(step=1)
         bad = tf.math.log(tf.constant([0.0]))
         with pytest.raises(NonFiniteError, match="-Inf in output 0 of Log, run eagerly"):
@@ -60,12 +60,12 @@ def test_a_bad_value_of_a_recorded_step_stops_no_step_that_is_left_out(tmp_path:
 
 
 @pytest.mark.parametrize("chosen", ["Log", "Mul"])
-def test_values_that_are_kept_stop_as_others_do(tmp_path: Path, variant: str, chosen: str) -> None:
+def test_values_that_are_kept_stop_as_others_do(tmp_path: Path, health_backend: str, chosen: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
 
-    error = stopped(tmp_path, lambda: f(tf.constant(0.0)), backend_name=variant, values=chosen)
+    error = stopped(tmp_path, lambda: f(tf.constant(0.0)), backend_name=health_backend, values=chosen)
 
     assert origin(error) == ("Log", "f", True)
 
@@ -74,7 +74,7 @@ def test_values_that_are_kept_stop_as_others_do(tmp_path: Path, variant: str, ch
     "more",
     [{"circular_buffer_size": 20, "dump_on": "nonfinite"}, {"circular_buffer_size": 20}, {"max_bytes": 1 << 20}],
 )
-def test_what_is_held_back_is_there_for_the_answer(tmp_path: Path, variant: str, more: dict[str, Any]) -> None:
+def test_what_is_held_back_is_there_for_the_answer(tmp_path: Path, health_backend: str, more: dict[str, Any]) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -83,7 +83,7 @@ def test_what_is_held_back_is_there_for_the_answer(tmp_path: Path, variant: str,
         for value in range(50, -1, -1):
             f(tf.constant(float(value)))
 
-    error = stopped(tmp_path, program, backend_name=variant, **more)
+    error = stopped(tmp_path, program, backend_name=health_backend, **more)
 
     assert origin(error) == ("Log", "f", True)
 
@@ -124,7 +124,7 @@ def test_the_result_of_a_function_that_stays_compiled_stops(tmp_path: Path) -> N
     assert (error.nonfinite.op_type or "").startswith("__inference_f")
 
 
-def test_a_graph_of_graph_mode_in_a_function_stops(tmp_path: Path, variant: str) -> None:
+def test_a_graph_of_graph_mode_in_a_function_stops(tmp_path: Path, health_backend: str) -> None:
     was_v2 = tf1.control_flow_v2_enabled()
     tf1.disable_control_flow_v2()
     try:
@@ -145,11 +145,11 @@ def test_a_graph_of_graph_mode_in_a_function_stops(tmp_path: Path, variant: str)
         )
         tf.function(lambda x: wrapped(x) * 2.0)(tf.constant(1.0))
 
-    error = stopped(tmp_path, program, backend_name=variant)
+    error = stopped(tmp_path, program, backend_name=health_backend)
 
-    # Nothing waits for a record op there: which of the loop's ops is named depends on what was recorded by then.
+    assert origin(error) == ("Log", "wrapped_function", True)
     assert error.nonfinite is not None
-    assert error.nonfinite.graph_name == "wrapped_function"
+    assert error.nonfinite.iteration == 1
 
 
 def bad_run(config: Any = None) -> list[float]:
@@ -162,26 +162,36 @@ def bad_run(config: Any = None) -> list[float]:
         return fetched
 
 
+def without_optimizer() -> Any:
+    config = tf1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return config
+
+
 @pytest.mark.parametrize("graphs", ["auto", "traced"])
-def test_only_the_ops_of_an_optimized_session_stop(tmp_path: Path, variant: str, graphs: str) -> None:
-    reason = "it is of a graph that a session runs, which is recorded and not stopped"
-    not_optimized = tf1.ConfigProto()
-    not_optimized.graph_options.rewrite_options.disable_meta_optimizer = True
-    with tfdbg_arrow.capture(tmp_path / "off", health_backend=variant, on_nonfinite="raise", graphs=graphs):
-        assert bad_run(not_optimized) == [float("-inf")] * 2
-    assert masked(tmp_path / "off") == {"log:0 (Log)": reason, "doubled:0 (Mul)": reason}
+@pytest.mark.parametrize("is_optimized", [True, False])
+def test_a_session_stops_with_any_optimization(
+    tmp_path: Path, health_backend: str, graphs: str, is_optimized: bool
+) -> None:
+    config = None if is_optimized else without_optimizer()
 
-    if variant == "native" and graphs == "auto":
-        error = stopped(tmp_path / "on", bad_run, backend_name=variant)
-        assert origin(error) == ("Log", "tf.Graph", True)
-        assert masked(tmp_path / "on") == {}
-    else:
-        with tfdbg_arrow.capture(tmp_path / "on", health_backend=variant, on_nonfinite="raise", graphs=graphs):
-            assert bad_run() == [float("-inf")] * 2
-        assert masked(tmp_path / "on") == masked(tmp_path / "off")
+    error = stopped(tmp_path, lambda: bad_run(config), backend_name=health_backend, graphs=graphs)
+
+    assert origin(error) == ("Log", "tf.Graph", True)
+    assert masked(tmp_path) == {}
 
 
-@needs_core
+def test_a_session_without_optimizer_that_was_created_before_does_not_stop(tmp_path: Path, health_backend: str) -> None:
+    with tf.Graph().as_default(), tf1.Session(config=without_optimizer()) as session:
+        log = tf.math.log(tf1.placeholder_with_default(0.0, []))
+        with tfdbg_arrow.capture(tmp_path, health_backend=health_backend, on_nonfinite="raise"):
+            assert session.run([log * 2.0, log]) == [float("-inf")] * 2
+    stats = ds.dataset(tmp_path / "capture_stat").to_table().to_pylist()
+    [(stat, subject, reason)] = [(row["stat"], row["subject"], row["reason"]) for row in stats]
+    assert (stat, subject) == ("unobservable", "Session")
+    assert reason.startswith("was created before enable(), with TensorFlow's graph optimizer switched off")
+
+
 def test_a_session_assigns_nothing_that_was_computed_from_a_bad_value(tmp_path: Path) -> None:
     def train() -> None:
         with tf.Graph().as_default(), tf1.Session() as session:
@@ -205,7 +215,6 @@ def test_a_session_assigns_nothing_that_was_computed_from_a_bad_value(tmp_path: 
     assert origin(errors[0])[0] in ("Log", "Reciprocal")
 
 
-@needs_core
 def test_a_callable_is_called_after_a_run_of_a_session(tmp_path: Path) -> None:
     found = []
     with tfdbg_arrow.capture(tmp_path, on_nonfinite=lambda nonfinite: found.append(nonfinite.op_type)):
@@ -214,7 +223,6 @@ def test_a_callable_is_called_after_a_run_of_a_session(tmp_path: Path) -> None:
     assert found == ["Log"]
 
 
-@needs_core
 def test_tensors_that_a_loop_of_a_session_keeps_do_not_stop(tmp_path: Path) -> None:
     def masked_in_a_tensor_array() -> list[float]:
         x = tf1.placeholder(tf.float32, [4])
@@ -255,10 +263,10 @@ def test_tensors_that_a_loop_of_a_session_keeps_do_not_stop(tmp_path: Path) -> N
             tf1.enable_control_flow_v2()
 
 
-def test_a_recording_that_was_stopped_leaves_nothing_to_the_next(tmp_path: Path, variant: str) -> None:
+def test_a_recording_that_was_stopped_leaves_nothing_to_the_next(tmp_path: Path, health_backend: str) -> None:
     bad = tf.constant([float("inf"), 1.0])  # before the recording
     function = tf.function(lambda x: x * 2.0)
-    stopped(tmp_path / "first", lambda: function(bad) + function(bad), backend_name=variant)
-    with tfdbg_arrow.capture(tmp_path / "second", health_backend=variant, on_nonfinite="raise"):
+    stopped(tmp_path / "first", lambda: function(bad) + function(bad), backend_name=health_backend)
+    with tfdbg_arrow.capture(tmp_path / "second", health_backend=health_backend, on_nonfinite="raise"):
         assert function(tf.constant([1.0, 1.0])).numpy().tolist() == [2.0, 2.0]
     assert tfdbg_arrow.first_nonfinite(tmp_path / "second") is None

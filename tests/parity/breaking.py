@@ -1,6 +1,6 @@
-"""Programs that TensorFlow's Debugger V2 crashes on, or sees nothing of; each runs under either recorder.
+"""Programs that crash TensorFlow's Debugger V2, or of which it sees nothing. Each can run under either recorder.
 
-`python -m parity.breaking RECORDER PROGRAM DIRECTORY` runs one and prints what it returned as JSON.
+`python -m parity.breaking RECORDER PROGRAM DIRECTORY` runs one program and prints its result as JSON.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ NUM_LIVE_STEPS = 400
 
 
 class Recorder(Protocol):
-    """Either of the two."""
+    """Common interface of the two recorders."""
 
     def enable(self, logdir: Path, mode: str) -> None:
-        """Starts to record."""
+        """Starts the recording."""
 
     def disable(self) -> None:
         """Ends the recording."""
@@ -39,7 +39,7 @@ class Recorder(Protocol):
         """Writes what was recorded."""
 
     def read(self, logdir: Path) -> Any:
-        """Reads all there is, and returns something of it."""
+        """Reads the whole logdir and returns some facts about it."""
 
 
 PROGRAMS: dict[str, Callable[[Recorder, Path], Any]] = {}
@@ -177,7 +177,7 @@ def killed_after_flush(recorder: Recorder, logdir: Path) -> Any:
 
 @program
 def live_read(recorder: Recorder, logdir: Path) -> Any:
-    """Returns how many graph tensors each look found, while functions are traced and called."""
+    """Returns how many graph tensors each reading found while functions were traced and called."""
     seen: list[Any] = []
     is_over = threading.Event()
 
@@ -196,7 +196,7 @@ def live_read(recorder: Recorder, logdir: Path) -> Any:
             f(tf.constant(1.0))
         recorder.flush()
         num_seen = len(seen)
-        # Not too fast for the reader, which has to see something in between.
+        # Wait for the reader from time to time, so that it sees intermediate states.
         while i % 10 == 0 and len(seen) == num_seen and not errors:
             time.sleep(0.01)
     is_over.set()
@@ -204,12 +204,12 @@ def live_read(recorder: Recorder, logdir: Path) -> Any:
     threading.excepthook = threading.__excepthook__
     recorder.disable()
     if errors:
-        raise RuntimeError(f"{len(errors)} looks failed, the first with {errors[0]}")
+        raise RuntimeError(f"{len(errors)} readings failed, the first with {errors[0]}")
     return [*seen, recorder.read(logdir)]
 
 
 class DebuggerV2:
-    """TensorFlow's own."""
+    """TensorFlow's Debugger V2."""
 
     def enable(self, logdir: Path, mode: str) -> None:
         self._writer = tf.debugging.experimental.enable_dump_debug_info(str(logdir), mode, circular_buffer_size=-1)
@@ -218,7 +218,7 @@ class DebuggerV2:
         tf.debugging.experimental.disable_dump_debug_info()
 
     def flush(self) -> None:
-        """It has no method for all: its own writer's two."""
+        """Flushes with two methods of the writer, because Debugger V2 has no method that flushes everything."""
         self._writer.FlushNonExecutionFiles()
         self._writer.FlushExecutionFiles()
 
@@ -238,7 +238,7 @@ class DebuggerV2:
 
 
 class TfdbgArrow:
-    """Ours."""
+    """tfdbg_arrow."""
 
     def enable(self, logdir: Path, mode: str) -> None:
         tfdbg_arrow.enable(logdir, mode)
@@ -268,7 +268,7 @@ RECORDERS: dict[str, Callable[[], Recorder]] = {"debugger_v2": DebuggerV2, "tfdb
 
 
 def read_two_workers(directory: Path) -> Any:
-    """Puts the dumps of two processes into one directory, as they are when both write there, and reads it."""
+    """Copies the dumps of two processes into one directory, as if both had written there, and reads it."""
     for name in ("worker_0", "worker_1"):
         for path in (directory / name).iterdir():
             _, _, host, kind = path.name.split(".", 3)
@@ -277,7 +277,7 @@ def read_two_workers(directory: Path) -> Any:
 
 
 def main(recorder: str, name: str, logdir: Path) -> None:
-    # A program that hangs ends with an error; the one that is known to is not waited for so long.
+    # A program that hangs ends with an error. The one that is known to hang gets less time.
     is_known_to_hang = name == "full_tensor_with_alerts"
     faulthandler.dump_traceback_later(DEADLOCKED_AFTER_SECONDS if is_known_to_hang else HANGS_AFTER_SECONDS, exit=True)
     if name == "read":

@@ -1,4 +1,4 @@
-"""Compares what Debugger V2 wrote with what we wrote: all it has, we must have."""
+"""Compares what Debugger V2 wrote with what tfdbg_arrow wrote. Ours must have everything that Debugger V2 has."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ _LIBRARY_FILES = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Something that Debugger V2 has and we have not, or otherwise.
+    """A difference between Debugger V2's recording and ours.
 
     Attributes:
-        kind: What it is about: `graph`, `outer_graph`, `op`, `op_type`, `op_name`, `op_num_outputs`, `op_inputs`,
+        kind: The kind of fact: `graph`, `outer_graph`, `op`, `op_type`, `op_name`, `op_num_outputs`, `op_inputs`,
             `op_stack`, `execution`, `execution_graph`, `execution_stack`, `execution_value`, `tensor_ids`, `trace`,
             `trace_count`, `trace_value`, `source_file`.
-        program: The program of the corpus; None where no stack tells.
-        subject: The op's or the function's type, the graph's name, the file.
-        theirs: What Debugger V2 has; None where nothing.
-        ours: What we have; None where nothing.
-        elsewhere: Where nothing of ours was found in the graph that Debugger V2 names: what there is of the same
-            name in another graph of the program or of an imported function.
+        program: The program of the corpus. None if no stack names it.
+        subject: The type of the op or function, the name of the graph, or the path of the file.
+        theirs: Debugger V2's value. None if it has none.
+        ours: Our value. None if we have none.
+        elsewhere: If we have nothing in the graph that Debugger V2 names: what we have under the same name in
+            another graph of the program or of an imported function.
         stack: Debugger V2's stack of an op.
+        has_node: Whether TensorFlow ran a node for our op, as far as our tables say.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Difference:
     ours: Any
     elsewhere: Any = None
     stack: Stack = ()
+    has_node: bool = True
 
     def __str__(self) -> str:
         return f"{self.kind} {self.subject} in {self.program}: {_short(self.theirs)} against {_short(self.ours)}"
@@ -50,13 +52,13 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The outcome for one mode.
+    """The result for one mode.
 
     Attributes:
         mode: The tensor debug mode.
-        differences: All there are.
-        equal: By kind: how many facts of Debugger V2 we have with equal values.
-        only_ours: By kind: how many we have that Debugger V2 has not.
+        differences: All differences.
+        equal: Number of Debugger V2's facts that we have with equal values, by kind.
+        only_ours: Number of our facts that Debugger V2 does not have, by kind.
     """
 
     mode: str
@@ -72,12 +74,12 @@ def compare(theirs: Recording, ours: Recording) -> Comparison:
 
 
 def user_frames(stack: Stack) -> Stack:
-    """The user's frames, from the program's own on: no library's and not those that run the corpus."""
+    """Returns the user's frames from the program's own frame on, without frames of libraries and of the test runner."""
     return tuple(frame for frame in _from_program(stack) if not _LIBRARY_FILES.search(frame[0]))
 
 
 def library_frames(stack: Stack) -> frozenset[Frame]:
-    """The distinct frames of libraries below the program's own, without those that call a debugger."""
+    """Returns the distinct library frames below the program's own frame, without those that call a debugger."""
     return frozenset(
         (path, line, func)
         for path, line, func in _from_program(stack)
@@ -92,7 +94,7 @@ _DEBUGGER_FRAMES = {
     "/tensorflow/python/eager/context.py": ("call_function",),
     "/tensorflow/python/eager/execute.py": ("execute_with_callbacks",),
 }
-"""What Debugger V2 leaves at the end of each stack: itself, and how TensorFlow came to call it."""
+"""Frames that Debugger V2 leaves at the end of each stack: its own, and TensorFlow's calls to it."""
 
 
 def _from_program(stack: Stack) -> Stack:
@@ -107,7 +109,7 @@ class _Comparer:
         self._result = Comparison(mode=theirs.mode)
         self._our_graph: dict[str, str] = {}
         self._our_op: dict[tuple[str, str], GraphOp] = {}
-        """By graph and op name of Debugger V2."""
+        """Our op by graph and op name of Debugger V2."""
         self._programs: dict[str, str | None] = {}
         self._our_programs: dict[str, str | None] = {}
         self._their_ops, self._our_ops = _ops_by_graph(theirs), _ops_by_graph(ours)
@@ -134,7 +136,7 @@ class _Comparer:
     # Graphs.
 
     def _match_graphs(self) -> None:
-        """Graphs with the same program and name belong together in their order: names come again, ids do not."""
+        """Pairs graphs with the same program and name in their order. Names may repeat, and IDs differ."""
         waiting: dict[Any, list[Graph]] = defaultdict(list)
         unplaced: list[Graph] = []
         outer_of: dict[str, str | None] = {}
@@ -142,7 +144,7 @@ class _Comparer:
             program = self._our_programs[graph.graph_id] = _program_of(self._our_ops[graph.graph_id])
             outer_of[graph.graph_id] = graph.outer_graph_id
             if graph.name == _PLAIN_GRAPH and not self._our_ops[graph.graph_id]:
-                self._result.only_ours["graph"] += 1  # a nameless graph without ops would go with any other
+                self._result.only_ours["graph"] += 1  # an unnamed graph without ops could be paired with any graph
                 continue
             waiting[program, _plain_name(graph.name)].append(graph)
         for graph in self._theirs.graphs:
@@ -158,7 +160,7 @@ class _Comparer:
                 types = tuple(op.op_type for op in ops)
                 self._differ("graph", program, str(graph.name), types, None)
         for graph in unplaced:
-            # Of graphs without ops, traced in other threads or imported, Debugger V2 knows the name only.
+            # Debugger V2 has only the name of graphs without ops that were traced in other threads or imported.
             names = [key for key, graphs in waiting.items() if graphs and key[1] == _plain_name(graph.name)]
             if names:
                 self._our_graph[graph.graph_id] = waiting[names[0]].pop(0).graph_id
@@ -197,7 +199,7 @@ class _Comparer:
                 self._compare_stacks("op_stack", program, kind, theirs.stack, ours.stack)
 
     def _elsewhere(self, program: str | None, op: GraphOp) -> list[GraphOp]:
-        """Our ops of the same name and type in any graph of the program, or in graphs that no program traced."""
+        """Returns our ops of the same name and type in graphs of the program, or in graphs that no program traced."""
         return [
             other
             for other in self._ours.ops
@@ -254,7 +256,7 @@ class _Comparer:
         self._compare_execution_values(theirs, ours, program, name)
 
     def _compare_execution_values(self, theirs: Execution, ours: Execution, program: str | None, name: str) -> None:
-        """Debugger V2 has no slots: its values are those of the outputs that numpy can hold, one after the other."""
+        """Compares the values in order, because Debugger V2 stores no slots: only outputs that numpy can hold."""
         waiting = list(theirs.values)
         for dtype, value in ours.values:
             their_value = waiting.pop(0) if dtype not in ("resource", "variant") and waiting else None
@@ -269,7 +271,7 @@ class _Comparer:
     # Traces.
 
     def _compare_traces(self) -> None:
-        """Of each tensor of a graph: how often it was computed, and with which values. Loops may overlap: no order."""
+        """Compares how often each graph tensor was computed, and its values. Loops may overlap, so order is ignored."""
         their_values: dict[tuple[str, str, int], Counter[Any]] = defaultdict(Counter)
         our_values: dict[tuple[str, str, int], Counter[Any]] = defaultdict(Counter)
         types: dict[tuple[str, str, int], str] = {}
@@ -289,7 +291,8 @@ class _Comparer:
                 theirs = next(op for op in self._their_ops[graph_id] if op.op_name == op_name)
                 others = self._elsewhere(program, theirs)
                 elsewhere = [our_values.get((other.graph_id, other.op_name, slot)) for other in others]
-                self._differ("trace", program, subject, values, None, elsewhere=elsewhere)
+                has_node = op is None or op.has_node
+                self._differ("trace", program, subject, values, None, elsewhere=elsewhere, has_node=has_node)
                 continue
             self._check("trace_count", program, subject, values.total(), found.total())
             self._check("trace_value", program, subject, values, found)
@@ -298,7 +301,7 @@ class _Comparer:
     # Stacks and source files.
 
     def _compare_stacks(self, kind: str, program: str | None, subject: str, theirs: Stack, ours: Stack) -> None:
-        # Ours has the qualified name of a function, Debugger V2 the last part of it.
+        # Our stacks have the qualified name of a function, Debugger V2's have only its last part.
         plain = tuple((path, line, func.rpartition(".")[2]) for path, line, func in user_frames(ours))
         self._check(kind, program, subject, user_frames(theirs), plain)
         ours_in_libraries = {(path, line, func.rpartition(".")[2]) for path, line, func in library_frames(ours)}
@@ -322,16 +325,16 @@ _SKIPPED = frozenset(
 
 
 def _is_skipped(execution: Execution) -> bool:
-    """Whether Debugger V2 has no such executions: some ops, and the runs of sessions."""
+    """Returns whether Debugger V2 has no such executions: some op types, and runs of sessions."""
     return execution.op_type in _SKIPPED or execution.op_type.startswith("Session.run")
 
 
 _PLAIN_GRAPH = "tf.Graph"
-"""What we call a graph that is no function's; Debugger V2 has no name for it."""
+"""Our name for a graph that does not belong to a function. Debugger V2 has no name for it."""
 
 
 def _plain_name(name: str | None) -> str | None:
-    """A name without the numbers that TensorFlow counts up in a process; None for the graph of a session."""
+    """Returns a name without the numbers that TensorFlow counts in a process, or None for the graph of a session."""
     return None if name in (None, _PLAIN_GRAPH) else re.sub(r"_\d+", "", name)
 
 
@@ -343,7 +346,7 @@ def _ops_by_graph(recording: Recording) -> dict[str, list[GraphOp]]:
 
 
 def _program_of(items: Sequence[GraphOp | Execution]) -> str | None:
-    """The program whose function is the outermost of the corpus in the first stack that has one."""
+    """Returns the program whose function is the outermost of the corpus in the first stack that contains one."""
     for item in items:
         for file_path, _, func in item.stack:
             if _PROGRAM_FILES.search(file_path) and func not in ("<module>", "program", "feature"):
@@ -354,11 +357,12 @@ def _program_of(items: Sequence[GraphOp | Execution]) -> str | None:
 def _pair_ops(
     theirs: Sequence[GraphOp], ours: Sequence[GraphOp], *, is_by_name: bool
 ) -> tuple[list[tuple[GraphOp, GraphOp | None]], int]:
-    """Pairs the ops of a graph, and counts ours that are left.
+    """Pairs the ops of a graph, and counts our unpaired ops.
 
-    The same are those with one name; else those whose names are equal but for numbers, in order of creation. Without
-    `is_by_name` the second rule alone holds for constants: Debugger V2's own take names away from the program's.
-    Placeholders that are left belong together in order where Debugger V2's are named after its own ops.
+    Ops are paired if their names are equal, and otherwise if their names are equal except for numbers, in order of
+    creation. Without `is_by_name`, only the second rule applies to constants, because Debugger V2's own constants take
+    names away from those of the program. Remaining placeholders are paired in order if Debugger V2's are named after
+    its own ops.
     """
     by_name = {op.op_name: op for op in ours}
     found = {}
@@ -380,7 +384,7 @@ def _pair_ops(
 
 
 OWN_NAMES = re.compile(r"(^|/)(DebugIdentityV2|DebugNumericSummaryV2|tfdbg_identity)(_\d+)?(/|:|$)")
-"""The names of Debugger V2's own ops, and of what TensorFlow names after them."""
+"""Matches the names of Debugger V2's own ops, and names that TensorFlow derives from them."""
 
 
 def _plain_op(op: GraphOp) -> tuple[str, str]:

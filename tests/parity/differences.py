@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -345,6 +346,44 @@ def traces_of_saved_debug_ops(difference: Difference) -> bool:
 def argument_that_is_handed_on(difference: Difference) -> bool:
     is_argument = difference.subject.startswith("Placeholder:") and difference.ours is None
     return is_argument and difference.program in ("for_over_data_set", "iterator_in_function")
+
+
+@explain(
+    "trace",
+    what="Outputs of calls, loops and branches; arguments of called functions; ops that only hand on tensors; ops "
+    "whose result is not needed",
+    why="TensorFlow inlines functions and removes ops that nothing needs. Debugger V2's ops need all of them. Our ops "
+    "are added after that, so that the same ops run as without a recorder.",
+    modes=MODES[1:],
+)
+def without_a_node(difference: Difference) -> bool:
+    return difference.ours is None and not difference.has_node
+
+
+@explain(
+    "trace_count",
+    "trace_value",
+    what="Ops of a function of which one call needs less than the other",
+    why="See without_a_node: TensorFlow removes them from one of the places where it inlines the function.",
+    modes=MODES[1:],
+)
+def removed_from_one_call(difference: Difference) -> bool:
+    if difference.program not in ("second_order", "keras_fit"):
+        return False
+    if difference.kind == "trace_count":
+        return bool(difference.ours < difference.theirs)
+    return bool(difference.ours < difference.theirs) and difference.ours.total() < difference.theirs.total()
+
+
+@explain(
+    "trace_value",
+    what="The device of ops in the replicas of a MirroredStrategy",
+    why="Debugger V2 gives the device that the op asked for when it was traced. Ours is the device that it ran on.",
+    modes=MODES[1:],
+)
+def device_of_a_replica(difference: Difference) -> bool:
+    without_devices = [Counter(value for _, value in side.elements()) for side in (difference.theirs, difference.ours)]
+    return difference.program == "mirrored_strategy" and without_devices[0] == without_devices[1]
 
 
 @explain(

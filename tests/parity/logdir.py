@@ -1,4 +1,4 @@
-"""Reads a logdir of ours as a Recording."""
+"""Reads a logdir of tfdbg_arrow as a Recording."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MAX_DIMS_OF_SHAPE = 6
 
 
 def read_logdir(logdir: Path) -> Recording:
-    """Returns the one run of a logdir in the form of both recorders.
+    """Returns the only run of a logdir in the common form.
 
-    Summary vectors are those that Debugger V2 would write, made of our columns.
+    Summary vectors are computed from our columns in the form that Debugger V2 would write.
     """
     mode = _rows(logdir, "run")[0]["tensor_debug_mode"]
     stacks = _stacks(logdir)
@@ -30,10 +30,10 @@ def read_logdir(logdir: Path) -> Recording:
     health = sorted(_rows(logdir, "tensor_health"), key=lambda row: row["event_index"])
     values = {row["event_index"]: _value(row, mode, full) for row in health}
     devices = {row["device_id"]: row["device_name"] for row in _rows(logdir, "device")}
-    failed = {row["execution_index"] for row in _rows(logdir, "execution_error")}  # Debugger V2 records none of these
+    failed = {row["execution_index"] for row in _rows(logdir, "execution_error")}  # not recorded by Debugger V2
     rows = [row for row in _rows(logdir, "execution") if row["execution_index"] not in failed]
     executions = sorted(rows, key=lambda row: row["execution_index"])
-    thread = executions[0]["thread_id"]  # the first op of the corpus is the main thread's
+    thread = executions[0]["thread_id"]  # the main thread runs the first op of the corpus
     of_main = [row for row in executions if row["thread_id"] == thread]
     inputs, outputs = _by_execution(logdir, "execution_input"), _by_execution(logdir, "execution_output")
     by_slot = {
@@ -108,6 +108,7 @@ def _by_execution(logdir: Path, table: str) -> dict[int, list[Row]]:
 
 def _ops(logdir: Path, stacks: dict[int, Stack]) -> list[GraphOp]:
     edges: dict[tuple[int, str], list[Row]] = defaultdict(list)
+    nodes = {(row["graph_id"], row["op_name"]) for row in _rows(logdir, "executed_op")}
     for row in sorted(_rows(logdir, "graph_op_input"), key=lambda row: row["input_index"]):
         if not row["is_control"]:
             edges[row["graph_id"], row["op_name"]].append(row)
@@ -122,13 +123,14 @@ def _ops(logdir: Path, stacks: dict[int, Stack]) -> list[GraphOp]:
                 for edge in edges[row["graph_id"], row["op_name"]]
             ),
             stack=stacks.get(row["stack_trace_id"], ()),
+            has_node=(row["graph_id"], row["op_name"]) in nodes,
         )
         for row in sorted(_rows(logdir, "graph_op"), key=lambda row: (row["graph_id"], row["op_index"]))
     ]
 
 
 def _value(row: Row, mode: str, full: dict[int, Row]) -> Value:
-    """What Debugger V2 writes of such a tensor, without its id.
+    """Returns what Debugger V2 would write for a tensor, without its tensor ID.
 
     Source: DebugNumericSummaryV2 in tensorflow/core/ops/debug_ops.cc.
     """
@@ -140,7 +142,7 @@ def _value(row: Row, mode: str, full: dict[int, Row]) -> Value:
         return (float(row["size"]), *map(float, bad))
     if mode == "FULL_HEALTH":
         finite = (row["num_neg_finite"], row["num_zero"], row["num_pos_finite"])
-        # The device's number, which is always -1, the dtype, the rank, the size.
+        # The device number (always -1), the dtype, the rank and the size.
         return (-1.0, number, float(row["rank"]), float(row["size"]), *map(float, (*bad, *finite)))
     if mode == "SHAPE":
         dims = row["shape"][-_MAX_DIMS_OF_SHAPE:]

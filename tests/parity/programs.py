@@ -1,6 +1,6 @@
-"""The corpus: small programs that both recorders run, one for each thing that a TensorFlow program may do.
+"""The corpus: small programs that both recorders run, one for each feature that a TensorFlow program may use.
 
-Most are those that other tests run; here are the ones that only a comparison needs.
+Most programs come from other tests. This module has those that only the comparison needs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def program(run: Callable[[], Any]) -> Callable[[], Any]:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A directory of the same name under both recorders: the names of files are values of tensors."""
+    """Creates a directory that has the same name under both recorders, because file names are values of tensors."""
     path = Path("scratch")
     path.mkdir()
     try:
@@ -155,7 +155,7 @@ def eager_training() -> Any:
 
 @program
 def bad_values() -> Any:
-    """Every kind of bad value, in every floating dtype, eager and in a function."""
+    """Computes every kind of bad value in every floating-point dtype, eagerly and in a function."""
 
     @tf.function
     def f(x: tf.Tensor) -> Any:
@@ -207,7 +207,7 @@ def many_dimensions() -> Any:
 
 @program
 def outputs_behind_variants() -> Any:
-    """An output that has no value stands before one that has."""
+    """An output without a value precedes one with a value."""
     elements = tf.raw_ops.TensorListFromTensor(tensor=tf.constant([[1.0], [-2.0]]), element_shape=[1])
 
     @tf.function
@@ -276,7 +276,7 @@ def recursive_gradients() -> Any:
 
 
 _LEFT_OUT = (
-    "quantized_and_float8",  # Debugger V2 crashes the process: see test_what_breaks_debugger_v2.py
+    "quantized_and_float8",  # crashes Debugger V2's process: see test_what_breaks_debugger_v2.py
 )
 
 CORPUS: dict[str, Callable[[], Any]] = {
@@ -284,4 +284,4 @@ CORPUS: dict[str, Callable[[], Any]] = {
     **{name: run for name, run in FEATURES.items() if name not in _LEFT_OUT},
     **OWN,
 }
-"""All of them, by name, which is that of the function: so a stack tells its program."""
+"""All programs by name. The name is that of the function, so that a stack identifies its program."""

@@ -1,4 +1,4 @@
-"""What a recorder wrote, in one form for both, so that it can be compared."""
+"""A common form for what the two recorders wrote, so that it can be compared."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Frame = tuple[str, int, str]
 Stack = tuple[Frame, ...]
 """Outermost frame first."""
 Value = tuple[Any, ...] | None
-"""A summary without its tensor id; in FULL_TENSOR dtype, shape and digest of the elements; None: not measured."""
+"""A summary without its tensor ID. In FULL_TENSOR: dtype, shape and digest of the elements. None: not measured."""
 
 UNREADABLE: Value = ("unreadable",)
-"""Of a tensor of strings with no elements TensorFlow's own reader raises an error."""
+"""Stands for a string tensor without elements, for which TensorFlow's own reader raises an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +31,13 @@ class GraphOp:
     """An op created in a graph.
 
     Attributes:
-        graph_id: The graph.
-        op_name: Its name.
-        op_type: Its type.
-        num_outputs: How many tensors come out.
-        input_names: Tensors as `name:slot`.
-        stack: The Python stack; empty where unknown.
+        graph_id: ID of the graph.
+        op_name: Name of the op.
+        op_type: Type of the op.
+        num_outputs: Number of output tensors.
+        input_names: Input tensors as `name:slot`.
+        stack: The Python stack. Empty if unknown.
+        has_node: Whether TensorFlow ran a node for it, as far as the recording says.
     """
 
     graph_id: str
@@ -45,18 +46,19 @@ class GraphOp:
     num_outputs: int
     input_names: tuple[str, ...]
     stack: Stack
+    has_node: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """An eager op or a call.
+    """An eager op or a call of a function.
 
     Attributes:
-        op_type: The op's type or the function's name.
-        graph_id: The function's graph; None for an op, and where the recorder does not know.
-        input_ids: Eager tensors.
-        output_ids: Eager tensors.
-        values: One for each output.
+        op_type: The type of the op or the name of the function.
+        graph_id: The function's graph. None for an op, or if the recorder does not know it.
+        input_ids: IDs of the eager input tensors.
+        output_ids: IDs of the eager output tensors.
+        values: One value for each output.
         stack: The Python stack.
     """
 
@@ -70,7 +72,7 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """One tensor of a graph, once computed."""
+    """One computation of a graph tensor."""
 
     graph_id: str
     op_name: str
@@ -82,17 +84,17 @@ class Trace:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """What one recorder wrote of the corpus.
+    """What one recorder wrote about the corpus.
 
     Attributes:
         mode: The tensor debug mode.
-        graphs: In the order in which they were first seen.
-        ops: In order of creation within a graph.
-        executions: Those of the main thread, in order.
-        traces: In order of arrival.
+        graphs: Graphs in the order in which they were first seen.
+        ops: Ops in order of creation within a graph.
+        executions: Executions of the main thread, in order.
+        traces: Traces in order of arrival.
         source_files: Text of each file, by path.
-        num_elsewhere: Executions of other threads.
-        failed: By program: the exception that it raised.
+        num_elsewhere: Number of executions of other threads.
+        failed: The exception of each program that raised one, by program.
     """
 
     mode: str
@@ -105,7 +107,7 @@ class Recording:
     failed: dict[str, str] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """Writes it as JSON, each distinct stack once."""
+        """Writes the recording as JSON, with each distinct stack once."""
         stacks: dict[Stack, int] = {}
         content = asdict(self)
         for rows, objects in ((content["ops"], self.ops), (content["executions"], self.executions)):
@@ -115,7 +117,7 @@ class Recording:
 
     @classmethod
     def read(cls, path: Path) -> Recording:
-        """Reads what write() wrote."""
+        """Reads a file written by write()."""
         content = json.loads(path.read_text("utf-8"))
         stacks = [tuple(tuple(frame) for frame in stack) for stack in content.pop("stacks")]
 
@@ -138,5 +140,5 @@ def _as_tuple(value: Any) -> Any:
 
 
 def tensor_value(dtype: str, shape: tuple[int, ...], elements: bytes) -> Value:
-    """What stands for a whole tensor."""
+    """Returns the value that represents a whole tensor."""
     return (dtype, tuple(shape), hashlib.sha1(elements).hexdigest())

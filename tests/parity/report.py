@@ -1,4 +1,4 @@
-"""Prints what the comparison found, as tables: `PYTHONPATH=tests python -m parity.report [MODE ...]`."""
+"""Prints the results of the comparison as tables: `PYTHONPATH=tests python -m parity.report [MODE ...]`."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from .run import Outcome, run
 
 
 def text(outcomes: Sequence[Outcome]) -> str:
-    """Returns the report of some modes, one column each."""
+    """Returns the report for some modes, with one column for each mode."""
     modes = [outcome.comparison.mode for outcome in outcomes]
     parts = [
-        "Facts of Debugger V2 that we have with equal values",
+        "Facts of Debugger V2 that tfdbg_arrow has with equal values",
         _table("kind", modes, [outcome.comparison.equal for outcome in outcomes]),
-        "What only we have",
+        "Facts that only tfdbg_arrow has",
         _table("kind", modes, [outcome.comparison.only_ours for outcome in outcomes]),
-        "Differences that are explained",
+        "Explained differences",
         _table("explanation", modes, [outcome.explained for outcome in outcomes], order=_explanations()),
-        "Why",
+        "Explanations",
         *(f"  {entry.name}: {entry.what}. {entry.why}" for entry in EXPLANATIONS),
     ]
     for outcome in outcomes:
         if outcome.unexplained:
-            parts += ["", f"Differences in {outcome.comparison.mode} that nothing explains"]
+            parts += ["", f"Unexplained differences in {outcome.comparison.mode}"]
             parts += [f"  {difference}" for difference in outcome.unexplained]
         if outcome.unused:
             parts += [
                 "",
-                f"Explanations that hold of nothing in {outcome.comparison.mode}: {', '.join(outcome.unused)}",
+                f"Explanations that match nothing in {outcome.comparison.mode}: {', '.join(outcome.unused)}",
             ]
     return "\n".join(parts)
 

@@ -1,4 +1,4 @@
-"""Runs the corpus under both recorders, in processes of their own, and compares what they wrote."""
+"""Runs the corpus under both recorders, in separate processes, and compares what they wrote."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _TIMEOUT_SECONDS = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One mode, compared.
+    """The result of the comparison for one mode.
 
     Attributes:
         comparison: All equal and unequal facts.
-        failed: By recorder: programs that raised, and what.
-        explained: By name of the explanation: how many differences.
-        unexplained: The others.
-        unused: Names of explanations that should hold in this mode and hold of nothing.
-        unresolved: Our references that lead to no row, as `table.column`, and how many.
+        failed: The exceptions of the programs that raised, by recorder.
+        explained: Number of differences, by name of their explanation.
+        unexplained: The other differences.
+        unused: Names of explanations for this mode that match nothing.
+        unresolved: Number of our references that lead to no row, by `table.column`.
     """
 
     comparison: Comparison
@@ -46,10 +46,10 @@ class Outcome:
 
 
 def record(mode: str, directory: Path, programs: tuple[str, ...] = ()) -> None:
-    """Runs both recorders at once, each in DIRECTORY/<recorder>.
+    """Runs both recorders at the same time, each in DIRECTORY/<recorder>.
 
     Raises:
-        RuntimeError: One of the processes ended badly.
+        RuntimeError: One of the processes failed.
     """
     tests = Path(__file__).resolve().parent.parent
     environment = {
@@ -57,7 +57,7 @@ def record(mode: str, directory: Path, programs: tuple[str, ...] = ()) -> None:
         "PYTHONPATH": str(tests),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "-1",
-        # The same kernels with the same rounding, whatever is looked at.
+        # Use the same kernels with the same rounding, whatever is recorded.
         "TF_ENABLE_ONEDNN_OPTS": "0",
     }
     processes = {}
@@ -82,7 +82,7 @@ def record(mode: str, directory: Path, programs: tuple[str, ...] = ()) -> None:
 
 
 def outcome(mode: str, directory: Path) -> Outcome:
-    """Compares what record() left in a directory."""
+    """Compares what record() wrote into a directory."""
     theirs = Recording.read(directory / "debugger_v2" / "debugger_v2.json")
     comparison = compare(theirs, read_logdir(directory / "tfdbg_arrow" / "logdir"))
     explained: Counter[str] = Counter()
@@ -106,14 +106,14 @@ def outcome(mode: str, directory: Path) -> Outcome:
 
 
 def unresolved_references(logdir: Path) -> Counter[str]:
-    """Returns the references of a logdir that lead nowhere, by column."""
+    """Returns the number of a logdir's references that lead to no row, by column."""
     found: Counter[str] = Counter()
     for table in TABLES:
         for column in table.columns:
             if column.references is None:
                 continue
             target, name = column.references.split(".")
-            # The name of an op is unique within its graph only.
+            # Op names are unique only within a graph.
             own, others = [column.name], [name]
             if name == "op_name":
                 graph = "forward_graph_id" if column.name == "forward_op_name" else "graph_id"
@@ -130,7 +130,7 @@ def _columns(logdir: Path, table: str, names: list[str]) -> list[list[object]]:
 
 
 def run(mode: str, directory: Path) -> Outcome:
-    """Records and compares one mode; the directory is emptied again."""
+    """Records and compares one mode. Removes the directory afterwards."""
     try:
         record(mode, directory)
         return outcome(mode, directory)

@@ -1,4 +1,4 @@
-"""The comparison sees what is missing or different, and no explanation covers it."""
+"""Test that the comparison detects everything that is missing or different, and that no explanation covers it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _trace(name: str, op_type: str, *value: float) -> Trace:
 
 
 def recording(*, is_ours: bool) -> Recording:
-    """A program of two ops in a function, and two executions."""
+    """Returns a recording of a program with two ops in a function, and three executions."""
     value: Any = ("float32", (1.0, 0.0)) if is_ours else (1.0, 0.0)
     call = Execution(
         op_type="__inference_f_7", graph_id="1", input_ids=(3,), output_ids=(4,), values=(value,), stack=_STACK
@@ -116,7 +116,7 @@ def test_equal_recordings_have_no_differences() -> None:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_is_seen_and_not_explained(name: str) -> None:
+def test_a_loss_is_detected_and_not_explained(name: str) -> None:
     kind, change = LOSSES[name]
     differences = compare(recording(is_ours=False), change(recording(is_ours=True))).differences
 

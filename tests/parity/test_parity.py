@@ -1,6 +1,6 @@
-"""What Debugger V2 records of a corpus of programs, we record with equal values, in each of its modes.
+"""Test that tfdbg_arrow records everything that Debugger V2 records of a corpus of programs, in each of its modes.
 
-`PYTHONPATH=tests python -m parity.report` prints the counts of all modes, and what only we have.
+`PYTHONPATH=tests python -m parity.report` prints the counts of all modes, and what only tfdbg_arrow records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .run import run
 pytestmark = pytest.mark.slow
 
 IN_EVERY_RUN = ("FULL_TENSOR",)
-"""It compares most: every element."""
+"""This mode compares the most, because it compares every element."""
 COMPARED = ("graph", "outer_graph", "op", "op_type", "op_name", "op_num_outputs", "op_inputs", "op_stack")
 COMPARED += ("execution", "execution_graph", "execution_stack", "library_frames", "tensor_ids", "source_file")
 COMPARED_VALUES = ("execution_value", "trace_count", "trace_value")
@@ -25,7 +25,7 @@ COMPARED_VALUES = ("execution_value", "trace_count", "trace_value")
 @pytest.mark.parametrize(
     "mode", [m if m in IN_EVERY_RUN else pytest.param(m, marks=pytest.mark.exhaustive) for m in MODES]
 )
-def test_all_that_debugger_v2_records_we_record(mode: str, tmp_path: Path) -> None:
+def test_everything_that_debugger_v2_records_is_recorded(mode: str, tmp_path: Path) -> None:
     outcome = run(mode, tmp_path / mode)
     report = text([outcome])
     equal, only_ours = outcome.comparison.equal, outcome.comparison.only_ours
@@ -34,16 +34,16 @@ def test_all_that_debugger_v2_records_we_record(mode: str, tmp_path: Path) -> No
     assert outcome.unexplained == [], report
     assert outcome.unused == [], report
     assert outcome.unresolved == {}
-    # Something was compared, and the facts that differ are few.
+    # Enough was compared, and few facts differ.
     assert all(equal[kind] > 100 for kind in COMPARED + (COMPARED_VALUES if mode != "NO_TENSOR" else ())), report
     of_ops = sum(difference.kind.startswith("op") for difference in outcome.comparison.differences)
     assert of_ops < 0.02 * sum(equal[kind] for kind in COMPARED if kind.startswith("op")), report
-    # What Debugger V2 lacks.
+    # Facts that Debugger V2 lacks.
     assert all(only_ours[kind] > 0 for kind in ("graph", "op", "execution", "execution_graph")), report
     assert only_ours["execution of another thread"] > 0, report
     assert (only_ours["trace"] > 1000) == (mode != "NO_TENSOR"), report
 
 
-def test_explanations_have_names_of_their_own() -> None:
+def test_explanations_have_unique_names() -> None:
     names = [entry.name for entry in EXPLANATIONS]
     assert len(set(names)) == len(names)

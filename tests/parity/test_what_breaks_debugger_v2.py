@@ -1,6 +1,6 @@
-"""Programs that TensorFlow's Debugger V2 crashes on or sees nothing of: they run here, and we have all of them.
+"""Test programs that crash TensorFlow's Debugger V2 or of which it sees nothing: tfdbg_arrow records all of them.
 
-The second half shows that Debugger V2 fails as said. Where it happens to work, that is no fault of ours: skipped.
+The second half checks that Debugger V2 fails as stated. If it happens to work, the test is skipped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def in_subprocess(recorder: str, name: str, logdir: Path) -> subprocess.Complete
     return run_to_end(*words, environment=environment, timeout_s=TIMEOUT_SECONDS)
 
 
-class TestHere:
+class TestTfdbgArrow:
     def test_float8_tensors_are_counted(self, tmp_path: Path) -> None:
         assert run("float8", tmp_path) == [[1.5, -2.0, 0.0, float("inf")], [1.5, -2.25, 0.0]]
         counts = "num_neg_finite, num_zero, num_pos_finite, num_pos_inf, num_nan"
@@ -63,7 +63,7 @@ class TestHere:
         assert run("call_after_disable", tmp_path) == [2.0] * 3
         assert rows(tmp_path, "SELECT count(*) FROM tensor_health WHERE op_type = 'Exp'") == [(1,)]
 
-    def test_enabled_twice_on_one_directory_there_are_two_runs(self, tmp_path: Path) -> None:
+    def test_enabling_twice_on_one_directory_gives_two_runs(self, tmp_path: Path) -> None:
         assert run("enable_twice", tmp_path) == [2.0] * 2
         assert rows(tmp_path, "SELECT is_clean_end FROM run") == [(True,)] * 2
         exp = "SELECT count(*) FROM tensor_health WHERE op_type = 'Exp' GROUP BY run_id"
@@ -83,18 +83,18 @@ class TestHere:
         assert [count for _, count in rows(tmp_path, query)] == [1, 1]
         assert rows(tmp_path, "SELECT is_clean_end FROM run") == [(True,)] * 2
 
-    def test_a_logdir_is_read_while_it_is_written(self, tmp_path: Path) -> None:
+    def test_a_logdir_can_be_read_while_it_is_written(self, tmp_path: Path) -> None:
         looks = run("live_read", tmp_path)
         num_seen = [len(look["graph_tensors"]) for look in looks]
         assert num_seen == sorted(num_seen)
         assert len(set(num_seen)) > 2
-        ops = ("Placeholder", "Const", "Sin", "Mul")  # those of each call that the optimizer leaves
+        ops = ("Placeholder", "Const", "Sin", "Mul")  # the ops of each call that the optimizer keeps
         tensors = Counter(op_type for op_type, _ in looks[-1]["graph_tensors"])
         assert tensors == dict.fromkeys(ops, breaking.NUM_LIVE_STEPS)
 
-    def test_full_tensors_and_alerts_go_together(self, tmp_path: Path) -> None:
+    def test_alerts_work_with_full_tensors(self, tmp_path: Path) -> None:
         found = run("full_tensor_with_alerts", tmp_path)
-        assert found["alerts"] == 3  # Log in f, the call's output, and the eager Log
+        assert found["alerts"] == 3  # Log in f, the output of the call, and the eager Log
         values = rows(tmp_path, "SELECT v.value FROM tensor_value v JOIN tensor_health h USING (run_id, event_index) "
                       "WHERE h.scope = 'graph' AND h.op_type = 'Log'")  # fmt: skip
         assert [np.frombuffer(value, np.float32).tolist() for (value,) in values] == [[0.0, float("-inf")]]
@@ -103,7 +103,7 @@ class TestHere:
         found = run("arguments_and_outside_gradients", tmp_path)
         in_forward = Counter(op_type for op_type, _ in found["graph_tensors"])
         assert {"Placeholder", "Sqrt", "Mul", "SqrtGrad"} <= in_forward.keys()
-        # The calls `__forward_f` and `__inference___backward_f` are joined to their graphs, and rows to them.
+        # The calls `__forward_f` and `__inference___backward_f` are joined to their graphs, and rows to the calls.
         assert found["calls_with_graph"] == 2
         query = ("SELECT count(DISTINCT execution_index), count(*) FILTER (execution_index IS NULL) FROM tensor_health "
                  "WHERE scope = 'graph'")  # fmt: skip
@@ -117,13 +117,13 @@ class TestHere:
         assert [op_type for op_type in found["executions"] if not op_type.startswith("__")] == ["Cosh", "Sinh"]
         assert ("Log", 0) in found["graph_tensors"]
 
-    def test_what_was_flushed_is_readable_after_kill(self, tmp_path: Path) -> None:
+    def test_flushed_rows_are_readable_after_a_kill(self, tmp_path: Path) -> None:
         assert in_subprocess("tfdbg_arrow", "killed_after_flush", tmp_path).returncode == -9
         assert rows(tmp_path, "SELECT is_clean_end FROM run") == [(False,)]
         assert rows(tmp_path, "SELECT count(*) > 0 FROM tensor_health WHERE op_type = 'Log'") == [(True,)]
         assert tfdbg_arrow.first_nonfinite(tmp_path) is not None
 
-    def test_every_one_of_many_eager_alerts_is_kept(self, tmp_path: Path) -> None:
+    def test_all_of_many_eager_alerts_are_kept(self, tmp_path: Path) -> None:
         zero, num = tf.constant(0.0), 1500
 
         @tf.function
@@ -157,14 +157,17 @@ FAILURES: dict[str, tuple[str, Callable[[Ended], bool]]] = {
     ),
     "other_threads": ("not seen", lambda end: json.loads(end.stdout)["executions"] == ["Cosh"]),
     "killed": ("unreadable", lambda end: end.returncode == 1 and "KeyError" in end.stderr),
-    "live_read": ("the reader fails", lambda end: end.returncode == 1 and "looks failed, the first with" in end.stderr),
+    "live_read": (
+        "the reader fails",
+        lambda end: end.returncode == 1 and "readings failed, the first with" in end.stderr,
+    ),
     "two_workers": ("unreadable", lambda end: end.returncode == 1 and "multiple (2) tfdbg2 runs" in end.stderr),
 }
 
 
 @pytest.fixture(scope="module")
 def of_debugger_v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Ended]]]:
-    """How each program ended under Debugger V2; all run at once, as most of the time is TensorFlow's start."""
+    """How each program ended under Debugger V2. All run at once, because TensorFlow takes long to start."""
     directory = tmp_path_factory.mktemp("debugger_v2")
 
     def killed() -> Ended:
@@ -172,7 +175,7 @@ def of_debugger_v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
         return in_subprocess("debugger_v2", "read", directory / "killed")
 
     def two_workers() -> Ended:
-        # Two dumps of others stand for those of two workers.
+        # The dumps of two other programs stand for those of two workers.
         for index, name in enumerate(("other_threads", "arguments_and_outside_gradients")):
             ends[name].result()
             shutil.copytree(directory / name, directory / "shared" / f"worker_{index}")
@@ -196,5 +199,5 @@ def test_debugger_v2_fails(name: str, of_debugger_v2: dict[str, Future[Ended]]) 
     how, has_failed = FAILURES[name]
     end = of_debugger_v2[name].result()
     if not has_failed(end):
-        assert end.returncode == 0, f"known is: {how}; {end.stderr[-2000:]}"
-        pytest.skip(f"here Debugger V2 worked; known is: {how}")
+        assert end.returncode == 0, f"known failure: {how}; {end.stderr[-2000:]}"
+        pytest.skip(f"Debugger V2 worked this time; known failure: {how}")

@@ -1,4 +1,4 @@
-"""Makes XLA compile programs that do not ask for it."""
+"""Makes XLA compile programs that do not request it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def compiled() -> Iterator[list[object]]:
-    """Makes XLA compile every Keras model, and every tf.function but Keras's own.
+    """Makes XLA compile every Keras model, and every tf.function except those of Keras.
 
     Yields:
-        What has asked for XLA so far.
+        A list of what has requested XLA so far.
     """
     asked: list[object] = []
     function, compile_model = tf.function, keras.Model.compile

@@ -1,4 +1,4 @@
-"""Runs Python programs in processes of their own, forked by a server that has TensorFlow imported."""
+"""Runs Python programs in separate processes, forked by a server that has imported TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from typing import IO
 
 _SERVER = Path(__file__).with_name("server.py")
 _READ_AT_START = ("PYTHON", "TF2_", "TF_CPP_", "TF_ENABLE_", "TF_USE_", "TF_XLA_", "XLA_", "KERAS_", "OMP_")
-"""Beginnings of the variables that the interpreter, TensorFlow or Keras read as they start: each set of values has a
-server of its own."""
+"""Prefixes of the variables that the interpreter, TensorFlow or Keras read at their start. Each set of values gets its
+own server."""
 _AS_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 _TIMEOUT_SECONDS = 300
 
 
 class Program:
-    """A program that runs: the part of subprocess.Popen that the tests need."""
+    """A running program, with the part of the subprocess.Popen interface that the tests need."""
 
     def __init__(self, answers: socket.socket, words: list[str]) -> None:
         self.stdin: IO[str] | None = None
@@ -47,10 +47,13 @@ class Program:
         self.wait()
 
     def wait(self, timeout_s: float = _TIMEOUT_SECONDS) -> int:
-        """Returns the exit code, or the signal that ended it as a number below zero; kills it after a time.
+        """Waits for the program, and kills it after a time.
+
+        Returns:
+            The exit code, or the negative number of the signal that ended the program.
 
         Raises:
-            subprocess.TimeoutExpired: It was killed.
+            subprocess.TimeoutExpired: The program was killed.
         """
         if self.returncode is None and not self._has_ended(timeout_s):
             self.kill()
@@ -81,7 +84,7 @@ class Program:
 
 
 class _Server:
-    """The server's process, from which programs are asked for."""
+    """The server's process, which starts programs on request."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -108,7 +111,7 @@ class _Server:
 
 @functools.cache
 def _server(pid: int, read_at_start: frozenset[tuple[str, str]]) -> _Server:
-    """Returns this process's server for programs with such variables; it is started when it is first asked for."""
+    """Returns this process's server for programs with these variables. The first call starts it."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(_READ_AT_START)}
     return _Server({**others, **dict(read_at_start)})
 
@@ -126,15 +129,15 @@ def start_python(
     stdout: IO[str] | int = 1,
     stderr: IO[str] | int = 2,
 ) -> Program:
-    """Starts a program as `python *words` would.
+    """Starts a program like `python *words` does.
 
     Args:
-        *words: A script, or `-m` and a module, and its command line.
-        cwd: Where; here, if None.
-        environment: Its variables; this process's, if None.
-        stdin: What it reads; with subprocess.PIPE what is written to the stream of the same name.
-        stdout: Where it writes to; with subprocess.PIPE the stream of the same name.
-        stderr: Where it writes its errors to.
+        *words: A script, or `-m` and a module, followed by its arguments.
+        cwd: Working directory. None means the current one.
+        environment: Environment variables. None means those of this process.
+        stdin: Input of the program. With subprocess.PIPE, write to the returned program's `stdin`.
+        stdout: Output of the program. With subprocess.PIPE, read from the returned program's `stdout`.
+        stderr: Where the program writes errors.
     """
     command = list(map(str, words))
     variables = dict(os.environ if environment is None else environment)
@@ -164,7 +167,7 @@ def run_to_end(
     environment: Mapping[str, str] | None = None,
     timeout_s: float = _TIMEOUT_SECONDS,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program as `python *words` would, and returns how it ended and what it wrote; see start_python()."""
+    """Runs a program like `python *words` does. Returns its exit code and output; see start_python()."""
     with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
         program = start_python(*words, cwd=cwd, environment=environment, stdout=stdout, stderr=stderr)
         returncode = program.wait(timeout_s)

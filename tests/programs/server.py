@@ -1,11 +1,11 @@
-"""A process that has TensorFlow imported, and forks a child for each Python program that it is asked to run.
+"""A process that has imported TensorFlow, and forks a child for each Python program that it is asked to run.
 
-A child looks to its program like a process of its own that has just been started: its `__main__`, command line,
-environment, directory, streams, and `sys.path`; what the server has imported is not in `sys.modules` before the program
-imports it. It ends as an interpreter ends. Only one frame of this file, the outermost, lies below the program's.
+To its program, a child looks like a newly started process: it has its own `__main__`, command line, environment,
+directory, streams, and `sys.path`. The server's imports are not in `sys.modules` before the program imports them. The
+child ends like an interpreter. The stack has only one frame of this file, as its outermost frame.
 
-A request is one message on the socket that is file descriptor `sys.argv[1]`, with the descriptors of stdin, stdout,
-stderr, and of a socket for the answers: the program's process id, then its wait status, a line each.
+A request is one message on the socket with file descriptor `sys.argv[1]`. It carries the descriptors of stdin, stdout,
+stderr, and of a socket for the answers: one line with the program's process ID, then one with its wait status.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGEST_REQUEST_BYTES = 1 << 20
 
 
 class _Imported(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives out modules that were imported before, as if they were imported only now."""
+    """Provides modules that were imported earlier, as if they were imported only now."""
 
     def __init__(self, modules: dict[str, types.ModuleType]) -> None:
         self._modules = modules
@@ -56,13 +56,13 @@ class _Imported(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.__spec__ = self._specs[module.__name__]
         module.__loader__ = None if module.__spec__ is None else module.__spec__.loader
         for name, other in self._modules.items():
-            # What belongs to it, and all with TensorFlow, which imports nearly all.
+            # Add the package's own modules. TensorFlow imports nearly all modules, so add them all for it.
             if top in ("tensorflow", "keras") or name.partition(".")[0] == top:
                 sys.modules.setdefault(name, other)
 
 
 def import_all() -> None:
-    """Imports what takes long, and hides it; no thread may be left by it, for a fork would lose it."""
+    """Imports what takes long, and hides it. It must not leave any threads, because a fork would lose them."""
     before = set(sys.modules)
     for name in IMPORTED:
         importlib.import_module(name)
@@ -71,19 +71,19 @@ def import_all() -> None:
         for name, module in sys.modules.items()
         if name not in before and name.partition(".")[0] not in sys.stdlib_module_names
     }
-    # Python's own random numbers begin anew after a fork by themselves.
+    # Python reseeds its own random numbers after a fork.
     os.register_at_fork(after_in_child=sys.modules["numpy"].random.seed)
     gc.collect()
-    gc.freeze()  # so that a child's collections do not copy all of it
+    gc.freeze()  # so that the garbage collection of a child does not copy all objects
     sys.meta_path.insert(0, _Imported(modules))
 
 
 def next_program(requests: socket.socket) -> dict[str, Any]:
-    """Serves requests; returns only in a child, which has to run what is returned."""
+    """Serves requests. Returns only in a child, with the request that the child has to run."""
     while True:
         message, descriptors, _, _ = socket.recv_fds(requests, _LARGEST_REQUEST_BYTES, 4)
         if not message:
-            os._exit(0)  # what was imported need not be taken down
+            os._exit(0)  # skips the cleanup of the imported modules
         threads = os.listdir("/proc/self/task")
         assert len(threads) == 1, f"{len(threads)} threads are running, and a fork would lose all but one"
         if os.fork() == 0:
@@ -97,7 +97,7 @@ def next_program(requests: socket.socket) -> dict[str, Any]:
 
 
 def _fork_and_wait(stdin: int, stdout: int, stderr: int, answers: int) -> None:
-    """Returns in the program's process; this one tells how that one ends, and ends as well."""
+    """Forks again and returns in the new process, which runs the program. The parent reports its end and exits."""
     program = os.fork()
     if program == 0:
         os.close(answers)
@@ -116,7 +116,7 @@ def _fork_and_wait(stdin: int, stdout: int, stderr: int, answers: int) -> None:
 
 
 def _reap() -> None:
-    """Buries the children that have ended."""
+    """Reaps the children that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0] != 0:
             pass
@@ -125,7 +125,7 @@ def _reap() -> None:
 
 
 def become(request: dict[str, Any]) -> None:
-    """Makes this process that of a program, whose `__main__` is still to be run."""
+    """Prepares this process to run the `__main__` of a program."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -161,5 +161,5 @@ if __name__ == "__main__":
             exec(code_of(_request["words"][0]), vars(sys.modules["__main__"]))
     except BaseException as _error:
         if _error.__traceback__ is not None:
-            _error.__traceback__ = _error.__traceback__.tb_next  # without this frame, as it is shown
+            _error.__traceback__ = _error.__traceback__.tb_next  # removes this frame from the shown traceback
         raise

@@ -1,4 +1,4 @@
-"""A program that the server forks finds what it would find in a process of its own."""
+"""Test that a program forked by the server behaves like one in a newly started process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ print(json.dumps(facts))
 """
 
 
-def test_it_is_the_same_as_in_a_process_that_was_just_started(tmp_path: Path) -> None:
+def test_a_forked_program_sees_the_same_facts_as_a_started_process(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(FACTS)
     environment = {**os.environ, "PYTHONPATH": "/no/such/path", "MINE": "1"}
     words = ("program.py", "a", "b c")
@@ -66,21 +66,21 @@ def test_it_is_the_same_as_in_a_process_that_was_just_started(tmp_path: Path) ->
         ("import atexit; atexit.register(print, 'at exit', file=__import__('sys').stderr)", 0, "at exit\n"),
     ],
 )
-def test_it_ends_as_it_does_by_itself(tmp_path: Path, text: str, returncode: int, stderr: str) -> None:
+def test_a_forked_program_ends_like_a_started_process(tmp_path: Path, text: str, returncode: int, stderr: str) -> None:
     script = tmp_path / "program.py"
     script.write_text(text)
     found = run_to_end(script)
     assert (found.returncode, found.stdout, found.stderr) == (returncode, "", stderr.format(script=script))
 
 
-def test_a_module_is_run_as_python_m_does(tmp_path: Path) -> None:
+def test_a_module_runs_like_with_python_m(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "module.py").write_text("import sys; print(__name__, __package__, __spec__.name, sys.argv)")
     found = run_to_end("-m", "package.module", "x", cwd=tmp_path)
     assert found.stdout == f"__main__ package package.module {[str(tmp_path / 'package' / 'module.py'), 'x']}\n"
 
 
-def test_it_can_be_talked_to_interrupted_and_given_up(tmp_path: Path) -> None:
+def test_a_program_can_be_talked_to_interrupted_and_killed(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text("print(input(), flush=True)\nimport time\ntime.sleep(600)\n")
     with start_python(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as program:

@@ -1,4 +1,4 @@
-"""A small builder of logdirs by the schema: a history is a few lines, every other column has a plain default."""
+"""Builds small logdirs for tests. A few lines describe a history; all other columns get default values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NEG_INF = counts(neg_inf=1, pos=1)
 
 
 class GraphBuilder:
-    """One graph; ops are added in the order of creation."""
+    """One graph. The order in which ops are added is their creation order."""
 
     def __init__(self, run: RunBuilder, graph_id: int, name: str) -> None:
         self.run = run
@@ -76,7 +76,7 @@ class GraphBuilder:
         not_recorded: str | None = None,
         **columns: Any,
     ) -> GraphBuilder:
-        """Adds an op; an input is `op_name:slot`, or `op_name` for slot 0; `columns` are others of graph_op."""
+        """Adds an op. An input is `op_name:slot`, or `op_name` for slot 0. `columns` sets other columns of graph_op."""
         dtypes = tuple(dtypes)
         self.run.add(
             "graph_op",
@@ -116,7 +116,7 @@ class GraphBuilder:
     def function(
         self, name: str, arguments: Iterable[str] = (), results: Iterable[str] = (), *, captures: Iterable[str] = ()
     ) -> GraphBuilder:
-        """Adds a function made of the graph; captures are its last arguments."""
+        """Adds a function that was made from the graph. Captures come after the other arguments."""
         captures = tuple(captures)
         self.run.add("graph_function", function_name=name, graph_id=self.graph_id)
         for index, op_name in enumerate((*arguments, *captures)):
@@ -143,7 +143,7 @@ class GraphBuilder:
     def calls(
         self, op_name: str, function: str, callee: GraphBuilder, *, attribute: str = "f", branch: int = 0
     ) -> GraphBuilder:
-        """Says that an op calls a function of another graph."""
+        """Records that an op calls a function of another graph."""
         self.run.add(
             "graph_call",
             graph_id=self.graph_id,
@@ -158,7 +158,7 @@ class GraphBuilder:
 
 
 class ExecutedBuilder:
-    """One optimized graph; an input is `node:slot`, or `node` for slot 0."""
+    """One optimized graph. An input is `node:slot`, or `node` for slot 0."""
 
     def __init__(self, run: RunBuilder, executed_graph_id: int) -> None:
         self.run = run
@@ -177,7 +177,7 @@ class ExecutedBuilder:
         dtypes: str | None = '["float32"]',
         index: int | None = None,
     ) -> ExecutedBuilder:
-        """Adds a node; `of` and `op` are the program's graph and op, None: it stands for none."""
+        """Adds a node. `of` and `op` are the program's graph and op that it stands for, or None for none."""
         self.run.add(
             "executed_op",
             executed_graph_id=self.executed_graph_id,
@@ -237,7 +237,7 @@ class RunBuilder:
         self.add("device", device_id=0, device_name=CPU)
 
     def add(self, table_name: str, **values: Any) -> None:
-        """Adds a row; a column not given is NULL, or 0 or empty where NULL may not stand."""
+        """Adds a row. Columns that are not given are NULL, or 0 or empty if they are not nullable."""
         columns = {column.name: column for column in table(table_name).columns}
         assert set(values) <= set(columns), set(values) - set(columns)
         row = {name: None if column.nullable else _DEFAULTS[column.type] for name, column in columns.items()}
@@ -249,12 +249,16 @@ class RunBuilder:
         return GraphBuilder(self, graph_id, name)
 
     def executed(self) -> ExecutedBuilder:
-        """Begins an optimized graph."""
+        """Adds an optimized graph."""
         self._num_executed += 1
         return ExecutedBuilder(self, self._num_executed - 1)
 
     def stack(self, *frames: tuple[str, int, str, str | None, str]) -> int:
-        """Adds a stack, innermost frame first, each (file_path, lineno, func, code, owner); returns its id."""
+        """Adds a stack trace and returns its ID.
+
+        Args:
+            frames: Frames (file_path, lineno, func, code, owner), innermost first.
+        """
         stack_id = self._num_stacks
         self._num_stacks += 1
         for depth, (file_path, lineno, func, code, owner) in enumerate(frames):
@@ -280,7 +284,7 @@ class RunBuilder:
         graph: GraphBuilder | None = None,
         stack: int | None = None,
     ) -> int:
-        """Adds an execution with its input tensor ids and its outputs (tensor id: dtype); returns its index."""
+        """Adds an execution and returns its index. `inputs` are tensor IDs; `outputs` maps tensor IDs to dtypes."""
         index = len(self.rows["execution"])
         inputs, outputs = tuple(inputs), dict(outputs or {})
         event_index = self._take_event_index()
@@ -314,9 +318,11 @@ class RunBuilder:
         site: str = "",
         op_type: str | None = None,
     ) -> int:
-        """Adds the row of a graph's tensor `op_name:slot`; step None: without any context. Returns event_index.
+        """Adds a row for the tensor `op_name:slot` of a graph and returns its event_index.
 
-        `op_type` is the type that ran, where it is not that of the op.
+        Args:
+            step: The step ID; None omits the context (step, frame, iteration and call site).
+            op_type: The type of the op that ran, if it differs from that of the op in the graph.
         """
         op_name, _, slot = name.partition(":")
         context: dict[str, Any] = {}
@@ -335,7 +341,7 @@ class RunBuilder:
         )
 
     def eager(self, execution: int, health: Mapping[str, Any], *, tensor_id: int, slot: int = 0) -> int:
-        """Adds the row of an execution's output; returns event_index."""
+        """Adds a row for an output of an execution and returns its event_index."""
         return self._tensor_row(
             scope="execution",
             execution_index=execution,
@@ -347,7 +353,7 @@ class RunBuilder:
         )
 
     def external(self, tensor_id: int, health: Mapping[str, Any], *, execution: int) -> int:
-        """Adds the row of an eager tensor from outside that an execution was the first to use."""
+        """Adds a row for an eager tensor from outside, of which `execution` is the first user."""
         return self._tensor_row(scope="external", execution_index=execution, tensor_id=tensor_id, device_id=0, **health)
 
     def _tensor_row(self, **values: Any) -> int:
@@ -364,12 +370,12 @@ class RunBuilder:
         return self.next_event_index - 1
 
     def write(self, logdir: Path, *, parts: int = 1, digested: Collection[int] = ()) -> Path:
-        """Writes the run into a logdir, its rows spread over so many parts a table; returns the logdir.
+        """Writes the run into a logdir and returns the logdir.
 
         Args:
-            logdir: Where.
-            parts: How many parts a table has.
-            digested: Numbers of the parts of tensor_health that have a digest.
+            logdir: The directory to write to.
+                        parts: The number of parts of each table.
+                        digested: The numbers of the parts of tensor_health that have a digest.
         """
         logdir.mkdir(parents=True, exist_ok=True)
         (logdir / MARKER_NAME).write_text(marker_text())

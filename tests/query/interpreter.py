@@ -1,4 +1,4 @@
-"""Runs a program in NumPy, records it as the writer would, and keeps what every tensor really depended on."""
+"""Runs a program in NumPy, records it as the writer would, and stores the true dependencies of every tensor."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ OPS: dict[str, Callable[..., Array]] = {
     "RealDiv": lambda x, y: x / y,
     "Sum": lambda x: x,
 }
-"""What ops give; Sum stands for the op that decides."""
+"""The functions that ops compute. Sum stands for the op in a loop's condition."""
 
 
 @dataclass(eq=False)
 class Row:
-    """A row of tensor_health, and what its tensor was really made from.
+    """A row of tensor_health, and the rows that its tensor was really made from.
 
     Attributes:
         values: The elements.
-        inputs: For each input of its op: (the first border on the way to it, the rows that it stands for).
-        record: Adds the row to the run; returns its event_index.
-        scope: As in tensor_health.
-        event_index: Set when it is recorded.
-        passed: The row of the op that computed it, where it only crossed borders since.
-        variables: The variables that it was written to, by the tensor ids of their handles.
-        returned_by: The functions that returned it to eager code, as `name:output`.
-        execution: The execution in which it was made; -1 for one from outside that nothing used.
-        creation: Its place in the order of creation: (index of the op, iteration), from the outermost graph in.
-        slot: Which output of its op.
-        op: The op of a graph, and the graph.
-        forward: Of a gradient, the op whose gradient it is, and the graph.
-        is_used: Whether a later statement takes it, where it is an eager tensor.
+        inputs: For each input of its op: (the first border on the way to the input, the rows that it stands for).
+                record: Adds the row to the run and returns its event_index.
+                scope: The column of tensor_health.
+                event_index: The index of the event; set when the row is recorded.
+                passed: The row of the op that computed the tensor, if the tensor has only crossed borders since.
+                variables: The variables that the tensor was written to, as tensor IDs of their handles.
+                returned_by: The functions that returned the tensor to eager code, as `name:output`.
+                execution: The execution that made the tensor; -1 for an unused tensor from outside.
+                creation: The place in creation order: (index of the op, iteration) of each graph, outermost first.
+                slot: The output slot of the op.
+                op: The graph and the name of the op.
+                forward: For a gradient, the graph and the name of the forward op.
+                is_used: For an eager tensor, whether a later statement uses it.
     """
 
     values: Array
@@ -78,7 +78,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Ref:
-    """A tensor as an op finds it: the row of the op that computed it, and the last border on the way from there."""
+    """A tensor as an op receives it: the row of the op that computed it, and the last border on the way from there."""
 
     row: Row
     values: Array
@@ -90,10 +90,11 @@ class Ref:
 
 @dataclass(eq=False)
 class Store:
-    """What a variable holds: its elements, and the rows of the tensors that these were made from, latest first.
+    """The value of a variable: its elements, and the rows of the tensors that they were made from, latest first.
 
     Attributes:
-        read: The last read since the last write, by an execution that cannot write to it; None where there is none.
+        read: The last read since the last write, by an execution that cannot write to the variable; None if there
+                    is none.
     """
 
     tensor_id: int
@@ -103,12 +104,12 @@ class Store:
 
 
 Value = Ref | Store | int
-"""What a graph's tensor is while it runs; an int is a counter's or a predicate's."""
+"""A tensor of a graph while the graph runs. Counters and predicates are ints."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a call a graph runs."""
+    """The place in a call where a graph runs."""
 
     execution: int
     step: int
@@ -127,8 +128,8 @@ class Interpreter:
     """Runs one program.
 
     Attributes:
-        run: What was recorded.
-        rows: Every tensor, by event_index.
+        run: The recorded run.
+                rows: The row of every tensor, by event_index.
     """
 
     def __init__(self, program: Program) -> None:
@@ -218,7 +219,7 @@ class Interpreter:
         *,
         graph: GraphBuilder | None,
     ) -> int:
-        """Records an execution, and before it the tensors from outside that it is the first to use."""
+        """Records an execution. Before it, records the tensors from outside of which it is the first user."""
         execution = len(self.run.rows["execution"])
         ids = []
         for source in inputs:
@@ -253,12 +254,12 @@ class Interpreter:
     # Graphs.
 
     def _run(self, graph: Graph, arguments: list[Value], place: Place) -> list[Value]:
-        """Runs a graph; returns its results."""
+        """Runs a graph and returns its results."""
         names = [*graph.arguments, *(symbol.op_name for _, symbol in graph.captures)]
         given = dict(zip(names, arguments, strict=True))
         known: dict[tuple[str, int], Value] = {}
         reads: dict[Store, Row] = {}
-        """The last read of a variable in this run of the graph since it was written here."""
+        """For each variable, the last read in this run of the graph since the last write in this run."""
         for op in graph.ops.values():
             inputs = [known[source.op_name, source.slot] for source in op.inputs]
             outputs = self._run_op(op, inputs, given, place, graph=graph, reads=reads)
@@ -287,7 +288,7 @@ class Interpreter:
             return found
 
         def crossed(value: Value, how: str, slot: int = 0) -> Value:
-            """The row of a tensor that only passes, and the tensor as what comes after finds it."""
+            """Adds a row for a tensor that only passes through an op, and returns the tensor unchanged."""
             if isinstance(value, Ref):
                 row(value.values, [(how, [value.row])], slot).passed = value.row
             return value
@@ -298,7 +299,7 @@ class Interpreter:
         if op.op_type == "Const" and op.dtypes == ("int32",):
             return [0]
         if op.op_type in ("Greater", "ArgMax"):
-            return [inputs[0]]  # it decides by this tensor, and hands none of its elements on
+            return [inputs[0]]  # the op decides by this tensor, and passes none of its elements on
         if op.op_type in ("Less", "Increment"):
             return [0]
         if op.calls:
@@ -345,7 +346,7 @@ class Interpreter:
     def _loop(self, op: Op, inputs: list[Value], place: Place, *, graph: Graph) -> list[Value]:
         (_, _, body), (_, _, cond) = op.calls
         values = _entering(body, inputs)
-        # As TensorFlow makes the frame of a loop: of the frame and iteration where it is entered, and its name.
+        # TensorFlow makes the ID of a loop's frame from the loop's name and the frame and iteration that enter it.
         frame = _combine(place.frame, _combine(place.iteration, _hash(f"{place.site}/{op.name}")))
         frame -= 2**64 if frame >= 2**63 else 0
         for iteration in range(op.num_iterations + 1):
@@ -360,7 +361,7 @@ class Interpreter:
         return values
 
     def _written_by(self, op: Op, inputs: list[Value]) -> list[Store]:
-        """Returns the variables that what an op calls could write to, whether it does now or not."""
+        """Returns the variables that the graphs called by an op could write to, even if they do not write now."""
         found = []
         shift = 1 if op.op_type in ("If", "Case") else 0
         for _, _, callee in op.calls:
@@ -400,7 +401,7 @@ class Interpreter:
         )
 
     def _builder(self, graph: Graph) -> GraphBuilder:
-        """Returns the recorded graph; records it, its function and those that it calls when first asked."""
+        """Returns the recorded graph. The first call records the graph, its function and the graphs that it calls."""
         if graph in self._builders:
             return self._builders[graph]
         parts = {part: self._builder(part) for part in graph.parts()}
@@ -422,7 +423,7 @@ class Interpreter:
 
 
 def _entering(callee: Graph, values: list[Value]) -> list[Value]:
-    """The inputs of a calling op as the arguments of what it calls."""
+    """Returns the inputs of a calling op as the arguments of the called graph."""
     hows = ["argument"] * len(callee.arguments) + ["capture"] * len(callee.captures)
     return [value.crossed(how) if isinstance(value, Ref) else value for value, how in zip(values, hows, strict=True)]
 
@@ -460,7 +461,7 @@ def _health(values: Array) -> dict[str, Any]:
 
 
 def _number(place: Place, what: str) -> int:
-    """A number as the runtime puts behind a part of control flow: the same each time."""
+    """Returns a stable number, like the one that the runtime appends to the name of a branch or a loop's body."""
     return _hash(f"{place.site}/{what}") % 1000
 
 
@@ -469,6 +470,6 @@ def _hash(text: str) -> int:
 
 
 def _combine(first: int, second: int) -> int:
-    """Source: tensorflow/core/lib/hash/hash.h, Hash64Combine."""
+    """Combines two hashes. Source: tensorflow/core/lib/hash/hash.h, Hash64Combine."""
     first %= 2**64
     return first ^ ((second + 0x9E3779B97F4A7800 + (first << 10) + (first >> 4)) % 2**64)

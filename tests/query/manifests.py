@@ -1,4 +1,4 @@
-"""Manifests that tests change by hand."""
+"""Helpers for tests that edit manifests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfdbg_arrow.schema.manifest import checksummed
 
 
 def resealed(text: str) -> str:
-    """Returns a manifest whose lines were changed, removed or added, with checksums that are right."""
+    """Returns an edited manifest with correct checksums."""
     lines = [json.loads(line) for line in text.splitlines()]
     for line in lines:
         line.pop(CHECKSUM_KEY, None)

@@ -1,4 +1,4 @@
-"""The answers to a program's questions by brute force, from what its tensors really depended on."""
+"""Computes the expected answers about a program by brute force, from the true dependencies of its tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS = ("nan", "inf")
 
 @dataclass(frozen=True)
 class ExpectedHop:
-    """What a hop must be; the attributes are those of Hop."""
+    """An expected hop. The attributes are those of Hop."""
 
     event_index: int
     user_hop_index: int | None
@@ -23,13 +23,13 @@ class ExpectedHop:
 
 @dataclass(frozen=True)
 class Answer:
-    """What provenance must answer.
+    """The expected answer of provenance.
 
     Attributes:
-        hops: In the order in which the search finds them: the bad ones are followed earliest first.
-        origin: event_index of the origin.
-        path: event_indexes from that origin to the start, its causes left out.
-        causes: event_indexes of the healthy tensors that the origin was made from.
+        hops: The hops in the order of the search, which follows the earliest bad tensor first.
+                origin: The event_index of the origin.
+                path: The event_indexes from the origin to the start, without the causes.
+                causes: The event_indexes of the healthy tensors that the origin was made from.
     """
 
     hops: tuple[ExpectedHop, ...]
@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class ExpectedSpreadHop:
-    """What a hop of a spread must be; the attributes are those of SpreadHop."""
+    """An expected hop of a spread. The attributes are those of SpreadHop."""
 
     event_index: int
     source_hop_index: int | None
@@ -51,12 +51,12 @@ class ExpectedSpreadHop:
 
 
 def sources(row: Row) -> list[Row]:
-    """Returns the rows that a tensor was made from, each once."""
+    """Returns the rows that a tensor was made from, without duplicates."""
     return list({id(source): source for _, rows in row.inputs for source in rows}.values())
 
 
 def role(row: Row, kinds: tuple[str, ...] = KINDS) -> str | None:
-    """Returns `origin` or `propagator`; None for a row that holds none of the kinds."""
+    """Returns `origin` or `propagator`, or None if the row has none of the kinds."""
     own = row.kinds & set(kinds)
     if not own:
         return None
@@ -65,7 +65,7 @@ def role(row: Row, kinds: tuple[str, ...] = KINDS) -> str | None:
 
 
 def blamed(row: Row, kinds: tuple[str, ...], found: dict[Row, None] | None = None) -> list[Row]:
-    """Returns the rows that are to blame for a bad one: ops that made what they hold, and took nothing bad."""
+    """Returns the rows to blame for a bad row: bad rows of ops without bad inputs that explain them."""
     found = {} if found is None else found
     if row in found:
         return []
@@ -77,13 +77,16 @@ def blamed(row: Row, kinds: tuple[str, ...], found: dict[Row, None] | None = Non
 
 
 def first_nonfinite(rows: dict[int, Row], kinds: tuple[str, ...]) -> int | None:
-    """Returns the event_index of the culprit: the first in the order of the program that did the worst harm."""
+    """Returns the event_index of the culprit: the first row in program order that did the worst harm.
+
+    Returns None if no row is bad.
+    """
     bad = [row for row in rows.values() if row.kinds & set(kinds)]
     for harmed in ([row for row in bad if row.variables], [row for row in bad if is_result(row)], bad):
         is_harm = harmed is not bad
         roots = [root for row in harmed for root in blamed(row, kinds)]
         found = {root.event_index: root for root in (_behind(root, rows, kinds) if is_harm else root for root in roots)}
-        # A tensor can do harm by another kind than the one that is asked for.
+        # A tensor can do harm through a kind that was not asked for.
         harmful = [root for root in found.values() if effect(root, rows) != "absorbed"]
         if found:
             return min(harmful or found.values(), key=order).event_index
@@ -91,7 +94,7 @@ def first_nonfinite(rows: dict[int, Row], kinds: tuple[str, ...]) -> int | None:
 
 
 def _behind(root: Row, rows: dict[int, Row], kinds: tuple[str, ...]) -> Row:
-    """Returns what is to blame in the place of a gradient: its forward op, if that was bad in the same call."""
+    """Returns the row to blame instead of a gradient: that of its forward op, if it was bad in the same call."""
     if root.forward is None:
         return root
     forward = [row for row in rows.values() if (row.op, row.execution) == (root.forward, root.execution)]
@@ -101,17 +104,17 @@ def _behind(root: Row, rows: dict[int, Row], kinds: tuple[str, ...]) -> Row:
 
 
 def order(row: Row) -> tuple[object, ...]:
-    """The place of a row in the order of the program."""
+    """Returns the sort key of a row in program order."""
     return row.execution, row.forward is not None, row.creation, row.slot, row.event_index
 
 
 def is_result(row: Row) -> bool:
-    """Whether the program was given a tensor and computes nothing with it."""
+    """Returns whether a call returned the tensor to eager code and eager code did not use it."""
     return row.scope == "execution" and not row.is_used
 
 
 def effect(start: Row, rows: dict[int, Row]) -> str:
-    """Returns where the badness of a tensor ends."""
+    """Returns where the bad values that come from a tensor end: `variable`, `result` or `absorbed`."""
     spoilt, waiting = {start}, [start]
     users: dict[Row, list[Row]] = {}
     for row in rows.values():
@@ -128,7 +131,7 @@ def effect(start: Row, rows: dict[int, Row]) -> str:
 
 
 def provenance(start: Row) -> Answer:
-    """Returns all ways back from a bad tensor."""
+    """Returns all paths back from a bad tensor."""
     hops: list[ExpectedHop] = []
     found: dict[int, int] = {}
     users: dict[int, set[int]] = {}
@@ -170,7 +173,7 @@ def provenance(start: Row) -> Answer:
 
 
 def spread(start: Row, rows: dict[int, Row]) -> tuple[ExpectedSpreadHop, ...]:
-    """Returns all bad tensors that were made from a bad one, those recorded first followed first."""
+    """Returns all bad tensors that were made from a bad one. The search follows the tensor recorded first."""
     users: dict[int, list[tuple[Row, int, str]]] = {}
     for _, row in sorted(rows.items()):
         if row.passed is None and row.kinds:
@@ -196,7 +199,7 @@ def _reached(row: Row) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 
 def _users(event_index: int, users: dict[int, set[int]]) -> set[int]:
-    """Returns the bad tensors that a bad one went into, through bad ones."""
+    """Returns the bad tensors that a bad tensor reached through bad tensors."""
     seen: set[int] = set()
     waiting = [event_index]
     while waiting:

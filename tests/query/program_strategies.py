@@ -1,4 +1,4 @@
-"""Hypothesis strategies of programs: what shrinks away first is what matters least."""
+"""Hypothesis strategies for programs. The least important parts shrink away first."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 @st.composite
 def programs(draw: st.DrawFn, *, max_ops: int = 6, max_statements: int = 7) -> Program:
-    """Programs of functions that call each other, loops, branches, variables and eager ops."""
+    """Generates programs of functions that call each other, loops, branches, variables and eager ops."""
     return _Writer(draw, max_ops=max_ops).program(max_statements)
 
 
@@ -50,7 +50,7 @@ class _Writer:
         self._functions: list[Graph] = []
         self._eager: list[EagerSymbol] = []
         self._budget = 6 * max_ops
-        """How many ops there may still be in all graphs, lest loops of loops of calls grow without bound."""
+        """The number of ops that may still be added to any graph, so that nested loops and calls stay small."""
 
     def program(self, max_statements: int) -> Program:
         statements: list[Statement] = [self._constant()]
@@ -89,7 +89,7 @@ class _Writer:
         return EagerOp(op_type, (self._choice(self._eager),), None, variable)
 
     def _step(self) -> list[Statement]:
-        """A step of a training: a variable is read, something is computed with it, and it is updated."""
+        """Returns a training step: it reads a variable, calls a function, and updates the variable."""
         variable = self._choice(self._variables)
         read = self._with_output(EagerOp("ReadVariableOp", (), self._new_eager(), variable))
         call = self._call(self._choice(self._functions))
@@ -122,11 +122,11 @@ class _Writer:
         return Graph(name, function_name, around)
 
     def _return(self, graph: Graph, tensors: list[Symbol], number: int) -> None:
-        """Returns tensors as TensorFlow does: each through an Identity of its own."""
+        """Adds results to a graph. As in TensorFlow, each result has its own Identity."""
         graph.results += [graph.add("Identity", [self._choice(tensors[:-4:-1])]) for _ in range(number)]
 
     def _fill(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> None:
-        """Adds ops to a graph; what they give is added to its tensors."""
+        """Adds ops to a graph and appends their outputs to `tensors`."""
         for _ in range(self._number(2, self._max_ops)):
             if self._budget <= 0:
                 return
@@ -146,11 +146,11 @@ class _Writer:
         kind = self._choice(kinds)
         if kind == "op":
             op_type = self._choice([*_BINARY, *_UNARY])
-            # The first input is one of the latest tensors, so that chains come about.
+            # The first input is one of the latest tensors, which makes chains likely.
             inputs = [self._choice(tensors[-3:]), *([self._choice(tensors)] if op_type in _BINARY else [])]
             poison = None if op_type == "Identity" else self._draw(_POISONS)
             dtypes = ("float32",) * (2 if op_type == "Unpack" else 1)
-            # Ops that pass a tensor on have no gradient of their own.
+            # Ops that only pass a tensor on have no gradient.
             known = [
                 op.name for op in graph.ops.values() if op.op_type in (*_BINARY, *_UNARY) and op.op_type != "Identity"
             ]

@@ -1,8 +1,8 @@
 """Programs for the oracle: eager code that calls graphs, traced as TensorFlow traces them.
 
-A graph captures what it takes from outside by a Placeholder, a branch or a loop's body from the graph around it; both
-branches, and a loop's body and condition, have the same arguments. All tensors are float32 vectors of NUM_ELEMENTS, but
-for the counters and predicates of control flow.
+A graph captures a tensor from outside with a Placeholder. A branch or a loop's body captures from the graph around
+it. Both branches have the same arguments, and so have a loop's body and condition. All tensors are float32 vectors of
+NUM_ELEMENTS, except the counters and predicates of control flow.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NUM_ELEMENTS = 2
 
 @dataclass(frozen=True)
 class Symbol:
-    """An output of an op of a graph, while it is traced."""
+    """An output of an op of a graph during tracing."""
 
     graph: Graph = field(repr=False, compare=False)
     op_name: str
@@ -44,7 +44,7 @@ class Variable:
 
 @dataclass(eq=False)
 class EagerSymbol:
-    """An eager tensor; it is computed when the program runs, and captured by the graphs that use it."""
+    """An eager tensor. It is computed when the program runs; graphs that use it capture it."""
 
     tensor_id: int
 
@@ -57,7 +57,7 @@ Source = Symbol | Variable | EagerSymbol
 
 @dataclass(frozen=True)
 class Poison:
-    """A bad value that an op puts into its output: at which of its runs, counted from 0, or at each (-1)."""
+    """A bad value that an op puts into its output in one of its runs, counted from 0, or in each run (-1)."""
 
     value: float
     at_run: int
@@ -68,8 +68,8 @@ class Op:
     """One op.
 
     Attributes:
-        calls: The graphs that it calls: (attribute, branch_index, graph).
-        forward: The op of the graph whose gradient it is; None for an op that is no gradient.
+        calls: The graphs that the op calls, as (attribute, branch_index, graph).
+                forward: The forward op in the same graph, if this op is a gradient; else None.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Op:
 
 @dataclass(eq=False)
 class Graph:
-    """A graph, with the function made of it. `around` is the graph that it is a branch or a loop's part of."""
+    """A graph and its function. `around` is the graph whose branch, loop body or loop condition this graph is."""
 
     name: str
     function_name: str
@@ -106,7 +106,7 @@ class Graph:
         forward: str | None = None,
         name: str | None = None,
     ) -> Symbol:
-        """Adds an op under a name of its own, as TensorFlow makes it; returns its first output."""
+        """Adds an op under a unique name, as TensorFlow makes it, and returns its first output."""
         wanted = name or op_type
         names = (wanted if number == 0 else f"{wanted}_{number}" for number in itertools.count())
         free = next(candidate for candidate in names if candidate not in self.ops)
@@ -120,7 +120,7 @@ class Graph:
         return symbol
 
     def capture(self, source: Source) -> Symbol:
-        """Returns how the graph knows a tensor or a variable, by a Placeholder if it is not its own."""
+        """Returns the symbol of a tensor or a variable in this graph, adding a Placeholder if it is from outside."""
         if isinstance(source, Symbol):
             if source.graph is self:
                 return source
@@ -137,13 +137,13 @@ class Graph:
         return symbol
 
     def is_handle(self, source: Source) -> bool:
-        """Whether a source is a variable, or stands for one."""
+        """Returns whether a source is a variable or stands for one."""
         if isinstance(source, Symbol):
             return source.graph.ops[source.op_name].dtypes[source.slot] == "resource"
         return isinstance(source, Variable)
 
     def called(self, callee: Graph, arguments: Iterable[Symbol], *, name: str) -> list[Symbol]:
-        """Adds a call of a function; returns its results."""
+        """Adds a call of a function and returns its results."""
         inputs = (*arguments, *(self.capture(source) for source, _ in callee.captures))
         first = self.add(
             "StatefulPartitionedCall",
@@ -155,7 +155,7 @@ class Graph:
         return self._outputs(first, len(callee.results))
 
     def branched(self, predicate: Symbol, branches: list[Graph]) -> list[Symbol]:
-        """Adds an If or a Case over branches that have the same results; returns these."""
+        """Adds an If or a Case and returns its results. All branches must have the same number of results."""
         self._unite(branches)
         if len(branches) == 2:
             op_type, attributes = "If", [("then_branch", 0), ("else_branch", 0)]
@@ -169,7 +169,7 @@ class Graph:
         return self._outputs(first, num_results)
 
     def looped(self, start: list[Symbol], *, body: Graph, cond: Graph, num_iterations: int) -> list[Symbol]:
-        """Adds a While, of which `start` are the loop variables after the counter; returns these after the loop."""
+        """Adds a While and returns its final loop variables. `start` holds their initial values; a counter is added."""
         self._unite([body, cond])
         counter = self.add("Const", dtypes=("int32",), name="while/loop_counter")
         captured = [self.capture(source) for source, _ in body.captures]
@@ -187,7 +187,7 @@ class Graph:
         return self._outputs(first, len(start) + 1)[1:]
 
     def _unite(self, graphs: list[Graph]) -> None:
-        """Gives graphs the same captures in the same order."""
+        """Makes all graphs have the same captures in the same order."""
         sources: list[Source] = []
         for graph in graphs:
             sources += [source for source, _ in graph.captures if source not in sources]
@@ -208,7 +208,7 @@ class Graph:
         return "\n    ".join([*lines, f"  return {self.results}"])
 
     def parts(self) -> list[Graph]:
-        """Returns the graphs that its ops call, those called last first."""
+        """Returns the graphs that the ops of this graph call, in the order of the ops."""
         return [graph for op in self.ops.values() for _, _, graph in op.calls]
 
 
@@ -222,7 +222,7 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class EagerOp:
-    """An eager op; it reads or writes `variable` where that is given."""
+    """An eager op. It reads or writes `variable` if one is given."""
 
     op_type: str
     inputs: tuple[EagerSymbol, ...]
@@ -245,7 +245,7 @@ Statement = Constant | EagerOp | EagerCall
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Eager code. `order` shuffles the events within each call; 0 leaves them in the order of the ops."""
+    """Eager code. `order` is the seed that shuffles the events within each call; 0 keeps the order of the ops."""
 
     variables: tuple[Variable, ...]
     statements: tuple[Statement, ...]
@@ -255,5 +255,5 @@ class Program:
         return "\n".join(["Program:", *map(repr, (*self.variables, *self.statements)), f"order={self.order}"])
 
     def _repr_pretty_(self, printer: Any, _: bool) -> None:
-        """How hypothesis prints one that fails."""
+        """Prints a failing program for hypothesis."""
         printer.text(repr(self))

@@ -1,4 +1,4 @@
-"""Alert rules: each finds what it is for, and keeps silent where it is nearly so."""
+"""Test alert rules: each rule fires on its own case and stays silent on a near miss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Build = Callable[[RunBuilder], None]
 def numbers(
     *, mean: float = 0.0, stddev: float = 1.0, max_abs: float = 2.0, size: int = 100, zero: int = 0, subnormal: int = 0
 ) -> dict[str, Any]:
-    """The columns of a tensor in FULL_NUMERICS."""
+    """Returns the health columns of a tensor in FULL_NUMERICS mode."""
     return {
         **counts(zero=zero, pos=size - zero),
         "min_finite": -max_abs,
@@ -40,7 +40,7 @@ def numbers(
 
 
 def series(op_type: str, tensors: Iterable[Mapping[str, Any]], *, op_name: str = "x", graph: str = "model") -> Build:
-    """A program that computes one op again and again."""
+    """Returns a program that runs one op once for each tensor."""
 
     def build(run: RunBuilder) -> None:
         one = run.graph(graph).op(op_name, op_type)
@@ -96,7 +96,7 @@ def shapes(lengths: Iterable[int]) -> Build:
     return series("Mul", [counts(pos=length) for length in lengths])
 
 
-# (rule, a program that it is for, the value, a program that is nearly so)
+# (rule, a program on which it fires, the expected value, a near miss on which it stays silent)
 CASES: list[tuple[str, Build, float, Build]] = [
     ("nonfinite_origin", edge(CLEAN, NAN), 1, edge(CLEAN, CLEAN)),
     ("nonfinite_origin", edge(NAN, NAN, step_after=2), 1, series("Placeholder", [CLEAN])),
@@ -171,14 +171,14 @@ def write(build: Build, path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("build", "op_name"), [(edge(NAN, NAN), "before"), (series("Placeholder", [NAN]), "x")])
-def test_a_bad_value_of_unknown_origin_is_an_alert(build: Build, op_name: str, tmp_path: Path) -> None:
+def test_a_bad_value_with_an_unknown_origin_is_an_alert(build: Build, op_name: str, tmp_path: Path) -> None:
     (found,) = alerts(write(build, tmp_path / "logdir"), kinds=["nonfinite_origin"]).alerts
     assert (found.op_name, found.severity) == (op_name, "error")
-    assert found.message == "This value is bad, and where it came up was not recorded."
+    assert found.message == "This value is bad, and its origin was not recorded."
 
 
 @pytest.mark.parametrize(("kind", "build", "value", "nearly"), CASES, ids=[case[0] for case in CASES])
-def test_a_rule_finds_what_it_is_for_and_nothing_else(
+def test_each_rule_fires_on_its_case_and_not_on_a_near_miss(
     kind: str, build: Build, value: float, nearly: Build, tmp_path: Path
 ) -> None:
     found = alerts(write(build, tmp_path / "bad"), kinds=[kind]).alerts
@@ -193,7 +193,7 @@ def test_every_rule_has_a_case() -> None:
     assert {case[0] for case in CASES} == {rule.kind for rule in builtin_rules()}
 
 
-def test_an_alert_in_full(tmp_path: Path) -> None:
+def test_all_attributes_of_an_alert(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     stack = run.stack(("/home/me/train.py", 3, "loss", "tf.math.log(x)", "user"))
     graph = run.graph("loss").op("Log", stack=stack)
@@ -208,12 +208,12 @@ def test_an_alert_in_full(tmp_path: Path) -> None:
     first = found.alerts[0]
     assert (first.graph_name, first.op_name, first.op_type, first.output_slot) == ("loss", "Log", "Log", 0)
     assert (first.first_event_index, first.last_event_index, first.num_events) == (1, 2, 2)
-    assert first.message.startswith("A bad value came up here: the first time in 1 elements.")
+    assert first.message.startswith("A bad value originated here. Bad elements at first: 1.")
     assert first.source is not None
     assert (first.source.file_path, first.source.lineno) == ("/home/me/train.py", 3)
 
 
-def test_an_eager_op_is_an_origin_only_where_its_inputs_are_healthy(tmp_path: Path) -> None:
+def test_an_eager_op_is_an_origin_only_if_its_inputs_are_healthy(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     log = run.execution("Log", outputs={7: "float32"})
     run.eager(log, NAN, tensor_id=7)
@@ -231,8 +231,8 @@ def many(run: RunBuilder) -> None:
 
 
 @pytest.mark.slow
-def test_the_origin_among_many_bad_tensors_takes_little_memory(tmp_path: Path) -> None:
-    """After its first NaN nearly every tensor of a training is bad: joined with each other they are millions."""
+def test_finding_the_origin_among_many_bad_tensors_takes_little_memory(tmp_path: Path) -> None:
+    """After the first NaN nearly every tensor of a training is bad; a join of them all would have millions of rows."""
     run = RunBuilder("run-a")
     run.eager(run.execution("Log", outputs={0: "float32"}), INF, tensor_id=0)
     for tensor_id in range(1, 8000):
@@ -246,7 +246,7 @@ def test_the_origin_among_many_bad_tensors_takes_little_memory(tmp_path: Path) -
     assert [alert.op_type for alert in found] == ["Log"]
 
 
-def test_what_the_limit_leaves_out_is_counted(tmp_path: Path) -> None:
+def test_alerts_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     logdir = write(many, tmp_path / "logdir")
     found = alerts(logdir, kinds=["nonfinite", "nonfinite_origin"], limit=3)
     assert [alert.op_name for alert in found.alerts] == ["op_0", "op_1", "op_2"] * 2
@@ -254,7 +254,7 @@ def test_what_the_limit_leaves_out_is_counted(tmp_path: Path) -> None:
     assert alerts(logdir, kinds=["nonfinite"], limit=0).num_cut == 7
 
 
-def test_alerts_of_one_rule_layer_and_line_are_one_finding(tmp_path: Path) -> None:
+def test_alerts_of_the_same_rule_layer_and_line_are_one_finding(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("train")
     lines = [run.stack(("train.py", number, "step", f"line {number}", "user")) for number in (3, 4)]
@@ -279,7 +279,7 @@ def test_alerts_of_one_rule_layer_and_line_are_one_finding(tmp_path: Path) -> No
     assert (first.first, found.num_found, found.num_cut) == (found.alerts[0], {"nonfinite": 4}, 3)
 
 
-def test_numbers_of_elements_are_no_exploding_gradients(tmp_path: Path) -> None:
+def test_element_counts_are_not_exploding_gradients(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("__backward_model_12")
     graph.op("size", "Const", dtypes=["int32"]).op("count", "Const").op("cast", "Cast", ["size"])
@@ -290,7 +290,7 @@ def test_numbers_of_elements_are_no_exploding_gradients(tmp_path: Path) -> None:
     assert [alert.op_name for alert in found.alerts] == ["widened"]
 
 
-def test_a_recorded_role_says_what_a_gradient_is(tmp_path: Path) -> None:
+def test_the_recorded_role_decides_which_ops_are_gradients(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("train")
     graph.op("gradient_tape/a", "Mul", role="forward").op("b", "Mul", role="gradient").op("gradient_tape/c", "Mul")
@@ -301,7 +301,7 @@ def test_a_recorded_role_says_what_a_gradient_is(tmp_path: Path) -> None:
     assert [alert.op_name for alert in found.alerts] == ["b", "gradient_tape/c"]
 
 
-def test_parameters_move_the_bound(tmp_path: Path) -> None:
+def test_a_parameter_changes_the_threshold_of_a_rule(tmp_path: Path) -> None:
     logdir = write(series("Exp", [numbers(max_abs=1e37)]), tmp_path / "logdir")
     found = alerts(logdir, kinds=["overflow_near"], parameters={"overflow_near": {"bits": 6}}).alerts
     assert [alert.message for alert in found] == [
@@ -309,7 +309,7 @@ def test_parameters_move_the_bound(tmp_path: Path) -> None:
     ]
 
 
-def test_the_view_has_what_the_rules_find_with_their_defaults(tmp_path: Path) -> None:
+def test_the_alert_view_has_the_alerts_of_all_rules_with_default_parameters(tmp_path: Path) -> None:
     logdir = write(many, tmp_path / "logdir")
     with open_logdir(logdir) as opened:
         rows = opened.rows("SELECT kind, op_name, value FROM alert ORDER BY ALL")
@@ -318,12 +318,16 @@ def test_the_view_has_what_the_rules_find_with_their_defaults(tmp_path: Path) ->
 
 
 def findings(found: Alerts) -> list[tuple[object, ...]]:
-    """What was found; the last digits of a mean or a norm depend on the order of the sum, and NaN equals nothing."""
+    """Returns alerts in a comparable form.
+
+    Values are rounded, because the last digits of a mean or a norm depend on the order of the sum, and they are texts,
+    because NaN is not equal to itself.
+    """
     return [(*dataclasses.astuple(replace(alert, value=0.0)), f"{alert.value:.9g}") for alert in found.alerts]
 
 
 def programs(logdir: Path, *, parts: int = 1, digested: Collection[int] = ()) -> Path:
-    """Every case of every rule, each in a run of its own, and some runs with several at once."""
+    """Writes a logdir with one run for each program in CASES, and some runs with several programs."""
     builds = [build for case in CASES for build in (case[1], case[3])]
     for number in range(len(builds) + 10):
         run = RunBuilder(f"run-{number:03}", wall_time_ns=1_700_000_000_000_000_000 + number)
@@ -348,7 +352,7 @@ DIGESTED = pytest.mark.parametrize(
 
 
 @DIGESTED
-def test_what_is_read_of_many_runs_is_enough(
+def test_a_scan_of_many_runs_finds_the_same_alerts_as_a_full_read(
     parts: int, digested: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parameters = {"growth_trend": {"growth": 50}}
@@ -384,7 +388,7 @@ TENSORS = st.builds(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Some tensors of an op: a few different ones, again and again, and some at the end."""
+    """Generates the tensors of an op: a repeated list of a few tensors, and some more at the end."""
     common = draw(st.lists(TENSORS, min_size=1, max_size=4))
     return common * draw(st.integers(1, 12)) + draw(st.lists(TENSORS, max_size=3))
 
@@ -397,7 +401,7 @@ SERIES = st.builds(
 )
 
 
-# Without shrinking: an example takes seconds.
+# Shrinking is off, because one example takes seconds.
 @settings(
     max_examples=5,
     deadline=None,
@@ -406,7 +410,7 @@ SERIES = st.builds(
     suppress_health_check=list(HealthCheck),
 )
 @given(st.lists(st.lists(SERIES, min_size=1, max_size=4), min_size=4, max_size=4))
-def test_written_digests_and_computed_ones_give_the_same_alerts(programs: list[list[Build]]) -> None:
+def test_written_and_computed_digests_give_the_same_alerts(programs: list[list[Build]]) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         for number, builds in enumerate(programs):
             run = RunBuilder(f"run-{number}")
@@ -422,7 +426,7 @@ def test_written_digests_and_computed_ones_give_the_same_alerts(programs: list[l
             assert findings(scanned) == findings(whole)
 
 
-def test_a_run_that_went_on_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_has_grown_is_read_again_after_a_refresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE_BYTES", 0)
     with open_logdir(write(series("Log", [CLEAN] * 3), tmp_path)) as logdir:
         assert logdir.alerts().alerts == ()
@@ -437,7 +441,7 @@ def test_a_run_that_went_on_is_read_again(tmp_path: Path, monkeypatch: pytest.Mo
 RULE = """\
 -- severity: warning
 -- message: {value:.0f} of more than {least:g}.
--- parameter: least 2.0 More than so many.
+-- parameter: least 2.0 The op must have more tensors than this.
 -- One row is one op.
 SELECT run_id, graph_id, op_name, op_type, output_slot, min(event_index) AS first_event_index,
     max(event_index) AS last_event_index, count(*) AS num_events, CAST(count(*) AS DOUBLE) AS value
@@ -445,7 +449,7 @@ FROM tensor_health GROUP BY run_id, graph_id, op_name, op_type, output_slot HAVI
 """
 
 
-def test_rules_of_the_users_own(tmp_path: Path) -> None:
+def test_custom_rules_from_a_directory(tmp_path: Path) -> None:
     rules = tmp_path / "rules"
     rules.mkdir()
     (rules / "busy_op.sql").write_text(RULE)
@@ -460,21 +464,21 @@ def test_rules_of_the_users_own(tmp_path: Path) -> None:
     [
         (RULE.replace("-- severity: warning\n", ""), "has no line `-- severity: …`"),
         (RULE.replace("warning", "fatal"), "expected error, warning, info"),
-        (RULE.replace("least 2.0", "least two"), "expected a name, a number, and what it is"),
-        (RULE.replace("> {least}", "> {most}"), "uses {most}, which is no parameter"),
+        (RULE.replace("least 2.0", "least two"), "expected a name, a number and a description"),
+        (RULE.replace("> {least}", "> {most}"), "uses {most}, which is not one of its parameters"),
         (RULE.replace("{value:.0f}", "{count}"), "cannot be formatted"),
         (RULE.replace("FROM tensor_health", "FROM nothing"), "the rule busy_op cannot be run"),
         (RULE.replace(" AS value", " AS number"), "the rule busy_op cannot be run"),
     ],
 )
-def test_a_wrong_rule_is_one_clear_error(text: str, error: str, tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_rule(text: str, error: str, tmp_path: Path) -> None:
     (tmp_path / "busy_op.sql").write_text(text)
     logdir = write(series("Mul", [CLEAN]), tmp_path / "logdir")
     with pytest.raises(QueryError, match=error.replace("{", r"\{").replace("}", r"\}")):
         alerts(logdir, rules_directory=tmp_path)
 
 
-def test_unknown_names_are_errors(tmp_path: Path) -> None:
+def test_errors_for_unknown_rules_parameters_and_runs(tmp_path: Path) -> None:
     logdir = write(series("Mul", [CLEAN]), tmp_path / "logdir")
     with pytest.raises(QueryError, match="rule 'nope' is unknown; there are all_zero"):
         alerts(logdir, kinds=["nope"])
@@ -482,7 +486,7 @@ def test_unknown_names_are_errors(tmp_path: Path) -> None:
         alerts(logdir, parameters={"overflow_near": {"nope": 1}})
     with pytest.raises(QueryError, match="is nan; expected a number"):
         alerts(logdir, parameters={"overflow_near": {"bits": math.nan}})
-    with pytest.raises(QueryError, match="not among the rules"):
+    with pytest.raises(QueryError, match="not one of the rules"):
         alerts(logdir, kinds=["nonfinite"], parameters={"overflow_near": {"bits": 1}})
     with pytest.raises(QueryError, match="run 'nope' is not in"):
         alerts(logdir, run_id="nope")
@@ -490,8 +494,8 @@ def test_unknown_names_are_errors(tmp_path: Path) -> None:
         alerts(logdir, rules_directory=tmp_path / "missing")
 
 
-def test_a_measure_that_the_mode_has_not_is_said_to_be_unknown(tmp_path: Path) -> None:
-    """CURT_HEALTH tells that a tensor is bad, not in how many elements."""
+def test_a_value_that_the_mode_does_not_measure_is_shown_as_a_question_mark(tmp_path: Path) -> None:
+    """CURT_HEALTH records whether a tensor is bad, but not how many of its elements are."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Log")
     unknown = {name: None for name in NAN if name.startswith("num_")}
@@ -506,7 +510,7 @@ def test_a_measure_that_the_mode_has_not_is_said_to_be_unknown(tmp_path: Path) -
     )
     with open_logdir(run.write(tmp_path / "logdir")) as logdir:
         found = alerts(logdir, kinds=["nonfinite_origin", "own"], rules_directory=rules)
-    assert {alert.kind: alert.message.partition(".")[0] for alert in found.alerts} == {
-        "nonfinite_origin": "A bad value came up here: the first time in ? elements",
+    assert {alert.kind: alert.message.partition(". No")[0] for alert in found.alerts} == {
+        "nonfinite_origin": "A bad value originated here. Bad elements at first: ?",
         "own": "? of it",
     }

@@ -1,4 +1,4 @@
-"""coverage: what of a history was not looked at."""
+"""Test coverage, which lists the parts of a history that were not recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .builder import CLEAN, NAN, RunBuilder
 
 
 def history() -> RunBuilder:
-    """A plain graph that was looked at, and one in XLA of which only an integer could not be bad."""
+    """Returns a run with a recorded plain graph and an unrecorded XLA graph with three outputs that could be bad."""
     run = RunBuilder("run-a")
     plain = run.graph("plain").op("Log", inputs=()).op("Shape", dtypes=("int32",), not_recorded="dtype")
     compiled = run.graph("compiled").op("Exp", not_recorded="xla")
@@ -49,7 +49,7 @@ def group(
     )
 
 
-def test_it_lists_ops_and_outputs_by_run_graph_and_reason(tmp_path: Path) -> None:
+def test_unobserved_ops_are_listed_by_run_graph_and_reason(tmp_path: Path) -> None:
     found = coverage(history().write(tmp_path))
     assert found.unobserved == (
         group(0, "plain", "dtype", ("Shape", 1), could_be_bad=0),
@@ -59,7 +59,7 @@ def test_it_lists_ops_and_outputs_by_run_graph_and_reason(tmp_path: Path) -> Non
     assert (found.stats, found.is_complete, found.summary) == ((), False, "3 op outputs (xla)")
 
 
-def test_what_cannot_be_bad_and_what_only_ran_otherwise_leave_it_complete(tmp_path: Path) -> None:
+def test_integer_outputs_and_changed_functions_leave_the_coverage_complete(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     run.graph("plain").op("Shape", dtypes=("int32",), not_recorded="dtype")
     stat(run, "changed", "f", "runs without XLA")
@@ -68,7 +68,7 @@ def test_what_cannot_be_bad_and_what_only_ran_otherwise_leave_it_complete(tmp_pa
     assert found.stats == (CaptureStat("run-a", "changed", "f", "runs without XLA", None),)
 
 
-def test_what_was_lost_is_added_up_and_counts(tmp_path: Path) -> None:
+def test_lost_events_are_summed_and_named_in_the_summary(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     stat(run, "dropped", "events", "no room", num_events=3)
     stat(run, "dropped", "events", "no room", num_events=4)
@@ -81,7 +81,7 @@ def test_what_was_lost_is_added_up_and_counts(tmp_path: Path) -> None:
     assert found.summary == "1 noted as dropped, 1 noted as unobservable"
 
 
-def test_one_run_can_be_asked_for(tmp_path: Path) -> None:
+def test_coverage_of_one_run(tmp_path: Path) -> None:
     history().write(tmp_path)
     RunBuilder("run-b").write(tmp_path)
     assert coverage(tmp_path, "run-b").is_complete
@@ -95,12 +95,12 @@ def command(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def test_a_clean_answer_says_what_was_not_looked_at(tmp_path: Path) -> None:
+def test_the_answer_for_a_healthy_run_names_unobserved_outputs(tmp_path: Path) -> None:
     history().write(tmp_path)
     assert command("first-nonfinite", tmp_path) == (
         0,
         (
-            "Nothing is bad: no recorded tensor holds one of nan, inf.\n"
+            "Nothing is bad: no recorded tensor contains nan or inf.\n"
             f"Not looked at: 3 op outputs (xla); see: tfdbg-arrow coverage {tmp_path}\n"
         ),
     )
@@ -112,7 +112,7 @@ def test_a_clean_answer_says_what_was_not_looked_at(tmp_path: Path) -> None:
     assert '"num_could_be_bad": 3' in command("coverage", tmp_path, "--json")[1]
 
 
-def test_a_full_recording_needs_no_such_line(tmp_path: Path) -> None:
+def test_the_answer_for_a_full_recording_names_no_unobserved_outputs(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     run.tensor(run.graph("plain").op("Log"), "Log", CLEAN)
     run.write(tmp_path)
@@ -120,7 +120,7 @@ def test_a_full_recording_needs_no_such_line(tmp_path: Path) -> None:
     assert command("coverage", tmp_path) == (0, "Every tensor that could be bad was looked at.\n")
 
 
-def test_where_something_is_bad_that_is_the_answer(tmp_path: Path) -> None:
+def test_the_answer_for_a_bad_run_names_no_unobserved_outputs(tmp_path: Path) -> None:
     run = history()
     run.tensor(run.graph("bad").op("Sqrt"), "Sqrt", NAN)
     code, text = command("first-nonfinite", run.write(tmp_path))

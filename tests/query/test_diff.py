@@ -1,4 +1,4 @@
-"""Two runs compared: small histories in which one thing differs, and what is named as the first divergence."""
+"""Test diff: compare two small histories that differ in one thing, and check the first divergence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Health = Mapping[str, Any]
 
 
 def numbers(*values: float, dtype: str = "float32") -> dict[str, Any]:
-    """Returns the health of a tensor in FULL_NUMERICS."""
+    """Returns the health columns of a tensor in FULL_NUMERICS mode."""
     array = np.array(values, np.float64)
     finite = array[np.isfinite(array)]
     magnitudes: dict[str, Any] = {}
@@ -43,7 +43,7 @@ def numbers(*values: float, dtype: str = "float32") -> dict[str, Any]:
 
 
 def keep(run: RunBuilder, event_index: int, values: np.ndarray[Any, Any], dtype: str | None = None) -> int:
-    """Keeps the elements of a tensor."""
+    """Adds the elements of a tensor to a run and returns event_index."""
     run.add(
         "tensor_value",
         event_index=event_index,
@@ -55,7 +55,7 @@ def keep(run: RunBuilder, event_index: int, values: np.ndarray[Any, Any], dtype:
 
 
 class Pair:
-    """Two runs that a test makes differ."""
+    """Two runs to compare."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
         self.a = RunBuilder("run-a", **settings)
@@ -78,7 +78,7 @@ def pair(tmp_path: Path) -> Pair:
 
 
 def place(found: Diff) -> tuple[object, ...]:
-    """Returns what diverges, in A: kind, op, iteration, step."""
+    """Returns the kind of the divergence, and its op, iteration and step in run A."""
     assert found.divergence is not None
     side = found.divergence.a
     return found.divergence.kind, side.op_name or side.op_type, side.iteration, side.step
@@ -92,7 +92,7 @@ def chain(
     name: str = "__inference_f_1",
     order: tuple[str, ...] = ("x", "Square", "Log"),
 ) -> None:
-    """One call of x -> Square -> Log."""
+    """Adds one call of x -> Square -> Log."""
     graph = run.graph("f").op("x", "Placeholder").op("Square", inputs=["x"]).op("Log", inputs=["Square"])
     graph.function(name, ["x"], ["Log"])
     call = run.execution(name, graph=graph, inputs=[7], outputs={8: "float32"})
@@ -101,7 +101,7 @@ def chain(
         run.tensor(graph, op, health, execution=call, step=step_id)
 
 
-def test_two_runs_that_differ_in_their_numbering_only_agree(pair: Pair) -> None:
+def test_runs_that_differ_only_in_their_numbering_do_not_diverge(pair: Pair) -> None:
     chain(pair.a)
     pair.b.graph("another graph that comes first")
     chain(pair.b, step_id=99, name="__inference_f_4711", order=("Log", "x", "Square"))
@@ -112,7 +112,7 @@ def test_two_runs_that_differ_in_their_numbering_only_agree(pair: Pair) -> None:
     assert found.unaligned == found.environment == found.incomparable == ()
 
 
-def test_the_first_divergence_is_by_data_flow_not_by_arrival(pair: Pair) -> None:
+def test_the_first_divergence_follows_data_flow_not_the_order_of_events(pair: Pair) -> None:
     chain(pair.a, order=("Log", "Square", "x"))
     chain(pair.b, order=("Log", "Square", "x"), healths={"Square": numbers(1.0, 9.0), "Log": numbers(1.0, 5.0)})
     found = pair.diff()
@@ -123,7 +123,7 @@ def test_the_first_divergence_is_by_data_flow_not_by_arrival(pair: Pair) -> None
     assert [(source.a.op_name, source.excess) for source in found.divergence.inputs] == [("x", 0.0)]
 
 
-def test_ops_are_aligned_though_an_op_in_between_renumbers_them(pair: Pair) -> None:
+def test_ops_are_aligned_although_an_additional_op_renumbers_them(pair: Pair) -> None:
     def program(run: RunBuilder, *, is_longer: bool = False) -> None:
         line = run.stack(("/m.py", 3, "f", "x = x * x", "user"))
         other = run.stack(("/m.py", 2, "f", "x = x * 1.0", "user"))
@@ -146,7 +146,7 @@ def test_ops_are_aligned_though_an_op_in_between_renumbers_them(pair: Pair) -> N
 
 
 def mixed(run: RunBuilder, *, is_half: bool = False, product: float = 1000.0, square: float = 1e6) -> None:
-    """x -> MatMul -> Square, in float32 or with casts to float16."""
+    """Adds one call of x -> MatMul -> Square, in float32 or with casts to float16."""
     graph = run.graph("f").op("x", "Placeholder").op("w", "Const")
     dtype = "float16" if is_half else "float32"
     inputs = ["x", "w"]
@@ -163,14 +163,14 @@ def mixed(run: RunBuilder, *, is_half: bool = False, product: float = 1000.0, sq
     run.tensor(graph, "Square", numbers(square, dtype=dtype), execution=call)
 
 
-def test_half_precision_is_aligned_over_its_casts_and_its_rounding_is_no_divergence(pair: Pair) -> None:
+def test_half_precision_is_aligned_across_casts_and_its_rounding_is_not_a_divergence(pair: Pair) -> None:
     found = pair.both(mixed, is_half=True, product=1002.0, square=1.004e6).diff()
     assert found.divergence is None
     assert [(change.a, change.b, change.num_tensors) for change in found.dtype_changes] == [("float32", "float16", 2)]
     assert {op.op_name for op in found.unaligned} == {"Cast", "Cast_1"}
 
 
-def test_what_overflows_in_half_precision_only_diverges(pair: Pair) -> None:
+def test_an_overflow_in_half_precision_is_a_divergence(pair: Pair) -> None:
     found = pair.both(mixed, is_half=True, product=1002.0, square=float("inf")).diff()
     assert place(found) == ("nonfinite", "Square", 0, None)
     assert found.divergence is not None
@@ -178,7 +178,7 @@ def test_what_overflows_in_half_precision_only_diverges(pair: Pair) -> None:
     assert found.divergence.notes == ("A computes it in float32, B in float16.",)
 
 
-def test_the_same_difference_in_single_precision_diverges(pair: Pair) -> None:
+def test_the_same_difference_in_single_precision_is_a_divergence(pair: Pair) -> None:
     found = pair.both(mixed, product=1002.0, square=1.004e6).diff()
     assert place(found) == ("magnitudes", "MatMul", 0, None)
     assert found.divergence is not None
@@ -186,12 +186,12 @@ def test_the_same_difference_in_single_precision_diverges(pair: Pair) -> None:
     assert pair.diff(rtol=0.01).divergence is None
 
 
-def test_a_tensor_that_is_all_zeros_in_one_run_has_underflowed(pair: Pair) -> None:
+def test_a_tensor_that_is_all_zeros_in_only_one_run_is_a_divergence(pair: Pair) -> None:
     found = pair.both(mixed, is_half=True, product=0.0, square=1.004e6).diff()
     assert place(found) == ("magnitudes", "MatMul", 0, None)
 
 
-def test_rounding_that_grows_from_op_to_op_is_no_divergence(pair: Pair) -> None:
+def test_rounding_that_grows_from_op_to_op_is_not_a_divergence(pair: Pair) -> None:
     def program(run: RunBuilder, *, error: float = 0.0) -> None:
         graph = run.graph("f").op("op_0", "Placeholder")
         call = run.execution("__inference_f_1", graph=graph)
@@ -205,7 +205,7 @@ def test_rounding_that_grows_from_op_to_op_is_no_divergence(pair: Pair) -> None:
     assert (found.divergence, found.num_differing) == (None, 4)
 
 
-def test_a_sum_that_cancels_is_judged_by_what_went_into_it(pair: Pair) -> None:
+def test_the_tolerance_of_a_difference_that_cancels_follows_its_inputs(pair: Pair) -> None:
     def program(run: RunBuilder, *, error: float = 0.0) -> None:
         graph = run.graph("f").op("x", "Placeholder").op("y", "Placeholder").op("Sub", inputs=["x", "y"])
         call = run.execution("__inference_f_1", graph=graph)
@@ -234,13 +234,13 @@ def loop(run: RunBuilder, *, frame: int = 5, bad_iteration: int | None = None, n
     run.tensor(outer, name, numbers(2.0 if is_bad else 1.0), execution=call)
 
 
-def test_a_loop_is_compared_iteration_by_iteration(pair: Pair) -> None:
+def test_loops_are_compared_iteration_by_iteration(pair: Pair) -> None:
     found = pair.both(loop, frame=77, bad_iteration=2).diff()
     assert (found.num_aligned, found.num_differing) == (10, 4)
     assert place(found) == ("magnitudes", "mul", 2, None)
 
 
-def test_an_argument_of_a_nested_function_is_not_where_its_callers_tensor_diverges(pair: Pair) -> None:
+def test_the_divergence_is_in_the_caller_not_in_the_argument_of_the_called_function(pair: Pair) -> None:
     def program(run: RunBuilder, *, value: float = 1.0, site: str = "call") -> None:
         inner = run.graph("inner").op("y", "Placeholder").op("Exp", inputs=["y"])
         inner.function("inner_1", ["y"], ["Exp"])
@@ -259,7 +259,7 @@ def test_an_argument_of_a_nested_function_is_not_where_its_callers_tensor_diverg
     assert place(found) == ("magnitudes", "Neg", 0, None)
 
 
-def test_a_function_traced_twice_in_one_run_is_aligned_with_the_one_trace_of_the_other(pair: Pair) -> None:
+def test_two_traces_of_a_function_are_aligned_with_its_only_trace_in_the_other_run(pair: Pair) -> None:
     def program(run: RunBuilder, *, is_retraced: bool = True, value: float = 1.0) -> None:
         graphs = []
         for number in range(2 if is_retraced else 1):
@@ -294,7 +294,7 @@ def eager(run: RunBuilder, *, is_longer: bool = False, value: float = 1.0) -> No
         tensor += 1
 
 
-def test_eager_ops_are_aligned_in_order_around_one_that_only_one_run_executes(pair: Pair) -> None:
+def test_eager_ops_are_aligned_around_an_op_that_only_one_run_executes(pair: Pair) -> None:
     found = pair.both(eager, is_longer=True, value=1.5).diff()
     assert (found.num_aligned_executions, found.only_a.num_executions, found.only_b.num_executions) == (4, 0, 1)
     assert found.divergence is not None
@@ -304,7 +304,7 @@ def test_eager_ops_are_aligned_in_order_around_one_that_only_one_run_executes(pa
     assert found.divergence.b.source.code == "line 1"
 
 
-def test_a_step_that_was_marked_goes_with_the_same_step(pair: Pair) -> None:
+def test_marked_steps_are_aligned_by_step_number(pair: Pair) -> None:
     def program(run: RunBuilder, *, steps: range = range(4)) -> None:
         for step in steps:
             execution = run.execution("Exp", outputs={step: "float32"})
@@ -325,20 +325,20 @@ def test_a_step_that_was_marked_goes_with_the_same_step(pair: Pair) -> None:
         ({**counts(neg=1, pos=1), "dtype": "float32"}, "counts"),
     ],
 )
-def test_each_kind_of_difference_is_told(pair: Pair, health: Health, kind: str) -> None:
+def test_the_kind_of_a_divergence(pair: Pair, health: Health, kind: str) -> None:
     chain(pair.a)
     chain(pair.b, healths={"Square": health})
     assert place(pair.diff())[:2] == (kind, "Square")
 
 
-def test_elements_are_compared_where_both_kept_them(tmp_path: Path) -> None:
+def test_elements_are_compared_if_both_runs_recorded_them(tmp_path: Path) -> None:
     pair = Pair(tmp_path, tensor_debug_mode="FULL_TENSOR")
 
     def program(run: RunBuilder, *, last: float = 4.0) -> None:
         graph = run.graph("f").op("x", "Placeholder").op("Mul", inputs=["x"])
         graph.function("__inference_f_1", ["x"])
         call = run.execution("__inference_f_1", graph=graph)
-        # The counts are equal: only the elements tell.
+        # The counts are equal, so that only the elements differ.
         values = np.array([[1.0, 2.0], [3.0, last]], np.float32)
         health = {**counts(pos=4), "rank": 2, "shape": [2, 2]}
         keep(run, run.tensor(graph, "x", health, execution=call), np.ones((2, 2), np.float32))
@@ -378,7 +378,7 @@ def test_the_tolerance_follows_the_dtype(
     assert (pair.diff().divergence is not None) == diverges
 
 
-def test_nan_at_another_place_diverges_though_the_counts_agree(tmp_path: Path) -> None:
+def test_a_nan_in_a_different_place_is_a_divergence_despite_equal_counts(tmp_path: Path) -> None:
     pair = Pair(tmp_path, tensor_debug_mode="FULL_TENSOR")
     for run, values in ((pair.a, [np.nan, 1.0]), (pair.b, [1.0, np.nan])):
         execution = run.execution("Exp", outputs={1: "float32"})
@@ -387,7 +387,7 @@ def test_nan_at_another_place_diverges_though_the_counts_agree(tmp_path: Path) -
     assert place(pair.diff())[:2] == ("nonfinite", "Exp")
 
 
-def test_other_seeds_are_said_to_be_seeds(tmp_path: Path) -> None:
+def test_the_note_on_different_random_seeds(tmp_path: Path) -> None:
     pair = Pair(tmp_path, tensor_debug_mode="FULL_TENSOR")
 
     def program(run: RunBuilder, *, seed: int = 1) -> None:
@@ -402,21 +402,21 @@ def test_other_seeds_are_said_to_be_seeds(tmp_path: Path) -> None:
     found = pair.both(program, seed=2).diff()
     assert place(found)[:2] == ("values", "seed")
     assert found.divergence is not None
-    note = "It is the seed of a StatelessRandomNormalV2: the runs start from other random numbers."
+    note = "It is the seed of a StatelessRandomNormalV2: the runs use different random numbers."
     assert found.divergence.notes == (note,)
 
 
-def test_where_the_seed_was_not_recorded_the_random_op_is_named(pair: Pair) -> None:
+def test_the_note_on_a_random_op_whose_seed_was_not_recorded(pair: Pair) -> None:
     def program(run: RunBuilder, *, value: float = 1.0) -> None:
         execution = run.execution("RandomStandardNormal", outputs={1: "float32"})
         run.eager(execution, numbers(value, 1.0), tensor_id=1)
 
     found = pair.both(program, value=0.5).diff()
     assert found.divergence is not None
-    assert found.divergence.notes[0].startswith("RandomStandardNormal draws random numbers: the runs have other seeds")
+    assert found.divergence.notes[0].startswith("RandomStandardNormal draws random numbers: the runs have different ")
 
 
-def test_an_op_that_is_known_to_diverge_is_looked_behind(pair: Pair) -> None:
+def test_the_search_continues_behind_ops_that_are_known_to_diverge(pair: Pair) -> None:
     chain(pair.a)
     chain(pair.b, healths={"Square": numbers(8.0, 16.0), "Log": numbers(float("inf"), 16.0)})
     assert place(pair.diff()) == ("magnitudes", "Square", 0, None)
@@ -432,7 +432,7 @@ def test_an_op_that_is_known_to_diverge_is_looked_behind(pair: Pair) -> None:
         ("SHAPE", {"rank": 1, "shape": [3]}, True, "only dtypes and shapes"),
     ],
 )
-def test_modes_are_compared_by_what_both_measured(
+def test_runs_in_different_modes_are_compared_by_what_both_modes_measure(
     pair: Pair, mode: str, health: Health, diverges: bool, text: str
 ) -> None:
     chain(pair.a)
@@ -445,7 +445,7 @@ def test_modes_are_compared_by_what_both_measured(
     assert text in sentence
 
 
-def test_functions_of_a_data_set_may_come_in_any_order(pair: Pair) -> None:
+def test_calls_of_a_dataset_function_may_come_in_any_order(pair: Pair) -> None:
     def program(run: RunBuilder, *, order: tuple[int, ...] = (0, 1, 2, 3)) -> None:
         execution = run.execution("Exp", outputs={1: "float32"})
         run.eager(execution, numbers(1.0), tensor_id=1)
@@ -458,7 +458,7 @@ def test_functions_of_a_data_set_may_come_in_any_order(pair: Pair) -> None:
     assert (found.divergence, found.num_aligned) == (None, 9)
 
 
-def test_a_tensor_from_outside_is_where_other_data_begin(pair: Pair) -> None:
+def test_the_note_on_different_data_from_outside(pair: Pair) -> None:
     def program(run: RunBuilder, *, value: float = 1.0) -> None:
         run.external(5, numbers(value), execution=0)
         execution = run.execution("Exp", inputs=[5], outputs={6: "float32"})
@@ -467,10 +467,10 @@ def test_a_tensor_from_outside_is_where_other_data_begin(pair: Pair) -> None:
     found = pair.both(program, value=3.0).diff()
     assert found.divergence is not None
     assert found.divergence.a.op_type is None
-    assert found.divergence.notes == ("It came from outside into both programs: they were given other data.",)
+    assert found.divergence.notes == ("It came from outside both programs: they received different data.",)
 
 
-def test_what_else_differs_is_listed(tmp_path: Path) -> None:
+def test_differences_of_the_environment_are_listed(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.b.rows["run"][0].update(tensorflow_version="2.17.0", settings=json.dumps({"xla": "keep"}), pid=1)
     pair.b.add("device", device_id=1, device_name="GPU:0")
@@ -483,7 +483,7 @@ def test_what_else_differs_is_listed(tmp_path: Path) -> None:
     ]
 
 
-def test_the_list_of_what_one_run_has_alone_is_cut_and_says_so(pair: Pair) -> None:
+def test_a_limited_list_of_unaligned_ops_is_marked_as_cut(pair: Pair) -> None:
     chain(pair.a)
     chain(pair.b)
     for index in range(5):
@@ -494,7 +494,7 @@ def test_the_list_of_what_one_run_has_alone_is_cut_and_says_so(pair: Pair) -> No
     assert (found.is_cut, found.only_b.num_tensors) == (True, 5)
 
 
-def test_two_runs_of_one_logdir_are_compared_the_older_first(tmp_path: Path) -> None:
+def test_the_older_of_two_runs_in_a_logdir_is_run_a(tmp_path: Path) -> None:
     for name, start, health in (("newer", 2, INF), ("older", 1, CLEAN)):
         run = RunBuilder(name, wall_time_ns=start)
         chain(run, healths={"Log": health})
@@ -505,7 +505,7 @@ def test_two_runs_of_one_logdir_are_compared_the_older_first(tmp_path: Path) -> 
     assert diff(tmp_path, tmp_path, run_a="older", run_b="older").divergence is None
 
 
-def test_a_run_must_be_chosen_where_there_are_several(tmp_path: Path) -> None:
+def test_a_logdir_with_more_than_two_runs_needs_a_choice_of_run(tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         run = RunBuilder(name)
         chain(run)
@@ -523,21 +523,21 @@ def test_a_run_must_be_chosen_where_there_are_several(tmp_path: Path) -> None:
         ({"atol": float("nan")}, "atol is nan"),
         ({"growth": 0.5}, "growth is 0.5"),
         ({"limit": -1}, "limit is -1"),
-        ({"known": "("}, "no regular expression"),
+        ({"known": "("}, "not a valid regular expression"),
     ],
 )
-def test_a_parameter_that_cannot_be_used_is_refused(tmp_path: Path, arguments: dict[str, Any], text: str) -> None:
+def test_errors_for_invalid_parameters(tmp_path: Path, arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(QueryError, match=text):
         diff(tmp_path, tmp_path, **arguments)
 
 
-def test_runs_with_nothing_in_common_are_refused(pair: Pair) -> None:
+def test_the_error_for_runs_with_nothing_in_common(pair: Pair) -> None:
     chain(pair.a)
-    with pytest.raises(QueryError, match="nothing of run run-a has a counterpart in run run-b"):
+    with pytest.raises(QueryError, match="run run-a and run run-b have nothing in common"):
         pair.diff()
 
 
-def test_only_the_first_steps_can_be_compared(pair: Pair) -> None:
+def test_last_step_limits_the_comparison_to_the_first_steps(pair: Pair) -> None:
     def program(run: RunBuilder, *, bad: tuple[int, ...] = ()) -> None:
         graph = run.graph("f").op("x", "Placeholder").op("Square", inputs=["x"])
         graph.function("__inference_f_1", ["x"], ["Square"])
@@ -556,5 +556,5 @@ def test_only_the_first_steps_can_be_compared(pair: Pair) -> None:
     assert (part.num_aligned, part.num_aligned_executions, part.num_differing) == (6, 3, 1)
     assert (part.only_a, part.only_b) == (whole.only_a, whole.only_b)
     assert pair.diff(last_step=1).divergence is None
-    with pytest.raises(QueryError, match="last_step is -1, expected a training step from 0 on"):
+    with pytest.raises(QueryError, match="last_step is -1; expected a training step of 0 or more"):
         pair.diff(last_step=-1)

@@ -1,4 +1,4 @@
-"""doctor: what it finds in logdirs that were cut short, narrowed, copied in part or broken, and in what is none."""
+"""Test doctor on incomplete, filtered, partly copied and broken logdirs, and on paths that are not logdirs."""
 
 from __future__ import annotations
 
@@ -50,25 +50,25 @@ def test_a_healthy_logdir_has_no_finding(tmp_path: Path) -> None:
     assert doctor(tmp_path).is_healthy
 
 
-class TestWhatIsNoLogdir:
+class TestPathsThatAreNotLogdirs:
     def test_a_path_that_does_not_exist_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(LogdirError, match="does not exist"):
             doctor(tmp_path / "nowhere")
 
-    def test_an_empty_directory_says_that_nothing_began(self, tmp_path: Path) -> None:
+    def test_an_empty_directory_means_that_no_recording_started(self, tmp_path: Path) -> None:
         finding = only(tmp_path)
         assert (finding.kind, finding.severity) == ("empty_directory", "error")
-        assert "no recording ever began" in finding.sentence
+        assert "no recording ever started" in finding.sentence
         assert "TFDBG_ARROW is not 0" in finding.advice
 
-    def test_a_dump_of_debugger_v2_is_to_be_imported(self, tmp_path: Path) -> None:
+    def test_the_advice_for_a_dump_of_debugger_v2_is_to_import_it(self, tmp_path: Path) -> None:
         (tmp_path / "tfdbg_events.1.host.metadata").write_bytes(b"")
         finding = only(tmp_path)
         assert (finding.kind, finding.advice) == (
-            "debugger_v2_dump", f"Make a logdir of it: tfdbg-arrow import {tmp_path} LOGDIR."
+            "debugger_v2_dump", f"Convert it to a logdir: tfdbg-arrow import {tmp_path} LOGDIR."
         )  # fmt: skip
 
-    def test_other_directories_and_files_are_told_apart(self, tmp_path: Path) -> None:
+    def test_parents_and_subdirectories_of_logdirs_and_other_paths_are_distinguished(self, tmp_path: Path) -> None:
         logdir = healthy().write(tmp_path / "above" / "logdir")
         (part,) = (logdir / "run" / "run_id=run-a").iterdir()
         (tmp_path / "other").mkdir()
@@ -77,10 +77,10 @@ class TestWhatIsNoLogdir:
             "above_logdirs", "inside_a_logdir", "inside_a_logdir", "not_a_logdir"
         ]  # fmt: skip
         assert str(logdir) in only(tmp_path / "above").advice
-        assert only(part).advice == f"Give {logdir}."
+        assert only(part).advice == f"Pass {logdir}."
         assert only(tmp_path / "other" / "notes.txt").sentence == "This is a file."
 
-    def test_a_marker_can_be_missing_damaged_or_of_a_newer_format(self, tmp_path: Path) -> None:
+    def test_missing_damaged_and_newer_markers(self, tmp_path: Path) -> None:
         marker = healthy().write(tmp_path) / MARKER_NAME
         text = json.loads(marker.read_text())
         marker.write_text(json.dumps({**text, "format_version": "99.0"}))
@@ -93,7 +93,7 @@ class TestWhatIsNoLogdir:
 
 
 class TestParts:
-    def test_a_changed_a_cut_and_a_missing_part_are_named(self, tmp_path: Path) -> None:
+    def test_changed_truncated_and_missing_parts_are_reported(self, tmp_path: Path) -> None:
         healthy().write(tmp_path)
         paths = [next((tmp_path / name / "run_id=run-a").iterdir()) for name in ("run", "graph", "execution")]
         content = bytearray(paths[0].read_bytes())
@@ -104,16 +104,16 @@ class TestParts:
         finding = only(tmp_path)
         assert (finding.kind, finding.severity, finding.run_id) == ("broken_part", "error", "run-a")
         assert finding.sentence.startswith("3 parts of the run cannot be trusted")
-        for words in ("run/run_id=run-a/part-000000.parquet does not have its SHA-256", "bytes, not", "is missing"):
+        for words in ("run/run_id=run-a/part-000000.parquet does not match its SHA-256", "bytes, not", "is missing"):
             assert words in finding.evidence
 
-    def test_a_damaged_manifest_is_named(self, tmp_path: Path) -> None:
+    def test_a_damaged_manifest_is_reported(self, tmp_path: Path) -> None:
         healthy().write(tmp_path)
         manifest = tmp_path / "manifest" / "run-a.jsonl"
         manifest.write_text("nonsense\n" + manifest.read_text())
         assert found(tmp_path) == [("broken_manifest", "error", "run-a")]
 
-    def test_parts_that_no_manifest_names_are_told(self, tmp_path: Path) -> None:
+    def test_parts_that_no_manifest_lists_are_reported(self, tmp_path: Path) -> None:
         healthy().write(tmp_path)
         healthy("run-b").write(tmp_path)
         (part,) = (tmp_path / "mark" / "run_id=run-a").iterdir()
@@ -124,8 +124,8 @@ class TestParts:
         ]  # fmt: skip
 
 
-class TestItsEnd:
-    def test_a_run_that_was_killed_is_told_from_one_that_still_records(self, tmp_path: Path) -> None:
+class TestEndOfRun:
+    def test_killed_runs_are_distinguished_from_runs_that_still_record(self, tmp_path: Path) -> None:
         open_ = {"end_wall_time_ns": None, "is_clean_end": False}
         healthy("run-a", **open_, host_name="elsewhere").write(tmp_path)
         healthy("run-b", **open_, host_name=socket.gethostname(), pid=os.getpid()).write(tmp_path)
@@ -144,19 +144,19 @@ class TestItsEnd:
         ]
         assert [("spool/run-c.spool" in each.evidence) for each in findings[:2]] == [False, True]
 
-    def test_a_logdir_without_a_run_says_so(self, tmp_path: Path) -> None:
+    def test_a_logdir_without_runs(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
         run.rows = {name: [] for name in run.rows}
         assert only(run.write(tmp_path)).kind == "no_run"
 
 
-class TestWhatIsThere:
+class TestRecordedData:
     @pytest.mark.parametrize(
         ("settings", "kind", "severity", "words"),
         [
             ({}, "nothing_recorded", "warning", "no op ran in this process"),
             ({"settings": '{"steps": "5:"}'}, "nothing_recorded", "warning", "no step of the schedule ran"),
-            ({"settings": '{"dump_on": "nonfinite"}'}, "black_box_never_fired", "info", "nothing bad came up"),
+            ({"settings": '{"dump_on": "nonfinite"}'}, "black_box_never_fired", "info", "no bad value appeared"),
         ],
     )
     def test_a_run_without_events_is_explained(
@@ -175,7 +175,7 @@ class TestWhatIsThere:
         finding = only(healthy(tensor_debug_mode=mode).write(tmp_path))
         assert (finding.kind, mode in finding.sentence) == ("mode_measures_nothing", True)
 
-    def test_eager_ops_alone_are_a_fact_and_calls_without_a_graph_a_fault(self, tmp_path: Path) -> None:
+    def test_only_eager_ops_are_an_info_and_calls_of_unknown_functions_a_warning(self, tmp_path: Path) -> None:
         eager = RunBuilder("run-a")
         eager.eager(eager.execution("Exp", outputs={1: "float32"}), CLEAN, tensor_id=1)
         eager.write(tmp_path)
@@ -185,40 +185,32 @@ class TestWhatIsThere:
         assert found(tmp_path) == [("unknown_functions", "warning", "run-b"), ("only_eager", "info", "run-a")]
         assert "before recording began" in doctor(tmp_path).findings[0].sentence
 
-    def test_filters_are_facts_and_one_that_leaves_nothing_is_a_fault(self, tmp_path: Path) -> None:
+    def test_filters_are_an_info_and_a_filter_that_leaves_no_tensor_is_a_warning(self, tmp_path: Path) -> None:
         run = healthy(op_regex="Exp", tensor_dtypes='["float32"]')
         run.graph("g").op("y", "Log", dtypes=("float32", "int32"), not_recorded="op_regex")
         run.write(tmp_path)
         assert found(tmp_path) == [("filtered", "info", "run-a"), ("filtered", "info", "run-a")]
-        assert "op_regex=Exp: 1 outputs" in doctor(tmp_path).findings[0].sentence
+        assert (
+            "op_regex=Exp. Outputs of ops in graphs that could be bad and were left out: 1. "
+            in doctor(tmp_path).findings[0].sentence
+        )
         assert doctor(tmp_path).is_healthy
         empty = RunBuilder("run-b", op_regex="Nothing")
         empty.execution("Exp", graph=empty.graph("f").op("x", "Exp", not_recorded="op_regex"))
         empty.write(tmp_path)
         assert ("no_tensor", "warning", "run-b") in found(tmp_path)
 
-    def test_a_missing_native_core_is_told_but_not_on_a_gpu(self, tmp_path: Path) -> None:
-        settings = {"health_backend": "tensorflow", "settings": '{"requested_health_backend": "auto"}'}
-        healthy("run-a", **settings).write(tmp_path)
-        gpu = healthy("run-b", **settings)
-        gpu.add("device", device_id=1, device_name="/job:localhost/replica:0/task:0/device:GPU:0")
-        gpu.write(tmp_path)
-        healthy("run-c", health_backend="tensorflow", settings='{"requested_health_backend": "tensorflow"}').write(
-            tmp_path
-        )
-        assert found(tmp_path) == [("no_native_core", "warning", "run-a")]
-
-    def test_outputs_that_were_not_looked_at_are_counted_by_reason(self, tmp_path: Path) -> None:
+    def test_unobserved_outputs_are_counted_by_reason(self, tmp_path: Path) -> None:
         run = healthy()
         run.graph("g").op("y", "Exp", not_recorded="xla").op("z", "Shape", dtypes=("int32",), not_recorded="dtype")
         finding = only(run.write(tmp_path))
         assert (finding.kind, finding.severity) == ("unobserved_outputs", "warning")
-        assert finding.sentence == "1 outputs of ops in graphs that could be bad were not looked at (xla)."
+        assert finding.sentence == "Outputs of ops in graphs that could be bad but were not recorded (xla): 1."
         assert finding.advice.endswith(f"tfdbg-arrow coverage {tmp_path} --run-id run-a.")
 
 
 class TestCaptureStats:
-    def test_each_kind_is_a_finding_and_what_was_asked_is_a_fact(self, tmp_path: Path) -> None:
+    def test_each_kind_is_a_finding_and_requested_limits_are_infos(self, tmp_path: Path) -> None:
         run = healthy()
         for index in range(5):
             stat(run, "unobservable", f"f{index}", "was traced before recording began and is held")
@@ -235,39 +227,39 @@ class TestCaptureStats:
             ("dropped", "warning", "event was dropped: The spool had no room: events came faster."),
             ("failed", "warning", "step was not recorded in full because of an error: ValueError: x"),
             ("unobservable", "warning", late),
-            ("changed", "info", "g ran otherwise than without recording: runs without XLA while recording"),
+            ("changed", "info", "g ran differently than without recording: runs without XLA while recording"),
             ("dropped", "info", "execution was dropped: The circular buffer kept only the last ones."),
             ("masked", "info", "Log:0 was bad and did not stop the program: nothing in its graph computes with it"),
         ]
         assert "max_memory_bytes" in findings[1].advice
-        assert findings[1].evidence == "The table capture_stat says so (stat dropped, 7 events)."
+        assert findings[1].evidence == "The table capture_stat (stat dropped, 7 events)."
 
-    def test_every_cue_is_something_that_the_recorder_writes(self) -> None:
+    def test_the_recorder_writes_the_words_of_every_cue(self) -> None:
         sources = "\n".join(path.read_text() for path in WRITER.rglob("*.py")).replace('"\n            "', "")
         unknown = [cue.words for cue in CUES if cue.words not in sources]
         assert unknown == []
 
-    def test_every_kind_of_the_specification_is_declared(self) -> None:
+    def test_every_kind_in_the_specification_is_declared(self) -> None:
         spec = (WRITER.parents[1] / "spec" / "README.md").read_text()
         sentence = spec[spec.index("`capture_stat.stat` is one of:") :].split("\n\n")[0].replace("\n", " ")
         assert all(f"`{name}` (" in sentence for name in STAT_KINDS)
         assert sentence.count("` (") == len(STAT_KINDS)
 
-    def test_what_is_masked_is_no_loss(self, tmp_path: Path) -> None:
+    def test_masked_values_do_not_make_the_coverage_incomplete(self, tmp_path: Path) -> None:
         run = healthy()
         stat(run, "masked", "Log:0", "nothing in its graph computes with it")
         run.write(tmp_path)
         result = CliRunner().invoke(app, ["coverage", str(tmp_path)])
         assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "Every tensor that could be bad was looked at.")
 
-    def test_an_answer_tells_a_gap_once(self, tmp_path: Path) -> None:
+    def test_first_nonfinite_reports_a_gap_once(self, tmp_path: Path) -> None:
         run = healthy()
         stat(run, "dropped", "execution", "The circular buffer kept only the last ones.", num_events=2)
         stat(run, "dropped", "graph tensor", "The circular buffer kept only the last ones.", num_events=5)
         stat(run, "unobservable", "f", "was traced before")
         result = CliRunner().invoke(app, ["first-nonfinite", str(run.write(tmp_path))])
         assert result.stdout.splitlines()[1:] == [
-            "But not all of run run-a was recorded: The circular buffer kept only the last ones. (7 events)",
+            "But the recording of run run-a is incomplete: The circular buffer kept only the last ones. (7 events)",
             f"Not looked at: 1 noted as unobservable; see: tfdbg-arrow coverage {tmp_path}",
         ]
 
@@ -277,21 +269,21 @@ class TestCommand:
         result = CliRunner().invoke(app, ["doctor", *map(str, arguments)])
         return result.exit_code, result.stdout, result.stderr
 
-    def test_exit_codes_and_text(self, tmp_path: Path) -> None:
+    def test_exit_codes_and_text_output(self, tmp_path: Path) -> None:
         healthy(op_regex="\x1b[31mExp").write(tmp_path / "fine")
         code, text, _ = self.run(tmp_path / "fine")
         assert (code, text.splitlines()[0]) == (0, f"{tmp_path / 'fine'}: nothing is wrong.")
-        assert "info in run run-a: The recording was narrowed by op_regex=\\x1b[31mExp" in text
+        assert "info in run run-a: The recording was filtered by op_regex=\\x1b[31mExp" in text
         (tmp_path / "empty").mkdir()
         code, text, _ = self.run(tmp_path / "empty")
         assert code == 1
         assert text.startswith("error: The directory is empty")
-        assert "    known by " in text
-        assert "    do       Call enable()" in text
+        assert "    evidence " in text
+        assert "    advice   Call enable()" in text
         code, text, error = self.run(tmp_path / "nowhere")
         assert (code, text, error.count("\n")) == (2, "", 1)
 
-    def test_json_holds_the_same(self, tmp_path: Path) -> None:
+    def test_json_output(self, tmp_path: Path) -> None:
         run = healthy(is_clean_end=False)
         run.tensor(run.graph("g").op("y", "Log"), "y", NAN)
         code, text, _ = self.run(run.write(tmp_path), "--json")

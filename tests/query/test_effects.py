@@ -1,4 +1,4 @@
-"""Where badness ends: in a variable, a result, a metric, or nowhere; and which op is to blame."""
+"""Test where bad values end (in a variable, a result, a metric, or nowhere) and which op is to blame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
 
 
 class Step:
-    """A training step: `gradient` overflows, IsFinite asks, `cond` applies it or lowers the scale."""
+    """A training step: `gradient` overflows, IsFinite checks it, and `cond` applies it or lowers the scale."""
 
     def __init__(self, run: RunBuilder, *, with_check: bool = True, gradient_type: str = "Mul") -> None:
         self.run = run
@@ -39,7 +39,7 @@ class Step:
         self.graph.function("__step", ["x", "handle"])
 
     def call(self, health: dict[str, object], *, is_applied: bool, step: int = 1) -> int:
-        """A call of the step; returns the event of the gradient."""
+        """Adds a call of the step and returns the event_index of the gradient."""
         execution = self.run.execution("__step", inputs=[1, 2], graph=self.graph)
         self.run.tensor(self.graph, "x", CLEAN, execution=execution, step=step)
         event = self.run.tensor(self.graph, "gradient", health, execution=execution, step=step)
@@ -54,21 +54,21 @@ def reasons(rows: list[NonFinite]) -> list[tuple[str | None, str | None]]:
     return [(row.op_name, row.expected_reason) for row in rows]
 
 
-def test_what_a_skipped_branch_would_have_used_is_expected(tmp_path: Path) -> None:
+def test_a_bad_gradient_of_a_skipped_step_is_expected(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     Step(run).call(INF, is_applied=False)
     run.write(tmp_path)
     assert reasons(nonfinite(tmp_path)) == [("gradient", SKIPPED_STEP), ("g", SKIPPED_STEP)]
 
 
-def test_what_was_applied_is_not(tmp_path: Path) -> None:
+def test_a_bad_gradient_that_was_applied_is_not_expected(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     Step(run).call(INF, is_applied=True)
     run.write(tmp_path)
     assert reasons(nonfinite(tmp_path)) == [("gradient", None), ("g", None), ("scaled", None)]
 
 
-def test_so_is_what_a_branch_that_was_skipped_for_another_reason_would_have_used(tmp_path: Path) -> None:
+def test_a_bad_input_of_a_branch_skipped_for_another_reason_is_expected(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     Step(run, with_check=False).call(INF, is_applied=False)
     run.graph("elsewhere").op("IsFinite", dtypes=("bool",), not_recorded="dtype")
@@ -80,13 +80,15 @@ def test_so_is_what_a_branch_that_was_skipped_for_another_reason_would_have_used
     ("gradient_type", "health", "is_expected"),
     [("Mul", INF, True), ("Mul", NAN, False), ("RealDiv", INF, True), ("SqrtGrad", INF, True)],
 )
-def test_only_an_overflow_is(gradient_type: str, health: dict[str, object], is_expected: bool, tmp_path: Path) -> None:
+def test_in_a_skipped_step_only_an_overflow_is_expected(
+    gradient_type: str, health: dict[str, object], is_expected: bool, tmp_path: Path
+) -> None:
     run = RunBuilder("run-a")
     Step(run, gradient_type=gradient_type).call(health, is_applied=False)
     assert nonfinite(run.write(tmp_path))[0].is_expected == is_expected
 
 
-def test_an_infinity_out_of_a_zero_is_not(tmp_path: Path) -> None:
+def test_an_infinity_from_a_zero_is_not_expected(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     step = Step(run, gradient_type="SqrtGrad")
     execution = run.execution("__step", inputs=[1, 2], graph=step.graph)
@@ -97,7 +99,7 @@ def test_an_infinity_out_of_a_zero_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op_type", ["AssignVariableOp", "ResourceApplyAdam", "EagerPyFunc"])
-def test_nor_is_what_an_op_with_an_effect_took_as_well(op_type: str, tmp_path: Path) -> None:
+def test_a_bad_gradient_that_an_op_with_side_effects_also_used_is_not_expected(op_type: str, tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     step = Step(run)
     outputs = ("float32",) if op_type == "EagerPyFunc" else ()
@@ -107,7 +109,7 @@ def test_nor_is_what_an_op_with_an_effect_took_as_well(op_type: str, tmp_path: P
 
 
 @pytest.mark.parametrize("health", [INF, NAN])
-def test_what_no_op_took_is_expected(health: dict[str, object], tmp_path: Path) -> None:
+def test_a_bad_value_that_no_op_used_is_expected(health: dict[str, object], tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     step = Step(run)
     step.graph.op("scaled_loss", "Mul", ["x"])
@@ -116,7 +118,7 @@ def test_what_no_op_took_is_expected(health: dict[str, object], tmp_path: Path) 
     assert reasons(nonfinite(run.write(tmp_path))) == [("scaled_loss", UNUSED)]
 
 
-def test_nor_what_the_call_gave_back(tmp_path: Path) -> None:
+def test_a_bad_value_that_the_call_returned_is_not_expected(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     step = Step(run)
     step.graph.op("loss", "Sum", ["gradient"]).function("__step", ["x", "handle"], ["loss"])
@@ -124,14 +126,14 @@ def test_nor_what_the_call_gave_back(tmp_path: Path) -> None:
     assert nonfinite(run.write(tmp_path))[0].is_expected is False
 
 
-def test_without_call_sites_nothing_is_known_to_be_expected(tmp_path: Path) -> None:
+def test_without_call_sites_no_bad_value_is_expected(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     step = Step(run)
     run.tensor(step.graph, "gradient", INF, step=None)
     assert [row.is_expected for row in nonfinite(run.write(tmp_path))] == [False]
 
 
-def test_the_first_is_one_that_is_not_expected_where_there_is_one(tmp_path: Path) -> None:
+def test_an_unexpected_bad_value_comes_before_expected_ones(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     step = Step(run)
     first = step.call(INF, is_applied=False, step=1)
@@ -153,7 +155,7 @@ def test_the_first_is_one_that_is_not_expected_where_there_is_one(tmp_path: Path
     assert (found.event_index, found.is_expected) == (first, True)
 
 
-def test_an_eager_value_that_was_only_checked_is_a_result(tmp_path: Path) -> None:
+def test_a_bad_eager_value_that_was_only_checked_is_a_result(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     made = run.execution("Mul", inputs=[1, 1], outputs={2: "float32"})
     run.eager(made, INF, tensor_id=2)
@@ -167,19 +169,19 @@ def test_an_eager_value_that_was_only_checked_is_a_result(tmp_path: Path) -> Non
     assert [(row.effect, row.is_expected) for row in nonfinite(logdir)] == [("variable", False)]
 
 
-def test_the_command_calls_it_healthy_and_says_so(tmp_path: Path) -> None:
+def test_the_command_exits_with_0_if_all_bad_values_are_expected(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     Step(run).call(INF, is_applied=False)
     result = CliRunner().invoke(app, ["first-nonfinite", str(run.write(tmp_path))])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0] == "Nothing is bad but a value that did no harm. The first such value:"
+    assert lines[0] == "None of the bad values did harm. The first of them:"
     assert lines[1] == "+Inf in gradient:0 (Mul)"
     assert any(line.strip() == f"effect  no harm: {SKIPPED_STEP}" for line in lines)
 
 
 class Training:
-    """A call that computes `y` of `x` and a loss of it, with ops that are added before it is called."""
+    """A training function with an argument `x` and a variable `w`. Tests add its ops and then call it."""
 
     def __init__(self, run: RunBuilder) -> None:
         self.run = run
@@ -189,7 +191,7 @@ class Training:
     def op(
         self, name: str, op_type: str, inputs: list[str], health: dict[str, object] | None, *, role: str = "forward"
     ) -> Training:
-        """Adds an op; health None: it has no output."""
+        """Adds an op. A health of None means that the op has no output."""
         self.graph.op(name, op_type, inputs, dtypes=("float32",) if health else ())
         self.run.rows["graph_op"][-1]["role"] = role
         if health:
@@ -197,7 +199,7 @@ class Training:
         return self
 
     def call(self, *results: str) -> None:
-        """Calls the function; what it returns goes to nobody."""
+        """Adds a call of the function. Nothing uses its results."""
         self.graph.function("__step", ["x", "w"], results)
         ids = {100 + index: "float32" for index in range(len(results))}
         execution = self.run.execution("__step", inputs=[1, 2], outputs=ids, graph=self.graph)
@@ -213,7 +215,7 @@ def answer(run: RunBuilder, directory: Path) -> tuple[str | None, str | None, st
     return found.op_name, found.effect, found.expected_reason
 
 
-def test_a_bad_variable_outranks_a_bad_result_and_that_a_bad_metric(tmp_path: Path) -> None:
+def test_a_bad_variable_outranks_a_bad_result_which_outranks_a_bad_metric(tmp_path: Path) -> None:
     def training(run: RunBuilder, *, writes: bool, returns: bool) -> RunBuilder:
         step = Training(run).op("score", "RealDiv", ["x"], NAN, role="metric")
         step.op("total", "AssignAddVariableOp", ["w", "score"], None, role="metric").op("loss", "Log", ["x"], INF)
@@ -228,14 +230,14 @@ def test_a_bad_variable_outranks_a_bad_result_and_that_a_bad_metric(tmp_path: Pa
     assert answer(training(RunBuilder("c"), writes=False, returns=False), tmp_path / "c") == ("score", "metric", None)
 
 
-def test_a_value_of_which_everything_is_finite_again_is_absorbed(tmp_path: Path) -> None:
+def test_a_bad_value_is_absorbed_if_everything_computed_from_it_is_finite(tmp_path: Path) -> None:
     step = Training(RunBuilder("run-a")).op("log", "Log", ["x"], NEG_INF).op("clip", "Maximum", ["log"], CLEAN)
     step.call("clip")
     assert answer(step.run, tmp_path) == ("log", "absorbed", ABSORBED)
 
 
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
-def test_of_two_origins_the_one_that_was_created_first_is_named_whatever_arrived_first(
+def test_the_origin_that_was_created_first_is_named_whichever_event_came_first(
     order: tuple[str, str], tmp_path: Path
 ) -> None:
     run = RunBuilder("run-a")
@@ -248,7 +250,7 @@ def test_of_two_origins_the_one_that_was_created_first_is_named_whatever_arrived
     assert answer(run, tmp_path)[:2] == ("a", "result")
 
 
-def test_an_infinity_that_was_computed_is_to_blame_for_the_nan_made_from_it(tmp_path: Path) -> None:
+def test_a_computed_infinity_is_to_blame_for_the_nan_made_from_it(tmp_path: Path) -> None:
     step = Training(RunBuilder("run-a")).op("log", "Log", ["x"], NEG_INF).op("mul", "Mul", ["x", "log"], NAN)
     step.call("mul")
     assert answer(step.run, tmp_path) == ("log", "result", None)
@@ -266,7 +268,7 @@ ALL_INF = counts(neg_inf=2, zero=3)
     ],
     ids=["mask", "everything-is-masked", "data"],
 )
-def test_an_infinity_that_the_program_wrote_is_not_to_blame(
+def test_a_literal_infinity_is_not_to_blame(
     mask: dict[str, object],
     softmax: dict[str, object],
     expected: tuple[str | None, str | None, str | None],
@@ -277,7 +279,7 @@ def test_an_infinity_that_the_program_wrote_is_not_to_blame(
     assert answer(step.run, tmp_path) == expected
 
 
-def test_a_gradient_goes_back_to_its_forward_op_where_that_was_bad(tmp_path: Path) -> None:
+def test_a_bad_forward_op_is_blamed_instead_of_its_gradient(tmp_path: Path) -> None:
     def training(run: RunBuilder, log: dict[str, object]) -> RunBuilder:
         step = Training(run).op("log", "Log", ["x"], log).op("where", "SelectV2", ["log"], CLEAN)
         step.op("reciprocal", "Reciprocal", ["x"], INF, role="gradient")
@@ -293,7 +295,7 @@ def test_a_gradient_goes_back_to_its_forward_op_where_that_was_bad(tmp_path: Pat
     assert found.forward == Forward(op_type="Log", op_name="log", graph_name="step", layer=None, source=None)
 
 
-def test_the_answer_has_the_layer_and_the_calls_that_led_to_it(tmp_path: Path) -> None:
+def test_the_answer_has_the_layer_and_the_calling_functions(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     inner = run.graph("inner").op("x", "Placeholder").op("Log", inputs=["x"]).function("inner_1", ["x"], ["Log"])
     line = ("/home/me/model.py", 7, "call", "return inner(x)", "user")
@@ -314,8 +316,8 @@ def test_the_answer_has_the_layer_and_the_calls_that_led_to_it(tmp_path: Path) -
     )
 
 
-def test_an_update_that_is_left_out_once_is_expected(tmp_path: Path) -> None:
-    """Python looks at a gradient with numpy, and applies only a finite one."""
+def test_a_bad_gradient_of_a_single_skipped_update_is_expected(tmp_path: Path) -> None:
+    """The program checks gradients with numpy and applies only finite ones."""
 
     def training(run: RunBuilder, *gradients: dict[str, object]) -> RunBuilder:
         line = run.stack(("/home/me/train.py", 5, "step", "tape.gradient(loss, w)", "user"))
@@ -332,7 +334,7 @@ def test_an_update_that_is_left_out_once_is_expected(tmp_path: Path) -> None:
     assert answer(training(RunBuilder("c"), INF, INF), tmp_path / "c") == (None, "result", None)
 
 
-def test_what_a_call_gives_only_for_its_gradient_is_no_result(tmp_path: Path) -> None:
+def test_an_output_that_is_only_for_the_gradient_is_not_a_result(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("mask", "Log").op("y", "Softmax", ["mask"]).function("__f", [], ["y", "mask"])
     call = run.execution("__f", outputs={100: "float32", 101: "float32"}, graph=graph)
@@ -344,7 +346,7 @@ def test_what_a_call_gives_only_for_its_gradient_is_no_result(tmp_path: Path) ->
     assert answer(run, tmp_path) == ("mask", "absorbed", ABSORBED)
 
 
-def test_what_is_only_stored_from_outside_does_no_harm(tmp_path: Path) -> None:
+def test_bad_data_that_is_only_stored_in_a_variable_does_no_harm(tmp_path: Path) -> None:
     def variable(run: RunBuilder, read: dict[str, object] | None) -> RunBuilder:
         assign = run.execution("AssignVariableOp", inputs=[9, 5])
         run.external(5, counts(nan=1, pos=3), execution=assign)
@@ -357,7 +359,7 @@ def test_what_is_only_stored_from_outside_does_no_harm(tmp_path: Path) -> None:
     assert answer(variable(RunBuilder("b"), NAN), tmp_path / "b") == (None, "result", None)
 
 
-def test_the_origin_in_a_pipeline_is_found_from_the_element_that_it_gave(tmp_path: Path) -> None:
+def test_the_origin_in_an_input_pipeline_is_found_from_its_element(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     pipeline = run.graph("Dataset_map").op("x", "Placeholder").op("Log", inputs=["x"]).function("map", ["x"], ["Log"])
     step = run.graph("step").op("next", "IteratorGetNext").op("loss", "Mul", ["next"]).function("step_1", [], ["loss"])

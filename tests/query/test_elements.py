@@ -1,4 +1,4 @@
-"""The elements in recorded bytes, against NumPy's own view of them."""
+"""Test decoding recorded bytes into elements against NumPy."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
-def test_every_pattern_of_8_bits(dtype: str) -> None:
+def test_every_8_bit_pattern(dtype: str) -> None:
     raw = np.arange(256, dtype=np.uint8)
     np.testing.assert_array_equal(decode(raw, dtype), raw.view(numpy_dtype(dtype)).astype("float32"))
 
 
-def test_every_pattern_of_bfloat16() -> None:
+def test_every_bfloat16_pattern() -> None:
     raw = np.arange(65536, dtype="<u2").view(np.uint8)
     np.testing.assert_array_equal(decode(raw, "bfloat16"), raw.view(ml_dtypes.bfloat16).astype("float32"))
 
 
 @pytest.mark.parametrize("dtype", sorted(DECODED_DTYPES))
-def test_bytes_after_the_last_whole_element_are_left_out(dtype: str) -> None:
+def test_bytes_after_the_last_whole_element_are_ignored(dtype: str) -> None:
     itemsize = {one.name: one.itemsize for one in DTYPES}[dtype]
     for num_bytes in (0, 1, itemsize, 3 * itemsize - 1):
         assert len(decode(np.ones(num_bytes, np.uint8), dtype)) == num_bytes // itemsize
 
 
-def test_the_bits_of_numpys_dtypes_are_kept() -> None:
+def test_decoding_keeps_the_bits_of_numpy_dtypes() -> None:
     nans = np.array([0x7FC00001, 0xFF800000, 0x80000000, 1], "<u4")
     np.testing.assert_array_equal(decode(nans.view(np.uint8), "float32").view("<u4"), nans)
 

@@ -1,4 +1,4 @@
-"""Queries over graphs that TensorFlow's optimizer changed: fused, folded, merged and made ops."""
+"""Test queries on graphs that TensorFlow's optimizer changed: fused, folded, merged and created ops."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def origins(logdir: tfdbg_arrow.Logdir) -> list[Alert]:
 
 class TestFused:
     def build(self) -> RunBuilder:
-        """log(softmax(x)) runs as LogSoftmax."""
+        """Returns a run in which log(softmax(x)) ran as LogSoftmax."""
         run = RunBuilder("run-a")
         graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
         graph.function("f", ["x"], ["Log"])
@@ -56,20 +56,20 @@ class TestFused:
         run.eager(index, NAN, tensor_id=2)
         return run
 
-    def test_the_answer_names_the_op_that_ran_and_those_that_it_stands_for(self, tmp_path: Path) -> None:
+    def test_the_answer_names_the_executed_op_and_the_ops_of_the_program(self, tmp_path: Path) -> None:
         found = first(self.build(), tmp_path)
         assert (found.op_name, found.op_type, found.program_ops) == ("Log", "LogSoftmax", ("Softmax", "Log"))
         assert found.is_origin
         assert found.effect == "result"
         assert [(each.index, each.producer and each.producer.how) for each in found.inputs] == [(0, "argument")]
 
-    def test_its_sources_are_those_of_all_that_it_stands_for(self, tmp_path: Path) -> None:
+    def test_its_sources_are_the_inputs_of_all_ops_it_stands_for(self, tmp_path: Path) -> None:
         run = self.build()
         found = sources(run, tmp_path, 3)
         assert found.is_complete
         assert [event.scope for event in found.events] == ["external"]
 
-    def test_the_view_says_what_became_of_each_op(self, tmp_path: Path) -> None:
+    def test_the_op_fate_view(self, tmp_path: Path) -> None:
         with written(self.build(), tmp_path) as logdir:
             rows = logdir.rows("SELECT op_name, fate, executed_type, num_nodes FROM op_fate ORDER BY op_name")
             coverage = logdir.coverage()
@@ -79,8 +79,8 @@ class TestFused:
         assert (changed.num_ops, changed.num_replaced, changed.num_folded, changed.num_absorbed) == (3, 1, 0, 1)
 
 
-def test_an_op_that_equals_another_has_the_value_of_the_other(tmp_path: Path) -> None:
-    """TensorFlow computes `a` and `b` once, as `a`; the bad value of `b` goes back to `a`."""
+def test_an_op_merged_into_an_identical_op_has_its_value(tmp_path: Path) -> None:
+    """TensorFlow computes `a` and `b` once, as `a`. The bad value of `b` is traced back to `a`."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("a", "Log", ["x"]).op("b", "Log", ["x"])
     graph.op("sum", "Neg", ["b"]).function("f", ["x"], ["sum"])
@@ -96,7 +96,7 @@ def test_an_op_that_equals_another_has_the_value_of_the_other(tmp_path: Path) ->
     assert (found.op_name, found.effect, found.program_ops) == ("a", "result", ())
 
 
-def test_a_made_node_has_the_line_and_label_of_the_op_that_it_is_made_for(tmp_path: Path) -> None:
+def test_a_node_made_by_the_optimizer_has_the_source_line_and_labels_of_its_op(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     line = run.stack(("train.py", 7, "f", "tf.math.log(tf.abs(x))", "user"))
     graph = run.graph("f").op("x", "Placeholder").op("abs", "Abs", ["x"])
@@ -137,7 +137,7 @@ def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Pa
 
 
 def nested(site: str) -> tuple[RunBuilder, int]:
-    """`outer` calls `inner`, whose op takes the caller's tensor across the border that inlining removed."""
+    """Returns a run where `outer` calls `inner`, which TensorFlow inlined, and the event_index of the op in `inner`."""
     run = RunBuilder("run-a")
     inner = run.graph("inner").op("a", "Placeholder").op("neg", "Neg", ["a"]).function("inner", ["a"], ["neg"])
     outer = run.graph("outer").op("x", "Placeholder").op("log", "Log", ["x"]).op("call", "PartitionedCall", ["log"])
@@ -153,7 +153,7 @@ def nested(site: str) -> tuple[RunBuilder, int]:
     return run, event_index
 
 
-def test_edges_cross_the_borders_of_inlined_functions(tmp_path: Path) -> None:
+def test_edges_cross_inlined_function_calls(tmp_path: Path) -> None:
     run, event_index = nested("call")
     found = sources(run, tmp_path, event_index)
     assert [event.op_name for event in found.events] == ["log"]
@@ -165,7 +165,7 @@ def test_edges_cross_the_borders_of_inlined_functions(tmp_path: Path) -> None:
     assert alert.op_name == "log"
 
 
-def test_the_result_of_a_branch_is_that_of_the_one_that_ran(tmp_path: Path) -> None:
+def test_the_result_of_a_conditional_comes_from_the_branch_that_ran(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     then = run.graph("then").op("a", "Placeholder").op("log", "Log", ["a"]).function("then", ["a"], ["log"])
     else_ = run.graph("else").op("b", "Placeholder").op("neg", "Neg", ["b"]).function("else", ["b"], ["neg"])
@@ -191,7 +191,7 @@ def test_the_result_of_a_branch_is_that_of_the_one_that_ran(tmp_path: Path) -> N
     assert (answer.op_name, answer.effect) == ("log", "result")
 
 
-def test_a_later_iteration_takes_what_the_one_before_computed(tmp_path: Path) -> None:
+def test_an_iteration_uses_the_values_of_the_previous_one(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     body = run.graph("body").op("state", "Placeholder").op("exp", "Exp", ["state"]).function("body", ["state"], ["exp"])
     cond = run.graph("cond").op("state", "Placeholder").function("cond", ["state"], [])
@@ -237,8 +237,8 @@ def test_a_later_iteration_takes_what_the_one_before_computed(tmp_path: Path) ->
     assert (alert.op_name, alert.first_event_index, alert.num_events) == ("exp", events[1], 1)
 
 
-def test_of_two_optimized_graphs_the_one_that_left_the_rows_counts(tmp_path: Path) -> None:
-    """With a gradient TensorFlow keeps both ops; without one it fuses them."""
+def test_sources_come_from_the_optimized_graph_that_produced_the_rows(tmp_path: Path) -> None:
+    """If there is a gradient, TensorFlow keeps both ops. Otherwise it fuses them."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
     graph.function("f", ["x"], ["Log"])
@@ -256,7 +256,7 @@ def test_of_two_optimized_graphs_the_one_that_left_the_rows_counts(tmp_path: Pat
     assert [event.op_name for event in sources(run, tmp_path, other).events] == ["Softmax"]
 
 
-def test_a_damaged_list_of_dtypes_is_left_out(tmp_path: Path) -> None:
+def test_invalid_lists_of_dtypes_are_ignored(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("log", "Log", ["x"]).function("f", ["x"], ["log"])
     executed = run.executed().node("x", "_Arg", of=graph, op="x", index=0)
@@ -267,8 +267,8 @@ def test_a_damaged_list_of_dtypes_is_left_out(tmp_path: Path) -> None:
     assert {key: dtype for key, dtype in dtypes.items() if key[0].startswith("made")} == {("made/c", 2): "float32"}
 
 
-def test_circles_among_nodes_end(tmp_path: Path) -> None:
-    """A logdir of somebody else's can hold any edges."""
+def test_queries_end_on_cyclic_graphs(tmp_path: Path) -> None:
+    """A logdir from somebody else can contain arbitrary edges."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("log", "Log", ["x"]).op("exp", "Exp", ["log"])
     graph.op("neg", "Neg", ["exp"]).function("f", ["x"], ["neg"])

@@ -1,4 +1,4 @@
-"""Windows of executions: what a filter leaves, with the health of what each made."""
+"""Test windows of executions: filters, and the health of the tensors that each execution made."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ EVERYTHING = ExecutionFilter()
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logdir]:
-    """Ops 0, 1, 3 and calls 2, 4: 1 takes a bad tensor from outside, 2 is bad inside, 3 is bad, 4 was not recorded."""
+    """Returns a logdir with the ops 0, 1 and 3 and the calls 2 and 4.
+
+    Op 1 has a bad input from outside, call 2 has bad tensors inside, op 3 is bad, and call 4 was not recorded.
+    """
     run = RunBuilder("run-a")
     graph = run.graph("Step").op("x", "Log").op("y", "Neg", ["x"]).function("__inference_Step_9", [], ["y"])
     stack = run.stack(("/tf/ops.py", 1, "op", None, "framework"), ("/me/train.py", 7, "train", "a + b", "user"))
@@ -67,7 +70,7 @@ def test_filters(logdir: Logdir, filter_: ExecutionFilter, expected: list[int]) 
     assert ([row.execution_index for row in window.rows], window.num_matching) == (expected, len(expected))
 
 
-def test_windows_are_asked_for_by_index_by_end_and_by_place(logdir: Logdir) -> None:
+def test_windows_can_start_at_an_index_end_at_an_index_or_start_at_a_place(logdir: Logdir) -> None:
     def indexes(**asked: int) -> tuple[list[int], int]:
         window = execution_window(logdir, EVERYTHING, run_id="run-a", limit=2, **asked)
         return [row.execution_index for row in window.rows], window.num_before
@@ -81,12 +84,12 @@ def test_windows_are_asked_for_by_index_by_end_and_by_place(logdir: Logdir) -> N
     assert indexes(first=99) == ([], 5)
 
 
-def test_a_row_tells_what_its_execution_made(logdir: Logdir) -> None:
+def test_a_row_describes_the_outputs_of_its_execution(logdir: Logdir) -> None:
     mul, add, step, split, forward = execution_window(logdir, EVERYTHING, run_id="run-a").rows
     assert (mul.devices, mul.is_call, mul.is_bad, mul.num_outputs) == ((CPU,), False, False, 1)
     assert mul.source is not None
     assert (mul.source.file_path, mul.source.lineno) == ("/me/train.py", 7)
-    # What came from outside was not made by its first user.
+    # The first user of a tensor from outside did not make it.
     assert (add.is_bad, add.num_recorded_outputs) == (False, 1)
     assert (step.graph_name, step.is_call, step.num_inside, step.num_bad_inside) == ("Step", True, 2, 2)
     assert (step.num_recorded_outputs, step.outputs) == (0, ())
@@ -95,7 +98,7 @@ def test_a_row_tells_what_its_execution_made(logdir: Logdir) -> None:
     assert (forward.is_call, forward.graph_name, forward.devices, forward.source) == (True, None, (), None)
 
 
-def test_neighbours_and_steps(logdir: Logdir) -> None:
+def test_next_and_previous_executions_and_first_executions_of_steps(logdir: Logdir) -> None:
     def neighbour(filter_: ExecutionFilter, index: int, *, is_backwards: bool = False) -> int | None:
         return next_execution(logdir, filter_, index, run_id="run-a", is_backwards=is_backwards)
 
@@ -107,18 +110,18 @@ def test_neighbours_and_steps(logdir: Logdir) -> None:
     assert read_execution(logdir, 5, run_id="run-a") is None
 
 
-def test_inputs_and_outputs_have_their_health_and_their_maker(logdir: Logdir) -> None:
+def test_inputs_and_outputs_have_their_health_and_producer(logdir: Logdir) -> None:
     inputs, outputs = execution_tensors(logdir, 1, run_id="run-a")
     assert [(one.index, one.op_type, one.execution_index) for one in inputs] == [(0, "Mul", 0), (1, None, None)]
     assert [one.health and one.health.has_inf_or_nan for one in (*inputs, *outputs)] == [False, True, False]
-    # The result of a call is what its graph computed.
+    # The graph computed the result of the call.
     _, (result,) = execution_tensors(logdir, 2, run_id="run-a")
     assert result.health is not None
     assert (result.tensor_id, result.health.num_pos_inf) == (13, 1)
     assert execution_tensors(logdir, 9, run_id="run-a") == ((), ())
 
 
-def test_of_a_run_without_executions_a_window_is_empty(tmp_path: Path) -> None:
+def test_the_window_of_a_run_without_executions_is_empty(tmp_path: Path) -> None:
     with open_logdir(RunBuilder("run-a").write(tmp_path)) as logdir:
         window = execution_window(logdir, EVERYTHING, run_id="run-a", place=3)
         assert (window.rows, window.num_matching, window.num_before) == ((), 0, 0)

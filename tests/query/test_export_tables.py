@@ -1,4 +1,4 @@
-"""export: the rows of a logdir, awkward ones too, in Parquet for BI, CSV, DuckDB and SQLite, by the readers of each."""
+"""Test that Parquet, CSV, DuckDB and SQLite exports have the rows of the logdir when other programs read them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RELATIONS = (*(table.name for table in TABLES), *(view.name for view in public_v
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs; some tables of them are empty."""
+    """Returns a logdir with two runs that have awkward values. Some tables are empty."""
     run = RunBuilder("run-a", command_line='["python", "=1"]')
     stack = run.stack(("/home/=me/é.py", 3, "f", '=cmd|"x"', "user"))
     graph = run.graph("=graph\n").op("x", "Log", stack=stack).op("y", "Mul", inputs=["x"])
@@ -66,7 +66,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exports(logdir: Path) -> dict[str, Path]:
-    """The logdir in every format."""
+    """Exports the logdir in every format and returns the paths by format."""
     targets = {name: logdir.parent / f"exported.{name}" for name in FORMATS}
     for name, target in targets.items():
         export(logdir, target, format=name)
@@ -74,7 +74,7 @@ def exports(logdir: Path) -> dict[str, Path]:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value of a logdir as a flat format has it."""
+    """Returns a value of a logdir as it appears in a flat format."""
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(str, value)) + "]"
     if isinstance(value, float):
@@ -88,7 +88,7 @@ def sorted_rows(rows: Iterable[Iterable[Any]]) -> list[tuple[Any, ...]]:
 
 @dataclass(frozen=True)
 class Own:
-    """A table or view as the logdir itself gives it."""
+    """A table or view as read from the logdir."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
@@ -123,7 +123,7 @@ def with_pyarrow(path: Path, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
 
 class TestParquet:
     @pytest.mark.parametrize("read", [with_duckdb, with_polars, with_pyarrow])
-    def test_every_reader_finds_the_rows_of_the_logdir(
+    def test_every_reader_returns_the_rows_of_the_logdir(
         self,
         read: Callable[[Path, tuple[str, ...]], list[tuple[Any, ...]]],
         own: dict[str, Own],
@@ -132,7 +132,7 @@ class TestParquet:
         for name, expected in own.items():
             assert sorted_rows(read(exports["parquet"] / f"{name}.parquet", expected.columns)) == expected.rows, name
 
-    def test_it_is_flat_plain_and_snappy_and_double_columns_have_no_statistics(self, exports: dict[str, Path]) -> None:
+    def test_nesting_compression_encodings_and_statistics(self, exports: dict[str, Path]) -> None:
         assert sorted(path.name for path in exports["parquet"].iterdir()) == sorted(f"{n}.parquet" for n in RELATIONS)
         for path in exports["parquet"].iterdir():
             file = pq.ParquetFile(path)
@@ -152,14 +152,14 @@ class TestParquet:
                         or path.stem == "mark"
                     )
 
-    def test_a_time_in_nanoseconds_has_a_timestamp_beside_it(self, exports: dict[str, Path]) -> None:
+    def test_nanosecond_columns_have_an_additional_timestamp_column(self, exports: dict[str, Path]) -> None:
         runs = pq.read_table(exports["parquet"] / "run.parquet").to_pylist()
         assert [run["end_wall_time"] for run in runs] == [datetime.datetime(2023, 11, 14, 22, 13, 21), None]
         assert "wall_time" in pq.read_schema(exports["parquet"] / "graph_tensor.parquet").names
 
 
 def unquoted(text: str | None) -> str | None:
-    """Returns a text of a CSV file as it was recorded."""
+    """Returns a text from a CSV file without the protective apostrophe."""
     return text[1:] if text is not None and text.startswith("'") else text
 
 
@@ -181,7 +181,7 @@ class TestCsv:
             text = unquoted(cell)
             if text is None or type_ in ("VARCHAR", "BIGINT[]"):
                 return text
-            assert cell == text  # a number, a boolean, a time or bytes: never with an apostrophe
+            assert cell == text  # numbers, booleans, times and bytes never have an apostrophe
             if type_ == "BOOLEAN":
                 return {"true": True, "false": False}[text]
             if type_ == "BLOB":
@@ -196,7 +196,7 @@ class TestCsv:
             found = [[value(type_, row[column]) for column, type_ in columns] for row in cells]
             assert sorted_rows(found) == expected.rows, name
 
-    def test_no_cell_is_a_formula_and_numbers_stay_numbers(self, exports: dict[str, Path]) -> None:
+    def test_formulas_are_escaped_and_numbers_are_not(self, exports: dict[str, Path]) -> None:
         marks = {row["label"]: row["value"] for row in self.read(exports["csv"] / "mark.csv")}
         assert [marks[f"label {index}"] for index in range(len(TEXTS))] == [
             "'=HYPERLINK(\"http://evil\",\"x\")", "'+1+cmd|'/c calc'!A0", "'-2+3", "'@SUM(A1)", "'\tx", "'\rx", "'\nx",
@@ -206,13 +206,13 @@ class TestCsv:
         assert {row["record_index"] for row in self.read(exports["csv"] / "dump_record.csv")} == set(map(str, INT64))
         assert "'=graph\n" in {row["graph_name"] for row in self.read(exports["csv"] / "graph.csv")}
 
-    def test_null_is_nothing_and_the_empty_text_is_quoted(self, exports: dict[str, Path]) -> None:
+    def test_null_is_an_empty_cell_and_an_empty_text_is_quoted(self, exports: dict[str, Path]) -> None:
         header, row = (exports["csv"] / "device.csv").read_bytes().splitlines()[:2]
         assert (header, row.split(b",")[:2]) == (b"run_id,device_id,device_name", [b'"run-a"', b"0"])
         assert b',"label 9",""\r\n' in (exports["csv"] / "mark.csv").read_bytes()
         assert b",,\r\n" in (exports["csv"] / "tensor_health.csv").read_bytes()
 
-    def test_duckdb_and_polars_read_it_too(self, logdir: Path, exports: dict[str, Path]) -> None:
+    def test_duckdb_and_polars_read_csv_exports(self, logdir: Path, exports: dict[str, Path]) -> None:
         with open_logdir(logdir) as opened:
             ((number, total),) = opened.rows("SELECT count(*), sum(num_nan)::BIGINT FROM tensor_health")
         path = exports["csv"] / "tensor_health.csv"
@@ -240,7 +240,7 @@ class TestDuckDB:
                 relation = connection.sql(f'SELECT * FROM "{name}"')
                 assert (tuple(relation.columns), sorted_rows(relation.fetchall())) == (expected.columns, expected.rows)
 
-    def test_it_opens_without_our_package_and_says_what_its_columns_are(self, exports: dict[str, Path]) -> None:
+    def test_it_opens_without_this_package_and_has_comments_on_columns(self, exports: dict[str, Path]) -> None:
         code = (
             "import duckdb, sys; c = duckdb.connect(sys.argv[1], read_only=True); "
             'print(c.sql("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchall()[0][0], '
@@ -267,7 +267,7 @@ class TestSQLite:
                 assert tuple(column[0] for column in cursor.description) == expected.columns
                 assert found == sorted([tuple(map(as_sqlite, row)) for row in expected.rows], key=repr), name
 
-    def test_all_views_but_the_alerts_are_views(self, exports: dict[str, Path]) -> None:
+    def test_all_views_except_alert_are_views(self, exports: dict[str, Path]) -> None:
         with sqlite3.connect(exports["sqlite"]) as connection:
             views = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")}
             assert connection.execute("SELECT count(*) FROM alert").fetchone()[0] > 0
@@ -275,13 +275,13 @@ class TestSQLite:
         assert views == {view.name for view in public_views()} - {"alert"}
         assert sorted(sizes, key=repr) == [(0,), (1,), (None,)]
 
-    def test_polars_reads_it_too(self, exports: dict[str, Path]) -> None:
+    def test_polars_reads_sqlite_exports(self, exports: dict[str, Path]) -> None:
         with sqlite3.connect(exports["sqlite"]) as connection:
             frame = pl.read_database("SELECT scope, count(*) AS n FROM tensor_health GROUP BY scope", connection)
         assert dict(frame.rows()) == {"graph": 15, "execution": 1}
 
 
-def test_nan_stands_where_it_was_and_null_beside_it(tmp_path: Path) -> None:
+def test_nan_infinity_and_null_in_each_format(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     for index, number in enumerate((math.nan, math.inf, -math.inf, -0.0)):
         run.add("dump_record", file="execution", record_index=index, wall_time_s=number, row_id=None)
@@ -311,7 +311,9 @@ class TestChoice:
         assert exported.size_bytes == sum(path.stat().st_size for path in exported.path.iterdir())
 
     @pytest.mark.parametrize("name", ["duckdb", "sqlite"])
-    def test_a_view_brings_what_it_reads(self, name: str, logdir: Path, tmp_path: Path) -> None:
+    def test_an_exported_view_includes_the_tables_and_views_that_it_reads(
+        self, name: str, logdir: Path, tmp_path: Path
+    ) -> None:
         exported = export(logdir, tmp_path / "out", format=name, tables=["op_source"])
         assert [(table.name, table.kind) for table in exported.tables] == [
             ("stack_frame", "table"), ("stack_trace", "table"), ("graph", "table"), ("graph_op", "table"),
@@ -319,7 +321,7 @@ class TestChoice:
             ("op_source", "view"),
         ]  # fmt: skip
 
-    def test_what_is_unknown_is_refused(self, logdir: Path, tmp_path: Path) -> None:
+    def test_errors_for_unknown_formats_tables_runs_and_logdirs(self, logdir: Path, tmp_path: Path) -> None:
         for arguments, message in (
             ({"format": "excel"}, "the format is 'excel', expected one of parquet, csv, duckdb, sqlite."),
             ({"format": "csv", "tables": ["tensors"]}, "table 'tensors' is unknown; there are run, device, "),
@@ -335,40 +337,40 @@ class TestChoice:
 
 class TestTarget:
     @pytest.mark.parametrize("name", FORMATS)
-    def test_what_is_there_stays_unless_asked(self, name: str, logdir: Path, tmp_path: Path) -> None:
+    def test_an_existing_target_is_only_replaced_on_request(self, name: str, logdir: Path, tmp_path: Path) -> None:
         target = tmp_path / "out"
         export(logdir, target, format=name, tables=["mark", "run"])
-        with pytest.raises(ExportError, match=r"out exists already; give another path, or --overwrite to replace it\."):
+        with pytest.raises(ExportError, match=r"out already exists; give another path, or --overwrite to replace it\."):
             export(logdir, target, format=name)
         exported = export(logdir, target, format=name, tables=["run"], overwrite=True)
         assert [table.name for table in exported.tables] == ["run"]
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
         assert not (target / "mark.csv").exists()
 
-    def test_nothing_but_an_export_is_replaced(self, logdir: Path, tmp_path: Path) -> None:
+    def test_overwrite_replaces_only_exports(self, logdir: Path, tmp_path: Path) -> None:
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "thesis.csv").write_text("x")
         (tmp_path / "file").write_text("x")
         for target, name, message in (
-            (tmp_path / "mine", "csv", "is not a directory that holds an export"),
-            (tmp_path / "file", "csv", "is not a directory that holds an export"),
+            (tmp_path / "mine", "csv", "is not a directory with only the"),
+            (tmp_path / "file", "csv", "is not a directory with only the"),
             (tmp_path / "mine", "sqlite", "is not a file"),
             (logdir, "csv", "is a logdir of tfdbg_arrow"),
-            (logdir / "mark" / "out", "csv", "lies in .*, a logdir of tfdbg_arrow"),
+            (logdir / "mark" / "out", "csv", "is inside .*, a logdir of tfdbg_arrow"),
         ):
             with pytest.raises(ExportError, match=message):
                 export(logdir, target, format=name, overwrite=True)
-        with pytest.raises(ExportError, match="s3://bucket/x is a URL; give a path here"):
+        with pytest.raises(ExportError, match="s3://bucket/x is a URL; export to a local path"):
             export(logdir, "s3://bucket/x", format="csv")
         assert (tmp_path / "mine" / "thesis.csv").exists()
 
-    def test_an_empty_directory_and_missing_ones_above_will_do(self, logdir: Path, tmp_path: Path) -> None:
+    def test_the_target_may_be_an_empty_directory_or_have_missing_parents(self, logdir: Path, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         for target in (tmp_path / "empty", tmp_path / "a" / "b"):
             assert export(logdir, target, format="csv", tables=["run"]).path == target
 
     @pytest.mark.parametrize("name", FORMATS)
-    def test_an_export_that_fails_leaves_nothing(self, name: str, logdir: Path, tmp_path: Path) -> None:
+    def test_a_failed_export_leaves_no_files(self, name: str, logdir: Path, tmp_path: Path) -> None:
         def fail(table: str, num_rows: int, num_done: int, num_all: int) -> None:
             if num_done == 3:
                 raise KeyboardInterrupt
@@ -378,7 +380,7 @@ class TestTarget:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("name", ["csv", "duckdb"])
-    def test_one_that_is_killed_leaves_nothing_under_its_name(self, name: str, logdir: Path, tmp_path: Path) -> None:
+    def test_a_killed_export_leaves_no_file_at_the_target_path(self, name: str, logdir: Path, tmp_path: Path) -> None:
         code = (
             "import os, signal, sys\n"
             "from tfdbg_arrow.query import export\n"
@@ -390,13 +392,13 @@ class TestTarget:
         assert subprocess.run(command, check=False).returncode == -9
         assert [path.name[:5] for path in tmp_path.iterdir() if not path.name.endswith(".wal")] == [".out."]
 
-    def test_a_path_that_cannot_be_written_is_one_sentence(self, logdir: Path, tmp_path: Path) -> None:
+    def test_the_error_for_a_target_that_cannot_be_written(self, logdir: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         with pytest.raises(ExportError, match="cannot be"):
             export(logdir, tmp_path / "file" / "out", format="csv")
 
 
-def test_a_broken_part_is_named_whichever_format_reads_it(tmp_path: Path) -> None:
+def test_the_error_for_a_broken_part_names_it_in_every_format(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     for index in range(2000):
         run.add("mark", event_index=index, label="label", value=f"{index * 7919 % 10007:x}" * 20)
@@ -412,10 +414,10 @@ def test_a_broken_part_is_named_whichever_format_reads_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_parts_that_are_merged_meanwhile_are_read_anew(
+def test_parts_merged_during_an_export_are_read_again(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recording replaces parts while the first of them is being read: no row is lost, none comes twice."""
+    """A recording replaces parts while the export reads the first one. No row is lost or duplicated."""
     run = RunBuilder("run-a")
     for index in range(200):
         run.add("mark", event_index=index, label="label", value=str(index))

@@ -1,4 +1,4 @@
-"""The first bad tensor is the earliest origin by data flow."""
+"""Test that the first bad tensor is the earliest origin by data flow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FRAMEWORK = ("/site/tensorflow/ops.py", 99, "apply", "return op()", "framework")
 NO_NUMERICS = dict.fromkeys(
     ("num_subnormal", "min_finite", "max_finite", "mean_finite", "stddev_finite", "max_abs_finite")
 )
-"""What only FULL_NUMERICS measures."""
+"""The columns that only FULL_NUMERICS measures."""
 
 
 def health(event_index: int, columns: dict[str, object]) -> TensorHealth:
@@ -47,7 +47,7 @@ def names(found: NonFinite | None) -> tuple[str | None, int, bool]:
     return found.op_name, found.event_index, found.is_origin
 
 
-def test_one_op_is_described_in_full(tmp_path: Path) -> None:
+def test_all_attributes_of_a_bad_tensor(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     stack = run.stack(FRAMEWORK, USER, FRAMEWORK)
     graph = run.graph("loss").op("probs", "Softmax").op("Log", inputs=["probs"], stack=stack)
@@ -92,23 +92,23 @@ def test_one_op_is_described_in_full(tmp_path: Path) -> None:
     )
 
 
-def test_a_healthy_run_has_none(tmp_path: Path) -> None:
+def test_a_healthy_run_has_no_bad_tensor(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Mul")
     run.tensor(graph, "x", CLEAN)
     assert first_nonfinite(run.write(tmp_path)) is None
 
 
-def test_an_empty_logdir_has_none(tmp_path: Path) -> None:
+def test_an_empty_logdir_has_no_bad_tensor(tmp_path: Path) -> None:
     assert first_nonfinite(RunBuilder("run-a").write(tmp_path)) is None
 
 
-def test_what_follows_an_origin_is_no_origin(tmp_path: Path) -> None:
+def test_a_bad_tensor_computed_from_an_origin_is_not_an_origin(tmp_path: Path) -> None:
     run = chain(RunBuilder("run-a"))
     assert [names(found) for found in nonfinite(run.write(tmp_path))] == [("b", 1, True), ("c", 2, False)]
 
 
-def test_limit_cuts_the_list(tmp_path: Path) -> None:
+def test_the_limit_of_the_list(tmp_path: Path) -> None:
     logdir = chain(RunBuilder("run-a")).write(tmp_path)
     assert [found.op_name for found in nonfinite(logdir, limit=1)] == ["b"]
     assert nonfinite(logdir, limit=0) == []
@@ -123,7 +123,7 @@ def chain(run: RunBuilder, **settings: int | None) -> RunBuilder:
     return run
 
 
-def test_a_consumer_that_arrives_before_its_producer_is_not_the_first(tmp_path: Path) -> None:
+def test_a_consumer_recorded_before_its_producer_is_not_the_first(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("a", "Mul").op("b", "Log", ["a"]).op("c", "Exp", ["b"]).op("d", "Neg", ["c"])
     run.tensor(graph, "d", NAN)
@@ -133,7 +133,7 @@ def test_a_consumer_that_arrives_before_its_producer_is_not_the_first(tmp_path: 
     assert names(first_nonfinite(run.write(tmp_path))) == ("b", 2, True)
 
 
-def test_an_origin_behind_clean_tensors_comes_first_though_it_arrived_later(tmp_path: Path) -> None:
+def test_an_origin_behind_clean_tensors_is_the_first_even_if_recorded_later(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("a", "Log").op("clip", "Maximum", ["a"]).op("b", "Sqrt", ["clip"])
     run.tensor(graph, "b", NAN)
@@ -142,7 +142,7 @@ def test_an_origin_behind_clean_tensors_comes_first_though_it_arrived_later(tmp_
     assert names(first_nonfinite(run.write(tmp_path))) == ("a", 2, True)
 
 
-def test_of_two_origins_the_earlier_to_arrive_is_first(tmp_path: Path) -> None:
+def test_the_first_of_two_origins(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("a", "Log").op("b", "Sqrt").op("c", "Neg", ["b"])
     run.tensor(graph, "c", NAN)
@@ -159,28 +159,28 @@ class TestKinds:
             run.tensor(graph, name, columns)
         return run.write(tmp_path)
 
-    def test_nan_out_of_infinities_is_an_origin_of_nan(self, tmp_path: Path) -> None:
+    def test_a_nan_made_from_infinities_is_an_origin_of_nan(self, tmp_path: Path) -> None:
         assert names(first_nan(self.logdir(tmp_path))) == ("c", 2, True)
 
-    def test_infinity_counts_by_itself(self, tmp_path: Path) -> None:
+    def test_only_infinities(self, tmp_path: Path) -> None:
         logdir = self.logdir(tmp_path)
         assert names(first_nonfinite(logdir, kinds=("inf",))) == ("b", 1, True)
         assert [found.op_name for found in nonfinite(logdir, kinds=("inf",))] == ["b"]
 
-    def test_with_both_kinds_each_has_its_origin(self, tmp_path: Path) -> None:
+    def test_each_kind_has_its_own_origin(self, tmp_path: Path) -> None:
         assert [names(found) for found in nonfinite(self.logdir(tmp_path))] == [
             ("b", 1, True),
             ("c", 2, True),
             ("d", 3, False),
         ]
 
-    def test_an_unknown_kind_is_refused(self, tmp_path: Path) -> None:
+    def test_the_error_for_an_unknown_kind(self, tmp_path: Path) -> None:
         with pytest.raises(QueryError, match="kind 'zero' is unknown, expected 'nan', 'inf' or both"):
             first_nonfinite(self.logdir(tmp_path), kinds=("zero",))
         with pytest.raises(QueryError, match="expected 'nan', 'inf' or both"):
             first_nonfinite(self.logdir(tmp_path), kinds=())
 
-    def test_a_mode_that_does_not_tell_them_apart_counts_for_either(self, tmp_path: Path) -> None:
+    def test_a_mode_that_does_not_distinguish_the_kinds_counts_for_either(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a", tensor_debug_mode="CURT_HEALTH")
         graph = run.graph("f").op("a", "Log").op("b", "Neg", ["a"])
         run.tensor(graph, "a", {"has_inf_or_nan": True})
@@ -200,7 +200,7 @@ def nested(run: RunBuilder) -> tuple[GraphBuilder, GraphBuilder]:
     return inner, outer
 
 
-def test_two_calls_of_one_function_are_told_apart(tmp_path: Path) -> None:
+def test_two_calls_of_a_function_are_distinguished(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     inner, outer = nested(run)
     call = run.execution("__inference_outer_2", graph=outer)
@@ -247,7 +247,7 @@ def loop(run: RunBuilder) -> tuple[GraphBuilder, GraphBuilder, GraphBuilder]:
     return body, cond, outer
 
 
-def test_a_loop_variable_comes_from_the_iteration_before(tmp_path: Path) -> None:
+def test_a_loop_variable_comes_from_the_previous_iteration(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     body, cond, outer = loop(run)
     call = run.execution("__inference_train_2", graph=outer)
@@ -282,7 +282,7 @@ def test_a_loop_variable_comes_from_the_iteration_before(tmp_path: Path) -> None
     )
 
 
-def test_the_first_iteration_takes_what_the_loop_was_given(tmp_path: Path) -> None:
+def test_the_first_iteration_uses_the_inputs_of_the_loop(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     body, _, outer = loop(run)
     call = run.execution("__inference_train_2", graph=outer)
@@ -327,7 +327,7 @@ def test_each_entry_of_an_inner_loop_belongs_to_its_outer_iteration(tmp_path: Pa
     )
 
 
-def test_a_loop_is_not_taken_for_another_that_was_renamed(tmp_path: Path) -> None:
+def test_two_loops_with_similar_names_are_distinguished(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     inner = run.graph("inner").op("x", "Placeholder").op("Log", inputs=["x"]).function("inner_1", ["x"], ["Log"])
     outer = run.graph("f").op("a", "Mul").op("b", "Exp")
@@ -347,7 +347,7 @@ def test_a_loop_is_not_taken_for_another_that_was_renamed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("taken", ["then_branch", "else_branch"])
-def test_a_branch_is_followed_in_and_out(tmp_path: Path, taken: str) -> None:
+def test_data_flow_into_and_out_of_a_branch(tmp_path: Path, taken: str) -> None:
     run = RunBuilder("run-a")
     branches = {}
     outer = run.graph("f").op("p", "Const", dtypes=["bool"]).op("x", "Mul").op("y", "Exp")
@@ -372,7 +372,7 @@ def test_a_branch_is_followed_in_and_out(tmp_path: Path, taken: str) -> None:
     assert after.inputs[0].producer == Producer("Log", "Log", taken, 0, event_index=log, execution_index=0, how="call")
 
 
-def test_an_argument_is_followed_through_eager_code_into_the_call_before(tmp_path: Path) -> None:
+def test_an_argument_is_traced_through_eager_code_into_the_previous_call(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     model = run.graph("model").op("Softmax").op("Identity", inputs=["Softmax"], not_recorded="op_type")
     model.function("__inference_model_1", results=["Identity"])
@@ -400,7 +400,7 @@ def test_an_argument_is_followed_through_eager_code_into_the_call_before(tmp_pat
     )
 
 
-def test_eager_ops_are_followed_by_tensor_id(tmp_path: Path) -> None:
+def test_eager_ops_are_connected_by_tensor_id(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     stack = run.stack(USER)
     first_op = run.execution("Exp", inputs=[1], outputs={2: "float32"}, stack=stack)
@@ -434,7 +434,11 @@ def test_bad_data_from_outside_is_the_origin(tmp_path: Path) -> None:
 
 class TestVariables:
     def training(self, tmp_path: Path, *, written: dict[str, object] | None) -> list[NonFinite]:
-        """A step reads a variable that an earlier eager assignment wrote (None: nothing wrote it)."""
+        """Returns the bad tensors of a step that reads a variable.
+
+        Args:
+            written: Health of the value that eager code assigned before the step; None means no assignment.
+        """
         run = RunBuilder("run-a")
         graph = run.graph("step").op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype")
         graph.op("ReadVariableOp", inputs=["w"]).function("__inference_step_1", captures=["w"])
@@ -446,7 +450,7 @@ class TestVariables:
         run.tensor(graph, "ReadVariableOp", NAN, execution=call)
         return nonfinite(run.write(tmp_path))
 
-    def test_a_read_passes_on_what_was_written(self, tmp_path: Path) -> None:
+    def test_a_read_has_the_health_of_the_assigned_value(self, tmp_path: Path) -> None:
         *_, read = self.training(tmp_path, written=NAN)
         assert names(read)[::2] == ("ReadVariableOp", False)
         assert read.inputs == (
@@ -457,7 +461,7 @@ class TestVariables:
             ),
         )
 
-    def test_a_variable_that_nothing_wrote_was_bad_from_outside(self, tmp_path: Path) -> None:
+    def test_a_bad_variable_that_nothing_wrote_comes_from_outside(self, tmp_path: Path) -> None:
         (read,) = self.training(tmp_path, written=None)
         assert read.is_origin
         assert read.inputs == (
@@ -483,7 +487,7 @@ class TestVariables:
             "AssignSubVariableOp", "update", "step", None, None, execution_index=0, how="variable"
         )
 
-    def test_a_write_earlier_in_the_same_call_comes_before_one_of_an_earlier_call(self, tmp_path: Path) -> None:
+    def test_a_read_has_the_value_of_an_earlier_write_in_the_same_call(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
         inner = run.graph("inner").op("v", "Placeholder", dtypes=["resource"]).op("value", "Log")
         inner.op("assign", "AssignVariableOp", ["v", "value"], dtypes=[]).function("inner_1", ["v"])
@@ -502,7 +506,7 @@ class TestVariables:
 
 
 class TestUnrecorded:
-    def test_an_op_with_an_unrecorded_input_is_no_proven_origin(self, tmp_path: Path) -> None:
+    def test_an_op_with_an_unrecorded_input_is_not_a_proven_origin(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a", op_regex="Log")
         graph = run.graph("f").op("a", "Softmax", not_recorded="op_regex").op("Log", inputs=["a"])
         run.tensor(graph, "Log", NAN)
@@ -511,7 +515,7 @@ class TestUnrecorded:
         assert found is not None
         assert found.inputs == (InputTensor(0, None, Producer("Softmax", "a", "f", 0, None, None, "graph")),)
 
-    def test_an_unrecorded_op_is_looked_through(self, tmp_path: Path) -> None:
+    def test_the_search_continues_through_unrecorded_ops(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a", op_regex="Log|Exp")
         graph = (
             run.graph("f").op("Log").op("hidden", "Neg", ["Log"], not_recorded="op_regex").op("Exp", inputs=["hidden"])
@@ -520,7 +524,7 @@ class TestUnrecorded:
         run.tensor(graph, "Log", NAN)
         assert names(first_nonfinite(run.write(tmp_path))) == ("Log", 1, True)
 
-    def test_an_integer_input_leaves_the_proof_whole(self, tmp_path: Path) -> None:
+    def test_an_unrecorded_integer_input_does_not_matter(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
         graph = (
             run.graph("f").op("shape", "Const", dtypes=["int32"], not_recorded="dtype").op("Empty", inputs=["shape"])
@@ -528,7 +532,7 @@ class TestUnrecorded:
         run.tensor(graph, "Empty", NAN)
         assert names(first_nonfinite(run.write(tmp_path))) == ("Empty", 0, True)
 
-    def test_a_list_of_tensors_is_what_was_put_in(self, tmp_path: Path) -> None:
+    def test_data_flow_through_a_tensor_list(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
         graph = run.graph("f").op("Log").op("list", "TensorListFromTensor", ["Log"], dtypes=["variant"])
         graph.op("Stack", "TensorListStack", ["list"])
@@ -538,9 +542,9 @@ class TestUnrecorded:
 
 
 class TestGradients:
-    """Taking a gradient makes functions and loops anew, which the recorded calls do not name."""
+    """Taking a gradient creates new functions and loops, whose names the recorded calls do not contain."""
 
-    def test_a_loop_that_was_made_anew_is_known_by_its_number(self, tmp_path: Path) -> None:
+    def test_a_loop_that_was_recreated_is_recognized_by_its_number(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
         body, _, outer = loop(run)
         call = run.execution("__forward_train_9", graph=outer)
@@ -553,7 +557,7 @@ class TestGradients:
         assert [input_.health and input_.health.event_index for input_ in first.inputs] == [start, konst]
         assert names(second) == ("after", after, False)
 
-    def test_a_result_that_only_the_forward_function_has_is_found(self, tmp_path: Path) -> None:
+    def test_a_result_that_only_the_forward_function_has(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
         inner = run.graph("inner").op("x", "Placeholder").op("Log", inputs=["x"]).op("Neg", inputs=["Log"])
         inner.function("__inference_inner_1", ["x"], ["Neg"]).function("__forward_inner_2", ["x"], ["Neg", "Log"])
@@ -567,7 +571,7 @@ class TestGradients:
         assert names(after) == ("after", 2, False)
         assert after.inputs[0].producer == Producer("Log", "Log", "inner", 0, log, None, "call")
 
-    def test_a_callee_without_rows_is_not_taken_for_another_call_of_it(self, tmp_path: Path) -> None:
+    def test_a_call_without_rows_does_not_get_the_rows_of_another_call(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
         inner, outer = nested(run)
         call = run.execution("__inference_outer_2", graph=outer)
@@ -576,7 +580,7 @@ class TestGradients:
         total = nonfinite(run.write(tmp_path))[-1]
         assert [input_.health is None for input_ in total.inputs] == [False, True]
 
-    def test_an_optional_is_what_was_put_in(self, tmp_path: Path) -> None:
+    def test_data_flow_through_an_optional(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
         graph = run.graph("f").op("Log").op("kept", "OptionalFromValue", ["Log"], dtypes=["variant"])
         graph.op("Get", "OptionalGetValue", ["kept"])
@@ -586,9 +590,9 @@ class TestGradients:
 
 
 class TestWithoutContext:
-    """A backend without step ids gives rows with NULL contexts."""
+    """Rows from a backend without step IDs, whose context columns are NULL."""
 
-    def test_the_nearest_row_before_is_taken(self, tmp_path: Path) -> None:
+    def test_the_nearest_preceding_row_is_the_input(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a", health_backend="tensorflow")
         graph = run.graph("f").op("a", "Mul").op("b", "Log", ["a"]).op("c", "Neg", ["b"])
         for columns in (CLEAN, NAN):
@@ -600,7 +604,7 @@ class TestWithoutContext:
         assert [names(item) for item in found] == [("b", 6, True), ("c", 7, False)]
         assert found[0].iteration is None
 
-    def test_the_only_caller_is_taken_for_the_caller(self, tmp_path: Path) -> None:
+    def test_the_only_op_that_calls_a_function_is_the_caller(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a", health_backend="tensorflow")
         inner = run.graph("inner").op("x", "Placeholder").op("Log", inputs=["x"]).function("inner_1", ["x"], ["Log"])
         outer = run.graph("outer").op("a", "Mul").op("call", "PartitionedCall", ["a"]).calls("call", "inner_1", inner)
@@ -628,7 +632,7 @@ class TestRuns:
         assert found is not None
         assert (found.run_id, found.op_name) == ("run-c", "x")
 
-    def test_one_run_can_be_asked_for(self, tmp_path: Path) -> None:
+    def test_the_first_bad_tensor_of_one_run(self, tmp_path: Path) -> None:
         logdir = self.logdir(tmp_path)
         found = first_nonfinite(logdir, run_id="run-b")
         assert found is not None
@@ -636,12 +640,12 @@ class TestRuns:
         assert first_nonfinite(logdir, run_id="run-a") is None
         assert {found.run_id for found in nonfinite(logdir, run_id="run-b")} == {"run-b"}
 
-    def test_an_unknown_run_is_refused(self, tmp_path: Path) -> None:
+    def test_the_error_for_an_unknown_run(self, tmp_path: Path) -> None:
         with pytest.raises(QueryError, match=r"run 'run-z' is not in .*; it holds run-[abc], run-[abc], run-[abc]"):
             first_nonfinite(self.logdir(tmp_path), run_id="run-z")
 
 
-def test_names_in_any_script_work(tmp_path: Path) -> None:
+def test_names_in_any_script(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     inner = run.graph("内").op("入力", "Placeholder").op("Ж", "Log", ["入力"]).function("内_1", ["入力"], ["Ж"])
     outer = run.graph("外'\"%_").op("層/λ.[*]", "Mul").op("呼出/(1)", "PartitionedCall", ["層/λ.[*]"])
@@ -655,7 +659,7 @@ def test_names_in_any_script_work(tmp_path: Path) -> None:
     assert found.inputs[0].producer == Producer("Mul", "層/λ.[*]", "外'\"%_", 0, 1, 0, "argument")
 
 
-def test_methods_answer_as_the_functions_do(tmp_path: Path) -> None:
+def test_methods_return_the_same_as_functions(tmp_path: Path) -> None:
     with open_logdir(chain(RunBuilder("run-a")).write(tmp_path)) as logdir:
         assert logdir.first_nonfinite() == first_nonfinite(tmp_path)
         assert logdir.nonfinite(kinds=("nan",)) == nonfinite(logdir)

@@ -1,4 +1,4 @@
-"""Graphs in each other, their ops, and the ways between a graph and those that call it."""
+"""Test nested graphs, their ops, and the links between a graph and its callers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .builder import CLEAN, CPU, NAN, RunBuilder
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`step` (0) calls `double` (1) and loops over `body` (2) and `cond` (3), and branches to `yes` (4) or not.
+    """Writes a logdir: `step` (0) calls `double` (1), loops over `body` (2) and `cond` (3), and may run `yes` (4).
 
-    The loop runs 3 iterations in step 1; in the second, at event 4, the body's Mul is bad.
+    The loop has 3 iterations in step 1. In the second one, at event 4, the Mul of the body is bad.
     """
     run = RunBuilder("run-a")
     step = run.graph("step").op("x", "Placeholder").op("w", "Placeholder").op("pred", "Placeholder", dtypes=("bool",))
@@ -52,7 +52,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.write(tmp_path_factory.mktemp("logdir"))
 
 
-def test_graphs_stand_behind_the_one_they_were_traced_in(path: Path) -> None:
+def test_graphs_are_listed_below_their_outer_graph(path: Path) -> None:
     with open_logdir(path) as logdir:
         tree = graph_tree(logdir, run_id="run-a")
         found = graph_tree(logdir, run_id="run-a", name="O", limit=1)
@@ -68,7 +68,7 @@ def test_graphs_stand_behind_the_one_they_were_traced_in(path: Path) -> None:
     assert [one.graph_name for one in way] == ["step", "body"]
 
 
-def test_a_damaged_circle_of_graphs_has_an_end(tmp_path: Path) -> None:
+def test_queries_end_on_a_cycle_of_outer_graphs(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     for number in range(3):
         run.graph(f"g{number}").op("x")
@@ -80,7 +80,7 @@ def test_a_damaged_circle_of_graphs_has_an_end(tmp_path: Path) -> None:
         assert graph_path(logdir, 7, run_id="run-a") == ()
 
 
-def test_ops_are_filtered_and_windowed(path: Path) -> None:
+def test_filters_and_windows_of_ops(path: Path) -> None:
     def names(filter_: OpFilter, **asked: int) -> tuple[list[str], int, int]:
         with open_logdir(path) as logdir:
             window = op_window(logdir, filter_, run_id="run-a", graph_id=0, **asked)
@@ -140,18 +140,20 @@ def border(kind: str, op: str, index: int, caller: str, attribute: str, *, to: t
         (0, "x", []),
     ],
 )
-def test_borders_lead_to_the_caller_and_back(path: Path, graph_id: int, op_name: str, expected: list[Border]) -> None:
+def test_borders_between_a_graph_and_its_caller(
+    path: Path, graph_id: int, op_name: str, expected: list[Border]
+) -> None:
     with open_logdir(path) as logdir:
         assert list(borders(logdir, [op_name], run_id="run-a", graph_id=graph_id)) == expected
 
 
-def test_what_a_loop_hands_on_as_it_is_comes_from_outside_alone(path: Path) -> None:
+def test_an_invariant_of_a_loop_comes_only_from_outside(path: Path) -> None:
     with open_logdir(path) as logdir:
         found = borders(logdir, ["k"], run_id="run-a", graph_id=2)
     assert [one.kind for one in found] == ["argument", "result"]
 
 
-def test_calls_tell_where_to_go_on_what_is_bad_in_them_and_how_often_a_loop_went_round(path: Path) -> None:
+def test_calls_have_the_entry_op_the_number_of_bad_tensors_and_the_iterations(path: Path) -> None:
     with open_logdir(path) as logdir:
         calls = called_graphs(logdir, ["call", "while", "y"], run_id="run-a", graph_id=0)
         outside = callers(logdir, 2, run_id="run-a")
@@ -167,7 +169,7 @@ def test_calls_tell_where_to_go_on_what_is_bad_in_them_and_how_often_a_loop_went
     assert [(one.graph_name, one.op_name, one.attribute) for one in outside] == [("step", "while", "body")]
 
 
-def test_one_run_of_a_graph_knows_its_iterations_its_caller_and_what_it_called(path: Path) -> None:
+def test_one_run_of_a_graph_has_its_iterations_its_caller_and_its_calls(path: Path) -> None:
     with open_logdir(path) as logdir:
         second = graph_run(logdir, 4, run_id="run-a")
         outer = graph_run(logdir, 1, run_id="run-a")
@@ -180,10 +182,10 @@ def test_one_run_of_a_graph_knows_its_iterations_its_caller_and_what_it_called(p
     assert found == {"call": [("f", 2)], "while": [("body", 4)], "if": [("then_branch", 7)], "y": []}
 
 
-def test_what_is_no_tensor_of_a_graph_is_no_run_of_one(path: Path) -> None:
+def test_the_error_for_an_event_that_is_not_a_tensor_of_a_graph(path: Path) -> None:
     with (
         open_logdir(path) as logdir,
-        pytest.raises(QueryError, match="event 99 of run run-a is no recorded"),
+        pytest.raises(QueryError, match="event 99 of run run-a is not a recorded"),
     ):
         graph_run(logdir, 99, run_id="run-a")
 

@@ -1,4 +1,4 @@
-"""Limits of memory and time: queries keep to them, end, and say so."""
+"""Test memory and time limits of queries, and their errors."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class TestMemoryLimit:
         assert memory_limit_bytes(given) == size
 
     @pytest.mark.parametrize("given", ["", "much", "-1GB", "2 PB", 1000, "1MB"])
-    def test_what_is_no_size_is_refused(self, given: int | str) -> None:
+    def test_the_error_for_an_invalid_size(self, given: int | str) -> None:
         with pytest.raises(QueryError, match="expected a size of at least"):
             memory_limit_bytes(given)
 
-    def test_the_environment_gives_the_default(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environment_variable_sets_the_default(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(MEMORY_LIMIT_VARIABLE, "300MB")
         with open_logdir(logdir) as opened, open_logdir(logdir, memory_limit="400MB") as other:
             assert (opened.memory_limit, other.memory_limit) == (300_000_000, 400_000_000)
@@ -57,14 +57,16 @@ class TestMemoryLimit:
         with pytest.raises(QueryError, match="TFDBG_ARROW_MEMORY_LIMIT is 'lots'"):
             open_logdir(logdir)
 
-    def test_a_query_that_needs_more_is_a_named_error_and_the_next_one_runs(self, logdir: Path) -> None:
+    def test_a_query_that_exceeds_the_limit_raises_and_the_next_one_runs(self, logdir: Path) -> None:
         with open_logdir(logdir, memory_limit="64MB") as opened:
             opened.sql("SET max_temp_directory_size = '1MB'")
             with pytest.raises(MemoryLimitError, match=r"the limit of 61 MiB.*--memory-limit"):
                 opened.rows(_SPILLS_TOO_MUCH)
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(1,)]
 
-    def test_a_rule_that_is_stopped_is_named_and_the_others_run(self, logdir: Path, tmp_path: Path) -> None:
+    def test_an_alert_rule_that_exceeds_the_limit_is_reported_and_the_others_run(
+        self, logdir: Path, tmp_path: Path
+    ) -> None:
         rules = tmp_path / "rules"
         rules.mkdir()
         (rules / "greedy.sql").write_text(
@@ -81,7 +83,7 @@ class TestMemoryLimit:
 
 
 class TestTimeLimit:
-    def test_a_query_that_takes_longer_is_stopped_and_the_next_one_runs(self, logdir: Path) -> None:
+    def test_a_query_that_exceeds_the_limit_is_stopped_and_the_next_one_runs(self, logdir: Path) -> None:
         with open_logdir(logdir) as opened:
             threads = threading.active_count()
             with pytest.raises(TimeLimitError, match=r"longer than 0\.1 seconds"), opened.within(0.1):
@@ -89,7 +91,7 @@ class TestTimeLimit:
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(1,)]
             assert threading.active_count() == threads
 
-    def test_a_run_and_loops_of_python_keep_to_it_too(self, logdir: Path) -> None:
+    def test_the_limit_applies_to_queries_of_one_run_and_to_python_loops(self, logdir: Path) -> None:
         with open_logdir(logdir) as opened:
             one_run = opened.of_run("run-a")
             with opened.within(0.0):
@@ -108,10 +110,10 @@ class TestTimeLimit:
 
 
 class TestManyBadTensors:
-    """A training that is bad for many steps: each step is one call whose ops feed each other."""
+    """A training that is bad for many steps. Each step is one call whose ops feed each other."""
 
     @pytest.mark.parametrize("parts", [1, 2])
-    def test_all_rules_end_within_little_memory(self, tmp_path: Path, parts: int) -> None:
+    def test_all_alert_rules_run_in_little_memory(self, tmp_path: Path, parts: int) -> None:
         run = RunBuilder("run-a", tensor_debug_mode="FULL_NUMERICS")
         graph = run.graph("step").op("op0", "Log")
         names = [f"op{number}" for number in range(300)]
@@ -150,11 +152,11 @@ class TestManyLoopFrames:
         assert found == dict(zip(of_loop, entries, strict=True))
         assert name_hash.call_count == len(entries)
 
-    def test_ids_of_another_runtime_are_taken_in_order(self) -> None:
+    def test_frame_ids_of_another_runtime_are_matched_in_order(self) -> None:
         assert frames.find_entries([3, 1, 2], [(9, 0), (9, 1), (9, 2)]) == {3: (9, 0), 1: (9, 1), 2: (9, 2)}
         assert frames.find_entries([3, 1], [(9, 0), (9, 1), (9, 2)]) == {}
 
-    def test_a_frame_is_what_its_name_and_entry_give(self) -> None:
+    def test_a_frame_id_is_the_combination_of_its_name_hash_and_entry(self) -> None:
         for frame, entry in ((7, (0, 0)), (-(2**63), (-3, 41)), (2**63 - 1, (2**62, 9))):
             assert frames._frame(frames._name_hash(frame, entry), entry) == frame % 2**64
 

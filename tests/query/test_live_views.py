@@ -1,4 +1,4 @@
-"""Views that are made when first needed, over the parts of all runs or of some."""
+"""Test views that are created on first use, over the parts of all runs or of one run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def part_of(logdir: Path, run_id: str, number: int = 0, table: str = "tensor_hea
 
 
 def without(part: Path, column: str) -> None:
-    """Takes a column out of a part, as an older MINOR would not have it."""
+    """Removes a column from a part, like a part of an older minor version."""
     data = pq.ParquetFile(part).read()
     pq.write_table(data.drop_columns([column]), part)
 
@@ -44,7 +44,7 @@ class TestOneRun:
             assert logdir.rows("SELECT count(*) FROM tensor_health") == [(8,)]
 
     @pytest.mark.parametrize("max_rows", [0, 1_000])
-    def test_it_has_every_table_and_view_as_the_whole_has(
+    def test_tables_and_views_of_one_run_are_those_of_the_logdir(
         self, max_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("tfdbg_arrow.query.logdir.connection.MAX_LOADED_ROWS", max_rows)
@@ -66,7 +66,7 @@ class TestOneRun:
             logdir.refresh()
             assert run.rows("SELECT count(*) FROM tensor_health") == [(7,)]
 
-    def test_one_that_was_left_for_many_others_is_still_right(self, tmp_path: Path) -> None:
+    def test_a_run_is_still_correct_after_queries_of_many_other_runs(self, tmp_path: Path) -> None:
         for number in range(8):
             program(f"run-{number}", tensors=number + 1).write(tmp_path)
         with open_logdir(tmp_path) as logdir:
@@ -76,7 +76,7 @@ class TestOneRun:
                     [(number + 1,)] for number in range(8)
                 ]
 
-    def test_run_ids_that_differ_in_case_only(self, tmp_path: Path) -> None:
+    def test_run_ids_that_differ_only_in_case(self, tmp_path: Path) -> None:
         program("run-a").write(tmp_path)
         program("RUN-A", tensors=4).write(tmp_path)
         with open_logdir(tmp_path) as logdir:
@@ -86,7 +86,7 @@ class TestOneRun:
 
 class TestSeveralVersions:
     @pytest.mark.parametrize("lacking", [0, 1, 2])
-    def test_a_column_that_a_part_lacks_is_null_in_its_rows(self, lacking: int, tmp_path: Path) -> None:
+    def test_a_column_missing_from_a_part_is_null_in_its_rows(self, lacking: int, tmp_path: Path) -> None:
         program("run-a", tensors=6).write(tmp_path, parts=3)
         without(part_of(tmp_path, "run-a", lacking), "step")
         without(part_of(tmp_path, "run-a", lacking), "op_type")
@@ -95,28 +95,28 @@ class TestSeveralVersions:
                 rows = view.rows("SELECT event_index, op_type FROM tensor_health ORDER BY event_index")
                 assert rows == [(index, None if index // 2 == lacking else "Log") for index in range(6)]
 
-    def test_a_column_that_no_part_has(self, tmp_path: Path) -> None:
+    def test_a_column_missing_from_all_parts(self, tmp_path: Path) -> None:
         program("run-a").write(tmp_path)
         without(part_of(tmp_path, "run-a"), "op_type")
         with open_logdir(tmp_path) as logdir:
             assert logdir.rows("SELECT DISTINCT op_type FROM tensor_health") == [(None,)]
 
-    def test_a_column_that_every_part_must_have(self, tmp_path: Path) -> None:
+    def test_the_error_for_a_missing_required_column(self, tmp_path: Path) -> None:
         program("run-a").write(tmp_path)
         without(part_of(tmp_path, "run-a"), "scope")
         with open_logdir(tmp_path) as logdir, pytest.raises(BrokenPartError, match="parts without the column 'scope'"):
             logdir.rows("SELECT count(*) FROM tensor_health")
 
 
-class TestNeeded:
-    def test_a_statement_about_the_catalog_sees_every_view(self, tmp_path: Path) -> None:
+class TestViewsOnDemand:
+    def test_catalog_queries_list_every_view(self, tmp_path: Path) -> None:
         program("run-a").write(tmp_path)
         with open_logdir(tmp_path) as logdir:
             names = {row[0] for row in logdir.rows("SHOW TABLES")}
             assert {"tensor_health", "capture_stat", "alert", "op_source"} <= names
             assert logdir.connection.sql("SELECT count(*) FROM tensor_health").fetchall() == [(3,)]
 
-    def test_a_part_that_is_not_needed_may_be_broken(self, tmp_path: Path) -> None:
+    def test_a_broken_part_that_a_query_does_not_need_is_ignored(self, tmp_path: Path) -> None:
         program("run-a", bad=0).write(tmp_path)
         part_of(tmp_path, "run-a", table="mark").write_bytes(b"x")
         found = first_nonfinite(tmp_path)
@@ -125,7 +125,7 @@ class TestNeeded:
             logdir.rows("SELECT * FROM mark")
 
     @pytest.mark.parametrize("what", ["part", "run", "table"])
-    def test_no_link_out_of_the_logdir_is_followed(self, what: str, tmp_path: Path) -> None:
+    def test_symbolic_links_out_of_the_logdir_are_refused(self, what: str, tmp_path: Path) -> None:
         logdir = program("run-a").write(tmp_path / "logdir")
         part = part_of(logdir, "run-a")
         linked = {"part": part, "run": part.parent, "table": part.parent.parent}[what]
@@ -133,13 +133,13 @@ class TestNeeded:
         linked.symlink_to(tmp_path / "elsewhere")
         with open_logdir(logdir) as opened:
             for view in (opened, opened.of_run("run-a")):
-                with pytest.raises(LogdirError, match="leads by a symbolic link to"):
+                with pytest.raises(LogdirError, match="leads through a symbolic link to"):
                     view.rows("SELECT * FROM tensor_health")
-                with pytest.raises(LogdirError, match="leads by a symbolic link to"):
+                with pytest.raises(LogdirError, match="leads through a symbolic link to"):
                     opened.parts("tensor_health")
 
 
-def test_what_was_read_of_the_runs_with_bad_tensors_is_read_again_when_they_change(tmp_path: Path) -> None:
+def test_cached_runs_with_bad_tensors_are_read_again_after_a_change(tmp_path: Path) -> None:
     program("run-a", start=100).write(tmp_path)
     program("run-b", bad=2, start=200).write(tmp_path)
     with open_logdir(tmp_path) as logdir:

@@ -1,4 +1,4 @@
-"""Opening a logdir: what is refused, what the views show, and what happens to files meanwhile."""
+"""Test opening a logdir: errors, views, and files that change while it is open."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TestRefused:
         (tmp_path / "tfdbg_events.1700000000.host.metadata").write_bytes(b"")
         assert self.message(tmp_path) == (
             f"{tmp_path} holds dumps of TensorFlow's Debugger V2 (tfdbg_events.* files), which are not a logdir of "
-            f"tfdbg_arrow; make one of them with `tfdbg-arrow import {tmp_path} LOGDIR`."
+            f"tfdbg_arrow; convert them with `tfdbg-arrow import {tmp_path} LOGDIR`."
         )
 
     def test_another_directory(self, tmp_path: Path) -> None:
@@ -63,10 +63,10 @@ class TestRefused:
     def test_a_newer_major_version(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path)
         (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "2.0"}')
-        with pytest.raises(FormatVersionError, match=r"2\.0.*reads 1\.x only.*install"):
+        with pytest.raises(FormatVersionError, match=r"2\.0.*reads only 1\.x.*install"):
             open_logdir(logdir)
 
-    def test_what_is_no_path(self) -> None:
+    def test_a_value_that_is_not_a_path(self) -> None:
         with pytest.raises(LogdirError, match="logdir is 3, expected a path"):
             first_nonfinite(3)  # type: ignore[arg-type]
 
@@ -105,11 +105,11 @@ class TestViews:
         with open_logdir(health_run("1e5").write(tmp_path)) as opened:
             assert opened.rows("SELECT DISTINCT run_id FROM tensor_health") == [("1e5",)]
 
-    def test_a_path_with_signs_of_a_pattern_is_taken_as_it_is(self, tmp_path: Path) -> None:
+    def test_a_path_with_glob_characters_is_taken_literally(self, tmp_path: Path) -> None:
         with open_logdir(health_run().write(tmp_path / "a[1]*'?{b}")) as opened:
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
-    def test_derived_views_join_the_names(self, tmp_path: Path) -> None:
+    def test_derived_views_have_the_names_of_ops_graphs_and_files(self, tmp_path: Path) -> None:
         run = health_run()
         run.stack(("f.py", 3, "g", "x", "user"))
         with open_logdir(run.write(tmp_path)) as opened:
@@ -125,7 +125,7 @@ class TestViews:
             assert opened.rows("SELECT event_index FROM tensor_health WHERE isnan(mean_finite)") == [(1,)]
             assert opened.rows("SELECT event_index FROM tensor_health WHERE mean_finite > 100") == [(1,)]
 
-    def test_extensions_are_not_fetched(self, tmp_path: Path) -> None:
+    def test_duckdb_does_not_download_extensions(self, tmp_path: Path) -> None:
         with open_logdir(health_run().write(tmp_path)) as opened:
             settings = opened.rows(
                 "SELECT value FROM duckdb_settings() "
@@ -141,7 +141,7 @@ class TestSql:
             assert opened.sql(query + "?", [1]).fetchall() == [(2,)]
             assert opened.sql(query + "$least", {"least": 2}).fetchall() == [(1,)]
 
-    def test_a_table_of_ones_own(self, tmp_path: Path) -> None:
+    def test_creating_a_table(self, tmp_path: Path) -> None:
         with open_logdir(health_run().write(tmp_path)) as opened:
             opened.sql("CREATE TABLE mine AS SELECT 1 AS x")
             assert opened.rows("SELECT x FROM mine") == [(1,)]
@@ -157,7 +157,7 @@ class TestSql:
             ("SELECT error('no')", None, "no"),
         ],
     )
-    def test_a_wrong_statement_is_the_users_error(
+    def test_an_invalid_statement_is_a_query_error(
         self, tmp_path: Path, query: str, parameters: list[object] | None, why: str
     ) -> None:
         with open_logdir(health_run().write(tmp_path)) as opened, pytest.raises(QueryError, match=why):
@@ -177,7 +177,7 @@ class TestLive:
             ]
             assert [run.run_id for run in opened.runs()] == ["run-a", "run-b"]
 
-    def test_a_part_that_compaction_took_away_is_looked_up_again(self, tmp_path: Path) -> None:
+    def test_queries_use_the_new_part_after_a_compaction(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path, parts=2)
         with open_logdir(logdir) as opened:
             compacted = health_run().write(tmp_path / "other")
@@ -199,7 +199,7 @@ class TestLive:
             assert opened.rows("SELECT count(*), max(event_index) FROM tensor_health") == [(4, 3)]
 
     @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "cut"])
-    def test_a_broken_part_is_named(self, tmp_path: Path, damage: str) -> None:
+    def test_the_error_for_a_broken_part_names_it(self, tmp_path: Path, damage: str) -> None:
         logdir = health_run().write(tmp_path, parts=2)
         part = logdir / "tensor_health" / "run_id=run-a" / "part-000001.parquet"
         content = part.read_bytes()
@@ -211,7 +211,7 @@ class TestLive:
         assert str(part) in str(caught.value)
         assert "\n" not in str(caught.value)
 
-    def test_a_column_of_another_type_is_read_as_declared_or_refused(self, tmp_path: Path) -> None:
+    def test_a_column_of_another_type_is_converted_or_refused(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path)
         part = logdir / "tensor_health" / "run_id=run-a" / "part-000000.parquet"
         table = pq.read_table(part, partitioning=None)
@@ -227,7 +227,7 @@ class TestLive:
         with open_logdir(logdir) as opened, pytest.raises(QueryError, match="'x'"):
             opened.rows("SELECT rank FROM tensor_health")
 
-    def test_a_part_that_breaks_after_opening_is_named(self, tmp_path: Path) -> None:
+    def test_the_error_for_a_part_that_breaks_after_opening_names_it(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path, parts=2)
         with open_logdir(logdir) as opened:
             part = logdir / "tensor_health" / "run_id=run-a" / "part-000001.parquet"
@@ -236,7 +236,7 @@ class TestLive:
                 opened.rows("SELECT * FROM tensor_health")
         assert str(part) in str(caught.value)
 
-    def test_changed_bytes_never_end_in_a_foreign_error(self, tmp_path: Path) -> None:
+    def test_changed_bytes_cause_no_error_but_broken_part_error(self, tmp_path: Path) -> None:
         logdir = health_run(rows=200).write(tmp_path)
         part = logdir / "tensor_health" / "run_id=run-a" / "part-000000.parquet"
         content = part.read_bytes()

@@ -1,4 +1,4 @@
-"""The neighbourhood of an op: what is around it, how far, what is left out, and its health."""
+"""Test the neighbourhood of an op: its ops and edges, limits, and the states of the ops."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def waits(graph: GraphBuilder, op_name: str, source: str, index: int = 0) -> Non
     )
 
 
-def test_a_chain_is_cut_where_it_is_far_enough(tmp_path: Path) -> None:
+def test_the_distance_limits_a_chain(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("a")
     for name, source in zip("bcdefg", "abcdef", strict=True):
@@ -53,7 +53,7 @@ def test_a_chain_is_cut_where_it_is_far_enough(tmp_path: Path) -> None:
     assert levels(around(run, tmp_path, "d", up=0, down=0)) == {"d": 0}
 
 
-def test_a_diamond_has_each_op_once_and_all_its_edges(tmp_path: Path) -> None:
+def test_a_diamond_has_each_op_once_and_all_edges(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("top").op("left", "Neg", ["top"]).op("right", "Exp", ["top"])
     graph.op("bottom", "Mul", ["left", "right"]).op("square", "Mul", ["bottom", "bottom:0"])
@@ -69,7 +69,7 @@ def test_a_diamond_has_each_op_once_and_all_its_edges(tmp_path: Path) -> None:
     assert [edge.input_indexes for edge in found.edges if edge.op_name == "square"] == [(0, 1)]
 
 
-def test_control_edges_count_unless_they_are_left_out(tmp_path: Path) -> None:
+def test_control_edges_are_included_by_default(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("a").op("b", "Assign").op("c", "Neg", ["a"])
     waits(graph, "c", "b")
@@ -81,7 +81,7 @@ def test_control_edges_count_unless_they_are_left_out(tmp_path: Path) -> None:
     assert levels(around(run, tmp_path, "c", has_control=False)) == {"c": 0, "a": -1}
 
 
-def test_of_very_many_consumers_the_bad_ones_and_the_first_are_shown_and_the_rest_counted(tmp_path: Path) -> None:
+def test_too_many_consumers_are_cut_and_counted_and_bad_ones_come_first(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x")
     for number in range(600):
@@ -95,7 +95,7 @@ def test_of_very_many_consumers_the_bad_ones_and_the_first_are_shown_and_the_res
     assert (len(room.nodes), room.num_consumers_left_out, room.is_cut) == (4, 597, True)
 
 
-def test_of_very_many_inputs_likewise(tmp_path: Path) -> None:
+def test_too_many_inputs_are_cut_and_counted(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f")
     for number in range(500):
@@ -106,7 +106,7 @@ def test_of_very_many_inputs_likewise(tmp_path: Path) -> None:
     assert found.num_inputs_left_out == 476
 
 
-def test_states_are_the_worst_of_the_outputs(tmp_path: Path) -> None:
+def test_the_state_of_an_op_is_the_worst_of_its_outputs(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = (
         run.graph("f")
@@ -140,7 +140,7 @@ def test_states_are_the_worst_of_the_outputs(tmp_path: Path) -> None:
     assert (lost.op_type, lost.state, lost.outputs) == (None, "unknown", ())
 
 
-def test_health_can_be_that_of_one_call_and_iteration(tmp_path: Path) -> None:
+def test_health_of_one_call_and_iteration(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x").op("y", "Neg", ["x"])
     for step, iteration, health in ((1, 0, CLEAN), (1, 1, NAN), (2, 0, CLEAN)):
@@ -157,7 +157,7 @@ def test_health_can_be_that_of_one_call_and_iteration(tmp_path: Path) -> None:
     assert {node.state for node in around(run, tmp_path, "y").nodes} == {"bad"}
 
 
-def test_two_graphs_of_one_name_are_two(tmp_path: Path) -> None:
+def test_two_graphs_with_the_same_name_are_distinguished(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     run.graph("f").op("a").op("x", "Neg", ["a"])
     other = run.graph("f").op("b").op("x", "Exp", ["b"])
@@ -171,13 +171,13 @@ def test_two_graphs_of_one_name_are_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["größe/∇ß", "a'b\"c;--", "<script>", "x" * 5000, "%_"])
-def test_names_are_taken_as_they_are(name: str, tmp_path: Path) -> None:
+def test_names_are_taken_literally(name: str, tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     run.graph("f").op(name).op("y", "Neg", [name])
     assert levels(around(run, tmp_path, name)) == {name: 0, "y": 1}
 
 
-def test_an_op_that_is_not_there_has_none(tmp_path: Path) -> None:
+def test_a_missing_op_has_no_neighbourhood(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     run.graph("f").op("x")
     with open_logdir(run.write(tmp_path)) as logdir:
@@ -186,7 +186,7 @@ def test_an_op_that_is_not_there_has_none(tmp_path: Path) -> None:
         assert neighbourhood(logdir, "x", run_id="run-b", graph_id=0) is None
 
 
-def test_a_circle_of_graph_mode_ends(tmp_path: Path) -> None:
+def test_the_search_ends_on_a_cycle(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("enter", "Enter").op("merge", "Merge", ["enter", "next"])
     graph.op("body", "Mul", ["merge"]).op("next", "NextIteration", ["body"])

@@ -1,4 +1,4 @@
-"""Random programs: the answers are those that brute force over the true dependencies gives."""
+"""Test answers about random programs against a brute-force search over their true dependencies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG = settings(max_examples=3000, deadline=None, suppress_health_check=list(Hea
 
 
 class Tables(Answers):
-    """The rows of a run as tables in memory, each example's in the place of the one before: no file is written."""
+    """The tables of a run in memory, without files. Each example replaces the run of the previous one."""
 
     path = Path("memory")
 
@@ -81,7 +81,7 @@ def check(program: Program, tables: Tables) -> None:
 
 
 def assert_inputs(rows: dict[int, Row], tables: Tables) -> None:
-    """Every row has the sources, and the verdict, that it should, and they are known to be all."""
+    """Checks that every row has the expected sources and verdict, and that its sources are known to be complete."""
     flow = DataFlow.of(tables, run_id="run-a")
     origins = Origins(flow, kinds=("nan", "inf"))
     for event in read_events(tables, "event_index >= 0 ORDER BY event_index", ["run-a"]):
@@ -95,7 +95,7 @@ def assert_inputs(rows: dict[int, Row], tables: Tables) -> None:
 
 
 def assert_effects(bad: list[Row], rows: dict[int, Row], tables: Tables) -> None:
-    """Every tensor that took nothing bad has the effect that it should."""
+    """Checks the effect of every bad tensor without bad inputs."""
     reader = BadTensorReader(tables, run_id="run-a", kinds=("nan", "inf"))
     for row in bad:
         if not any(source.kinds for source in oracle.sources(row)):
@@ -133,12 +133,12 @@ def assert_spread(start: Row, rows: dict[int, Row], tables: Tables) -> None:
 
 @QUICK
 @given(program=programs())
-def test_every_answer_is_the_one_that_the_true_dependencies_give(program: Program, tables: Tables) -> None:
+def test_answers_about_small_programs(program: Program, tables: Tables) -> None:
     check(program, tables)
 
 
 @pytest.mark.exhaustive
 @LONG
 @given(program=programs(max_ops=12, max_statements=14))
-def test_so_are_those_of_larger_programs(program: Program, tables: Tables) -> None:
+def test_answers_about_large_programs(program: Program, tables: Tables) -> None:
     check(program, tables)

@@ -10,7 +10,7 @@ from tfdbg_arrow.query.logdir.questions import with_values
 from .builder import CLEAN, NAN, RunBuilder
 
 
-def test_what_was_asked_can_be_asked_again_with_the_same_answer(tmp_path: Path) -> None:
+def test_noted_queries_can_be_run_again_with_the_same_answer(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Log")
     run.tensor(graph, "x", CLEAN)
@@ -21,7 +21,7 @@ def test_what_was_asked_can_be_asked_again_with_the_same_answer(tmp_path: Path) 
             first = logdir.rows(query, ["run-a", 1])
             assert logdir.rows(query, ["run-a", 0]) != first
             logdir.of_run("run-a").rows("SELECT count(*) FROM graph")
-            logdir.rows("SELECT 1")  # of no table
+            logdir.rows("SELECT 1")  # reads no table, and is not noted
         assert [question.number for question in questions] == [2, 1]
         assert logdir.rows(questions[0].query) == first
         assert questions[1].query == "SELECT count(*) FROM graph"
@@ -29,7 +29,7 @@ def test_what_was_asked_can_be_asked_again_with_the_same_answer(tmp_path: Path) 
         assert len(questions) == 2
 
 
-def test_values_stand_as_literals() -> None:
+def test_parameters_become_literals() -> None:
     values = [None, True, -1.5, 7, b"\x00\xff", ["a'b", 2], float("nan")]
     assert with_values("SELECT " + ", ".join("?" for _ in values), values) == (
         "SELECT NULL, true, CAST('-1.5' AS DOUBLE), 7, from_hex('00ff'), ['a''b', 2], CAST('nan' AS DOUBLE)"

@@ -1,4 +1,4 @@
-"""What variables held from before a run's first bad tensor need not be read to find the origin."""
+"""Test that the search for the origin does not read writes to variables from before the first bad tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANDLE = 9
 
 
 def training(run: RunBuilder, *, updates: int, read: Mapping[str, Any] = CLEAN) -> RunBuilder:
-    """Updates a variable in so many calls of one function; then another reads it, and goes bad from there on."""
+    """Adds calls of a function that updates a variable, and a call of another one that reads it and has bad tensors."""
     step = run.graph("step").op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype").op("grad", "Mul")
     step.op("update", "AssignSubVariableOp", ["w", "grad"], dtypes=[]).function("step_1", captures=["w"])
     loss = run.graph("loss").op("w", "Placeholder", dtypes=["resource"], not_recorded="dtype")
@@ -55,7 +55,7 @@ def test_early_updates_of_a_variable_are_not_read(tmp_path: Path, monkeypatch: p
     assert numbers[0] == numbers[1]
 
 
-def test_a_bad_read_is_an_origin_only_as_all_updates_before_are_clean(tmp_path: Path) -> None:
+def test_a_bad_read_is_an_origin_if_all_earlier_updates_are_clean(tmp_path: Path) -> None:
     read = nonfinite(training(RunBuilder("run-a"), updates=40, read=NAN).write(tmp_path))[0]
     assert (read.op_name, read.is_origin) == ("ReadVariableOp", True)
     assert read.inputs[0].producer == Producer(
@@ -63,7 +63,7 @@ def test_a_bad_read_is_an_origin_only_as_all_updates_before_are_clean(tmp_path: 
     )
 
 
-def test_recent_sources_leave_out_what_was_written_before_anything_was_bad(tmp_path: Path) -> None:
+def test_recent_sources_omit_writes_before_the_first_bad_tensor(tmp_path: Path) -> None:
     with open_logdir(training(RunBuilder("run-a"), updates=5).write(tmp_path)) as logdir:
         flow = DataFlow(logdir, run_id="run-a")
         read = flow.events.event(11)
@@ -79,7 +79,7 @@ def test_recent_sources_leave_out_what_was_written_before_anything_was_bad(tmp_p
 @pytest.mark.parametrize(
     ("executions", "first"), [((), 0), ((2, 3), 2), ((3, 2), 2), ((2, None), 0), ((None,), 0)]
 )  # fmt: skip
-def test_the_first_bad_execution_is_known_where_every_bad_tensor_has_one(
+def test_the_first_bad_execution_is_0_unless_every_bad_tensor_has_an_execution(
     executions: Sequence[int | None], first: int, tmp_path: Path
 ) -> None:
     run = RunBuilder("run-a")

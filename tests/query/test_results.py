@@ -1,4 +1,4 @@
-"""Answers as Arrow, Polars and pandas: one column an attribute, NULL is not NaN, types do not depend on the rows."""
+"""Test answers as Arrow, Polars and pandas: one column per attribute, NULL is not NaN, and types are constant."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def logdir(tmp_path: Path) -> Path:
     return run.write(tmp_path / "logdir")
 
 
-def test_a_dataclass_within_is_a_struct_and_a_tuple_a_list(logdir: Path) -> None:
+def test_nested_dataclasses_are_structs_and_tuples_are_lists(logdir: Path) -> None:
     with open_logdir(logdir) as opened:
         (found,) = to_arrow(opened.nonfinite()).to_pylist()
         (expected,) = opened.nonfinite()
@@ -66,12 +66,12 @@ def test_a_dataclass_within_is_a_struct_and_a_tuple_a_list(logdir: Path) -> None
 
 
 @pytest.mark.parametrize("row_type", [NonFinite, Alert, HistoryRow, Hop, CaptureStat, UnobservedOps, Frame])
-def test_without_rows_the_columns_are_the_same(row_type: type) -> None:
+def test_the_columns_without_rows(row_type: type) -> None:
     assert to_arrow([], row_type).num_rows == 0
     assert to_arrow([], row_type).column_names == columns_of(row_type)
 
 
-def test_the_forward_op_is_columns(tmp_path: Path) -> None:
+def test_the_columns_of_the_forward_op(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     stack = run.stack(("train.py", 3, "f", "sqrt(x)", "user"))
     graph = run.graph("f").op("x", "Sqrt", stack=stack).op("y", "SqrtGrad", inputs=["x"])
@@ -94,7 +94,7 @@ def test_the_forward_op_is_columns(tmp_path: Path) -> None:
     }
 
 
-def test_the_types_with_rows_are_those_without(logdir: Path) -> None:
+def test_types_are_the_same_with_and_without_rows(logdir: Path) -> None:
     with open_logdir(logdir) as opened:
         provenance = opened.provenance(1)
         answers = {NonFinite: opened.nonfinite(), Hop: provenance.hops, Alert: opened.alerts().alerts}
@@ -110,7 +110,7 @@ class Row:
     values: tuple[object, ...] | None = None
 
 
-def test_null_and_nan_and_both_zeros_stay_what_they_are() -> None:
+def test_null_nan_and_negative_zero_are_preserved() -> None:
     numbers = [math.nan, None, -0.0, 0.0, math.inf]
     rows = [Row(number) for number in numbers]
     assert repr(to_arrow(rows)["number"].to_pylist()) == repr(numbers)
@@ -128,16 +128,16 @@ def test_null_and_nan_and_both_zeros_stay_what_they_are() -> None:
         ([(), None], pa.float64(), [[], None]),
     ],
 )
-def test_elements_have_the_type_that_holds_them_all(
+def test_the_type_of_a_list_holds_all_of_its_elements(
     values: list[tuple[object, ...] | None], type_: pa.DataType, expected: list[object]
 ) -> None:
     found = to_arrow([Row(None, value) for value in values])["values"]
     assert (found.type.value_type, found.to_pylist()) == (type_, expected)
 
 
-def test_what_is_no_sequence_of_rows_is_refused() -> None:
+def test_errors_for_invalid_rows() -> None:
     for rows, message in (
-        ([], "there is no row that tells the columns"),
+        ([], "there are no rows to take the columns from"),
         ([1], "rows are int, expected a dataclass"),
         ([Row(1.0), Frame("f", 1, "g", None, "user")], "a row is a Frame, expected only Row"),
     ):
@@ -145,7 +145,7 @@ def test_what_is_no_sequence_of_rows_is_refused() -> None:
             to_arrow(rows)
 
 
-def test_sql_gives_arrow_and_polars(logdir: Path) -> None:
+def test_sql_results_as_arrow_and_polars(logdir: Path) -> None:
     query = "SELECT op_name, min_finite, 'nan'::DOUBLE AS x FROM tensor_health WHERE num_nan >= $n ORDER BY event_index"
     with open_logdir(logdir) as opened:
         rows = opened.arrow(query, {"n": 0}).to_pylist()
@@ -160,7 +160,7 @@ def test_sql_gives_arrow_and_polars(logdir: Path) -> None:
     assert frame["op_name"].to_list() == ["y"]
 
 
-def test_what_is_missing_is_named_with_its_pip_command(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_package_has_its_pip_command(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, call in (("polars", to_polars), ("pandas", to_pandas)):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(MissingDependencyError, match=f"pip install {module}"):
@@ -174,7 +174,7 @@ def test_what_is_missing_is_named_with_its_pip_command(logdir: Path, monkeypatch
         assert opened.arrow("SELECT now() AS t").num_rows == 1
 
 
-def test_pandas_tells_null_from_nan(logdir: Path) -> None:
+def test_pandas_distinguishes_null_from_nan(logdir: Path) -> None:
 
     with open_logdir(logdir) as opened:
         frame = opened.pandas("SELECT 'nan'::DOUBLE AS a, NULL::DOUBLE AS b, 1::BIGINT AS c")

@@ -1,4 +1,4 @@
-"""Windows of rows: counts of blocks and one short sort give what a sort of everything gives."""
+"""Test that windows of rows from block counts and one short sort equal those from a sort of all rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdbg_arrow.query.windows.rows import BLOCK_SIZE, find_window, first_matchi
 from .builder import RunBuilder
 
 INDEXES = (0, 1, 5, BLOCK_SIZE - 1, BLOCK_SIZE, 3 * BLOCK_SIZE + 7, 3 * BLOCK_SIZE + 8, 9 * BLOCK_SIZE)
-"""The rows: several in a block, just one, none; and at both ends of a block."""
+"""The rows. Blocks have several rows, one or none, and some rows are at the ends of a block."""
 PLACES = st.integers(0, 10) | st.just(2**62)
 AT = st.sampled_from([near for index in INDEXES for near in (index, index + 1)]) | st.just(2**63 - 1)
 
@@ -35,7 +35,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logdir]:
 
 
 @given(first=AT, before=st.none() | AT, place=st.none() | PLACES, limit=st.integers(1, 10), is_odd=st.booleans())
-def test_a_window_is_the_one_that_a_sort_of_all_rows_gives(
+def test_a_window_equals_that_of_a_sort_of_all_rows(
     logdir: Logdir, first: int, before: int | None, place: int | None, limit: int, is_odd: bool
 ) -> None:
     condition, value = ("m.value = ?", "1") if is_odd else ("m.run_id = ?", "run-a")
@@ -65,7 +65,7 @@ def test_a_window_is_the_one_that_a_sort_of_all_rows_gives(
 
 
 @given(index=AT)
-def test_the_next_row_is_found_however_far_it_is(logdir: Logdir, index: int) -> None:
+def test_the_next_and_previous_rows_are_found_at_any_distance(logdir: Logdir, index: int) -> None:
     assert first_matching(logdir, marks, index="event_index", first=index) == min(
         (one for one in INDEXES if one >= index), default=None
     )
@@ -74,7 +74,7 @@ def test_the_next_row_is_found_however_far_it_is(logdir: Logdir, index: int) -> 
     )
 
 
-def test_counts_are_those_of_the_parts_that_are_live_now(tmp_path: Path) -> None:
+def test_counts_follow_the_live_parts_after_a_refresh(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     run.add("mark", event_index=0)
     run.write(tmp_path)
@@ -86,7 +86,7 @@ def test_counts_are_those_of_the_parts_that_are_live_now(tmp_path: Path) -> None
         assert find_window(logdir, marks, index="event_index").num_matching == 2
 
 
-def test_what_was_counted_before_is_noted_as_a_question_all_the_same(logdir: Logdir) -> None:
+def test_cached_counts_are_also_noted_as_questions(logdir: Logdir) -> None:
     def asked() -> list[str]:
         with logdir.questions.noted() as questions:
             find_window(logdir, marks, index="event_index")
@@ -96,5 +96,5 @@ def test_what_was_counted_before_is_noted_as_a_question_all_the_same(logdir: Log
 
 
 def test_a_window_has_at_least_one_row(logdir: Logdir) -> None:
-    with pytest.raises(QueryError, match="limit is 0, expected a number of rows from 1 on"):
+    with pytest.raises(QueryError, match="limit is 0, expected 1 or more"):
         find_window(logdir, marks, index="event_index", limit=0)

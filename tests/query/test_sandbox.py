@@ -1,4 +1,4 @@
-"""The sandbox answers one SELECT over the logdir, and gives nothing else of the machine away, whatever it is asked."""
+"""Test that the sandbox answers one SELECT over the logdir and that no query can read anything else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sandbox(logdir: Path) -> Sandbox:
     return Sandbox(logdir, timeout_s=20)
 
 
-def test_a_select_over_tables_and_views_gives_rows_and_types(sandbox: Sandbox) -> None:
+def test_a_select_returns_rows_and_types(sandbox: Sandbox) -> None:
     answer = sandbox.ask(
         "SELECT op_name, num_nan, CAST('nan' AS DOUBLE) AS n, NULL AS nothing, [1, 2] AS l FROM graph_tensor "
         "ORDER BY event_index"
@@ -42,7 +42,7 @@ def test_a_select_over_tables_and_views_gives_rows_and_types(sandbox: Sandbox) -
     assert not answer.is_cut
 
 
-def test_what_is_broken_is_left_out_if_that_is_asked_for(logdir: Path, tmp_path: Path) -> None:
+def test_broken_parts_are_skipped_on_request(logdir: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(logdir, tmp_path / "logs")
     (copy / "tensor_health/run_id=run-a/part-000000.parquet").write_bytes(b"PAR1")
     query = "SELECT count(*) FROM tensor_health"
@@ -51,14 +51,14 @@ def test_what_is_broken_is_left_out_if_that_is_asked_for(logdir: Path, tmp_path:
     assert Sandbox(copy, skip_broken=True).ask(query).rows == ((0,),)
 
 
-def test_an_answer_is_cut_at_the_rows_wanted_and_says_so(logdir: Path) -> None:
+def test_an_answer_with_too_many_rows_is_cut_and_marked(logdir: Path) -> None:
     answer = Sandbox(logdir, max_rows=700).ask("SELECT range AS n FROM range(701)")
     assert [row[0] for row in answer.rows] == list(range(700))
     assert answer.is_cut
     assert not Sandbox(logdir, max_rows=701).ask("SELECT range AS n FROM range(701)").is_cut
 
 
-def test_the_same_as_csv_holds_no_formula(sandbox: Sandbox) -> None:
+def test_csv_output_escapes_formulas(sandbox: Sandbox) -> None:
     query = 'SELECT \'=1+1\' AS "a""b", -1 AS n, NULL AS nothing, \'x"y\' AS t, true AS b, [1] AS l'
     assert sandbox.csv(query) == ('"a""b","n","nothing","t","b","l"\r\n' + '"\'=1+1",-1,,"x""y",true,"[1]"\r\n')
 
@@ -77,7 +77,7 @@ def test_the_same_as_csv_holds_no_formula(sandbox: Sandbox) -> None:
         "PRAGMA enable_external_access = true",
     ],
 )
-def test_what_is_not_one_select_is_refused(sandbox: Sandbox, tmp_path: Path, query: str) -> None:
+def test_statements_other_than_one_select_are_refused(sandbox: Sandbox, tmp_path: Path, query: str) -> None:
     with pytest.raises(QueryError, match="expected one SELECT"):
         sandbox.ask(query.format(path=tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -93,11 +93,11 @@ def test_what_is_not_one_select_is_refused(sandbox: Sandbox, tmp_path: Path, que
         "SELECT * FROM '{logdir}/../secret.parquet'",
         "SELECT * FROM sniff_csv('/etc/passwd')",
         "SELECT * FROM read_text('http://127.0.0.1:9/x')",
-        "SELECT * FROM logdir",  # a variable of the process
+        "SELECT * FROM logdir",  # a Python variable of the process
         "SELECT * FROM read_text('{logdir}/linked.txt')",
     ],
 )
-def test_no_file_but_the_parts_is_opened(sandbox: Sandbox, logdir: Path, query: str) -> None:
+def test_no_files_except_parts_are_opened(sandbox: Sandbox, logdir: Path, query: str) -> None:
     secret = logdir.parent / "secret.txt"
     secret.write_text("secret")
     link = logdir / "linked.txt"
@@ -109,7 +109,7 @@ def test_no_file_but_the_parts_is_opened(sandbox: Sandbox, logdir: Path, query: 
     assert "Permission Error" in str(refused.value) or "Catalog Error" in str(refused.value)
 
 
-def test_what_takes_too_long_or_too_much_is_ended(logdir: Path) -> None:
+def test_queries_that_need_too_much_time_or_memory_are_stopped(logdir: Path) -> None:
     with pytest.raises(QueryError, match=r"longer than 0\.5 seconds"):
         Sandbox(logdir, timeout_s=0.5).ask("SELECT count(*) FROM range(100000000) AS a, range(100000) AS b")
     small = Sandbox(logdir, memory_limit=64 << 20)
@@ -120,7 +120,7 @@ def test_what_takes_too_long_or_too_much_is_ended(logdir: Path) -> None:
     assert small.ask("SELECT 1").rows == ((1,),)
 
 
-def test_one_question_is_answered_at_a_time(logdir: Path) -> None:
+def test_a_second_query_is_refused_while_one_runs(logdir: Path) -> None:
     sandbox = Sandbox(logdir, timeout_s=3)
     failures: list[Exception] = []
 

@@ -1,4 +1,4 @@
-"""Alignment of sequences, against what every alignment must keep."""
+"""Test properties of the alignment of sequences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tokens(values: list[int]) -> sequences.Tokens:
 
 
 @given(TOKENS, TOKENS)
-def test_pairs_are_equal_rise_on_both_sides_and_none_is_left_that_fits(a: list[int], b: list[int]) -> None:
+def test_pairs_are_equal_ordered_and_complete(a: list[int], b: list[int]) -> None:
     pairs = align([tokens(a)], [tokens(b)])
     assert all(a[i] == b[j] for i, j, _ in pairs)
     assert all(i < k and j < m for (i, j, _), (k, m, _) in itertools.pairwise(pairs))
@@ -30,28 +30,28 @@ def test_pairs_are_equal_rise_on_both_sides_and_none_is_left_that_fits(a: list[i
 
 
 @given(TOKENS, st.integers(0, 29), st.integers(0, 4))
-def test_one_edit_leaves_one_token(values: list[int], place: int, token: int) -> None:
+def test_one_inserted_token_leaves_one_token_unaligned(values: list[int], place: int, token: int) -> None:
     edited = [*values[:place], token, *values[place:]]
     assert len(align([tokens(values)], [tokens(edited)])) == len(values)
 
 
-def test_a_later_level_aligns_only_between_the_pairs_of_the_earlier() -> None:
+def test_a_later_level_aligns_only_between_the_pairs_of_earlier_levels() -> None:
     strict = [tokens([1, 2, 3, 4]), tokens([1, 9, 3, 8])]
     loose = [tokens([0, 5, 0, 6]), tokens([0, 5, 0, 5])]
     assert align([strict[0], loose[0]], [strict[1], loose[1]]) == [(0, 0, 0), (1, 1, 1), (2, 2, 0)]
 
 
-def test_what_has_another_order_is_matched_in_the_end() -> None:
+def test_reordered_tokens_are_matched_last() -> None:
     a, b = tokens([7, 7, 8]), tokens([8, 7, 7])
     assert match_rest(a, b, np.array([0, 2]), np.array([0, 2])) == [(0, 2), (2, 0)]
 
 
-def test_too_many_edits_are_counted_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_ordered_beyond_the_edit_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequences, "_MAX_EDITS", 1)
     pairs = align([tokens([1, 2, 1, 2, 5, 5, 1])], [tokens([2, 1, 2, 1, 6, 6, 2])])
     assert pairs
     assert all(i < k and j < m for (i, j, _), (k, m, _) in itertools.pairwise(pairs))
 
 
-def test_nothing_aligns_with_nothing() -> None:
+def test_an_empty_sequence_has_no_pairs() -> None:
     assert align([tokens([])], [tokens([1])]) == []

@@ -1,4 +1,4 @@
-"""The public views, the alert rules and every question give on Spark what they give on DuckDB."""
+"""Test that public views, alert rules and all questions have the same answers on Spark as on DuckDB."""
 
 from __future__ import annotations
 
@@ -60,8 +60,10 @@ PROGRAM = """
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run for each alert rule that finds something in it; runs of calls, loops, expected and lost values; one of
-    TensorFlow's."""  # fmt: skip
+    """Returns a logdir with a run for each case of the alert rules, a run recorded from TensorFlow, and some others.
+
+    The others have loops, expected bad values, lost eager ops, and optimized graphs.
+    """
     path = tmp_path_factory.mktemp("spark") / "logdir"
     for index, (_, build, *_) in enumerate(CASES):
         run = RunBuilder(f"run-{index:02}")
@@ -82,7 +84,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def optimized() -> RunBuilder:
-    """log(softmax(x)) runs as LogSoftmax, and a loop hands on what it is given."""
+    """Returns a run where log(softmax(x)) ran as LogSoftmax and a loop passes its input on unchanged."""
     run = RunBuilder("run-optimized")
     graph = run.graph("f").op("x", "Placeholder").op("Softmax", inputs=["x"]).op("Log", inputs=["Softmax"])
     graph.op("out", "Neg", ["Log"]).function("f", ["x"], ["out"])
@@ -120,7 +122,7 @@ def expected() -> RunBuilder:
 
 
 def eager() -> RunBuilder:
-    """Eager ops, some of them lost, on a bad tensor from outside; names in any script."""
+    """Returns a run of eager ops on a bad tensor from outside. Some ops were lost; names are in any script."""
     run = RunBuilder("run-eager", wall_time_ns=1_600_000_000_000_000_000)
     graph = run.graph("Größe 数").op("лог'\\n", "Log", dtypes=("float32", "int32"), not_recorded="xla")
     graph.op("handle", "Placeholder", dtypes=("resource",), not_recorded="dtype")
@@ -142,11 +144,11 @@ def eager() -> RunBuilder:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     assert shutil.which("java"), (
-        "Spark needs Java 17 or newer: install it, as by `apt-get install openjdk-17-jre-headless`"
+        "Spark needs Java 17 or newer; install it, for example with `apt-get install openjdk-17-jre-headless`"
     )
     from pyspark.sql import SparkSession
 
-    # As light as it gets: one thread, C1 only, no code made for queries of a few rows.
+    # Use few resources: one thread, only the C1 compiler, and no code generation for queries of a few rows.
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -178,12 +180,12 @@ def on_duckdb(logdir: Path) -> Iterator[Logdir]:
 
 @pytest.fixture(scope="module")
 def recorded(on_duckdb: Logdir) -> str:
-    """The run of TensorFlow."""
+    """Returns the ID of the run recorded from TensorFlow."""
     return next(run.run_id for run in on_duckdb.runs() if not run.run_id.startswith("run-"))
 
 
 def comparable(row: tuple[Any, ...]) -> tuple[str, ...]:
-    """A row that sorts; floats to twelve digits, which sums may differ behind."""
+    """Returns a row as texts, which can be sorted. Floats have 12 digits, because sums may differ beyond them."""
     return tuple(f"{cell:.12g}" if isinstance(cell, float) else repr(cell) for cell in row)
 
 
@@ -220,7 +222,7 @@ def test_rules(on_spark: SparkLogdir, on_duckdb: Logdir, rule: Any) -> None:
     assert ours.num_found[rule.kind] > 0
     assert (theirs.num_found, theirs.num_cut) == (ours.num_found, ours.num_cut)
     for our, their in zip(ours.alerts, theirs.alerts, strict=True):
-        assert math.isclose(our.value, their.value, rel_tol=1e-12)  # sums of floats, in another order
+        assert math.isclose(our.value, their.value, rel_tol=1e-12)  # the order of the sums differs
         assert dataclasses.replace(their, value=our.value) == our
 
 
@@ -238,7 +240,7 @@ def last_bad(engine: Engine, run_id: str) -> int:
 
 
 Question = Callable[[Any, str], Any]
-"""Asks an engine something; it is also given the run that was recorded."""
+"""A function that asks an engine a question. Its second argument is the ID of the recorded run."""
 QUESTIONS: dict[str, Question] = {
     "runs": lambda engine, _: engine.runs(),
     "info": lambda engine, _: engine.info(),
@@ -271,7 +273,7 @@ ASKED_AGAIN = (
     *("bad tensors of a run", "alerts of a run", "provenance over steps"),
     *("first that is expected", "first NaN", "history with values", "provenance of eager ops"),
 )
-"""Those that ask with other words, or of another run, what one of the others asks."""
+"""Questions that only rephrase another question or ask it about another run."""
 
 
 @pytest.mark.parametrize(
@@ -284,10 +286,10 @@ ASKED_AGAIN = (
 def test_questions(on_spark: SparkLogdir, on_duckdb: Logdir, recorded: str, ask: Question) -> None:
     answer = ask(on_duckdb, recorded)
     assert answer
-    assert repr(ask(on_spark, recorded)) == repr(answer)  # as text, for a NaN among the values is not equal to itself
+    assert repr(ask(on_spark, recorded)) == repr(answer)  # as text, because NaN is not equal to itself
 
 
-def test_values_are_as_python_has_them(on_spark: SparkLogdir, recorded: str) -> None:
+def test_values_have_python_types(on_spark: SparkLogdir, recorded: str) -> None:
     rows = on_spark.rows(
         "SELECT h.wall_time, v.shape, v.value FROM tensor_health AS h JOIN tensor_value AS v "
         "ON v.run_id = h.run_id AND v.event_index = h.event_index WHERE h.run_id = ? AND h.op_type IS NOT NULL LIMIT 1",
@@ -298,23 +300,23 @@ def test_values_are_as_python_has_them(on_spark: SparkLogdir, recorded: str) -> 
 
 
 @pytest.mark.parametrize("query", ["SELECT nothing FROM run", "SELEC 1", "SELECT ?"])
-def test_what_spark_refuses_is_a_query_error(on_spark: SparkLogdir, query: str) -> None:
+def test_an_error_of_spark_is_a_query_error(on_spark: SparkLogdir, query: str) -> None:
     with pytest.raises(QueryError) as caught:
         on_spark.rows(query)
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_run_is_one_too(on_spark: SparkLogdir) -> None:
+def test_an_unknown_run_is_a_query_error(on_spark: SparkLogdir) -> None:
     with pytest.raises(QueryError, match="run 'run-x' is not in"):
         on_spark.first_nonfinite(run_id="run-x")
 
 
 def test_a_url_is_refused(spark: Any) -> None:
-    with pytest.raises(LogdirError, match="memory://logdir, expected a path"):
+    with pytest.raises(LogdirError, match="memory://logdir; expected a local path"):
         SparkLogdir(spark, "memory://logdir")
 
 
-def test_several_logdirs_are_open_at_once_whatever_their_names(
+def test_several_logdirs_with_special_characters_in_their_names(
     spark: Any, on_spark: SparkLogdir, tmp_path: Path
 ) -> None:
     logdir = chain(RunBuilder("run-a")).write(tmp_path / "a [1] {b,c} é%20*?", parts=2)
@@ -326,7 +328,7 @@ def test_several_logdirs_are_open_at_once_whatever_their_names(
     with open_logdir(logdir) as same:
         assert other.first_nonfinite() == same.first_nonfinite()
 
-    # What came since, and what replaced the parts that were there.
+    # A new run, and a part that replaced another one.
     chain(RunBuilder("run-b")).write(logdir)
     other.refresh()
     assert [run.run_id for run in other.runs()] == ["run-a", "run-b"]

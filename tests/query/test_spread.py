@@ -1,4 +1,4 @@
-"""Spread: what a bad tensor spoilt; and either way as rows."""
+"""Test spread, which lists the bad tensors made from a bad tensor, and its rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .builder import CLEAN, INF, NAN, RunBuilder
 
 
 def training(tmp_path: Path) -> Path:
-    """A step that makes a NaN gradient, assigns it to a variable, and returns it; a second one reads the variable."""
+    """Writes a run of two calls. The first assigns a NaN to a variable and returns it; the second reads it."""
     run = RunBuilder("run-a")
     stack = run.stack(("/home/me/train.py", 7, "step", "g = tf.math.log(x)", "user"))
     graph = run.graph("step").op("x", "Placeholder").op("handle", "Placeholder", dtypes=["resource"])
@@ -27,14 +27,14 @@ def training(tmp_path: Path) -> Path:
         )
         log = NAN if number == 0 else CLEAN
         place = {"execution": call, "step": 70 + number}
-        run.tensor(graph, "loss", NAN, **place)  # recorded before what it was computed from
+        run.tensor(graph, "loss", NAN, **place)  # recorded before its inputs
         for name, health in (("x", CLEAN), ("read", reads), ("Log", log), ("clip", CLEAN), ("Identity", NAN)):
             run.tensor(graph, name, health, **place)
         run.eager(call, NAN, tensor_id=20 + number)
     return run.write(tmp_path)
 
 
-def test_it_goes_over_variables_and_calls_to_what_was_returned(tmp_path: Path) -> None:
+def test_the_spread_follows_variables_and_calls_to_the_returned_tensors(tmp_path: Path) -> None:
     found = spread(training(tmp_path), 4)
     assert [
         (
@@ -56,19 +56,19 @@ def test_it_goes_over_variables_and_calls_to_what_was_returned(tmp_path: Path) -
     assert (found.variables, found.returned_by, found.is_cut) == ((5,), ("step:0",), False)
 
 
-def test_it_starts_at_the_op_that_computed_what_only_passed(tmp_path: Path) -> None:
+def test_the_spread_starts_at_the_op_that_computed_the_tensor(tmp_path: Path) -> None:
     logdir = training(tmp_path)
     with open_logdir(logdir) as opened:
         ((last,),) = opened.rows("SELECT max(event_index) FROM tensor_health")
     assert [hop.op_name for hop in spread(logdir, last).hops] == ["loss"]
 
 
-def test_its_limit_is_said(tmp_path: Path) -> None:
+def test_a_limited_spread_is_marked_as_cut(tmp_path: Path) -> None:
     found = spread(training(tmp_path), 4, limit=2)
     assert ([hop.op_name for hop in found.hops], found.is_cut) == (["Log", "loss"], True)
 
 
-def test_a_healthy_tensor_spoils_nothing(tmp_path: Path) -> None:
+def test_errors_for_a_healthy_tensor_and_an_invalid_limit(tmp_path: Path) -> None:
     logdir = training(tmp_path)
     with pytest.raises(QueryError, match="event 2 of run run-a holds no infinity and no NaN"):
         spread(logdir, 2)
@@ -89,7 +89,7 @@ def test_rows_are_flat(tmp_path: Path) -> None:
     }
 
 
-def test_within_one_call_a_recursive_query_goes_the_same_way(tmp_path: Path) -> None:
+def test_a_recursive_query_finds_the_same_path_within_one_call(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("a", "Exp").op("b", "Neg", ["a"]).op("c", "Sub", ["b", "a"]).op("d", "Abs")
     graph.op("e", "AddV2", ["c", "d"])

@@ -1,4 +1,4 @@
-"""The public views: documented, in dependency order, and right row by row."""
+"""Test the public views: their documentation, their dependency order and their rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .builder import NAN, START_NS, RunBuilder, counts
 
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A call of a graph with a loop of two iterations, and an eager op, in one training step."""
+    """Returns a logdir with a call of a graph, whose ops run in two iterations, and an eager op."""
     run = RunBuilder("run-a")
     user = ("/home/me/train.py", 3, "loss", "return tf.math.log(x)", "user")
     outer = ("/home/me/main.py", 9, "<module>", "loss(x)", "user")
@@ -47,18 +47,18 @@ def test_the_comment_names_every_column(view: View, logdir: Path) -> None:
 
 
 @pytest.mark.parametrize("view", public_views(), ids=lambda view: view.name)
-def test_only_sql_that_spark_runs_too(view: View) -> None:
-    # Each of these is DuckDB's own, or means something else in Spark.
+def test_views_use_no_sql_that_only_duckdb_supports(view: View) -> None:
+    # Each of these exists only in DuckDB or means something else in Spark.
     words = ["EXCLUDE", "QUALIFY", "FILTER", "ASOF", "UNNEST", "PRINTF", "TRY_CAST", "LIST_VALUE", "STRUCT_PACK"]
     assert re.search(rf"::|//|[\[{{]|GROUP BY ALL|\b({'|'.join(words)})\b", view.select, re.IGNORECASE) is None
 
 
-def test_views_are_made_after_those_that_they_read() -> None:
+def test_views_come_after_the_views_that_they_read() -> None:
     names = [view.name for view in public_views()]
     assert names.index("stack") < names.index("user_frame") < names.index("op_source") < names.index("graph_tensor")
 
 
-def test_the_script_for_a_plain_client_gives_the_same_rows(logdir: Path) -> None:
+def test_the_script_for_other_clients_creates_views_with_the_same_rows(logdir: Path) -> None:
     with duckdb.connect() as plain, open_logdir(logdir) as opened:
         plain.execute(views_sql(str(logdir)))
         for view in public_views():
@@ -66,7 +66,7 @@ def test_the_script_for_a_plain_client_gives_the_same_rows(logdir: Path) -> None
             assert plain.sql(query).fetchall() == opened.rows(query)
 
 
-def test_user_frame_is_the_innermost_of_the_users(logdir: Path) -> None:
+def test_user_frame_is_the_innermost_frame_of_user_code(logdir: Path) -> None:
     assert rows(logdir, "SELECT stack_trace_id, depth, file_path, lineno FROM user_frame ORDER BY 1") == [
         (0, 1, "/home/me/train.py", 3),
         (1, 0, "/home/me/main.py", 9),
@@ -82,7 +82,7 @@ def test_op_source(logdir: Path) -> None:
     ]
 
 
-def test_execution_source_counts_what_went_bad_within(logdir: Path) -> None:
+def test_execution_source_counts_bad_tensors_inside_a_call(logdir: Path) -> None:
     columns = "execution_index, op_type, graph_name, num_inputs, num_outputs, num_bad, file_path, wall_time_ns"
     assert rows(logdir, f"SELECT {columns} FROM execution_source ORDER BY 1") == [
         (0, "__inference_loss_1", "loss", 1, 1, 1, "/home/me/main.py", START_NS),
@@ -90,7 +90,7 @@ def test_execution_source_counts_what_went_bad_within(logdir: Path) -> None:
     ]
 
 
-def test_op_health_adds_up_a_step(logdir: Path) -> None:
+def test_op_health_sums_the_tensors_of_a_step(logdir: Path) -> None:
     columns = "graph_name, op_name, output_slot, num_tensors, num_bad, size, num_neg_inf, num_zero, num_pos_finite"
     assert rows(logdir, f"SELECT {columns} FROM op_health ORDER BY op_name") == [
         ("loss", "Log", 0, 2, 1, 8, 2, 0, 6),
@@ -106,7 +106,7 @@ def test_edge_health_joins_within_one_iteration(logdir: Path) -> None:
     ]
 
 
-def test_graph_tensor_has_every_column_of_tensor_health_and_the_line(logdir: Path) -> None:
+def test_graph_tensor_has_the_columns_of_tensor_health_and_the_source_line(logdir: Path) -> None:
     with open_logdir(logdir) as opened:
         columns = set(opened.table("SELECT * FROM graph_tensor LIMIT 0")[0])
         health = set(opened.table("SELECT * FROM tensor_health LIMIT 0")[0])
@@ -133,7 +133,7 @@ def test_layer_role_and_forward_op_are_in_the_views(tmp_path: Path) -> None:
     assert rows(logdir, edges) == [(None, None, *label)]
 
 
-def test_an_eager_op_has_its_layer_and_its_role(tmp_path: Path) -> None:
+def test_layer_and_role_of_an_eager_op_are_in_the_views(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     forward = run.execution("Sqrt", outputs={1: "float32"})
     back = run.execution("SqrtGrad", inputs=[1], outputs={2: "float32"})

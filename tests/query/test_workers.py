@@ -1,4 +1,4 @@
-"""Replicas and workers: a value that a collective op brought came up where it was made."""
+"""Test replicas and workers: a bad value received by a collective op is blamed on the worker that computed it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .builder import CLEAN, INF, START_NS, RunBuilder
 
 
 def worker(index: int, *, is_bad: bool, late_ns: int = 0) -> RunBuilder:
-    """One worker's step: a gradient of its own, reduced with the others' into an infinity."""
+    """Returns the run of one worker's step, which computes a gradient and reduces it with the others to an infinity."""
     run = RunBuilder(f"run-{index}", worker=f"worker:{index}", wall_time_ns=START_NS + late_ns)
     graph = run.graph("step").op("x", "Placeholder").op("gradient", "Log", ["x"])
     graph.op("reduced", "CollectiveReduceV2", ["gradient"])
@@ -24,7 +24,7 @@ def worker(index: int, *, is_bad: bool, late_ns: int = 0) -> RunBuilder:
     return run
 
 
-def test_the_worker_is_named_where_it_came_up_even_if_its_clock_is_late(tmp_path: Path) -> None:
+def test_the_worker_with_the_origin_is_named_even_if_its_clock_is_late(tmp_path: Path) -> None:
     worker(0, is_bad=False).write(tmp_path)
     worker(1, is_bad=True, late_ns=5_000_000).write(tmp_path)
     found = first_nonfinite(tmp_path)
@@ -34,7 +34,7 @@ def test_the_worker_is_named_where_it_came_up_even_if_its_clock_is_late(tmp_path
     assert "  worker  worker:1" in result.stdout.splitlines()
 
 
-def test_what_another_worker_sent_is_not_proven_to_have_come_up_here(tmp_path: Path) -> None:
+def test_a_value_received_from_another_worker_is_not_a_proven_origin(tmp_path: Path) -> None:
     worker(0, is_bad=False).write(tmp_path)
     worker(1, is_bad=True).write(tmp_path)
     found = first_nonfinite(tmp_path, run_id="run-0")
@@ -47,7 +47,7 @@ def test_what_another_worker_sent_is_not_proven_to_have_come_up_here(tmp_path: P
     assert [line.strip() for line in lines if line.startswith("  worker ")] == ["worker worker:0", "worker worker:1"]
 
 
-def test_a_replica_of_the_same_process_is_looked_at(tmp_path: Path) -> None:
+def test_the_origin_in_another_replica_of_the_same_process(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("step").op("x", "Placeholder")
     for replica in ("", "replica_1/"):
@@ -56,7 +56,7 @@ def test_a_replica_of_the_same_process_is_looked_at(tmp_path: Path) -> None:
     execution = run.execution("__step", graph=graph)
     run.tensor(graph, "x", CLEAN, execution=execution)
     run.tensor(graph, "Log", CLEAN, execution=execution)
-    run.tensor(graph, "Reduce", INF, execution=execution)  # its row arrives before that of the culprit
+    run.tensor(graph, "Reduce", INF, execution=execution)  # recorded before the culprit
     run.tensor(graph, "replica_1/Log", INF, execution=execution)
     run.tensor(graph, "replica_1/Reduce", INF, execution=execution)
     run.write(tmp_path)

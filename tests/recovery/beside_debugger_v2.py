@@ -1,10 +1,11 @@
-"""What SIGKILL costs a training under either recorder: how much of what was recorded can be read afterwards.
+"""Measures how much of a recording can be read after a SIGKILL, for this recorder and for Debugger V2.
 
     python -m tests.recovery.beside_debugger_v2 DIRECTORY [NUM_KILLS]
 
-The same training is killed at the same moments after its first step. What was recorded by then are the steps that it
-had ended, which it counts in shared memory, times the executions and graph tensors that a step has in a training that
-ended in order. What can be read is what the recorder's own reader gives, of Debugger V2 its DebugDataReader.
+The same training is killed at the same moments after its first step. The number of recorded events is the number of
+ended steps, which the training counts in shared memory, times the number of executions and graph tensors of a step,
+which is taken from trainings that ended normally. The number of readable events is what the recorder's own reader
+returns; for Debugger V2 that is the DebugDataReader.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Score:
     """What became of the events of a recorder.
 
     Attributes:
-        recorded: Events of steps that had ended.
-        readable: Of these, how many can be read.
-        num_whole: Kills after which all were there.
-        num_none: Kills after which none was.
-        errors: What the reader raised, and how often.
+        recorded: Number of events of ended steps.
+        readable: How many of these can be read.
+        num_whole: Number of kills after which all events could be read.
+        num_none: Number of kills after which no event could be read.
+        errors: The errors that the reader raised, with their counts.
     """
 
     recorded: int = 0
@@ -56,7 +57,7 @@ class Score:
 
 
 def read(logdir: Path, recorder: str) -> Events:
-    """Returns how many events a logdir holds, by its own reader."""
+    """Returns how many events the recorder's own reader finds in a logdir."""
     if recorder == "tfdbg_arrow":
         with open_logdir(logdir) as opened:
             ((executions,),) = opened.rows("SELECT count(*) FROM execution")
@@ -68,7 +69,7 @@ def read(logdir: Path, recorder: str) -> Events:
 
 
 def events_a_step(trainer: Trainer, directory: Path, recorder: str) -> Events:
-    """Returns how many events a step has, from two trainings that ended in order."""
+    """Returns how many events a step has, computed from two trainings that ended normally."""
     found = []
     for num_steps in CLEAN_STEPS:
         place = directory / f"clean-{recorder}-{num_steps}"
@@ -83,7 +84,7 @@ def events_a_step(trainer: Trainer, directory: Path, recorder: str) -> Events:
 
 
 def kill(trainer: Trainer, directory: Path, recorder: str, *, number: int, a_step: Events, score: Score) -> None:
-    """Kills a training at the moment of a number."""
+    """Kills a training; the number seeds the moment of the kill."""
     directory.mkdir(parents=True)
     pid = trainer.start(directory, recorder=recorder)
     time.sleep(random.Random(number).random() ** 2 * MAX_LIFE_S)
@@ -93,7 +94,7 @@ def kill(trainer: Trainer, directory: Path, recorder: str, *, number: int, a_ste
     recorded = done * (a_step.executions + a_step.tensors)
     try:
         found = read(directory / "logdir", recorder)
-    except Exception as error:  # of Debugger V2's reader, of whatever kind
+    except Exception as error:  # Debugger V2's reader raises errors of many kinds
         score.errors[f"{type(error).__name__}: {str(error)[:80]}"] += 1
         found = Events(0, 0)
     readable = min(found.executions, done * a_step.executions) + min(found.tensors, done * a_step.tensors)

@@ -1,4 +1,4 @@
-"""What must hold of a logdir whose process was killed, given what it counted."""
+"""Checks on the logdir of a killed process, given what the process had counted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rows = dict[str, list[tuple[Any, ...]]]
 
 
 def all_rows(logdir: Path) -> Rows:
-    """Returns the rows of each table, in an order of their own."""
+    """Returns the rows of each table, sorted by their representation."""
     with open_logdir(logdir) as opened:
         return rows_of(opened)
 
@@ -27,14 +27,14 @@ def rows_of(opened: Logdir) -> Rows:
 
 
 def tree(logdir: Path) -> dict[str, bytes]:
-    """Returns the content of each file."""
+    """Returns the content of each file, keyed by its path within the logdir."""
     return {str(path.relative_to(logdir)): path.read_bytes() for path in logdir.rglob("*") if path.is_file()}
 
 
 def check_recovery(logdir: Path, *, calls: int, tensors: int, values: int, marks: int, first_bad: int) -> None:
-    """Checks what readers see of a killed process's logdir, then recovers it, and looks again.
+    """Checks what readers see of a killed process's logdir, then recovers it and checks again.
 
-    What was being recorded when the counters were read may be there or not: one more of each at most.
+    The event that was being recorded when the counters were read may be there or not, so there may be one more of each.
     """
     with open_logdir(logdir) as opened:
         before = rows_of(opened)
@@ -55,7 +55,7 @@ def check_rows(rows: Rows, *, calls: int, tensors: int, values: int, marks: int)
 
 
 def check_events(rows: Rows, *, calls: int, tensors: int, values: int, marks: int) -> None:
-    """Checks that what was recorded is there, once, with what it refers to."""
+    """Checks that each recorded event is there exactly once, with the rows it refers to."""
 
     def column(table: str, name: str) -> list[Any]:
         return column_of(rows, table, name)
@@ -67,7 +67,7 @@ def check_events(rows: Rows, *, calls: int, tensors: int, values: int, marks: in
     assert len(rows["mark"]) in (marks, marks + 1)
     num_inputs = sum(column("execution", "num_inputs"))
     assert len(rows["execution_input"]) == num_inputs
-    # What the rows refer to is there.
+    # The rows refer only to rows that exist.
     graphs = set(column("graph", "graph_id"))
     assert len(graphs) == len(rows["graph"])
     assert set(column("tensor_health", "graph_id")) <= graphs
@@ -90,7 +90,7 @@ def column_of(rows: Rows, table: str, name: str) -> list[Any]:
 
 
 def check_first_bad(opened: Logdir, *, first_bad: int, tensors: int) -> None:
-    """Checks the first bad tensor, given how many tensors there were up to it, itself included; 0: there was none."""
+    """Checks the first bad tensor. `first_bad` is its number, counted from 1, or 0 if no tensor was bad."""
     found = first_nonfinite(opened)
     tensor_rows = opened.rows("SELECT event_index, has_inf_or_nan FROM tensor_health ORDER BY event_index")
     bad = [number for number, (_, is_bad) in enumerate(tensor_rows, start=1) if is_bad]
@@ -104,9 +104,9 @@ def check_first_bad(opened: Logdir, *, first_bad: int, tensors: int) -> None:
 
 
 def left_by_a_kill(directory: Path, *, num_calls: int, flushed_after: int, capacity: int = CAPACITY) -> Path:
-    """Returns the logdir of a process that was killed after some calls, part of it in parts, the rest in its spool."""
+    """Returns the logdir of a process killed after some calls, with some rows in parts and the others in its spool."""
     counters = np.zeros(len(COUNTERS), np.int64)
-    recorder = Recorder(directory / "logdir", counters, seed=1, backend="python", capacity=capacity)
+    recorder = Recorder(directory / "logdir", counters, seed=1, capacity=capacity)
     recorder.sink._stop.set()
     recorder.sink._thread.join()
     for number in range(num_calls):
@@ -120,5 +120,5 @@ def left_by_a_kill(directory: Path, *, num_calls: int, flushed_after: int, capac
 
 
 def copied(logdir: Path, target: Path) -> Path:
-    """Returns a copy of a logdir that is being written to, as a kill in this moment would leave it."""
+    """Copies a logdir that is being written to, as a kill at this moment would leave it, and returns the copy."""
     return Path(shutil.copytree(logdir, target))

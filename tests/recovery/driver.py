@@ -1,8 +1,9 @@
 """A program that records as fast as it can, without TensorFlow, until it is killed.
 
-Run as a program it reads lines of `LOGDIR COUNTER SEED BACKEND`. For each it forks a child that records, and prints
-its process id when it does, and a line when it is dead. What the child has recorded it counts in a file that it shares
-with whoever kills it, after each event: counts are never ahead of what was recorded, and one event behind at most.
+When run as a program, it reads lines of `LOGDIR COUNTER SEED`. For each line, it forks a child that records. It prints
+the child's process ID once the child records, and another line once the child is dead. After each event, the child
+updates the counts of what it has recorded in a file that it shares with the killer. The counts are never ahead of what
+was recorded, and at most one event behind.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from tfdbg_arrow.spool.graph_links import GraphLinks
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, PAYLOAD_DTYPE, RECORD_DTYPE, Flag, Kind, Records
 from tfdbg_arrow.spool.run_files import RunFiles
-from tfdbg_arrow.writer.python_spool import PythonSpool
+from tfdbg_arrow.writer.native import _core
 from tfdbg_arrow.writer.sink.sink import Sink
 
 RUN_ID = "20261120T163000.123456-myhost-4242"
 COUNTERS = ("calls", "tensors", "values", "marks", "first_bad")
-"""What is counted; `first_bad` is 1 + the number of the first bad tensor, 0 before it."""
+"""What the counters count. `first_bad` is 1 + the number of the first bad tensor, or 0 before there is one."""
 TENSORS_A_CALL = 3
 CAPACITY = 4096
 RUN_ROW = {
@@ -42,11 +43,11 @@ RUN_ROW = {
 
 
 class CoreSpool:
-    """The native spool as NativeSpool has it, in a process without TensorFlow."""
+    """Wraps the native spool like NativeSpool, in a process without TensorFlow."""
 
-    def __init__(self, core: Any, paths: SpoolPaths, journal: Journal, *, capacity: int) -> None:
-        self._core, self._paths = core, (paths.spool, paths.values)
-        self._recording = core.Recording(str(paths.spool), str(paths.values), capacity, 3, 0, 1)
+    def __init__(self, paths: SpoolPaths, journal: Journal, *, capacity: int) -> None:
+        self._paths = (paths.spool, paths.values)
+        self._recording = _core.Recording(str(paths.spool), str(paths.values), capacity, 3, 0, 1)
         self._recording.set_journal(journal.descriptor)
 
     def append(self, records: Records) -> bool:
@@ -60,13 +61,13 @@ class CoreSpool:
         return records
 
     def intern_string(self, text: str) -> int:
-        return int(self._core.intern_string(text))
+        return int(_core.intern_string(text))
 
     def strings(self, start: int) -> list[str]:
-        return list(self._core.strings(start))
+        return list(_core.strings(start))
 
     def write_names(self) -> int:
-        return int(self._core.write_unwritten_strings())
+        return int(_core.write_unwritten_strings())
 
     def remove_files(self) -> None:
         for path in self._paths:
@@ -79,16 +80,11 @@ class CoreSpool:
         return getattr(self._recording, name)
 
 
-class NoStacks:
-    def add(self, first_stack_id: int, stacks: Any) -> None:
-        """The events of this program have none."""
-
-
 class Recorder:
-    """Records calls of one function with a few tensors each, some with elements, some of them bad, and marks."""
+    """Records calls of functions with a few tensors each (some with elements, some bad), and marks."""
 
     num_sound_tensors = 300
-    """So many first ones are not bad."""
+    """None of the first `num_sound_tensors` tensors is bad."""
     bad_chance = 0.01
 
     def __init__(
@@ -97,7 +93,6 @@ class Recorder:
         counters: npt.NDArray[np.int64],
         *,
         seed: int,
-        backend: str,
         run_id: str = RUN_ID,
         capacity: int = CAPACITY,
         **options: Any,
@@ -106,15 +101,7 @@ class Recorder:
         paths = spool_paths(logdir, run_id=run_id)
         buffer = {name: options[name] for name in ("circular_buffer_size", "dump_after") if name in options}
         self.files = RunFiles(paths, run_id=run_id, **buffer)
-        self.spool: Any
-        if backend == "native":
-            from tfdbg_arrow.writer.native import _core
-
-            self.spool = CoreSpool(_core, paths, self.files.names, capacity=capacity)
-        else:
-            self.spool = PythonSpool(paths, journal=self.files.names, capacity=capacity)
-            self.spool.stack_table = NoStacks()
-            self.spool.start()
+        self.spool = CoreSpool(paths, self.files.names, capacity=capacity)
         self.graphs = GraphLinks(self.files.names)
         self.sink = Sink(
             logdir,
@@ -132,10 +119,10 @@ class Recorder:
         self.functions: list[tuple[int, list[int]]] = []
         self.num_calls = 0
         self.num_unkept = 0
-        """Tensors whose elements the disk refused."""
+        """Number of tensors whose elements could not be written to disk."""
 
     def trace(self) -> None:
-        """Makes a function: its name, its graph, its nodes."""
+        """Traces a new function: records its name, its graph and its nodes."""
         graph_id = len(self.functions)
         name = f"__inference_f_{graph_id}"
         self.graphs.add_function(name, graph_id)
@@ -145,7 +132,7 @@ class Recorder:
         self.functions.append((self.spool.intern_string(name), nodes))
 
     def call(self) -> None:
-        """Calls a function."""
+        """Records a call of a function."""
         if not self.functions or (len(self.functions) < 200 and self.random.random() < 0.02):
             self.trace()
         name, nodes = self.random.choice(self.functions)
@@ -172,7 +159,7 @@ class Recorder:
             counters[3] += 1
 
     def tensor(self, node: int, *, step_id: int, keep: bool) -> None:
-        """Computes a tensor of a call."""
+        """Records a tensor of a call."""
         counters = self.counters
         is_bad = counters[1] > self.num_sound_tensors and self.random.random() < self.bad_chance
         record = np.zeros(1, RECORD_DTYPE)
@@ -199,18 +186,18 @@ class Recorder:
             counters[4] = counters[1]
 
 
-def record(logdir: str, counter: str, seed: str, backend: str) -> NoReturn:
-    """Records until it is killed."""
+def record(logdir: str, counter: str, seed: str) -> NoReturn:
+    """Records until the process is killed."""
     with open(counter, "r+b") as file:
         shared = mmap.mmap(file.fileno(), 8 * len(COUNTERS))
-    recorder = Recorder(Path(logdir), np.frombuffer(shared, np.int64), seed=int(seed), backend=backend)
+    recorder = Recorder(Path(logdir), np.frombuffer(shared, np.int64), seed=int(seed))
     print(os.getpid(), flush=True)
     while True:
         recorder.call()
 
 
 def main() -> None:
-    pa.array([])  # has pyarrow look for pandas, and import it, here and not in each child
+    pa.array([])  # makes pyarrow look for pandas and import it here, not in each child
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

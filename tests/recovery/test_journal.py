@@ -18,7 +18,7 @@ core = pytest.importorskip("tfdbg_arrow.writer.native._core", reason="the native
 
 
 def written(directory: Path, *, seed: int = 0) -> Path:
-    """A journal of a hundred entries of both kinds."""
+    """Writes a journal of a hundred entries, of both kinds, and returns its path."""
     path = directory / "a.journal"
     journal = Journal(path)
     generator = random.Random(seed)
@@ -34,7 +34,7 @@ def entries(path: Path, *, start: int = 0) -> list[Entry]:
     return list(JournalReader(path, start=start).entries())
 
 
-def test_what_is_appended_comes_back_in_order(tmp_path: Path) -> None:
+def test_entries_are_read_in_the_order_in_which_they_were_appended(tmp_path: Path) -> None:
     found = entries(written(tmp_path))
     assert len(found) == 100
     assert [entry.string[0] for entry in found if entry.string is not None] == list(range(50))
@@ -44,7 +44,7 @@ def test_what_is_appended_comes_back_in_order(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_wherever_it_is_cut_or_changed_the_other_entries_come_back(
+def test_undamaged_entries_of_a_damaged_journal_are_read(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = written(tmp_path_factory.mktemp("journal"))
@@ -62,11 +62,11 @@ def test_wherever_it_is_cut_or_changed_the_other_entries_come_back(
         if not any(entry.offset <= place < end for place, _ in changes) and end <= len(content)
     ]
     found = entries(path)
-    assert [entry for entry in found if entry in whole] == found, "nothing that was not written"
+    assert [entry for entry in found if entry in whole] == found, "an entry was read that was never written"
     assert [entry for entry in found if entry in untouched] == untouched
 
 
-def test_entries_of_both_sides_never_mix_and_are_the_same(tmp_path: Path) -> None:
+def test_native_and_python_entries_are_equal_and_do_not_mix(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "a.journal")
     recording = core.Recording(str(tmp_path / "a.spool"), str(tmp_path / "a.values"), 1024, 3, 0, 1)
     assert recording.set_journal(journal.descriptor)
@@ -81,7 +81,7 @@ def test_entries_of_both_sides_never_mix_and_are_the_same(tmp_path: Path) -> Non
     assert [entry.string for entry in before if entry.string is not None] == list(enumerate(core.strings(0)))[:number]
 
 
-def test_what_cannot_be_written_is_counted_and_raises_nothing(tmp_path: Path) -> None:
+def test_entries_that_cannot_be_written_are_counted_and_do_not_raise(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "a.journal")
     journal.append("x", "y" * MAX_ENTRY_BYTES)
     loop: list[object] = []
@@ -97,13 +97,13 @@ def test_what_cannot_be_written_is_counted_and_raises_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("size", [0, 5, 11])
-def test_what_is_no_journal_has_no_entry(tmp_path: Path, size: int) -> None:
+def test_a_file_that_is_not_a_journal_has_no_entries(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.journal"
     path.write_bytes(MAGIC * size)
     assert entries(path) == []
 
 
-def test_a_file_full_of_beginnings_takes_no_longer_than_its_size(tmp_path: Path) -> None:
+def test_a_file_full_of_entry_headers_is_read_in_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     claims_the_rest = MAGIC + (2**20).to_bytes(4, "little") + bytes(4)
     path.write_bytes(claims_the_rest * 400_000)
@@ -112,7 +112,7 @@ def test_a_file_full_of_beginnings_takes_no_longer_than_its_size(tmp_path: Path)
     assert reader.num_torn < 1_000
 
 
-def test_numbers_that_no_recording_gave_out_take_no_memory(tmp_path: Path) -> None:
+def test_invalid_numbers_in_a_journal_take_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.journal"
     journal = Journal(path)
     journal.append_string(2**32 - 1, "far")
@@ -129,7 +129,7 @@ def test_numbers_that_no_recording_gave_out_take_no_memory(tmp_path: Path) -> No
     assert names.graphs.call_site("call/call/x", 1) == "call/call/x"
 
 
-def test_the_checksum_is_zlibs(tmp_path: Path) -> None:
+def test_the_checksum_is_the_crc32_of_zlib(tmp_path: Path) -> None:
     path = written(tmp_path)
     content = path.read_bytes()
     length, crc = (int.from_bytes(content[i : i + 4], "little") for i in (4, 8))
@@ -137,7 +137,7 @@ def test_the_checksum_is_zlibs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["error", "short"])
-def test_what_the_disk_refuses_once_is_written_at_once_again(
+def test_a_write_that_fails_once_is_retried_immediately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     journal = Journal(tmp_path / "a.journal")
@@ -147,7 +147,7 @@ def test_what_the_disk_refuses_once_is_written_at_once_again(
     assert (journal.num_unwritten, [entry.string for entry in entries(journal.path)]) == (0, [(1, "one")])
 
 
-def test_what_the_disk_refuses_for_a_while_is_written_later_where_that_may_be(
+def test_failed_entries_are_written_later_if_the_journal_keeps_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, lost = Journal(tmp_path / "a.journal", is_kept=True), Journal(tmp_path / "b.journal")
@@ -171,7 +171,7 @@ def test_what_the_disk_refuses_for_a_while_is_written_later_where_that_may_be(
 
 
 def failing(times: int, *, how: str) -> Callable[[int, bytes], int]:
-    """Returns a write that fails so many times."""
+    """Returns a replacement for `os.write` that fails the given number of times."""
     write, left = os.write, [times]
 
     def attempt(descriptor: int, data: bytes) -> int:

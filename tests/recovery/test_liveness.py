@@ -1,4 +1,4 @@
-"""Who is dead: only then is anything recovered."""
+"""Test how recovery decides that a process is dead. Only runs of dead processes are recovered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def files(tmp_path: Path) -> RunFiles:
     return RunFiles(spool_paths(tmp_path, run_id=RUN_ID), run_id=RUN_ID)
 
 
-def test_a_process_is_alive_until_it_lets_go(files: RunFiles) -> None:
+def test_a_process_counts_as_alive_until_it_releases_its_lock(files: RunFiles) -> None:
     journal = files.names.path
     assert not is_dead(journal)
     assert not is_dead(journal, other_machines=True)
@@ -44,7 +44,7 @@ def test_a_process_is_alive_until_it_lets_go(files: RunFiles) -> None:
     assert not is_dead(journal)
 
 
-def test_many_may_read_and_one_may_change(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_readers_or_one_writer_can_hold_a_run(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_files, "_LOCK_PATIENCE_S", 0.05)
     journal = files.names.path
     files.close()
@@ -59,7 +59,7 @@ def test_many_may_read_and_one_may_change(files: RunFiles, monkeypatch: pytest.M
     assert is_dead(journal, to_change=True)
 
 
-def test_whoever_changes_waits_for_readers(files: RunFiles) -> None:
+def test_a_writer_waits_for_readers(files: RunFiles) -> None:
     files.close()
     journal = files.names.path
     with ThreadPoolExecutor(1) as pool:
@@ -71,9 +71,7 @@ def test_whoever_changes_waits_for_readers(files: RunFiles) -> None:
         assert changed.result(timeout=20)
 
 
-def test_who_holds_a_file_that_was_removed_meanwhile_holds_nothing(
-    files: RunFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_on_a_file_that_was_replaced_does_not_count(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     files.close()
     journal = files.names.path
     lock = run_files._lock
@@ -87,14 +85,14 @@ def test_who_holds_a_file_that_was_removed_meanwhile_holds_nothing(
     assert not is_dead(journal, to_change=True)
 
 
-def test_a_process_of_another_machine_is_alive_until_it_is_silent(
+def test_a_process_on_another_machine_counts_as_alive_until_it_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(run_files, "_machine", lambda: "another")
         files = RunFiles(spool_paths(tmp_path, run_id=RUN_ID), run_id=RUN_ID)
     journal = files.names.path
-    files.close()  # as where a file system does not carry the lock
+    files.close()  # simulates a file system that does not share locks between machines
     assert not is_dead(journal)
     assert is_dead(journal, other_machines=True)
     long_ago = time.time() - run_files.MAX_SILENCE_S - 1
@@ -102,7 +100,7 @@ def test_a_process_of_another_machine_is_alive_until_it_is_silent(
     assert is_dead(journal)
 
 
-def test_a_file_system_without_locks_is_asked_for_signs_of_life(
+def test_without_file_locks_the_modification_time_shows_that_a_process_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(descriptor: int, kind: int) -> None:
@@ -127,7 +125,7 @@ from tfdbg_arrow.writer import session
 from tests.recovery.driver import Recorder
 import numpy as np
 from pathlib import Path
-recorder = Recorder(Path(sys.argv[1]), np.zeros(5, np.int64), seed=1, backend=sys.argv[2])
+recorder = Recorder(Path(sys.argv[1]), np.zeros(5, np.int64), seed=1)
 os.register_at_fork(after_in_child=lambda: (recorder.spool.abandon(), recorder.files.abandon()))
 [recorder.call() for _ in range(50)]
 child = os.fork()
@@ -141,7 +139,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @contextmanager
 def outlived_by_its_child(program: str, logdir: Path, *arguments: str) -> Iterator[None]:
-    """Runs a program that prints the process id of its forked child and kills itself; the child lives in the block."""
+    """Runs a program that prints the process ID of its forked child and kills itself; the child lives in the block."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(logdir), *arguments],
         cwd=Path(__file__).parents[2],
@@ -166,10 +164,9 @@ def check_all_recovered(logdir: Path) -> None:
         assert opened.rows("SELECT count(*) FROM execution") == [(50,)]
 
 
-@pytest.mark.parametrize("backend", ["native", "python"])
-def test_a_forks_child_that_lives_on_does_not_keep_its_parent_alive(tmp_path: Path, backend: str) -> None:
+def test_a_surviving_forked_child_does_not_keep_its_parent_alive(tmp_path: Path) -> None:
     logdir = tmp_path / "logdir"
-    with outlived_by_its_child(_FORKS_AND_DIES, logdir, backend):
+    with outlived_by_its_child(_FORKS_AND_DIES, logdir):
         check_all_recovered(logdir)
 
 
@@ -178,7 +175,7 @@ import ctypes, os, signal, sys, time
 import numpy as np
 from pathlib import Path
 from tests.recovery.driver import Recorder
-recorder = Recorder(Path(sys.argv[1]), np.zeros(5, np.int64), seed=1, backend="native")
+recorder = Recorder(Path(sys.argv[1]), np.zeros(5, np.int64), seed=1)
 [recorder.call() for _ in range(50)]
 child = ctypes.PyDLL(None).fork()
 if child == 0:
@@ -191,14 +188,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_nor_does_a_child_that_a_library_in_c_forked(tmp_path: Path) -> None:
+def test_a_child_forked_from_c_does_not_keep_its_parent_alive(tmp_path: Path) -> None:
     logdir = tmp_path / "logdir"
     with outlived_by_its_child(_FORKS_IN_C_AND_DIES, logdir):
         assert b"of the child" not in spool_paths(logdir, run_id=RUN_ID).journal.read_bytes()
         check_all_recovered(logdir)
 
 
-def test_a_live_recording_is_left_alone(tmp_path: Path) -> None:
+def test_a_live_recording_is_not_recovered(tmp_path: Path) -> None:
     logdir, counter = tmp_path / "logdir", tmp_path / "counter"
     counter.write_bytes(bytes(8 * len(COUNTERS)))
     with subprocess.Popen(
@@ -210,7 +207,7 @@ def test_a_live_recording_is_left_alone(tmp_path: Path) -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(f"{logdir} {counter} 1 native\n")
+        process.stdin.write(f"{logdir} {counter} 1\n")
         process.stdin.flush()
         pid = int(process.stdout.readline())
         try:

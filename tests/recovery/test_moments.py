@@ -1,4 +1,4 @@
-"""Kills at chosen moments, simulated: a copy of the logdir is what a kill in that moment leaves."""
+"""Simulate kills at chosen moments: a copy of the logdir is what a kill at that moment leaves."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from tfdbg_arrow.schema.logdir_layout import manifest_path, spool_paths
 from tfdbg_arrow.writer import recover as recover_module
 from tfdbg_arrow.writer.sink import parts as parts_module
 
-BACKENDS = ["native", "python"]
-
 
 class Killed(BaseException):
-    """The process dies here."""
+    """Raised where the simulated kill happens."""
 
 
 def counts_of(recorder: Recorder) -> dict[str, int]:
@@ -32,9 +30,8 @@ def counts_of(recorder: Recorder) -> dict[str, int]:
 
 
 @pytest.fixture
-def recorder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Recorder]:
-    backend = getattr(request, "param", "native")
-    made = Recorder(tmp_path / "logdir", np.zeros(len(COUNTERS), np.int64), seed=5, backend=backend)
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    made = Recorder(tmp_path / "logdir", np.zeros(len(COUNTERS), np.int64), seed=5)
     yield made
     made.sink.close(run_row=RUN_ROW)
     made.files.remove()
@@ -42,7 +39,7 @@ def recorder(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Recorde
 
 @pytest.fixture
 def left(tmp_path: Path, recorder: Recorder) -> tuple[Path, dict[str, int]]:
-    """What a killed process left, and what it had counted: some of it in parts, some not."""
+    """The logdir that a killed process left, partly in parts and partly in the spool, and the process's counts."""
     recorder.sink._stop.set()
     recorder.sink._thread.join()
     for number in range(300):
@@ -52,11 +49,10 @@ def left(tmp_path: Path, recorder: Recorder) -> tuple[Path, dict[str, int]]:
     return copied(tmp_path / "logdir", tmp_path / "left"), counts_of(recorder)
 
 
-@pytest.mark.parametrize("recorder", ["native", pytest.param("python", marks=pytest.mark.exhaustive)], indirect=True)
-def test_a_kill_between_any_two_operations_of_the_sink_loses_and_doubles_nothing(
+def test_a_kill_between_any_two_operations_of_the_sink_neither_loses_nor_duplicates_rows(
     tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The logdir is copied before each rename and each line of the manifest, and each time slots are given back."""
+    """Copies the logdir before each rename, before each line of the manifest, and each time slots are released."""
     copies: list[tuple[Path, dict[str, int]]] = []
 
     def noting(function: Any) -> Any:
@@ -67,7 +63,7 @@ def test_a_kill_between_any_two_operations_of_the_sink_loses_and_doubles_nothing
 
         return noted
 
-    recorder.sink._stop.set()  # its thread would come in between
+    recorder.sink._stop.set()  # so that its thread does not interfere
     recorder.sink._thread.join()
     for number in range(200):
         recorder.call()
@@ -84,7 +80,7 @@ def test_a_kill_between_any_two_operations_of_the_sink_loses_and_doubles_nothing
         check_recovery(copy, **counts)
 
 
-def test_a_torn_line_of_the_manifest_is_no_line(left: tuple[Path, dict[str, int]]) -> None:
+def test_a_torn_line_of_the_manifest_is_ignored(left: tuple[Path, dict[str, int]]) -> None:
     logdir, counts = left
     with open(logdir / manifest_path(RUN_ID), "ab") as file:
         file.write(b'{"op": "add", "table": "execution", "pa')
@@ -92,13 +88,13 @@ def test_a_torn_line_of_the_manifest_is_no_line(left: tuple[Path, dict[str, int]
 
 
 @pytest.mark.parametrize("number", range(0, 60, 3))
-def test_a_recovery_that_is_killed_can_be_done_again(
+def test_a_recovery_that_was_killed_can_be_repeated(
     left: tuple[Path, dict[str, int]], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It dies at the operation of that number that changes a file."""
+    """The recovery dies at the file-changing operation with the given number."""
     logdir, counts = left
     calls = 0
-    gc.collect()  # what other tests left behind must not remove its files below
+    gc.collect()  # so that objects of other tests do not remove their files below
 
     def dying(function: Any) -> Any:
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -114,7 +110,7 @@ def test_a_recovery_that_is_killed_can_be_done_again(
         for module, name in ((os, "rename"), (os, "fsync"), (Path, "unlink"), (os, "unlink")):
             patched.setattr(module, name, dying(getattr(module, name)))
         with patched.context() as inner:
-            inner.setattr(parts_module.PartWriter, "_discard", lambda self, entries: None)  # the dead clean up nothing
+            inner.setattr(parts_module.PartWriter, "_discard", lambda self, entries: None)  # the dead do not clean up
             with contextlib.suppress(Killed):
                 recover(logdir)
     with open_logdir(logdir) as opened:
@@ -124,7 +120,7 @@ def test_a_recovery_that_is_killed_can_be_done_again(
         check_recovery(logdir, **counts)
 
 
-def test_reading_changes_nothing_and_needs_no_right_to_write(left: tuple[Path, dict[str, int]]) -> None:
+def test_reading_changes_nothing_and_needs_no_write_permission(left: tuple[Path, dict[str, int]]) -> None:
     logdir, counts = left
     before = tree(logdir)
     for path in (logdir, *logdir.rglob("*")):
@@ -137,18 +133,20 @@ def test_reading_changes_nothing_and_needs_no_right_to_write(left: tuple[Path, d
     check_recovery(logdir, **counts)
 
 
-def test_a_reader_sees_the_same_rows_while_it_is_recovered(left: tuple[Path, dict[str, int]]) -> None:
+def test_a_reader_sees_the_same_rows_during_a_recovery(left: tuple[Path, dict[str, int]]) -> None:
     logdir, _ = left
     question = "SELECT count(*), count(DISTINCT execution_index) FROM execution"
     with open_logdir(logdir) as opened:
         before = opened.rows(question)
         recover(logdir)
-        assert opened.rows(question) == before, "by what it listed before"
+        assert opened.rows(question) == before, "answered from the listing made before the recovery"
         opened.refresh()
         assert opened.rows(question) == before
 
 
-def test_two_at_once_exclude_one_another(left: tuple[Path, dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_of_two_concurrent_recoveries_writes(
+    left: tuple[Path, dict[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     logdir, counts = left
     monkeypatch.setattr("tfdbg_arrow.spool.run_files._LOCK_PATIENCE_S", 0.05)
     write = recover_module._write
@@ -167,7 +165,7 @@ def test_two_at_once_exclude_one_another(left: tuple[Path, dict[str, int]], monk
     assert len(all_rows(logdir)["execution"]) == counts["calls"]
 
 
-def test_a_full_disk_leaves_what_was_there_and_is_told(
+def test_a_full_disk_is_reported_and_leaves_the_files_as_they_were(
     left: tuple[Path, dict[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logdir, counts = left
@@ -183,23 +181,22 @@ def test_a_full_disk_leaves_what_was_there_and_is_told(
     check_recovery(logdir, **counts)
 
 
-def test_a_run_without_its_manifest_is_not_taken_for_an_empty_one(left: tuple[Path, dict[str, int]]) -> None:
+def test_a_run_without_its_manifest_is_not_treated_as_empty(left: tuple[Path, dict[str, int]]) -> None:
     logdir, _ = left
     (logdir / manifest_path(RUN_ID)).rename(logdir / "kept")
     before = tree(logdir)
     (run,) = recover(logdir)
     assert run.state == "failed"
-    assert "is missing, and the run" in str(run.reason)
+    assert "is missing, but the run" in str(run.reason)
     assert tree(logdir) == before
 
 
 @pytest.mark.parametrize("dump_after", [None, 5])
-def test_of_a_circular_buffer_the_last_events_are_recovered(tmp_path: Path, dump_after: int | None) -> None:
+def test_the_last_events_of_a_circular_buffer_are_recovered(tmp_path: Path, dump_after: int | None) -> None:
     made = Recorder(
         tmp_path / "logdir",
         np.zeros(len(COUNTERS), np.int64),
         seed=5,
-        backend="native",
         circular_buffer_size=20,
         dump_after=dump_after,
     )

@@ -1,4 +1,4 @@
-"""Layer, role and forward op of what a killed process had recorded are recovered."""
+"""Test that recovery restores the layer, the role and the forward op of what a killed process had recorded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("backend", ["native", "tensorflow"])
-def test_they_are_recovered(tmp_path: Path, backend: str) -> None:
+def test_layer_role_and_forward_op_are_recovered(tmp_path: Path, backend: str) -> None:
     logdir = tmp_path / "logdir"
     run_python(tmp_path / "program.py", PROGRAM, logdir, backend, returncode=-9)
     assert [run.state for run in recover(logdir)] == ["recovered"]

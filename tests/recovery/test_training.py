@@ -1,4 +1,4 @@
-"""A training in TensorFlow that dies: what it had recorded is there."""
+"""Test that everything a TensorFlow training had recorded is still there after the training died."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trainer() -> Iterator[Trainer]:
 
 
 def check(logdir: Path, *, done: int) -> None:
-    """Checks what is there against what the program counted."""
+    """Checks the content of the logdir against what the program counted."""
     with open_logdir(logdir) as opened:
         steps = [step for (step,) in opened.rows("SELECT step FROM mark ORDER BY step")]
         assert steps in (list(range(done)), list(range(done + 1)))
@@ -39,7 +39,7 @@ def check(logdir: Path, *, done: int) -> None:
         )
         trained = [step for step, _ in calls]
         assert trained in (list(range(done)), list(range(done + 1)))
-        # Each call that ended has all of its tensors, each once, with their elements, stacks and lines.
+        # Each call that ended has all of its tensors, each once, with elements, stack traces and source lines.
         counts = dict(
             opened.rows("SELECT execution_index, count(*) FROM tensor_health WHERE scope = 'graph' GROUP BY ALL")
         )
@@ -63,7 +63,9 @@ def check(logdir: Path, *, done: int) -> None:
 
 
 @pytest.mark.parametrize(("how", "status"), [("segv", -signal.SIGSEGV), ("exit", 7), ("abort", -signal.SIGABRT)])
-def test_a_training_that_dies_by_itself_is_whole(trainer: Trainer, tmp_path: Path, how: str, status: int) -> None:
+def test_the_recording_of_a_training_that_crashes_is_complete(
+    trainer: Trainer, tmp_path: Path, how: str, status: int
+) -> None:
     trainer.start(tmp_path, how=how)
     found, done = trainer.end()
     assert (found, done) == (status, LAST_STEP_OF_SUICIDES + 1)
@@ -72,7 +74,7 @@ def test_a_training_that_dies_by_itself_is_whole(trainer: Trainer, tmp_path: Pat
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", range(NUM_KILLS))
-def test_a_training_that_is_killed_is_whole(trainer: Trainer, tmp_path: Path, number: int) -> None:
+def test_the_recording_of_a_training_that_is_killed_is_complete(trainer: Trainer, tmp_path: Path, number: int) -> None:
     pid = trainer.start(tmp_path)
     time.sleep(random.Random(number).random() ** 2 * 3)
     os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Spools of strangers: whatever their bytes are, there are rows, fewer rows and a note, or one clear error."""
+"""Test spools with arbitrary content: reading them gives rows, fewer rows and a note, or one clear error."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NUM_CALLS = 40
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A logdir of a killed process, some of it in parts."""
+    """The logdir of a killed process, with some rows in parts and the others in the spool."""
     return left_by_a_kill(tmp_path_factory.mktemp("left"), num_calls=NUM_CALLS, flushed_after=10)
 
 
 def look(logdir: Path) -> int:
-    """Reads a logdir and recovers it; returns how many executions there are."""
+    """Reads a logdir and recovers it. Returns the number of executions."""
     with open_logdir(logdir) as opened:
         ((count, distinct),) = opened.rows("SELECT count(*), count(DISTINCT event_index) FROM execution")
         assert count == distinct
@@ -46,14 +46,14 @@ def look(logdir: Path) -> int:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_torn_and_changed_bytes_harm_nobody(left: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_torn_and_changed_spools_are_read_safely(left: Path, tmp_path: Path, data: st.DataObject) -> None:
     logdir = tmp_path / "logdir"
     shutil.rmtree(logdir, ignore_errors=True)
     shutil.copytree(left, logdir)
     paths = spool_paths(logdir, run_id=RUN_ID)
     path = data.draw(st.sampled_from(paths.all()))
     content = bytearray(path.read_bytes())
-    # Where there is something: of the spool the header and the first slots.
+    # Damage only bytes that are used: in the spool, these are the header and the first slots.
     reach = min(len(content), HEADER_SIZE + 256 * 160) if path == paths.spool else len(content)
     starts = st.integers(0, 255) if path == paths.spool and data.draw(st.booleans()) else st.integers(0, reach - 1)
     for start in data.draw(st.lists(starts, min_size=1, max_size=6)):
@@ -61,13 +61,13 @@ def test_torn_and_changed_bytes_harm_nobody(left: Path, tmp_path: Path, data: st
             if start + offset < len(content):
                 content[start + offset] = value
     path.write_bytes(content[: data.draw(st.one_of(st.none(), st.integers(0, len(content))))])
-    os.utime(paths.journal, (0, 0))  # whose head, if torn, does not say where it was written
+    os.utime(paths.journal, (0, 0))  # because a torn journal header does not say on which machine it was written
     assert 0 <= look(logdir) <= NUM_CALLS
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1))
-def test_records_of_random_bytes_harm_nobody(left: Path, tmp_path: Path, seed: int) -> None:
+def test_random_records_are_read_safely(left: Path, tmp_path: Path, seed: int) -> None:
     logdir = tmp_path / "logdir"
     shutil.rmtree(logdir, ignore_errors=True)
     shutil.copytree(left, logdir)
@@ -81,7 +81,7 @@ def test_records_of_random_bytes_harm_nobody(left: Path, tmp_path: Path, seed: i
     look(logdir)
 
 
-def test_a_spool_that_says_it_is_huge_takes_no_memory(left: Path, tmp_path: Path) -> None:
+def test_a_spool_that_claims_to_be_huge_takes_no_memory(left: Path, tmp_path: Path) -> None:
     logdir = copied(left, tmp_path / "logdir")
     path = spool_paths(logdir, run_id=RUN_ID).spool
     with open(path, "r+b") as file:
@@ -91,10 +91,10 @@ def test_a_spool_that_says_it_is_huge_takes_no_memory(left: Path, tmp_path: Path
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     look(logdir)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
-    assert path.exists(), "what cannot be read stays"
+    assert path.exists(), "an unreadable spool must not be deleted"
 
 
-def test_values_that_are_not_there_are_told(left: Path, tmp_path: Path) -> None:
+def test_missing_values_are_reported(left: Path, tmp_path: Path) -> None:
     logdir = copied(left, tmp_path / "logdir")
     spool_paths(logdir, run_id=RUN_ID).values.write_bytes(b"")
     with open_logdir(logdir) as opened:
@@ -105,10 +105,10 @@ def test_values_that_are_not_there_are_told(left: Path, tmp_path: Path) -> None:
         ("failed", "tensor_value (again)"),
         ("recovered", "events"),
     }
-    assert "the value spool has no" in stats[0][2]
+    assert "the value spool does not have" in stats[0][2]
 
 
-def test_calls_that_never_end_do_not_take_for_ever(left: Path, tmp_path: Path) -> None:
+def test_calls_that_never_end_are_read_in_reasonable_time(left: Path, tmp_path: Path) -> None:
     logdir = copied(left, tmp_path / "logdir")
     path = spool_paths(logdir, run_id=RUN_ID).spool
     num_slots = 2**15
@@ -125,4 +125,4 @@ def test_calls_that_never_end_do_not_take_for_ever(left: Path, tmp_path: Path) -
     path.write_bytes(bytes(header) + slots.tobytes())
     begin = time.process_time()
     look(logdir)
-    assert time.process_time() - begin < 60, "it was hours"
+    assert time.process_time() - begin < 60, "reading took hours before it was bounded"

@@ -1,8 +1,8 @@
-"""A training in TensorFlow that dies, by itself or killed.
+"""A TensorFlow training that crashes or is killed.
 
-Run as a program it reads lines of `LOGDIR COUNTER RECORDER NUM_STEPS HOW`. For each it forks a child that trains, and
-prints its process id, a line when it has trained a step, and how it ended when it is dead. How many steps it has
-trained is in a file that it shares with whoever kills it.
+When run as a program, it reads lines of `LOGDIR COUNTER RECORDER NUM_STEPS HOW`. For each line, it forks a child that
+trains. It prints the child's process ID, another line once the child has trained a step, and the exit status once the
+child is dead. The child counts its trained steps in a file that it shares with the killer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECORDERS = ("tfdbg_arrow", "debugger_v2", "debugger_v2_circular")
 
 
 class Trainer:
-    """Such a program, from outside."""
+    """Controls such a program from another process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -39,16 +39,16 @@ class Trainer:
     def start(
         self, directory: Path, *, recorder: str = "tfdbg_arrow", num_steps: int = FOR_EVER, how: str = "-"
     ) -> int:
-        """Starts a training, which has trained a step on return.
+        """Starts a training and waits until it has trained one step.
 
         Args:
-            directory: For its logdir and its counter.
-            recorder: One of RECORDERS, which records it in full.
-            num_steps: How long it trains.
-            how: How it ends itself soon: `segv`, `exit` or `abort`; `-`: it does not.
+            directory: Directory for its logdir and its counter.
+            recorder: One of RECORDERS. It records the training in full.
+            num_steps: Number of steps to train.
+            how: How the training crashes after a few steps: `segv`, `exit` or `abort`. `-` means that it does not.
 
         Returns:
-            Its process id.
+            Its process ID.
         """
         self._counter = directory / "counter"
         self._counter.write_bytes(bytes(8))
@@ -61,7 +61,7 @@ class Trainer:
         return pid
 
     def end(self) -> tuple[int, int]:
-        """Waits until it is dead; returns how it ended, and how many steps it trained."""
+        """Waits until the training is dead. Returns its exit status and the number of steps it trained."""
         status = int(self._line())
         return status, int(np.frombuffer(self._counter.read_bytes(), np.int64)[0])
 
@@ -74,7 +74,7 @@ class Trainer:
 
 
 def train(logdir: str, counter: str, recorder: str, num_steps: str, how: str) -> None:
-    """Trains until it is told to end, or is killed."""
+    """Trains for `num_steps` steps, or until the process crashes or is killed."""
     import tensorflow as tf
 
     import tfdbg_arrow
@@ -127,7 +127,7 @@ def train_and_leave(*arguments: str) -> NoReturn:
 
 
 def main() -> None:
-    import tensorflow as tf  # noqa: F401  # once, and not in each child
+    import tensorflow as tf  # noqa: F401  # imported once here instead of in each child
 
     import tfdbg_arrow  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Stores for logdirs at URLs: a file system that fails as told, and an S3 server on this machine."""
+"""Stores for tests of logdirs at URLs: a file system with simulated failures, and a local S3 server."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tfdbg_arrow.schema.manifest import ManifestEntry, live_parts
 
 
 class Store:
-    """A store in memory. Each request is counted, and may fail or hang.
+    """A store in memory. Requests are counted and can fail or hang.
 
     Attributes:
-        files: What it holds, by path.
-        rename_replaces: Whether a rename replaces a file.
-        num_requests: Requests so far.
-        fault: Called with the number and the name of each request, before it is done; it may raise or wait. What it
-            returns is called after it is done.
+        files: The contents of its files, by path.
+        rename_replaces: Whether a rename replaces an existing file.
+        num_requests: The number of requests so far.
+        fault: Called with the number and the name of each request before the request is executed; it can raise or wait.
+            If it returns a function, that function is called after the request.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ _stores: dict[str, Store] = {}
 
 
 class StoreFileSystem(fsspec.AbstractFileSystem):
-    """The files of a Store: `PROTOCOL://name/path`."""
+    """A file system of the files of a Store, at `PROTOCOL://name/path`."""
 
     cachable = False
 
@@ -129,13 +129,13 @@ class StoreFileSystem(fsspec.AbstractFileSystem):
 
 
 class RenamingStore(StoreFileSystem):
-    """Where a file appears while it is written, and a rename replaces."""
+    """A file system in which a file is visible while it is written and a rename replaces a file."""
 
     protocol = "renaming"
 
 
 class ObjectStore(StoreFileSystem):
-    """Where an object appears whole; it takes the place of a package that is not installed."""
+    """A file system in which objects appear complete. It uses the protocol of a package that is not installed."""
 
     protocol = "oss"
 
@@ -145,7 +145,7 @@ PROTOCOLS = ("renaming", "oss")
 
 @contextmanager
 def store(name: str) -> Iterator[Store]:
-    """Yields a store that is there as `renaming://<name>/…` and as `oss://<name>/…`."""
+    """Yields a store that is available as `renaming://<name>/…` and `oss://<name>/…`."""
     fsspec.register_implementation("renaming", RenamingStore, clobber=True)
     fsspec.register_implementation("oss", ObjectStore, clobber=True)
     _stores[name] = made = Store()
@@ -156,7 +156,7 @@ def store(name: str) -> Iterator[Store]:
 
 
 def live_in(files: dict[str, bytes], run_id: str, root: str = "log") -> tuple[ManifestEntry, ...]:
-    """Returns the live parts of a run in a store, having compared each file with its manifest entry."""
+    """Returns the live parts of a run in a store, and checks each file against its manifest entry."""
     content = files.get(f"{root}/manifest/{run_id}.jsonl")
     if content is None:
         return ()
@@ -165,13 +165,13 @@ def live_in(files: dict[str, bytes], run_id: str, root: str = "log") -> tuple[Ma
     entries = live_parts(content.decode(), run_id=run_id, path="manifest")
     for entry in entries:
         file = files.get(f"{root}/{entry.path}")
-        assert file is not None, f"{entry.path} is named and is not there"
+        assert file is not None, f"{entry.path} is in the manifest but missing"
         assert (len(file), hashlib.sha256(file).hexdigest()) == (entry.bytes, entry.sha256), entry.path
     return entries
 
 
 def events_in(files: dict[str, bytes], run_id: str, table: str = "mark", root: str = "log") -> list[int]:
-    """Returns the event indexes that a reader by the manifest finds, sorted."""
+    """Returns the sorted event indexes of the live parts of a table."""
     parts = [entry for entry in live_in(files, run_id, root) if entry.table == table]
     return sorted(event for entry in parts for event in _events(files[f"{root}/{entry.path}"]))
 
@@ -183,7 +183,7 @@ def _events(part: bytes) -> list[int]:
 
 
 class S3Server:
-    """moto's S3 on this machine, with one bucket named `bucket`; it can be killed and started again."""
+    """A local S3 server (moto) with a bucket named `bucket`. It can be killed and started again."""
 
     def __init__(self) -> None:
         from moto.server import ThreadedMotoServer
@@ -199,12 +199,12 @@ class S3Server:
 
     @property
     def url(self) -> str:
-        # By name, so that a connection needs a look-up.
+        # Use a host name, so that connections need a look-up.
         return f"http://localhost:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables by which s3fs finds it."""
+        """Returns the environment variables that point s3fs to the server."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "key",
@@ -233,7 +233,7 @@ class S3Server:
         self._server.stop()
 
     def start(self) -> None:
-        """Starts it again; what it held is there."""
+        """Starts the server again. It still has its objects."""
         self._server = self._make(ip_address="127.0.0.1", port=self.port, verbose=False)
         self._server.start()
 

@@ -1,4 +1,4 @@
-"""Reading a logdir at a URL: what is fetched, checked and kept, and what happens when it changes meanwhile."""
+"""Test reading a logdir at a URL: fetching, checks, the cache, and changes while it is open."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def place(tmp_path: Path, cache: Path) -> Iterator[Store]:
 
 
 def requests(place: Store) -> list[str]:
-    """Returns the names of the requests from now on."""
+    """Returns a list that collects the names of all further requests."""
     found: list[str] = []
     place.fault = lambda number, name: found.append(name)
     return found
 
 
-def test_the_answers_are_those_of_the_same_logdir_here(tmp_path: Path, place: Store) -> None:
+def test_answers_equal_those_of_the_same_local_logdir(tmp_path: Path, place: Store) -> None:
     with open_logdir(tmp_path / "here") as here, open_logdir(URL) as there:
         assert first_nonfinite(there) == first_nonfinite(here) is not None
         for table in TABLES:
@@ -71,7 +71,7 @@ def test_the_answers_are_those_of_the_same_logdir_here(tmp_path: Path, place: St
         assert (there.info().path, repr(there)) == (URL, f"Logdir({URL!r})")
 
 
-def test_only_the_tables_that_a_query_names_are_fetched_and_each_once(place: Store) -> None:
+def test_only_the_tables_that_a_query_reads_are_fetched_and_only_once(place: Store) -> None:
     found = requests(place)
     with open_logdir(URL) as logdir:
         assert "get_file" not in found
@@ -82,7 +82,7 @@ def test_only_the_tables_that_a_query_names_are_fetched_and_each_once(place: Sto
         logdir.rows("SELECT * FROM nonfinite_tensor")  # a view of other tables
         assert found.count("get_file") > 1
         found.clear()
-        # What a manifest tells is not fetched.
+        # The manifest already has these numbers.
         assert logdir.extent("tensor_value")[1] == len(
             [part for part in live_in(place.files, "run-a") if part.table == "tensor_value"]
         )
@@ -93,7 +93,7 @@ def test_only_the_tables_that_a_query_names_are_fetched_and_each_once(place: Sto
     assert "get_file" not in found
 
 
-def test_a_table_that_was_not_fetched_is_an_error_and_never_empty(place: Store) -> None:
+def test_a_table_that_was_not_fetched_is_an_error_instead_of_empty(place: Store) -> None:
     with open_logdir(URL) as logdir:
         for query in (
             "SELECT * FROM graph_op",
@@ -108,7 +108,7 @@ def test_a_table_that_was_not_fetched_is_an_error_and_never_empty(place: Store) 
         assert logdir.connection.sql("SELECT op_name FROM graph_op").fetchall() == [("x",)]
 
 
-def test_refresh_shows_what_came_since(tmp_path: Path, place: Store) -> None:
+def test_refresh_shows_new_runs(tmp_path: Path, place: Store) -> None:
     with open_logdir(URL) as logdir:
         assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
         history("run-b", rows=3).write(tmp_path / "more")
@@ -120,7 +120,7 @@ def test_refresh_shows_what_came_since(tmp_path: Path, place: Store) -> None:
 
 
 def replaced(place: Store, table: str) -> None:
-    """Puts other parts with the same rows in the place of a table's, as merging does."""
+    """Replaces the parts of a table with others that have the same rows, like a merge."""
     old = [entry for entry in live_in(place.files, "run-a") if entry.table == table]
     import dataclasses
 
@@ -136,7 +136,7 @@ def replaced(place: Store, table: str) -> None:
         del place.files[f"log/{entry.path}"]
 
 
-def test_a_part_that_is_replaced_while_it_is_fetched_is_read_in_its_new_place(place: Store) -> None:
+def test_a_part_replaced_during_its_fetch_is_read_from_its_replacement(place: Store) -> None:
     with open_logdir(URL) as logdir:
 
         def fault(number: int, name: str) -> None:
@@ -148,7 +148,7 @@ def test_a_part_that_is_replaced_while_it_is_fetched_is_read_in_its_new_place(pl
         assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
 
-def test_copies_of_replaced_parts_do_not_stay(place: Store, cache: Path) -> None:
+def test_copies_of_replaced_parts_are_removed(place: Store, cache: Path) -> None:
     with open_logdir(URL) as logdir:
         logdir.rows("SELECT count(*) FROM tensor_health")
         (before,) = cache.rglob("*.parquet")
@@ -159,7 +159,7 @@ def test_copies_of_replaced_parts_do_not_stay(place: Store, cache: Path) -> None
         assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
 
-def test_copies_that_another_process_removes_are_fetched_again(place: Store, cache: Path) -> None:
+def test_copies_removed_by_another_process_are_fetched_again(place: Store, cache: Path) -> None:
     with open_logdir(URL) as logdir:
         logdir.rows("SELECT count(*) FROM tensor_health")
         for path in cache.rglob("*.parquet"):
@@ -167,7 +167,7 @@ def test_copies_that_another_process_removes_are_fetched_again(place: Store, cac
         assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
 
-def test_a_part_damaged_on_its_way_is_fetched_again(place: Store) -> None:
+def test_a_part_damaged_during_its_fetch_is_fetched_again(place: Store) -> None:
     name = next(name for name in place.files if name.startswith("log/tensor_health/"))
     whole = place.files[name]
 
@@ -180,7 +180,7 @@ def test_a_part_damaged_on_its_way_is_fetched_again(place: Store) -> None:
         assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
 
-def test_a_changed_part_is_refused_and_not_kept(place: Store, cache: Path) -> None:
+def test_a_changed_part_is_refused_and_not_cached(place: Store, cache: Path) -> None:
     name = next(name for name in place.files if name.startswith("log/tensor_health/"))
     place.files[name] = place.files[name].replace(b"PAR1", b"PAR2")
     with open_logdir(URL) as logdir, pytest.raises(BrokenPartError, match="has the SHA-256") as caught:
@@ -189,7 +189,7 @@ def test_a_changed_part_is_refused_and_not_kept(place: Store, cache: Path) -> No
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_a_copy_cut_short_is_fetched_again(place: Store, cache: Path) -> None:
+def test_a_truncated_copy_is_fetched_again(place: Store, cache: Path) -> None:
     with open_logdir(URL) as logdir:
         logdir.rows("SELECT count(*) FROM tensor_health")
     (copy,) = cache.rglob("*.parquet")
@@ -198,8 +198,8 @@ def test_a_copy_cut_short_is_fetched_again(place: Store, cache: Path) -> None:
         assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
 
-@pytest.mark.parametrize(("damage", "reason"), [("changed", "does not have its SHA-256"), ("missing", "is missing")])
-def test_a_broken_part_is_left_out_and_named_if_that_is_asked_for(place: Store, damage: str, reason: str) -> None:
+@pytest.mark.parametrize(("damage", "reason"), [("changed", "does not match its SHA-256"), ("missing", "is missing")])
+def test_skip_broken_skips_broken_parts_and_lists_them(place: Store, damage: str, reason: str) -> None:
     (entry,) = (entry for entry in live_in(place.files, "run-a") if entry.table == "tensor_health")
     content = place.files.pop(f"log/{entry.path}")
     if damage == "changed":
@@ -212,7 +212,7 @@ def test_a_broken_part_is_left_out_and_named_if_that_is_asked_for(place: Store, 
         assert [run.run_id for run in logdir.runs()] == ["run-a"]
 
 
-def test_of_a_run_with_a_damaged_manifest_nothing_is_read_if_that_is_asked_for(place: Store, tmp_path: Path) -> None:
+def test_skip_broken_skips_runs_with_a_damaged_manifest(place: Store, tmp_path: Path) -> None:
     history("run-b").write(tmp_path / "other")
     put(place, tmp_path / "other")
     name = f"log/{manifest_path('run-a')}"
@@ -224,14 +224,14 @@ def test_of_a_run_with_a_damaged_manifest_nothing_is_read_if_that_is_asked_for(p
         assert [part.path for part in logdir.broken_parts] == [f"{URL}/{manifest_path('run-a')}"]
 
 
-def test_without_any_manifest_every_part_holds(place: Store) -> None:
+def test_without_manifests_every_part_is_read(place: Store) -> None:
     del place.files[f"log/{manifest_path('run-a')}"]
     with open_logdir(URL) as logdir:
         assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
         assert logdir.info().num_nonfinite == 1
 
 
-def test_a_path_in_a_manifest_that_leads_elsewhere_is_refused(place: Store) -> None:
+def test_a_path_out_of_the_logdir_in_a_manifest_is_refused(place: Store) -> None:
     name = f"log/{manifest_path('run-a')}"
     text = place.files[name].decode().replace("mark/run_id=run-a/part-0", "mark/run_id=../../part-0")
     place.files[name] = resealed(text).encode()
@@ -252,7 +252,7 @@ def test_a_path_in_a_manifest_that_leads_elsewhere_is_refused(place: Store) -> N
         ),
     ],
 )
-def test_what_is_no_logdir_is_refused(
+def test_errors_for_urls_that_are_not_logdirs(
     place: Store, files: dict[str, bytes], error: type[LogdirError], said: str
 ) -> None:
     place.files = files
@@ -262,7 +262,7 @@ def test_what_is_no_logdir_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_a_store_out_of_reach_is_an_error_that_says_so(place: Store) -> None:
+def test_the_error_for_an_unreachable_store(place: Store) -> None:
     def fault(number: int, name: str) -> None:
         raise ConnectionError("no route to the store")
 
@@ -275,14 +275,16 @@ def test_a_store_out_of_reach_is_an_error_that_says_so(place: Store) -> None:
     )
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path, place: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_cache_that_cannot_be_written(
+    tmp_path: Path, place: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("TFDBG_ARROW_CACHE_DIR", str(tmp_path / "file"))
     with open_logdir(URL) as logdir, pytest.raises(LogdirError, match="TFDBG_ARROW_CACHE_DIR"):
         logdir.rows("SELECT count(*) FROM tensor_health")
 
 
-def test_the_cache_stays_within_its_bound(place: Store, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_limit_of_the_cache(place: Store, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = cache / "other-logdir"
     other.mkdir(parents=True)
     (other / "part").write_bytes(b"x" * 1000)
@@ -294,7 +296,7 @@ def test_the_cache_stays_within_its_bound(place: Store, cache: Path, monkeypatch
         assert logdir.rows("SELECT count(*) FROM tensor_health") == [(4,)]
 
 
-def test_reading_a_local_logdir_needs_no_fsspec(tmp_path: Path) -> None:
+def test_a_local_logdir_can_be_read_without_fsspec(tmp_path: Path) -> None:
     history().write(tmp_path / "here")
     text = (
         "import sys\nsys.modules['fsspec'] = None\nimport tfdbg_arrow\n"
@@ -308,7 +310,7 @@ def test_reading_a_local_logdir_needs_no_fsspec(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["parquet", "csv", "duckdb", "sqlite"])
-def test_an_export_fetches_what_it_holds(name: str, place: Store, tmp_path: Path) -> None:
+def test_an_export_fetches_only_the_exported_tables(name: str, place: Store, tmp_path: Path) -> None:
     exported = export(URL, tmp_path / "out", format=name, tables=["tensor_health", "mark"])
     assert [(table.name, table.num_rows) for table in exported.tables] == [("tensor_health", 4), ("mark", 0)]
     assert sorted(path.name for path in (tmp_path / "cache").glob("*/*")) == ["mark", "tensor_health"]

@@ -1,4 +1,4 @@
-"""A copy at a URL is at every moment a logdir that can be read, whatever fails, and in the end the same as the run."""
+"""Test that the copy of a run at a URL is always readable, whatever fails, and finally equals the run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def remote_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 
 class Copying:
-    """A run that is written and copied in turns; after each request, what a reader would find is checked."""
+    """A run that is written and copied in turns. After each request it checks what a reader would find."""
 
     def __init__(self, logdir: Path, store: Store, protocol: str) -> None:
         self.logdir, self.store = logdir, store
@@ -52,8 +52,8 @@ class Copying:
 
     def check(self) -> None:
         events = events_in(self.store.files, "r")
-        assert len(set(events)) == len(events), "a row is there twice"
-        assert self.seen.issubset(events), "a row that was there is gone"
+        assert len(set(events)) == len(events), "a row is duplicated"
+        assert self.seen.issubset(events), "a row has disappeared"
         self.seen.update(events)
 
     def write(self) -> None:
@@ -62,14 +62,14 @@ class Copying:
         self.parts.merge_small("mark")
 
     def drop(self) -> None:
-        """Gives up the oldest rows that were not sent."""
+        """Drops the oldest unsent rows."""
         drop = self.run.oldest_drop()
         if drop is not None:
             self.num_lost += sum(drop.lost_rows.values())
             self.parts.drop([entry.path for entry in drop.removed], drop.restored)
 
     def release(self) -> None:
-        """Removes local files of parts that lie there."""
+        """Removes local files of parts that are in the store."""
         self.parts.release(frozenset(list(self.run.published)[:2]))
 
     def step(self) -> bool:
@@ -88,12 +88,12 @@ class Copying:
             if not self.step():
                 break
         else:
-            pytest.fail("it never ends")
+            pytest.fail("the copy does not finish")
         assert self.run.is_complete
         live = read_live_parts(self.logdir, run_id="r")
         assert set(live_in(self.store.files, "r")) == set(live)
         names = {f"log/{entry.path}" for entry in live} | {"log/tfdbg_arrow.json", "log/manifest/r.jsonl"}
-        assert set(self.store.files) == names, "something is left over"
+        assert set(self.store.files) == names, "the store has unexpected or missing files"
         events = events_in(self.store.files, "r")
         assert set(events) <= set(range(self.num_written))
         assert len(events) == self.num_written - self.num_lost
@@ -127,7 +127,7 @@ def before(number: int) -> Callable[[int, str], None]:
 
 
 def after(number: int) -> Callable[[int, str], Callable[[], None] | None]:
-    """The request is done, and its answer lost."""
+    """Returns a fault that lets the request succeed and loses its response."""
 
     def fault(request: int, name: str) -> Callable[[], None] | None:
         def lost() -> None:
@@ -140,7 +140,7 @@ def after(number: int) -> Callable[[int, str], Callable[[], None] | None]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("fault", [before, after])
-def test_a_request_that_fails_costs_nothing_whichever_it_is(
+def test_any_single_request_can_fail_without_loss(
     tmp_path: Path, remote_store: Store, protocol: str, fault: Callable[[int], Callable[[int, str], None]]
 ) -> None:
     story(Copying(tmp_path / "whole", remote_store, protocol), random.Random(0))
@@ -157,7 +157,7 @@ def test_a_request_that_fails_costs_nothing_whichever_it_is(
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_rows_are_given_up_and_files_here_removed_while_requests_fail(
+def test_rows_are_dropped_and_local_files_removed_while_requests_fail(
     tmp_path: Path, remote_store: Store, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(remote_run, "EVENT_TABLES", frozenset({"mark"}))
@@ -177,7 +177,7 @@ def test_rows_are_given_up_and_files_here_removed_while_requests_fail(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_many_requests_fail_in_any_order_of_things(tmp_path: Path, remote_store: Store, seed: int) -> None:
+def test_many_requests_fail_at_random(tmp_path: Path, remote_store: Store, seed: int) -> None:
     chance = random.Random(seed)
     faults = (before, after)
 

@@ -1,4 +1,4 @@
-"""Recording to S3 and reading from it, with a server on this machine."""
+"""Test recording to S3 and reading from it, with a local server."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PROGRAM = """
     wait("done")
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    # No disable(): the end of the program is that of the recording.
+    # Without disable(), the recording ends with the program.
 """
 
 
@@ -72,7 +72,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server
 
 
 class Program:
-    """The program above, in a process of its own."""
+    """PROGRAM in its own process."""
 
     def __init__(self, here: Path, url: str, how: str = "ends") -> None:
         script = here / "program.py"
@@ -101,7 +101,7 @@ class Program:
         self.process.stdin.flush()
 
     def end(self) -> str:
-        """Returns what it wrote on stderr."""
+        """Waits for the end of the program and returns its stderr."""
         with self.process:
             pass
         return self.errors.read_text()
@@ -110,12 +110,12 @@ class Program:
 def eventually(happened: Callable[[], bool]) -> None:
     end = time.monotonic() + 60
     while not happened():
-        assert time.monotonic() < end, "it did not happen"
+        assert time.monotonic() < end, "the expected condition did not occur within 60 seconds"
         time.sleep(0.1)
 
 
 def same_in_both(found: NonFinite | None) -> dict[str, Any]:
-    """What does not depend on when and where it was recorded."""
+    """Returns the attributes that do not depend on the time and place of the recording."""
     assert found is not None
     inputs = []
     for each in found.inputs:
@@ -132,9 +132,7 @@ def cli(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.exhaustive
-def test_a_training_is_read_from_s3_while_it_goes_on_and_the_server_dies_in_between(
-    tmp_path: Path, server: S3Server
-) -> None:
+def test_reading_a_running_training_from_s3_with_an_outage_of_the_server(tmp_path: Path, server: S3Server) -> None:
     url = "s3://bucket/logs/run"
     with Program(tmp_path, url) as program:
         program.reaches("begun")
@@ -145,7 +143,7 @@ def test_a_training_is_read_from_s3_while_it_goes_on_and_the_server_dies_in_betw
             server.kill()
             program.go_on()
             program.reaches("done")  # training does not wait for the server
-            # What was fetched is read without it, and no more.
+            # Fetched tables can still be read, but a refresh fails.
             assert logdir.rows("SELECT count(*) FROM mark") == [(2,)]
             with pytest.raises(LogdirError, match=r"^s3://bucket/logs/run cannot be read \("):
                 logdir.refresh()
@@ -174,7 +172,7 @@ def test_a_training_is_read_from_s3_while_it_goes_on_and_the_server_dies_in_betw
         assert stat[0] == "failed"
         assert stat[2].startswith("s3://bucket/logs/run cannot be reached (")
 
-    # By the command line, from the same URL.
+    # Use the command line with the same URL.
     found = cli("first-nonfinite", url, "--json")
     assert found.returncode == 1, found.stderr
     assert json.loads(found.stdout)["nonfinite"]["op_type"] == "Log"
@@ -186,12 +184,12 @@ def test_a_training_is_read_from_s3_while_it_goes_on_and_the_server_dies_in_betw
 def steps_of(logdir: Any) -> list[int]:
     try:
         logdir.refresh()
-    except LogdirError:  # the server is only just coming back
+    except LogdirError:  # the server is still starting
         return []
     return [int(value) for (value,) in logdir.rows("SELECT value FROM mark WHERE label = 'step' ORDER BY event_index")]
 
 
-def test_what_a_killed_program_left_is_sent_by_the_command(tmp_path: Path, server: S3Server) -> None:
+def test_the_upload_command_sends_the_rest_of_a_killed_program(tmp_path: Path, server: S3Server) -> None:
     url = "s3://bucket/killed"
     with Program(tmp_path, url, "killed") as program:
         program.reaches("begun")
@@ -204,7 +202,7 @@ def test_what_a_killed_program_left_is_sent_by_the_command(tmp_path: Path, serve
     server.start()
     sent = cli("upload", "--remove", str(left), url)
     assert (sent.returncode, left.exists()) == (0, False), sent.stderr
-    assert re.fullmatch(r"\S+: sent \d+ parts \([\d,]+ bytes\); all of it is at s3://bucket/killed\n", sent.stdout)
+    assert re.fullmatch(r"\S+: sent \d+ parts \([\d,]+ bytes\); complete at s3://bucket/killed\n", sent.stdout)
     with open_logdir(tmp_path / "logdir") as here, open_logdir(url) as there:
         assert same_in_both(first_nonfinite(there)) == same_in_both(first_nonfinite(here))
         assert there.rows("SELECT is_clean_end FROM run") == [(False,)]
@@ -221,7 +219,7 @@ def test_run_records_to_a_url(tmp_path: Path, server: S3Server) -> None:
     assert found.returncode == 1, found.stderr
     summary = json.loads(found.stderr.splitlines()[-1])
     assert (summary["logdir"], summary["nonfinite"]["op_type"]) == ("s3://bucket/by-run", "Log")
-    # The run that the program's own call took the place of is gone.
+    # The program's own call replaced the first run, which is gone.
     assert [key.split("/")[-1] for key in server.files() if "/manifest/" in key] == [f"{summary['run_ids'][0]}.jsonl"]
     assert not list((tmp_path / "local").iterdir())
     assert not Path("s3:").exists()
@@ -236,8 +234,8 @@ def test_run_records_to_a_url(tmp_path: Path, server: S3Server) -> None:
         ("gs://bucket/x", "gs://bucket/x needs a package that is not installed .*; run: pip install gcsfs"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_one_sentence(tmp_path: Path, server: S3Server, url: str, said: str) -> None:
-    (tmp_path / "program.py").write_text("import tensorflow\nprint('the program goes on')\n")
+def test_the_error_for_an_unusable_url_is_one_sentence(tmp_path: Path, server: S3Server, url: str, said: str) -> None:
+    (tmp_path / "program.py").write_text("import tensorflow\nprint('the program runs')\n")
     commands = [("info", url), ("run", "--logdir", url, str(tmp_path / "program.py"))]
     for command in commands:
         found = cli(*command)
@@ -247,7 +245,7 @@ def test_a_url_that_cannot_be_used_is_one_sentence(tmp_path: Path, server: S3Ser
         assert re.fullmatch(f"tfdbg-arrow: {said}.*", ours[0]), found.stderr
 
 
-def test_wrong_credentials_are_one_sentence(server: S3Server) -> None:
+def test_the_error_for_wrong_credentials_is_one_sentence(server: S3Server) -> None:
     from moto.core import set_initial_no_auth_action_count
 
     found = set_initial_no_auth_action_count(0)(lambda: cli("info", "s3://bucket/x"))()

@@ -1,4 +1,4 @@
-"""The settings of a recording to a URL."""
+"""Test the settings of a recording to a URL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def place() -> Iterator[Store]:
         yield made
 
 
-def test_each_recording_gets_a_directory_of_its_own_below_the_chosen_one(
+def test_each_recording_gets_its_own_directory_below_the_chosen_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TFDBG_ARROW_LOCAL_DIR", str(tmp_path / "by-variable"))
@@ -35,12 +35,12 @@ def test_each_recording_gets_a_directory_of_its_own_below_the_chosen_one(
     assert chosen.shown_logdir == URL
 
 
-def test_nothing_is_asked_of_the_store_yet(tmp_path: Path, place: Store) -> None:
+def test_checking_the_settings_sends_no_request(tmp_path: Path, place: Store) -> None:
     Request(logdir=URL, local_dir=tmp_path).check()
     assert place.num_requests == 0
 
 
-def test_storage_options_are_the_file_systems_and_are_not_shown(tmp_path: Path) -> None:
+def test_storage_options_reach_the_file_system_and_are_not_shown(tmp_path: Path) -> None:
     request = Request(logdir=URL, local_dir=tmp_path, storage_options={"secret": "hidden"})
     settings = request.check()
     assert settings.remote is not None
@@ -59,32 +59,34 @@ def test_storage_options_are_the_file_systems_and_are_not_shown(tmp_path: Path) 
         ({"storage_options": [1]}, "storage_options is a list; expected a dict of fsspec's arguments"),
     ],
 )
-def test_a_value_that_cannot_be_used(changes: dict[str, Any], said: str) -> None:
+def test_errors_for_invalid_values(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError) as caught:
         Request(logdir=URL, **changes).check()
     assert str(caught.value).startswith(said)
 
 
 @pytest.mark.parametrize("changes", [{"storage_options": {}}, {"local_dir": "x"}])
-def test_a_setting_for_urls_with_a_path(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(SettingError, match="is a directory here; expected a URL"):
+def test_the_error_for_a_setting_for_urls_with_a_local_path(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match="is a local directory; expected a URL"):
         Request(logdir=tmp_path / "log", **changes).check()
     assert not (tmp_path / "log").exists()
 
 
-def test_a_directory_for_local_files_that_cannot_be_made(tmp_path: Path) -> None:
+def test_the_error_for_a_local_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(LogdirError, match=r"cannot be made: .*; choose another one by local_dir= or"):
+    with pytest.raises(LogdirError, match=r"cannot be created: .*; choose another one with local_dir= or"):
         Request(logdir=URL, local_dir=tmp_path / "file").check()
 
 
-def test_a_url_as_a_path_makes_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_as_a_path_object_is_refused_and_creates_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(LogdirError, match="give it as text, as 'oss://place/log'"):
+    with pytest.raises(LogdirError, match="pass it as a string: 'oss://place/log'"):
         Request(logdir=Path(URL)).check()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_package_that_is_not_installed_is_missed_before_the_program_runs() -> None:
+def test_a_missing_package_is_an_error_before_the_program_runs() -> None:
     with pytest.raises(MissingDependencyError, match="pip install gcsfs"):
         Request(logdir="gs://bucket/x").check()

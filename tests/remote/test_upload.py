@@ -1,4 +1,4 @@
-"""Recording to a URL: what arrives there, and what happens here while it cannot be reached."""
+"""Test recording to a URL: uploaded files, outages of the store, and uploading a logdir."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def directory(url: str = "oss://place/log") -> RemoteDirectory:
 
 
 class RemoteRecording(Recording):
-    """A recording to a store."""
+    """A recording that is uploaded to a store."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class RemoteRecording(Recording):
 def eventually(happened: Callable[[], bool]) -> None:
     end = time.monotonic() + 30
     while not happened():
-        assert time.monotonic() < end, "it did not happen"
+        assert time.monotonic() < end, "the expected condition did not occur within 30 seconds"
         time.sleep(0.01)
 
 
@@ -89,7 +89,7 @@ def executions(files: dict[str, bytes]) -> list[int]:
     return events_in(files, RUN_ID, "execution")
 
 
-def test_all_of_a_run_arrives_and_nothing_stays_here(tmp_path: Path, place: Store) -> None:
+def test_the_whole_run_is_uploaded_and_local_files_are_removed(tmp_path: Path, place: Store) -> None:
     local = tmp_path / "work"
     recording = RemoteRecording(local).start()
     assert stat.S_IMODE(local.stat().st_mode) == 0o700
@@ -106,7 +106,7 @@ def test_all_of_a_run_arrives_and_nothing_stays_here(tmp_path: Path, place: Stor
     assert (recording.troubles, recording.told) == ([], [])
 
 
-def test_a_reader_finds_the_run_before_its_first_parts(tmp_path: Path, place: Store) -> None:
+def test_the_manifest_is_uploaded_before_the_first_parts(tmp_path: Path, place: Store) -> None:
     orders: list[str] = []
     place.after = lambda: orders.extend(name for name in place.files if name not in orders)
     recording = RemoteRecording(tmp_path / "work").start()
@@ -116,7 +116,7 @@ def test_a_reader_finds_the_run_before_its_first_parts(tmp_path: Path, place: St
 
 
 @pytest.mark.parametrize("number", range(0, 40, 3))
-def test_a_request_that_hangs_stops_neither_the_recording_nor_its_end(
+def test_a_request_that_hangs_blocks_neither_the_recording_nor_its_end(
     tmp_path: Path, place: Store, number: int
 ) -> None:
     local = tmp_path / "work"
@@ -126,7 +126,7 @@ def test_a_request_that_hangs_stops_neither_the_recording_nor_its_end(
     for first in range(0, 40, 10):
         recording.events(first, 10)
         recording.sink.flush()
-    recording.close()  # the sink's; it waits for no request
+    recording.close()  # closes the sink, which does not wait for requests
     unsent = recording.uploader.close()
     release.set()
     eventually(lambda: not recording.uploader._thread.is_alive())
@@ -150,7 +150,7 @@ def outage(place: Store) -> Iterator[None]:
     place.fault = lambda request, name: None
 
 
-def test_an_outage_is_told_once_and_costs_nothing(tmp_path: Path, place: Store) -> None:
+def test_an_outage_is_reported_once_and_loses_nothing(tmp_path: Path, place: Store) -> None:
     recording = RemoteRecording(tmp_path / "work").start()
     recording.events(0, 10)
     eventually(lambda: len(executions(place.files)) == 10)
@@ -158,9 +158,9 @@ def test_an_outage_is_told_once_and_costs_nothing(tmp_path: Path, place: Store) 
     with outage(place):
         recording.events(10, 10)
         eventually(lambda: bool(recording.troubles))
-        time.sleep(0.2)  # it goes on trying
+        time.sleep(0.2)  # the uploader keeps trying
         assert len(executions(place.files)) == 10
-    assert random.getstate() == before, "a seeded training would draw other numbers"
+    assert random.getstate() == before, "a seeded training would draw different numbers"
     recording.events(20, 10)
     eventually(lambda: len(executions(place.files)) == 30)
     recording.close()
@@ -168,7 +168,7 @@ def test_an_outage_is_told_once_and_costs_nothing(tmp_path: Path, place: Store) 
     assert recording.troubles == ["ConnectionError: no route to the store"]
 
 
-def test_beyond_the_bound_the_oldest_unsent_events_are_dropped_and_counted(tmp_path: Path, place: Store) -> None:
+def test_beyond_the_size_limit_the_oldest_unsent_events_are_dropped_and_counted(tmp_path: Path, place: Store) -> None:
     local, bound = tmp_path / "work", 300_000
     recording = RemoteRecording(local, max_local_bytes=bound).start()
     recording.events(0, 10)
@@ -180,7 +180,7 @@ def test_beyond_the_bound_the_oldest_unsent_events_are_dropped_and_counted(tmp_p
             recording.sink.flush()
             parts = [path.stat().st_size for path in local.rglob("*.parquet")]
             most = max(most, sum(parts))
-    # The few metadata parts are not dropped; a flush's own parts come on top before it drops.
+    # Metadata parts are not dropped, and a flush writes its parts before it drops others.
     assert most < bound * 1.3
     recording.close()
     live_here = read_live_parts(local, run_id=RUN_ID)
@@ -195,7 +195,7 @@ def test_beyond_the_bound_the_oldest_unsent_events_are_dropped_and_counted(tmp_p
     }
     assert kept["execution"] + dropped["table execution"] == 610
     assert kept["tensor_health"] + dropped["table tensor_health"] == 610 * 4
-    # What was sent before the outage stays, and of the rest the newest.
+    # The events sent before the outage and the newest other events are kept.
     indexes = sorted(row["execution_index"] for row in rows_in(place.files, "execution"))
     assert indexes[:10] == list(range(10))
     assert indexes[10] > 10
@@ -214,7 +214,7 @@ def rows_in(files: dict[str, bytes], table: str) -> list[dict[str, Any]]:
     return [row for entry in parts for row in pq.read_table(io.BytesIO(files[f"log/{entry.path}"])).to_pylist()]
 
 
-def test_parts_that_were_sent_go_first_when_room_is_short(tmp_path: Path, place: Store) -> None:
+def test_uploaded_parts_are_removed_first_at_the_size_limit(tmp_path: Path, place: Store) -> None:
     local = tmp_path / "work"
     recording = RemoteRecording(local, max_local_bytes=100_000).start()
     for first in range(0, 400, 10):
@@ -230,7 +230,7 @@ def test_parts_that_were_sent_go_first_when_room_is_short(tmp_path: Path, place:
     assert rows_in(place.files, "run")[0]["is_clean_end"] is True
 
 
-def test_a_circular_buffer_leaves_its_last_content_and_no_more(tmp_path: Path, place: Store) -> None:
+def test_only_the_last_content_of_a_circular_buffer_is_uploaded(tmp_path: Path, place: Store) -> None:
     recording = RemoteRecording(tmp_path / "work", circular_buffer_size=5, max_local_bytes=1000).start()
     for first in range(0, 40, 10):
         recording.events(first, 10)
@@ -247,7 +247,9 @@ def test_a_circular_buffer_leaves_its_last_content_and_no_more(tmp_path: Path, p
         (FileNotFoundError("The specified bucket does not exist"), "bucket and the path exist"),
     ],
 )
-def test_a_store_that_refuses_is_an_error_at_the_start(tmp_path: Path, place: Store, error: OSError, said: str) -> None:
+def test_a_store_that_refuses_requests_is_an_error_at_the_start(
+    tmp_path: Path, place: Store, error: OSError, said: str
+) -> None:
     def fault(request: int, name: str) -> None:
         raise error
 
@@ -266,7 +268,7 @@ def test_another_format_version_is_refused_at_the_start(tmp_path: Path, place: S
         RemoteRecording(tmp_path / "work").uploader.start()
 
 
-def test_a_store_out_of_reach_at_the_start_is_waited_for(tmp_path: Path, place: Store) -> None:
+def test_an_unreachable_store_at_the_start_is_not_an_error(tmp_path: Path, place: Store) -> None:
     with outage(place):
         recording = RemoteRecording(tmp_path / "work").start()
         recording.events(0, 10)
@@ -276,7 +278,7 @@ def test_a_store_out_of_reach_at_the_start_is_waited_for(tmp_path: Path, place: 
     assert len(executions(place.files)) == 10
 
 
-def test_a_local_part_that_someone_removed_holds_up_no_other(tmp_path: Path, place: Store) -> None:
+def test_a_missing_local_part_does_not_block_others(tmp_path: Path, place: Store) -> None:
     local = tmp_path / "work"
     with outage(place):
         recording = RemoteRecording(local, timeout_s=0.5).start()
@@ -306,7 +308,7 @@ def test_a_store_whose_rename_does_not_replace(tmp_path: Path, place: Store) -> 
     assert len(place.files) == len(live_in(place.files, RUN_ID)) + 2
 
 
-class TestUploadOfALogdir:
+class TestUploadOfLogdir:
     def write(self, logdir: Path, run_id: str = "r") -> PartWriter:
         (logdir).mkdir(exist_ok=True)
         (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "1.0"}')
@@ -316,7 +318,7 @@ class TestUploadOfALogdir:
             parts.write("mark", marks(event))
         return parts
 
-    def test_all_runs_arrive_and_the_second_time_nothing_is_sent(self, tmp_path: Path, place: Store) -> None:
+    def test_all_runs_are_uploaded_and_a_second_upload_sends_nothing(self, tmp_path: Path, place: Store) -> None:
         for run_id in ("r", "s"):
             self.write(tmp_path / "here", run_id)
         sent = upload_logdir(tmp_path / "here", directory())
@@ -326,7 +328,7 @@ class TestUploadOfALogdir:
         assert [(run.run_id, run.num_parts, run.size_bytes) for run in again] == [("r", 0, 0), ("s", 0, 0)]
         assert (tmp_path / "here/tfdbg_arrow.json").exists()
 
-    def test_a_run_that_went_on_is_brought_up_to_date(self, tmp_path: Path, place: Store) -> None:
+    def test_a_run_that_has_grown_is_updated(self, tmp_path: Path, place: Store) -> None:
         parts = self.write(tmp_path / "here")
         upload_logdir(tmp_path / "here", directory())
         parts.write("mark", marks(7))
@@ -337,7 +339,7 @@ class TestUploadOfALogdir:
         assert events_in(place.files, "r") == [0, 1, 2, 7]
         assert len(place.files) == 3
 
-    def test_an_interrupted_upload_goes_on_where_it_stopped(self, tmp_path: Path, place: Store) -> None:
+    def test_an_interrupted_upload_can_be_continued(self, tmp_path: Path, place: Store) -> None:
         self.write(tmp_path / "here")
         numbers: list[str] = []
 
@@ -355,20 +357,20 @@ class TestUploadOfALogdir:
         assert events_in(place.files, "r") == [0, 1, 2]
         assert not (tmp_path / "here").exists()
 
-    def test_what_else_lies_in_the_directory_is_kept(self, tmp_path: Path, place: Store) -> None:
+    def test_other_files_in_the_directory_are_kept(self, tmp_path: Path, place: Store) -> None:
         self.write(tmp_path / "here")
         (tmp_path / "here/notes.txt").write_text("mine")
         upload_logdir(tmp_path / "here", directory(), remove=True)
         assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["notes.txt", "tfdbg_arrow.json"]
 
-    def test_a_changed_part_is_not_sent(self, tmp_path: Path, place: Store) -> None:
+    def test_a_changed_part_is_not_uploaded(self, tmp_path: Path, place: Store) -> None:
         self.write(tmp_path / "here")
         (tmp_path / "here/mark/run_id=r/part-000001.parquet").write_bytes(b"changed")
         with pytest.raises(BrokenPartError, match=r"part-000001\.parquet has the SHA-256"):
             upload_logdir(tmp_path / "here", directory())
         assert events_in(place.files, "r") == []
 
-    def test_a_part_that_is_nowhere(self, tmp_path: Path, place: Store) -> None:
+    def test_the_error_for_a_part_that_is_missing_everywhere(self, tmp_path: Path, place: Store) -> None:
         self.write(tmp_path / "here")
         (tmp_path / "here/mark/run_id=r/part-000001.parquet").unlink()
         with pytest.raises(BrokenPartError, match=r"neither in .* nor at oss://place/log"):
@@ -385,13 +387,13 @@ class TestUploadOfALogdir:
             upload_logdir(tmp_path / "here", directory())
         assert place.files == before
 
-    def test_a_directory_that_a_recording_uses(self, tmp_path: Path, place: Store) -> None:
+    def test_the_error_for_a_directory_that_a_recording_uses(self, tmp_path: Path, place: Store) -> None:
         recording = RemoteRecording(tmp_path / "work").start()
         with pytest.raises(LogdirError, match="is in use"):
             upload_logdir(tmp_path / "work", directory())
         recording.close()
         recording.uploader.close()
 
-    def test_a_path_that_is_no_logdir(self, tmp_path: Path) -> None:
+    def test_the_error_for_a_path_that_is_not_a_logdir(self, tmp_path: Path) -> None:
         with pytest.raises(LogdirError, match="is not a logdir"):
             upload_logdir(tmp_path, directory())

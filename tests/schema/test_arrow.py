@@ -1,4 +1,4 @@
-"""Arrow schemas say what the declaration says."""
+"""Test that Arrow schemas match the declaration of the tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARROW_NAMES = {
 
 
 @EVERY_TABLE
-def test_fields_have_the_declared_name_type_null_and_id(table_: Table) -> None:
+def test_fields_have_the_declared_name_type_nullability_and_id(table_: Table) -> None:
     assert [(field.name, str(field.type), field.nullable, field.metadata) for field in arrow_schema(table_.name)] == [
         (column.name, ARROW_NAMES[column.type.value], column.nullable, {b"PARQUET:field_id": str(column.id).encode()})
         for column in table_.columns
@@ -41,6 +41,6 @@ def test_timestamps_have_no_time_zone() -> None:
     assert arrow_schema("run").field("wall_time").type == pa.timestamp("us")
 
 
-def test_an_unknown_table_is_refused() -> None:
+def test_the_error_for_an_unknown_table() -> None:
     with pytest.raises(KeyError, match="no table 'nothing'"):
         arrow_schema("nothing")

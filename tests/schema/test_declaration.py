@@ -1,4 +1,4 @@
-"""The declaration keeps the rules that the specification gives for names, types and references."""
+"""Test that the declaration follows the rules of the specification for names, types and references."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DIGESTS = {
     "1.2": "ab71e1fc683578d2eaae62cf918d8f347a6a467c12b26fb342156b69d9d1335c",
     "1.3": "7bc713fe5a825afa68c46cf81ba19a85899e45e4e1e08098c8152269a0a6ef48",
 }
-"""Of every format version that was released, and of the next one."""
+"""The digest of every released format version, and of the next one."""
 
 COLUMNS = [
     pytest.param(table_, column, id=f"{table_.name}.{column.name}") for table_ in TABLES for column in table_.columns
@@ -34,11 +34,11 @@ def test_the_declaration_changes_only_with_the_format_version() -> None:
     )
 
 
-def test_tables_are_named_once_and_found_by_name() -> None:
+def test_tables_have_unique_names_and_are_found_by_them() -> None:
     assert [table(table_.name) for table_ in TABLES] == list(TABLES)
 
 
-def test_an_unknown_table_is_refused_with_the_names_that_exist() -> None:
+def test_the_error_for_an_unknown_table_lists_the_tables() -> None:
     with pytest.raises(KeyError, match=r"no table 'tensors'.*tensor_health"):
         table("tensors")
 
@@ -53,7 +53,7 @@ def test_column_ids_and_names_are_unique_and_ids_positive(table_: Table) -> None
 
 
 @EVERY_TABLE
-def test_run_id_comes_first_and_opens_the_key(table_: Table) -> None:
+def test_run_id_is_the_first_column_and_the_first_of_the_key(table_: Table) -> None:
     assert table_.columns[0].name == "run_id"
     assert table_.key[0] == "run_id"
 
@@ -64,7 +64,7 @@ def test_key_columns_exist_and_are_never_null(table_: Table) -> None:
 
 
 @EVERY_TABLE
-def test_what_a_row_is_is_said_in_a_sentence(table_: Table) -> None:
+def test_a_sentence_describes_a_row(table_: Table) -> None:
     assert re.fullmatch(r"[A-Z].*\.", table_.row)
 
 
@@ -84,14 +84,14 @@ def test_every_column_is_documented_on_one_line(table_: Table, column: Column) -
 
 
 @EVERY_COLUMN
-def test_types_are_those_that_travel(table_: Table, column: Column) -> None:
+def test_column_types_are_supported(table_: Table, column: Column) -> None:
     assert column.type in set(Type)
     assert (column.type is Type.BIGINT_LIST) == (column.name in {"shape", "static_shape"})
     assert (column.type is Type.BLOB) == ((table_.name, column.name) in BLOBS)
 
 
 @EVERY_COLUMN
-def test_references_resolve_to_a_column_of_the_same_type_that_identifies(table_: Table, column: Column) -> None:
+def test_references_point_to_a_key_column_of_the_same_type(table_: Table, column: Column) -> None:
     if column.references is not None:
         target_table, target_column = column.references.split(".")
         target = table(target_table)
@@ -101,14 +101,14 @@ def test_references_resolve_to_a_column_of_the_same_type_that_identifies(table_:
 
 
 @EVERY_COLUMN
-def test_ids_name_the_table_that_they_point_to(table_: Table, column: Column) -> None:
+def test_id_columns_are_named_after_the_table_that_they_reference(table_: Table, column: Column) -> None:
     named = column.name.removesuffix("_id").removeprefix("callee_").removeprefix("outer_").removeprefix("forward_")
     if column.name.endswith("_id") and named in {other.name for other in TABLES} and column.name not in table_.key:
         assert column.references == f"{named}.{named}_id"
 
 
 @EVERY_COLUMN
-def test_units_stand_in_names(table_: Table, column: Column) -> None:
+def test_column_names_contain_units(table_: Table, column: Column) -> None:
     assert column.name.endswith("_ns") == (column.unit == "ns")
     assert column.name.endswith("_bytes") == (column.unit == "bytes")
     assert (column.type is Type.TIMESTAMP) == (column.unit == "us")
@@ -121,25 +121,25 @@ def test_units_stand_in_names(table_: Table, column: Column) -> None:
 
 
 @EVERY_COLUMN
-def test_a_timestamp_stands_beside_its_nanoseconds(table_: Table, column: Column) -> None:
+def test_every_timestamp_column_has_a_nanosecond_column(table_: Table, column: Column) -> None:
     if column.type is Type.TIMESTAMP:
         nanoseconds = table_.column(f"{column.name}_ns")
         assert nanoseconds.nullable == column.nullable
 
 
 @EVERY_COLUMN
-def test_prefixes_and_suffixes_say_the_type(table_: Table, column: Column) -> None:
+def test_prefixes_and_suffixes_match_the_type(table_: Table, column: Column) -> None:
     assert column.name.startswith(("is_", "has_")) == (column.type is Type.BOOLEAN)
     if column.name.startswith("num_") or column.name.endswith(("_index", "_slot")):
         assert column.type in {Type.BIGINT, Type.INTEGER}
 
 
 @EVERY_COLUMN
-def test_a_nullable_column_says_what_null_means(table_: Table, column: Column) -> None:
+def test_the_documentation_of_a_nullable_column_mentions_null(table_: Table, column: Column) -> None:
     assert column.nullable == ("NULL" in column.doc)
 
 
-def test_the_six_counts_stand_together_in_order() -> None:
+def test_the_six_counts_are_adjacent_and_in_order() -> None:
     names = [column.name for column in table("tensor_health").columns]
     start = names.index("num_neg_inf")
     assert names[start : start + 6] == [

@@ -1,4 +1,4 @@
-"""The generated files of spec/ are up to date, and their examples are rows of the tables."""
+"""Test that the generated files of spec/ are up to date and that their examples are valid rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_check_fails_until_the_files_are_written(tmp_path: Path, capsys: pytest.
     assert main([*arguments, "--check"]) == 1
 
 
-def test_schema_json_gives_the_declaration_back() -> None:
+def test_schema_json_contains_the_whole_declaration() -> None:
     tables = tuple(
         Table(
             name=table["name"],
@@ -57,7 +57,7 @@ def test_schema_json_gives_the_declaration_back() -> None:
 
 
 @EVERY_TABLE
-def test_an_example_is_a_row_of_its_table(table_: Table, tmp_path: Path) -> None:
+def test_an_example_is_a_valid_row(table_: Table, tmp_path: Path) -> None:
     example = EXAMPLES[table_.name]
     assert list(example) == [column.name for column in table_.columns]
     rows = pa.Table.from_pylist([example], schema=arrow_schema(table_.name))
@@ -69,14 +69,14 @@ def test_an_example_is_a_row_of_its_table(table_: Table, tmp_path: Path) -> None
 
 
 @EVERY_TABLE
-def test_an_example_has_null_only_where_null_may_stand(table_: Table) -> None:
+def test_an_example_has_null_only_in_nullable_columns(table_: Table) -> None:
     assert not [
         column.name for column in table_.columns if EXAMPLES[table_.name][column.name] is None and not column.nullable
     ]
 
 
 @EVERY_TABLE
-def test_an_example_gives_one_time_twice(table_: Table) -> None:
+def test_the_timestamp_and_the_nanoseconds_of_an_example_agree(table_: Table) -> None:
     example = EXAMPLES[table_.name]
     if "wall_time" in example:
         nanoseconds = example["wall_time_ns"]
@@ -90,7 +90,7 @@ def test_the_counts_of_the_example_sum_to_its_size() -> None:
     assert sum(count for count in counts if isinstance(count, int)) == row["size"]
 
 
-def test_there_is_an_example_for_every_table_and_no_other() -> None:
+def test_every_table_has_an_example() -> None:
     assert list(EXAMPLES) == [table_.name for table_ in TABLES]
 
 

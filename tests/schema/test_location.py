@@ -41,12 +41,12 @@ def test_a_url(text: str, url: str, protocol: str) -> None:
     [
         ("s3://", "names no bucket or directory"),
         ("s3:///", "names no bucket or directory"),
-        ("simplecache::s3://bucket/x", "is a URL inside another, expected a plain one as s3://"),
-        (Path("s3://bucket/x"), "give it as text, as 's3://bucket/x'"),
-        (3, "expected a path or a URL as text"),
+        ("simplecache::s3://bucket/x", "is a URL inside another URL, expected a plain one such as s3://"),
+        (Path("s3://bucket/x"), "pass it as a string: 's3://bucket/x'"),
+        (3, "expected a path or a URL as a string"),
     ],
 )
-def test_what_is_neither_is_refused(text: Any, said: str) -> None:
+def test_errors_for_invalid_locations(text: Any, said: str) -> None:
     with pytest.raises(LogdirError) as caught:
         parse_location(text)
     assert said in str(caught.value)
@@ -66,12 +66,12 @@ def open_url(url: str) -> None:
     location.open()
 
 
-def test_a_protocol_that_nothing_opens() -> None:
+def test_the_error_for_an_unknown_protocol() -> None:
     with pytest.raises(LogdirError, match="has the protocol 'nonsense', which fsspec does not know"):
         open_url("nonsense://x/y")
 
 
-def test_a_package_that_is_not_installed() -> None:
+def test_the_error_for_a_missing_package() -> None:
     with pytest.raises(MissingDependencyError, match=r"abfs://c/x needs a package .*; run: pip install adlfs"):
         open_url("abfs://c/x")
 
@@ -84,7 +84,7 @@ def test_a_package_that_is_not_installed() -> None:
         (TimeoutError("slow\nvery"), "check the URL, the network and the store's settings"),
     ],
 )
-def test_an_error_of_the_store_is_one_sentence(error: Exception, advice: str) -> None:
+def test_an_error_of_the_store_becomes_one_sentence(error: Exception, advice: str) -> None:
     with pytest.raises(LogdirError) as caught, described("s3://b/x cannot be read"):
         raise error
     reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"

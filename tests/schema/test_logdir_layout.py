@@ -1,4 +1,4 @@
-"""Names of a logdir, its marker and manifests; what a stranger's logdir may try."""
+"""Test the file names of a logdir, its marker and its manifests, including hostile ones."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def live(text: str) -> list[ManifestEntry]:
     return list(live_parts(text, run_id=RUN_ID, path="manifest/x.jsonl"))
 
 
-def test_a_run_id_holds_start_host_and_process() -> None:
+def test_a_run_id_contains_start_host_and_process() -> None:
     assert make_run_id(START_NS, host_name="trainer", pid=4242) == RUN_ID
 
 
 @given(st.integers(0, 4_000_000_000_000_000_000), st.text(), st.integers(1, 2**31))
-def test_every_run_id_that_we_make_is_valid_and_begins_with_its_start(start_ns: int, host: str, pid: int) -> None:
+def test_every_generated_run_id_is_valid_and_begins_with_its_start(start_ns: int, host: str, pid: int) -> None:
     run_id = make_run_id(start_ns, host_name=host, pid=pid)
     assert check_run_id(run_id, where="test") == run_id
     assert re.match(r"\d{8}T\d{6}\.\d{6}-", run_id)
@@ -82,7 +82,7 @@ def test_a_run_id_that_is_unsafe_in_a_path_or_looks_like_a_number_is_refused(tex
         check_run_id(text, where="manifest/")
 
 
-def test_paths_are_those_of_the_specification() -> None:
+def test_paths_match_the_specification() -> None:
     assert [
         part_path("tensor_health", run_id=RUN_ID, number=3),
         manifest_path(RUN_ID),
@@ -97,7 +97,7 @@ def test_paths_are_those_of_the_specification() -> None:
     ]
 
 
-def test_the_marker_gives_the_version_back() -> None:
+def test_the_marker_contains_the_version() -> None:
     marker = json.loads(marker_text())
     assert marker.pop("checksum")
     assert marker == {"format": "tfdbg_arrow", "format_version": FORMAT_VERSION}
@@ -110,7 +110,7 @@ def test_a_marker_that_does_not_match_its_checksum_is_refused() -> None:
         parse_marker(marker_text().replace(FORMAT_VERSION, "1.7"), path="x")
 
 
-def test_a_marker_of_a_newer_major_is_refused_by_version() -> None:
+def test_a_marker_of_a_newer_major_version_is_refused() -> None:
     with pytest.raises(FormatVersionError, match=r"install a tfdbg_arrow that reads format 2\.x"):
         parse_marker('{"format": "tfdbg_arrow", "format_version": "2.0", "new": 1}', path="x")
 
@@ -139,7 +139,7 @@ def test_added_parts_are_live_in_order() -> None:
     assert live("".join(add_line(entry(number)) for number in (0, 2, 1))) == [entry(0), entry(2), entry(1)]
 
 
-def test_replaced_parts_are_live_no_more() -> None:
+def test_replaced_parts_are_not_live() -> None:
     text = add_line(entry(0)) + add_line(entry(1)) + add_line(entry(2, table="mark"))
     text += replace_line([entry(0).path, entry(1).path], added=[entry(7, rows=20)])
     assert live(text) == [entry(2, table="mark"), entry(7, rows=20)]
@@ -154,14 +154,14 @@ def test_an_empty_manifest_has_no_parts() -> None:
 
 
 @given(st.integers(min_value=1))
-def test_a_line_cut_off_anywhere_is_ignored(cut: int) -> None:
+def test_a_truncated_last_line_is_ignored(cut: int) -> None:
     last = add_line(entry(1))
-    kept = cut % (len(last) - 1)  # the newline alone may be missing too: the line is whole then
+    kept = cut % (len(last) - 1)  # without only its newline, the line is complete
     assert live(add_line(entry(0)) + last[:kept]) == [entry(0)]
     assert live(add_line(entry(0)) + last[:-1]) == [entry(0), entry(1)]
 
 
-def test_bytes_of_zero_after_a_power_failure_are_ignored() -> None:
+def test_zero_bytes_after_a_power_failure_are_ignored() -> None:
     assert live(add_line(entry(0)) + "\0" * 500) == [entry(0)]
 
 
@@ -171,7 +171,7 @@ def test_a_broken_line_in_the_middle_is_damage() -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "x\n", "x", " ", "}", ", \n"])
-def test_a_last_line_that_something_follows_is_no_line_that_was_cut_off(end: str) -> None:
+def test_a_last_line_with_trailing_text_is_not_a_truncated_line(end: str) -> None:
     first, last = checksummed([add_line(entry(0)), add_line(entry(1))]).splitlines()
     text = f"{first}\n{last}{end}"
     if end == "\n":
@@ -181,7 +181,7 @@ def test_a_last_line_that_something_follows_is_no_line_that_was_cut_off(end: str
         live(text)
 
 
-def test_a_last_line_of_which_a_power_failure_left_zeros_is_ignored_and_cut() -> None:
+def test_a_last_line_with_zero_bytes_from_a_power_failure_is_ignored() -> None:
     last = add_line(entry(1))
     for torn in ("\0" * 9 + last[9:], last[:9] + "\0" * 600 + last[609:], last[:5] + "\0" * 512 + "\n"):
         text = add_line(entry(0)) + torn
@@ -192,39 +192,39 @@ def test_a_last_line_of_which_a_power_failure_left_zeros_is_ignored_and_cut() ->
 class TestChecksums:
     TEXT = checksummed([add_line(entry(0)), add_line(entry(1)), replace_line([entry(0).path], added=[entry(2)])])
 
-    def test_they_are_no_part_of_what_lines_say(self) -> None:
+    def test_checksums_do_not_change_the_live_parts(self) -> None:
         assert live(self.TEXT) == [entry(1), entry(2)]
 
-    def test_each_is_the_crc_of_all_before_it(self) -> None:
+    def test_each_checksum_is_the_crc_of_the_preceding_text(self) -> None:
         for line in range(3):
             start = len("".join(self.TEXT.splitlines(keepends=True)[:line]))
             key = self.TEXT.index(', "checksum"', start)
             assert self.TEXT[key:].startswith(f', "checksum": "{zlib.crc32(self.TEXT[:key].encode()):08x}"}}\n')
 
-    def test_lines_can_be_added_one_after_the_other(self) -> None:
+    def test_lines_can_be_appended(self) -> None:
         first, rest = self.TEXT.split("\n", 1)
         lines = [add_line(entry(1)), replace_line([entry(0).path], added=[entry(2)])]
         assert checksummed(lines, before=zlib.crc32(f"{first}\n".encode())) == rest
 
     @given(st.data())
-    def test_any_other_byte_is_damage(self, data: st.DataObject) -> None:
+    def test_any_changed_byte_is_damage(self, data: st.DataObject) -> None:
         content = bytearray(self.TEXT.encode())
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
         assert_damaged(content.decode("utf-8", errors="replace"))
 
     @given(st.integers(0, 1))
-    def test_a_line_that_is_lost_or_in_another_place_is_damage(self, number: int) -> None:
+    def test_a_lost_or_moved_line_is_damage(self, number: int) -> None:
         lines = self.TEXT.splitlines(keepends=True)
         assert_damaged("".join([*lines[:number], *lines[number + 1 :]]))
         assert_damaged("".join([*lines[:number], lines[number + 1], lines[number], *lines[number + 2 :]]))
 
-    def test_a_line_without_one_may_stand_before_one_with_one_but_not_behind(self) -> None:
+    def test_a_line_without_a_checksum_is_allowed_only_before_lines_with_one(self) -> None:
         old = add_line(entry(0))
         assert live(old + checksummed([add_line(entry(1))], before=zlib.crc32(old.encode()))) == [entry(0), entry(1)]
         with pytest.raises(LogdirError, match=r"line 2, has no checksum at its end"):
             live(checksummed([old]) + add_line(entry(1)))
 
-    def test_a_newer_minor_may_add_keys_before_it(self) -> None:
+    def test_a_newer_minor_version_may_add_keys_before_the_checksum(self) -> None:
         line = json.dumps({"op": "add", **entry(0).to_json(), "min_step": 3}) + "\n"
         assert live(checksummed([line])) == [entry(0)]
 
@@ -234,14 +234,14 @@ def assert_damaged(text: str) -> None:
         live(text)
 
 
-def test_unknown_keys_and_tables_of_a_newer_minor_are_accepted() -> None:
+def test_unknown_keys_and_tables_of_a_newer_minor_version_are_accepted() -> None:
     newer = entry(0, table="layer_statistic")
     line = json.dumps({"op": "add", **newer.to_json(), "min_step": 3}) + "\n"
     assert live(line) == [newer]
 
 
 @pytest.mark.parametrize("table", [table.name for table in TABLES])
-def test_every_table_of_ours_can_stand_in_a_manifest(table: str) -> None:
+def test_every_table_can_be_in_a_manifest(table: str) -> None:
     assert live(add_line(entry(0, table=table))) == [entry(0, table=table)]
 
 
@@ -274,7 +274,7 @@ def test_every_table_of_ours_can_stand_in_a_manifest(table: str) -> None:
         ("max_event_index", -1),
     ],
 )
-def test_an_entry_that_no_manifest_of_the_run_can_hold_is_refused(key: str, value: Any) -> None:
+def test_an_invalid_entry_is_refused(key: str, value: Any) -> None:
     line = json.dumps({"op": "add", **entry(0).to_json(), key: value}) + "\n"
     with pytest.raises(LogdirError, match=r"^manifest/x\.jsonl, line 1, .*; the manifest is damaged") as caught:
         live(line)
@@ -301,12 +301,12 @@ def test_a_missing_key_is_refused(key: str) -> None:
         add_line(entry(0)) * 2,
     ],
 )
-def test_a_line_that_makes_no_sense_is_refused(line: str) -> None:
+def test_an_invalid_line_is_refused(line: str) -> None:
     with pytest.raises(LogdirError, match="the manifest is damaged"):
         live(line)
 
 
-def test_event_indexes_may_both_be_missing() -> None:
+def test_both_event_indexes_may_be_missing() -> None:
     empty = replace(entry(0, rows=0), min_event_index=None, max_event_index=None)
     assert live(add_line(empty)) == [empty]
 
@@ -321,13 +321,13 @@ def test_runs_and_their_parts_are_read_from_a_directory(tmp_path: Path) -> None:
     assert read_live_parts(tmp_path, run_id="20270101T000000.000000-b-2") == ()
 
 
-def test_a_manifest_with_bytes_that_are_no_text_is_read_up_to_them(tmp_path: Path) -> None:
+def test_a_manifest_that_ends_in_invalid_utf8_is_read_up_to_it(tmp_path: Path) -> None:
     (tmp_path / "manifest").mkdir()
     (tmp_path / manifest_path(RUN_ID)).write_bytes(add_line(entry(0)).encode() + b'{"op": "add\xff\xfe')
     assert read_live_parts(tmp_path, run_id=RUN_ID) == (entry(0),)
 
 
-def test_a_manifest_that_cannot_be_read_is_a_logdir_error(tmp_path: Path) -> None:
+def test_the_error_for_an_unreadable_manifest(tmp_path: Path) -> None:
     (tmp_path / manifest_path(RUN_ID)).mkdir(parents=True)
     with pytest.raises(LogdirError, match="cannot be read"):
         read_live_parts(tmp_path, run_id=RUN_ID)
@@ -338,7 +338,7 @@ def test_an_unsafe_run_id_never_becomes_a_path(tmp_path: Path) -> None:
         read_live_parts(tmp_path, run_id="../x")
 
 
-def test_a_part_is_found_inside_the_logdir_also_through_a_linked_logdir(tmp_path: Path) -> None:
+def test_a_part_is_found_if_the_logdir_is_a_link(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "logs")
     assert resolve_part(tmp_path / "link", entry(0)) == (tmp_path / "logs").resolve() / entry(0).path
@@ -349,5 +349,5 @@ def test_a_part_that_is_a_link_out_of_the_logdir_is_refused(tmp_path: Path) -> N
     logdir.mkdir()
     (tmp_path / "elsewhere").mkdir()
     (logdir / "tensor_health").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LogdirError, match="leads by a symbolic link to"):
+    with pytest.raises(LogdirError, match="leads through a symbolic link to"):
         resolve_part(logdir, entry(0))

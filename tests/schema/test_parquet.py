@@ -1,4 +1,4 @@
-"""Parts are written as the specification says, and no reader loses rows that hold NaN."""
+"""Test that parts are written according to the specification and that no reader loses rows with NaN."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def query(sql: str) -> duckdb.DuckDBPyRelation:
 def write_part(
     logdir: Path, table_name: str, rows: list[dict[str, Any]], *, run_id: str, number: int, group: int
 ) -> Path:
-    """Writes one part as the sink does, with `group` rows in a row group."""
+    """Writes one part like the sink, with `group` rows per row group."""
     path = logdir / part_path(table_name, run_id=run_id, number=number)
     path.parent.mkdir(parents=True, exist_ok=True)
     table_ = pa.Table.from_pylist(rows, schema=arrow_schema(table_name))
@@ -60,7 +60,7 @@ def describe(chunk: Any) -> tuple[str, str, bool]:
 
 
 def data_encoding(chunk: Any) -> str:
-    """Returns how the values stand in the data pages; RLE is that of the levels."""
+    """Returns the encoding of the values in the data pages. RLE is ignored, because it is that of the levels."""
     if chunk.has_dictionary_page:
         return "RLE_DICTIONARY"
     (encoding,) = set(chunk.encodings) - {"RLE"}
@@ -73,22 +73,22 @@ def expected(column: Column) -> tuple[str, str, bool]:
 
 
 @EVERY_TABLE
-def test_field_ids_stand_in_the_parquet_schema(table_: Table, tmp_path: Path) -> None:
+def test_the_parquet_schema_has_field_ids(table_: Table, tmp_path: Path) -> None:
     path = write_part(tmp_path, table_.name, [], run_id=RUN_IDS[0], number=0, group=10)
     fields = [str(pq.ParquetFile(path).schema_arrow.field(column.name).metadata) for column in table_.columns]
     assert fields == [str({b"PARQUET:field_id": str(column.id).encode()}) for column in table_.columns]
-    # Also without the Arrow schema that pyarrow stores beside it, as other readers see the file.
+    # Other readers see the file without the Arrow schema that pyarrow also stores.
     text = str(pq.ParquetFile(path).schema)
     assert [f"field_id={column.id} {column.name}" in text for column in table_.columns] == [True] * len(table_.columns)
 
 
-def test_options_are_a_copy_of_their_own() -> None:
+def test_options_are_a_copy() -> None:
     parquet_options("run")["use_dictionary"].clear()
     assert parquet_options("run")["use_dictionary"] != []
 
 
 def is_readable(path: Path) -> bool:
-    """Returns whether every page of the file has the checksum that it says."""
+    """Returns whether the checksum of every page of the file is correct."""
     try:
         pq.ParquetFile(path, page_checksum_verification=True).read()
     except OSError as error:
@@ -96,7 +96,7 @@ def is_readable(path: Path) -> bool:
     return True
 
 
-def test_a_flipped_byte_is_found_in_every_column(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_found_in_every_column(tmp_path: Path) -> None:
     rows = [health_row(index, 1.5 * index, run_id=RUN_IDS[0]) for index in range(300)]
     path = write_part(tmp_path, "tensor_health", rows, run_id=RUN_IDS[0], number=0, group=100)
     assert is_readable(path)
@@ -116,7 +116,7 @@ def test_a_flipped_byte_is_found_in_every_column(tmp_path: Path) -> None:
 
 
 @EVERY_TABLE
-def test_duckdb_polars_and_pyarrow_read_the_same_rows_by_path_alone(table_: Table, tmp_path: Path) -> None:
+def test_duckdb_polars_and_pyarrow_read_the_same_rows(table_: Table, tmp_path: Path) -> None:
     for run_id in RUN_IDS:
         row = {**EXAMPLES[table_.name], "run_id": run_id}
         write_part(tmp_path, table_.name, [], run_id=run_id, number=0, group=2)
@@ -124,7 +124,7 @@ def test_duckdb_polars_and_pyarrow_read_the_same_rows_by_path_alone(table_: Tabl
     directory = tmp_path / table_.name
     expected_rows = [{**EXAMPLES[table_.name], "run_id": run_id} for run_id in sorted(RUN_IDS) for _ in range(3)]
     names = [column.name for column in table_.columns]
-    # fetchall has no names: the columns themselves, and in order, are part of what is compared.
+    # The rows of fetchall have no names, so compare the names and their order too.
     relation = query(
         f"SELECT * FROM read_parquet('{directory}/**/*.parquet', hive_partitioning = true) ORDER BY run_id"
     )
@@ -135,7 +135,7 @@ def test_duckdb_polars_and_pyarrow_read_the_same_rows_by_path_alone(table_: Tabl
 
 
 @pytest.mark.parametrize("run_id", RUN_IDS)
-def test_every_reader_takes_the_run_id_for_text_even_if_there_is_but_one(run_id: str, tmp_path: Path) -> None:
+def test_every_reader_reads_the_run_id_as_text_even_with_a_single_run(run_id: str, tmp_path: Path) -> None:
     write_part(tmp_path, "mark", [{**EXAMPLES["mark"], "run_id": run_id}], run_id=run_id, number=0, group=2)
     directory = tmp_path / "mark"
     relation = query(f"SELECT run_id FROM read_parquet('{directory}/**/*.parquet', hive_partitioning = true)")
@@ -148,7 +148,7 @@ def test_every_reader_takes_the_run_id_for_text_even_if_there_is_but_one(run_id:
 
 @pytest.fixture
 def health_directory(tmp_path: Path) -> Path:
-    """tensor_health of two runs, a row group every two rows, NaN beside finite values and alone in a group."""
+    """Writes tensor_health of two runs in groups of two rows. Some groups have NaN and finite values, some only NaN."""
     values = [1.0, NAN, NAN, NAN, 500.0, 2.0, None, NAN, -INF, 3.0, None, None, INF, 4.0]
     for run_id in RUN_IDS:
         rows = [health_row(index, value, run_id=run_id) for index, value in enumerate(values)]
@@ -167,7 +167,7 @@ BELOW_3 = [0, 5, 8]
     ("condition", "events"),
     [
         ("isnan(max_finite)", IS_NAN),
-        # In SQL as in Polars NaN is greater than every number.
+        # In SQL and in Polars, NaN is greater than every number.
         ("max_finite > 100", sorted(IS_NAN + ABOVE_100)),
         ("max_finite > 100 AND NOT isnan(max_finite)", ABOVE_100),
         ("max_finite < 3", BELOW_3),
@@ -203,7 +203,7 @@ def test_polars_finds_nan_rows(condition: pl.Expr, events: list[int], health_dir
     ("condition", "events"),
     [
         (pc.is_nan(ds.field("max_finite")), IS_NAN),
-        # In pyarrow, as in IEEE 754, NaN compares false with every number.
+        # In pyarrow, as in IEEE 754, every comparison with NaN is false.
         (ds.field("max_finite") > 100, ABOVE_100),
         (ds.field("max_finite") < 3, BELOW_3),
         (ds.field("max_finite").is_null(), [6, 10, 11]),
@@ -216,7 +216,7 @@ def test_pyarrow_finds_nan_rows(condition: ds.Expression, events: list[int], hea
 
 
 def test_with_statistics_duckdb_would_lose_nan_rows(health_directory: Path, tmp_path: Path) -> None:
-    """Why float columns have none; once this fails, spec/README.md may say less."""
+    """This is why float columns have no statistics. Once this test fails, simplify spec/README.md."""
     options = {**parquet_options("tensor_health"), "write_statistics": True}
     path = tmp_path / "with_statistics.parquet"
     pq.write_table(ds.dataset(health_directory).to_table(), path, row_group_size=2, **options)

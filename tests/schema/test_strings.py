@@ -1,4 +1,4 @@
-"""What tensor_value holds of a tensor of strings."""
+"""Test the encoding of string tensors in tensor_value."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tfdbg_arrow.schema.strings import decode_strings, encode_strings
 
 
-def test_the_ends_come_first() -> None:
+def test_the_encoding_starts_with_the_ends_of_the_strings() -> None:
     assert encode_strings([b"ab", b"", b"\0c"]) == struct.pack("<3q", 2, 2, 4) + b"ab\0c"
 
 
 @given(st.lists(st.binary()))
-def test_elements_come_back(elements: list[bytes]) -> None:
+def test_decoding_returns_the_encoded_elements(elements: list[bytes]) -> None:
     assert decode_strings(encode_strings(elements), len(elements)) == tuple(elements)
 
 
@@ -32,6 +32,6 @@ def test_elements_come_back(elements: list[bytes]) -> None:
         (struct.pack("<q", 1) + b"a", 2**62),
     ],
 )
-def test_what_holds_no_such_elements_is_refused(value: bytes, size: int) -> None:
-    with pytest.raises(ValueError, match=f"{len(value)} bytes are no {size} strings"):
+def test_invalid_encodings_are_refused(value: bytes, size: int) -> None:
+    with pytest.raises(ValueError, match=f"{len(value)} bytes are not an encoding of {size} strings"):
         decode_strings(value, size)

@@ -1,7 +1,7 @@
-"""Programs over third-party libraries run under recording as they run without it, and none is reported as bad.
+"""Test that programs with third-party libraries give the same results with and without recording, and no bad value.
 
 Each program in `programs` is healthy, and prints every bit of its results. `make third-party` runs these tests in an
-environment that holds the libraries.
+environment that contains the libraries.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pytest
 
 _DIRECTORY = Path(__file__).parent / "programs"
 _PROGRAMS = sorted(path.stem for path in _DIRECTORY.glob("*.py") if path.stem != "healthy")
-# Their functions ask for XLA, which rounds otherwise. They run without it while recorded, and a warning says so.
+# Their functions request XLA, which rounds differently. During a recording they run without XLA, with a warning.
 _USE_XLA = {"phasespace_decay"}
 _XLA_TOLERANCE = 1e-12
 _TIMEOUT_S = 600
 
 
 def _run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run this Python with the arguments, in a directory of its own."""
+    """Runs this Python with the arguments, in a new directory."""
     directory.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TFDBG_ARROW")}
     return subprocess.run(
@@ -37,18 +37,18 @@ def _run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _results(process: subprocess.CompletedProcess[str]) -> dict[str, float]:
-    """What `healthy.report` printed."""
+    """Returns what `healthy.report` printed."""
     lines = [line.split() for line in process.stdout.splitlines() if line.startswith("result ")]
     return {name: float.fromhex(number) for _, name, number, _ in lines}
 
 
 def _warnings(process: subprocess.CompletedProcess[str]) -> list[str]:
-    """The lines of stderr with a warning of tfdbg_arrow, whose command also prints a closing summary there."""
+    """Returns the lines of stderr with a tfdbg_arrow warning, without the command's closing summary."""
     return [line for line in process.stderr.splitlines() if "tfdbg_arrow: " in line]
 
 
 @pytest.mark.parametrize("program", _PROGRAMS)
-def test_a_recorded_program_computes_the_same_and_nothing_is_bad(program: str, tmp_path: Path) -> None:
+def test_a_recorded_program_computes_the_same_results_without_bad_values(program: str, tmp_path: Path) -> None:
     path = str(_DIRECTORY / f"{program}.py")
     logdir = str(tmp_path / "logdir")
     plain = _run(path, directory=tmp_path / "plain")

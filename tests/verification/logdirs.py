@@ -1,4 +1,4 @@
-"""Logdirs to damage: small, and with every kind of file."""
+"""Writes logdirs to damage: small ones with every kind of file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLEAN_RUN, KILLED_RUN = "run-a", RUN_ID
 
 
 def clean_run(run_id: str = CLEAN_RUN) -> RunBuilder:
-    """A run of some tensors, of which one is bad."""
+    """Returns a run of some tensors, one of which is bad."""
     run = RunBuilder(run_id)
     graph = run.graph("f").op("x", "Mul")
     for index in range(6):
@@ -26,8 +26,8 @@ def clean_run(run_id: str = CLEAN_RUN) -> RunBuilder:
 
 
 def write_killed_run(logdir: Path, scratch: Path, *, seed: int = 1) -> Path:
-    """Writes a run whose process was killed, some of it in parts and some in the spool."""
-    recorder = Recorder(scratch / "recording", np.zeros(len(COUNTERS), np.int64), seed=seed, backend="python")
+    """Writes a run whose process was killed, with some rows in parts and the others in the spool."""
+    recorder = Recorder(scratch / "recording", np.zeros(len(COUNTERS), np.int64), seed=seed)
     recorder.sink._stop.set()
     recorder.sink._thread.join()
     for number in range(40):
@@ -41,18 +41,18 @@ def write_killed_run(logdir: Path, scratch: Path, *, seed: int = 1) -> Path:
 
 
 def write_all(logdir: Path, scratch: Path) -> Path:
-    """Writes a logdir of one run that ended and one that was killed."""
+    """Writes a logdir with one run that ended and one that was killed."""
     write_killed_run(logdir, scratch)
     return clean_run().write(logdir, digested=(0,))
 
 
 def damage(found: Verification) -> list[tuple[str, str]]:
-    """Returns the kind and the path of what is damaged."""
+    """Returns the kind and the path of each damaged file."""
     return [(deviation.kind, deviation.path) for deviation in found.deviations if deviation.is_damage]
 
 
 def others(logdir: Path) -> list[Deviation]:
-    """Returns what is not as it was written and no damage."""
+    """Returns the deviations that are not damage."""
     found = verify(logdir)
     assert found.is_intact, found
     return [deviation for deviation in found.deviations if not deviation.is_damage]

@@ -1,4 +1,4 @@
-"""What verify says of each kind of damage, and of what is none."""
+"""Test what verify reports for each kind of damage, and for deviations that are not damage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHER_PART = f"tensor_health/run_id={CLEAN_RUN}/part-000001.parquet"
 
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
-    """A logdir of a run that ended, with two parts a table."""
+    """A logdir of a run that ended, with two parts for each table."""
     return clean_run().write(tmp_path / "logdir", parts=2)
 
 
@@ -41,7 +41,7 @@ def without_checksums(text: str) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
-def test_nothing_is_wrong_with_what_was_just_written_and_nothing_changes(logdir: Path) -> None:
+def test_a_new_logdir_is_intact_and_verify_does_not_change_it(logdir: Path) -> None:
     before = tree(logdir)
     found = verify(logdir)
     assert (found.is_intact, found.deviations, found.num_runs) == (True, (), 1)
@@ -53,27 +53,27 @@ def test_nothing_is_wrong_with_what_was_just_written_and_nothing_changes(logdir:
 
 
 class TestParts:
-    def test_a_missing_one(self, logdir: Path) -> None:
+    def test_a_missing_file(self, logdir: Path) -> None:
         (logdir / PART).unlink()
         assert damage(verify(logdir)) == [("missing", PART)]
 
-    def test_one_that_was_cut_or_grew(self, logdir: Path) -> None:
+    def test_a_part_that_was_truncated_or_grew(self, logdir: Path) -> None:
         content = (logdir / PART).read_bytes()
         for changed in (content[:-1], content + b"\0", b""):
             (logdir / PART).write_bytes(changed)
             assert damage(verify(logdir)) == [("changed", PART)]
 
-    def test_another_valid_one_in_its_place(self, logdir: Path) -> None:
+    def test_another_valid_part_in_its_place(self, logdir: Path) -> None:
         shutil.copy(logdir / OTHER_PART, logdir / PART)
         assert damage(verify(logdir)) == [("changed", PART)]
 
-    def test_two_that_changed_places(self, logdir: Path) -> None:
+    def test_two_swapped_parts(self, logdir: Path) -> None:
         (logdir / PART).rename(logdir / "kept")
         (logdir / OTHER_PART).rename(logdir / PART)
         (logdir / "kept").rename(logdir / OTHER_PART)
         assert damage(verify(logdir)) == [("changed", PART), ("changed", OTHER_PART)]
 
-    def test_one_that_no_manifest_names(self, logdir: Path) -> None:
+    def test_a_part_that_no_manifest_names(self, logdir: Path) -> None:
         extra = PART.replace("part-000000", "part-000009")
         shutil.copy(logdir / PART, logdir / extra)
         assert damage(verify(logdir)) == [("extra", extra)]
@@ -81,7 +81,7 @@ class TestParts:
     @pytest.mark.parametrize(
         "name", ["notes.txt", f"run_id={CLEAN_RUN}/part-000000.parquet.bak", "run_id=../x", "run_id=run-b/part-1"]
     )
-    def test_other_files_among_them(self, logdir: Path, name: str) -> None:
+    def test_other_files_among_the_parts(self, logdir: Path, name: str) -> None:
         path = (logdir / "mark" / name.replace("/x", "x")).resolve()
         path.parent.mkdir(exist_ok=True)
         path.write_text("x")
@@ -95,7 +95,7 @@ class TestParts:
         (logdir / PART).symlink_to(tmp_path / "part")
         (deviation,) = verify(logdir).deviations
         assert (deviation.kind, deviation.path) == ("changed", PART)
-        assert "leads by a symbolic link" in deviation.what
+        assert "leads through a symbolic link" in deviation.what
 
     @pytest.mark.parametrize(
         ("key", "value", "said"),
@@ -105,10 +105,8 @@ class TestParts:
             ("max_event_index", 9, "has the event indexes 0 to 2, not 0 to 9"),
         ],
     )
-    def test_one_of_which_an_old_manifest_says_something_else(
-        self, logdir: Path, key: str, value: int, said: str
-    ) -> None:
-        """Format 1.0 had no checksums: what a part itself tells is compared all the same."""
+    def test_a_part_that_contradicts_an_old_manifest(self, logdir: Path, key: str, value: int, said: str) -> None:
+        """Format 1.0 has no checksums, so the content of a part is compared with its manifest entry."""
         lines = [json.loads(line) for line in without_checksums((logdir / MANIFEST).read_text()).splitlines()]
         next(line for line in lines if line["path"] == PART)[key] = value
         (logdir / MANIFEST).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -136,7 +134,7 @@ class TestManifest:
             "no first checksum", "last newline changed", "last newline a space", "garbage",
         ],
     )  # fmt: skip
-    def test_changed_lines_are_found_and_no_reader_takes_them(
+    def test_changed_lines_are_found_and_refused_by_readers(
         self, logdir: Path, edit: Callable[[list[str]], list[str]]
     ) -> None:
         edit_lines(logdir, edit)
@@ -145,18 +143,18 @@ class TestManifest:
             open_logdir(logdir)
 
     @pytest.mark.parametrize("number", [1, 2, 7])
-    def test_lines_that_are_missing_at_its_end_leave_parts_that_nothing_names(self, logdir: Path, number: int) -> None:
+    def test_missing_last_lines_leave_parts_that_nothing_names(self, logdir: Path, number: int) -> None:
         lost = [json.loads(line)["path"] for line in (logdir / MANIFEST).read_text().splitlines()[-number:]]
         edit_lines(logdir, lambda lines: lines[:-number])
         assert sorted(damage(verify(logdir))) == [("extra", path) for path in sorted(lost)]
 
-    def test_a_last_line_that_was_cut(self, logdir: Path) -> None:
+    def test_a_truncated_last_line(self, logdir: Path) -> None:
         edit_lines(logdir, lambda lines: [*lines[:-1], lines[-1][:-1]])
         assert damage(verify(logdir)) == [("missing", MANIFEST)]
         edit_lines(logdir, lambda lines: [*lines[:-1], lines[-1][:-3]])
         assert damage(verify(logdir))[0] == ("changed", MANIFEST)
 
-    def test_a_damaged_one_is_not_written_to_by_recovery(self, tmp_path: Path) -> None:
+    def test_recovery_does_not_change_a_damaged_manifest(self, tmp_path: Path) -> None:
         logdir = write_killed_run(tmp_path / "logdir", tmp_path)
         manifest = logdir / f"manifest/{KILLED_RUN}.jsonl"
         manifest.write_bytes(manifest.read_bytes()[:-1] + b"x")
@@ -166,7 +164,7 @@ class TestManifest:
         assert "the manifest is damaged" in str(run.reason)
         assert tree(logdir) == before
 
-    def test_recovery_goes_on_behind_a_last_line_without_its_newline(self, tmp_path: Path) -> None:
+    def test_recovery_continues_after_a_last_line_without_its_newline(self, tmp_path: Path) -> None:
         logdir = write_killed_run(tmp_path / "logdir", tmp_path)
         manifest = logdir / f"manifest/{KILLED_RUN}.jsonl"
         manifest.write_bytes(manifest.read_bytes()[:-1])
@@ -174,25 +172,25 @@ class TestManifest:
         assert [run.state for run in recover(logdir)] == ["recovered"]
         assert others(logdir) == []
 
-    def test_none_at_all(self, logdir: Path) -> None:
+    def test_a_missing_manifest(self, logdir: Path) -> None:
         (logdir / MANIFEST).unlink()
         assert damage(verify(logdir)) == [("missing", MANIFEST)]
         shutil.rmtree(logdir / "manifest")
         assert damage(verify(logdir)) == [("missing", MANIFEST)]
 
-    def test_another_file_among_them(self, logdir: Path) -> None:
+    def test_another_file_among_the_manifests(self, logdir: Path) -> None:
         (logdir / "manifest" / "20261120.jsonl").write_text("")
         assert damage(verify(logdir)) == [("extra", "manifest/20261120.jsonl")]
 
-    def test_one_without_checksums_is_said_to_be_unchecked_or_damaged_by_its_version(self, logdir: Path) -> None:
+    def test_a_manifest_of_the_current_version_without_checksums_is_damaged(self, logdir: Path) -> None:
         text = without_checksums((logdir / MANIFEST).read_text())
         (logdir / MANIFEST).write_text(text)
         (deviation,) = verify(logdir).deviations
-        assert (deviation.kind, deviation.what) == ("changed", "has no checksums, which format 1.3 has")
+        assert (deviation.kind, deviation.what) == ("changed", "has no checksums, which format 1.3 requires")
         with open_logdir(logdir) as opened:
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(6,)]
 
-    def test_lines_of_an_older_writer_are_covered_by_the_next(self, logdir: Path) -> None:
+    def test_the_next_checksum_covers_lines_of_an_older_writer(self, logdir: Path) -> None:
         *old, last = without_checksums((logdir / MANIFEST).read_text()).splitlines(keepends=True)
         before = "".join(old)
         text = before + with_checksum(last, before=zlib.crc32(before.encode()))
@@ -216,28 +214,28 @@ class TestMarker:
             ("{", "[", "changed"),
         ],
     )
-    def test_a_changed_one(self, logdir: Path, old: str, new: str, kind: str) -> None:
+    def test_a_changed_marker(self, logdir: Path, old: str, new: str, kind: str) -> None:
         marker = logdir / "tfdbg_arrow.json"
         assert old in marker.read_text()
         marker.write_text(marker.read_text().replace(old, new))
         assert damage(verify(logdir)) == [(kind, "tfdbg_arrow.json")]
 
-    def test_a_missing_one(self, logdir: Path) -> None:
+    def test_a_missing_file(self, logdir: Path) -> None:
         (logdir / "tfdbg_arrow.json").unlink()
         assert damage(verify(logdir)) == [("missing", "tfdbg_arrow.json")]
 
-    def test_one_of_format_1_0_is_unchecked(self, logdir: Path) -> None:
+    def test_a_marker_of_format_1_0_is_unchecked(self, logdir: Path) -> None:
         (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "1.0"}\n')
         assert [(one.kind, one.path) for one in others(logdir)] == [("unchecked", "tfdbg_arrow.json")]
 
-    def test_one_of_another_major_is_an_error(self, logdir: Path) -> None:
+    def test_a_marker_of_another_major_version_raises_an_error(self, logdir: Path) -> None:
         (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "2.0"}\n')
         with pytest.raises(FormatVersionError):
             verify(logdir)
 
 
 class TestKilledRun:
-    def test_what_a_killed_process_leaves_is_no_damage(self, tmp_path: Path) -> None:
+    def test_the_files_of_a_killed_process_are_not_damage(self, tmp_path: Path) -> None:
         logdir = write_all(tmp_path / "logdir", tmp_path)
         with open(logdir / f"manifest/{KILLED_RUN}.jsonl", "a") as file:
             file.write('{"op": "add", "ta')
@@ -255,13 +253,13 @@ class TestKilledRun:
         recover(logdir)
         assert others(logdir) == []
 
-    def test_a_replaced_part_that_is_still_there_is_no_damage(self, logdir: Path) -> None:
+    def test_a_replaced_part_that_is_still_there_is_not_damage(self, logdir: Path) -> None:
         line = json.dumps({"op": "replace", "removed": [PART, OTHER_PART], "added": []}) + "\n"
         (logdir / MANIFEST).write_text(resealed((logdir / MANIFEST).read_text() + line))
         assert [(one.kind, one.path) for one in others(logdir)] == [("leftover", PART), ("leftover", OTHER_PART)]
 
     @pytest.mark.parametrize("suffix", ["journal", "rows"])
-    def test_journals_that_are_cut_changed_or_missing(self, tmp_path: Path, suffix: str) -> None:
+    def test_journals_that_are_truncated_changed_or_missing(self, tmp_path: Path, suffix: str) -> None:
         logdir = write_killed_run(tmp_path / "logdir", tmp_path)
         path = logdir / f"spool/{KILLED_RUN}.{suffix}"
         content = path.read_bytes()
@@ -272,7 +270,7 @@ class TestKilledRun:
         path.unlink()
         assert ("missing", name if suffix == "rows" else f"spool/{KILLED_RUN}.rows") in damage(verify(logdir))
 
-    def test_an_entry_that_the_kernel_cut_is_no_damage(self, tmp_path: Path) -> None:
+    def test_an_entry_cut_off_by_the_kernel_is_not_damage(self, tmp_path: Path) -> None:
         logdir = write_killed_run(tmp_path / "logdir", tmp_path)
         path = logdir / f"spool/{KILLED_RUN}.journal"
         content = path.read_bytes()
@@ -280,20 +278,20 @@ class TestKilledRun:
         path.write_bytes((content + entry).ljust(-(-len(content + entry) // 4096) * 4096, b"x"))
         assert ("leftover", f"spool/{KILLED_RUN}.journal") in [(one.kind, one.path) for one in others(logdir)]
 
-    def test_a_spool_that_is_none(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_a_valid_spool(self, tmp_path: Path) -> None:
         logdir = write_killed_run(tmp_path / "logdir", tmp_path)
         name = f"spool/{KILLED_RUN}.spool"
         (logdir / name).write_bytes(b"x" * 5000)
         assert ("changed", name) in damage(verify(logdir))
 
-    def test_a_file_that_is_none_of_a_spool(self, logdir: Path) -> None:
+    def test_another_file_in_the_spool_directory(self, logdir: Path) -> None:
         (logdir / "spool").mkdir()
         (logdir / "spool" / "notes.txt").write_text("mine")
         assert damage(verify(logdir)) == [("extra", "spool/notes.txt")]
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "other"])
-def test_what_is_no_logdir_is_an_error(tmp_path: Path, kind: str) -> None:
+def test_a_path_that_is_not_a_logdir_raises_an_error(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "logdir"
     if kind != "missing":
         path.mkdir()

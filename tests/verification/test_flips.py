@@ -1,4 +1,4 @@
-"""Bytes that change by themselves: verify finds each, and a reader without what is broken gives no other row."""
+"""Test flipped bytes: verify finds each one, and with skip_broken a reader returns no wrong row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 Rows = dict[str, Counter[str]]
 _WITHOUT_CHECKSUMS = (".spool", ".values")
-"""Of a killed run: verify says that these are not checked."""
+"""Files of a killed run that verify reports as unchecked."""
 
 
 def rows_of(logdir: Path, **options: Any) -> Rows:
@@ -60,11 +60,11 @@ def test_every_flipped_byte_is_found(tmp_path: Path, num_flips: int, read_each: 
 
 
 def check_rows(logdir: Path, path: Path, expected: Rows) -> None:
-    """Checks that a reader gives rows of before, or says that it gives none."""
+    """Checks that a reader returns only rows that were there before, or that the logdir cannot be opened."""
     rows: Rows = {}
-    # Without the marker, nothing is a logdir.
+    # Without the marker, the directory is not a logdir.
     with contextlib.suppress(LogdirError) if path.suffix == ".json" else contextlib.nullcontext():
         rows = rows_of(logdir, skip_broken=True)
     for table, found in rows.items():
-        # Beside rows of before: that a killed run could not be recovered without the part.
+        # capture_stat may also report that a killed run could not be recovered without the part.
         assert found <= expected[table] or table == "capture_stat", path

@@ -1,4 +1,4 @@
-"""Reading on where a logdir is broken: without the rows of what is, and with its name."""
+"""Test reading a broken logdir with skip_broken: rows of broken files are left out, and these files are named."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def change(path: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "reason"), [("missing", "is missing"), ("cut", "bytes, not"), ("changed", "does not have its SHA-256")]
+    ("damage", "reason"), [("missing", "is missing"), ("cut", "bytes, not"), ("changed", "does not match its SHA-256")]
 )
 def test_a_broken_part_is_left_out_and_named(logdir: Path, damage: str, reason: str) -> None:
     change(logdir / PART, damage)
@@ -52,7 +52,7 @@ def test_a_broken_part_is_left_out_and_named(logdir: Path, damage: str, reason: 
     assert reason in broken.reason
 
 
-def test_nothing_is_left_out_of_a_sound_logdir_or_without_being_asked(logdir: Path) -> None:
+def test_nothing_is_left_out_of_an_intact_logdir_or_without_skip_broken(logdir: Path) -> None:
     with open_logdir(logdir, skip_broken=True) as opened:
         assert (opened.rows(COUNT), opened.broken_parts) == ([(6,)], ())
     (logdir / PART).write_bytes(b"PAR1")
@@ -72,7 +72,7 @@ def test_the_digest_of_a_part_that_is_left_out_is_not_used(logdir: Path) -> None
         assert opened.bad_runs.by_first(("nan",)) == other.bad_runs.by_first(("nan",))
 
 
-def test_a_broken_digest_is_left_out_and_its_part_read(logdir: Path) -> None:
+def test_a_broken_digest_is_left_out_and_its_part_is_read(logdir: Path) -> None:
     with open_logdir(logdir) as opened:
         expected = opened.alerts()
     change(logdir / PART.replace("tensor_health", "op_digest"), "changed")
@@ -81,7 +81,7 @@ def test_a_broken_digest_is_left_out_and_its_part_read(logdir: Path) -> None:
         assert [part.table for part in opened.broken_parts] == ["op_digest"]
 
 
-def test_a_part_that_breaks_and_one_that_comes_back_are_seen_by_a_refresh(logdir: Path) -> None:
+def test_a_refresh_notices_broken_and_restored_parts(logdir: Path) -> None:
     with open_logdir(logdir, skip_broken=True) as opened:
         content = (logdir / PART).read_bytes()
         change(logdir / PART, "changed")
@@ -92,8 +92,8 @@ def test_a_part_that_breaks_and_one_that_comes_back_are_seen_by_a_refresh(logdir
         assert (opened.rows(COUNT), opened.broken_parts) == ([(6,)], ())
 
 
-def test_a_part_that_is_what_its_manifest_says_and_cannot_be_read_is_left_out(logdir: Path) -> None:
-    """As of a writer with an error, or a stranger's logdir without any manifest."""
+def test_an_unreadable_part_is_left_out_even_if_no_manifest_contradicts_it(logdir: Path) -> None:
+    """Such a part comes from a writer with an error, or a logdir of unknown origin without a manifest."""
     (logdir / MANIFEST).unlink()
     content = bytearray((logdir / PART).read_bytes())
     content[10:200] = bytes(190)
@@ -120,7 +120,7 @@ def test_a_part_of_another_schema_is_left_out(logdir: Path) -> None:
         assert [part.reason for part in opened.broken_parts] == ["lacks the column event_index"]
 
 
-def test_of_a_run_with_a_damaged_manifest_nothing_is_read(tmp_path: Path) -> None:
+def test_nothing_is_read_of_a_run_with_a_damaged_manifest(tmp_path: Path) -> None:
     logdir = write_all(tmp_path / "logdir", tmp_path)
     with open_logdir(logdir) as opened:
         assert opened.run_ids() == (KILLED_RUN, CLEAN_RUN)
@@ -138,14 +138,14 @@ def test_of_a_run_with_a_damaged_manifest_nothing_is_read(tmp_path: Path) -> Non
         manifest.write_bytes(content)
 
 
-def test_where_the_only_manifest_is_damaged_no_part_is_taken_to_hold(logdir: Path) -> None:
+def test_no_part_is_read_if_the_only_manifest_is_damaged(logdir: Path) -> None:
     (logdir / MANIFEST).write_text("x\n")
     with open_logdir(logdir, skip_broken=True) as opened:
         assert opened.rows(COUNT) == [(0,)]
         assert len(opened.broken_parts) == 1
 
 
-def test_parts_of_a_killed_run_that_are_broken_leave_the_others(tmp_path: Path) -> None:
+def test_broken_parts_of_a_killed_run_do_not_affect_other_rows(tmp_path: Path) -> None:
     logdir = write_all(tmp_path / "logdir", tmp_path)
     part = max((logdir / f"run/run_id={KILLED_RUN}").iterdir())
     change(part, "changed")
@@ -157,7 +157,7 @@ def test_parts_of_a_killed_run_that_are_broken_leave_the_others(tmp_path: Path) 
 
 
 def test_an_empty_part_has_the_columns_of_its_table(tmp_path: Path) -> None:
-    """What is left where every part of a table is broken."""
+    """An empty part with the right columns stands in when every part of a table is broken."""
     logdir = clean_run().write(tmp_path / "logdir")
     pq.write_table(pa.table({"x": [1]}), logdir / PART)
     with open_logdir(logdir, skip_broken=True) as opened:

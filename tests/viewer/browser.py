@@ -1,4 +1,4 @@
-"""Debian's chromium, driven by playwright, and what a page must not do in it."""
+"""Runs Debian's chromium with playwright and checks that pages do nothing forbidden."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLAGS = [
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
     """Yields a browser with a new, empty profile."""
-    assert CHROMIUM.exists(), f"the viewer is tested in {CHROMIUM}, which is missing: apt-get install -y chromium"
+    assert CHROMIUM.exists(), f"tests of the viewer need {CHROMIUM}, which is missing: apt-get install -y chromium"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
@@ -37,9 +37,9 @@ def chromium() -> Iterator[Browser]:
 
 @contextlib.contextmanager
 def watched_page(browser: Browser, **settings: Any) -> Iterator[Page]:
-    """Yields a page, and makes sure that it asked nobody but its own server and that nothing in it went wrong."""
+    """Yields a page, and checks that it sent requests only to its own server and had no errors."""
     context = browser.new_context(**settings)
-    # A refusal by the policy is told on the console too.
+    # Violations of the content security policy go to the console too.
     context.add_init_script(
         "addEventListener('securitypolicyviolation', (event) => console.error('policy: ' + event.violatedDirective))"
     )

@@ -1,4 +1,4 @@
-"""Small logdirs to look at: a model that takes the logarithm of 0, a healthy one, and one made by an enemy."""
+"""Small logdirs for tests of the viewer, such as a model that takes the logarithm of 0 and a hostile recording."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ HOSTILE = (
     "<!--<script>-->]]>",
     "x" * 65_536,
 )
-"""Texts that must come to nothing wherever they stand."""
+"""Texts that must have no effect on any page."""
 
 
 def line(run: RunBuilder, lineno: int, func: str) -> int:
-    """Adds a stack: a line of TRAIN below a frame of the framework."""
+    """Adds a stack trace with a frame of the framework, called from a line of TRAIN."""
     return run.stack(FRAMEWORK, (TRAIN, lineno, func, TEXT.splitlines()[lineno - 1].strip(), "user"))
 
 
 def log_of_zero(path: Path, *, run_id: str = "run-a", **settings: object) -> Path:
-    """Softmax gives 2 zeros, Log makes -Inf of them at event 3, and so on; Sqrt makes a NaN of its own at event 5."""
+    """Writes a run where Softmax returns 2 zeros, Log makes them -Inf at event 3, and Sqrt has a NaN at event 5."""
     run = RunBuilder(run_id, **settings)
     run.add("source_file", source_file_id=0, file_path=TRAIN, source_text=TEXT)
     run.add("source_file", source_file_id=1, file_path=FRAMEWORK[0], source_text=None)
@@ -69,7 +69,7 @@ def log_of_zero(path: Path, *, run_id: str = "run-a", **settings: object) -> Pat
 
 
 def healthy(path: Path) -> Path:
-    """One tensor without an infinity; its op's second output was not recorded."""
+    """Writes a run with one finite tensor and an op whose output was not recorded."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Mul").op("y", "Add", not_recorded="op_regex")
     run.tensor(graph, "x", CLEAN)
@@ -77,13 +77,13 @@ def healthy(path: Path) -> Path:
 
 
 def hostile(path: Path, *, run_id: str = "run-a", host: str = HOSTILE[0], bad: Mapping[str, object] = NAN) -> Path:
-    """Every text that a recording can hold is one of HOSTILE; the ops go bad, so that all pages show them."""
+    """Writes a run whose texts are all from HOSTILE. Its ops have bad tensors, so that all pages show them."""
     run = RunBuilder(run_id, host_name=host, command_line=f'["{SCRIPT}"]', worker=HOSTILE[1])
     for number, text in enumerate(HOSTILE):
         run.add("source_file", source_file_id=number, file_path=text, source_text=f"{text}\n{text}\n")
         graph = run.graph(text)
         stack = run.stack((text, 1, text, text, "user"), (text, 2, text, text, "framework"))
-        op = text.replace(":", ";")  # behind a colon the builder expects the output's slot
+        op = text.replace(":", ";")  # the builder expects an output slot after a colon
         graph.op(f"in-{op}", text, stack=stack).op(op, text, [f"in-{op}"], stack=stack)
         run.rows["graph_op"][-1].update(
             layer=text, role=text, forward_graph_id=graph.graph_id, forward_op_name=f"in-{op}"
@@ -100,9 +100,9 @@ def hostile(path: Path, *, run_id: str = "run-a", host: str = HOSTILE[0], bad: M
 
 
 def gradient(path: Path) -> Path:
-    """In step 2 the layer `norm` takes the root of 0, in `root`, called by `step`: at event 3 its gradient is bad.
+    """Writes a run in which the layer `norm` takes the square root of 0 in step 2, in `root`, which `step` calls.
 
-    It is written to a variable.
+    The gradient is bad at event 3, and is assigned to a variable.
     """
     run = RunBuilder("run-a")
     run.add("source_file", source_file_id=0, file_path=TRAIN, source_text=TEXT)
@@ -129,9 +129,10 @@ def gradient(path: Path) -> Path:
 
 
 def nested(path: Path) -> Path:
-    """Graph 0, `step`, calls graph 1, `double`, and loops over graph 2, `body`, thrice: at event 4 its Mul goes bad.
+    """Writes a run of graph 0, `step`, which calls graph 1, `double`, and runs graph 2, `body`, in a loop three times.
 
-    In `step` the op `hub` has 30 consumers, and `waiting` only waits for `call`.
+    The Mul of `body` is bad from event 4 on. In `step`, the op `hub` has 30 consumers, and `waiting` has only a control
+    input, from `call`.
     """
     run = RunBuilder("run-a")
     run.add("source_file", source_file_id=0, file_path=TRAIN, source_text=TEXT)
@@ -162,7 +163,7 @@ def nested(path: Path) -> Path:
 
 
 def two_runs(path: Path) -> Path:
-    """Two runs of one program: Square of one argument and Sqrt of another differ, and B has an op more."""
+    """Writes two runs of a program. Square and Sqrt of two arguments differ, and run B has an additional op."""
     for run_id, is_b in (("run-a", False), ("run-b", True)):
         run = RunBuilder(run_id, host_name=run_id)
         run.add("source_file", source_file_id=0, file_path=TRAIN, source_text=TEXT)

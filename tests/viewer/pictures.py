@@ -1,6 +1,6 @@
-"""Takes the pictures of docs/ anew: PYTHONPATH=tests python -m viewer.pictures
+"""Updates the screenshots in docs/: PYTHONPATH=tests python -m viewer.pictures
 
-It trains the demo twice, with its bug and without, into one logdir, and looks at the pages in light and in dark.
+Trains the demo with and without its bug into one logdir and takes screenshots in the light and the dark theme.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SETTLE_MS = 1200
 
 
 def record(logdir: Path) -> tuple[str, str]:
-    """Trains the demo twice; returns the run with the bug and the one without."""
+    """Trains the demo twice and returns the IDs of the runs with and without the bug."""
     program = logdir.with_name("demo.py")  # its path is in the pictures
     shutil.copy(ROOT / "examples" / "demo.py", program)
     for options in ([], ["--fix"]):
@@ -36,7 +36,7 @@ def record(logdir: Path) -> tuple[str, str]:
 
 
 def targets(logdir: Path, bug: str, fixed: str) -> dict[str, str]:
-    """Returns what each picture shows: its name, and the page's address."""
+    """Returns the address of the page that each screenshot shows, by the name of the screenshot."""
     with open_logdir(logdir) as opened:
         first = opened.first_nonfinite()
     assert first is not None
@@ -51,7 +51,7 @@ def targets(logdir: Path, bug: str, fixed: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Takes the pictures."""
+    """Takes the screenshots."""
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="digits-") as scratch:
         logdir = Path(scratch) / "digits"

@@ -1,4 +1,4 @@
-"""A viewer that serves in a thread, and requests written out, so that they hold what a browser would not send."""
+"""A viewer that serves in a thread, and raw requests, which can differ from those of a browser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKEN = "the-token"
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: status, headers in lower case, body."""
+    """A response: its status, its headers with lower-case names, and its body."""
 
     status: int
     headers: dict[str, str]
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Served:
-    """A server: its port, and the cookie that its token was turned into."""
+    """A running server: its port, and the cookie that it sets in exchange for the token."""
 
     port: int
     cookie: str
@@ -47,7 +47,14 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def ask(self, target: str, *, method: str = "GET", cookie: str | None = None, **headers: str) -> Answer:
-        """Sends a request with its target as it stands; a header is given as sec_fetch_site=…; cookie '' sends none."""
+        """Sends a request with an unchanged target.
+
+        Args:
+            target: The target of the request.
+            method: The HTTP method.
+            cookie: The cookie to send; None sends the user's cookie, '' sends none.
+            headers: Further headers, with underscores in their names, for example sec_fetch_site.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.putrequest(method, target, skip_host="host" in headers, skip_accept_encoding=True)
@@ -66,7 +73,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(logdir: Path, *, sandbox: Sandbox | None = None, **settings: Any) -> Iterator[Served]:
-    """Yields a server over a logdir."""
+    """Yields a server of a logdir."""
     with contextlib.closing(Reader(logdir, **settings)) as reader:
         server = listen(reader, token=TOKEN, sandbox=sandbox)
         thread = threading.Thread(target=server.run)

@@ -1,4 +1,4 @@
-"""The alerts: by rule, filtered, and cut where there are many."""
+"""Test the page of alerts: groups by rule, filters, and limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def alerts(path: Path, **asked: Any) -> AlertsPage:
         return read_alerts(logdir, **{"budget_s": 1000, **asked})
 
 
-def test_alerts_stand_by_rule_the_worst_first(tmp_path: Path) -> None:
+def test_alerts_are_grouped_by_rule_with_the_worst_first(tmp_path: Path) -> None:
     page = alerts(logdirs.log_of_zero(tmp_path))
     found = [(group.kind, group.severity, [alert.op_name for alert in group.alerts]) for group in page.groups]
     assert found == [("nonfinite_origin", "error", ["Log", "Sqrt"]), ("nonfinite", "warning", ["Log", "Sqrt", "Neg"])]
@@ -25,7 +25,7 @@ def test_alerts_stand_by_rule_the_worst_first(tmp_path: Path) -> None:
     assert "dead_relu" in page.silent_rules
 
 
-def test_a_rule_and_a_severity_can_be_chosen(tmp_path: Path) -> None:
+def test_filters_by_rule_and_severity(tmp_path: Path) -> None:
     path = logdirs.log_of_zero(tmp_path)
     assert [group.kind for group in alerts(path, rule="nonfinite").groups] == ["nonfinite"]
     assert [group.kind for group in alerts(path, severity="error").groups] == ["nonfinite_origin"]
@@ -33,12 +33,12 @@ def test_a_rule_and_a_severity_can_be_chosen(tmp_path: Path) -> None:
     assert (nothing.groups, nothing.num_found, nothing.silent_rules) == ((), 0, ())
 
 
-def test_rules_for_which_there_is_no_time_are_named(tmp_path: Path) -> None:
+def test_rules_that_did_not_finish_in_time_are_listed(tmp_path: Path) -> None:
     page = alerts(logdirs.log_of_zero(tmp_path), severity="error", budget_s=0.0)
     assert (page.groups, page.silent_rules, page.unfinished_rules[0]) == ((), (), "nonfinite_origin")
 
 
-def test_the_limit_cuts_what_is_shown_and_not_what_is_counted(tmp_path: Path) -> None:
+def test_the_limit_applies_to_the_list_and_not_to_the_count(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f")
     for number in range(5):

@@ -1,4 +1,4 @@
-"""The pages in a real browser: nothing leaves the host, nothing is refused, and the keyboard is enough."""
+"""Test pages in a real browser: keyboard navigation, accessibility, and hostile recordings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def served(path: Path) -> Iterator[Served]:
         yield server
 
 
-def test_with_the_keyboard_alone_from_the_page_to_the_source_line_of_the_second_alert(
+def test_keyboard_navigation_from_the_first_page_to_the_source_line_of_an_alert(
     browser: Browser, served: Served
 ) -> None:
     with watched_page(browser) as page:
@@ -55,7 +55,7 @@ def test_with_the_keyboard_alone_from_the_page_to_the_source_line_of_the_second_
         expect(page.locator(".row.lit")).to_be_in_viewport()
 
 
-def test_enter_opens_n_goes_on_and_the_stack_unfolds(browser: Browser, served: Served) -> None:
+def test_keys_for_opening_and_moving_and_the_folded_stack_trace(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         page.goto(f"{served.url}/alerts?token={TOKEN}")
         page.keyboard.press("j")
@@ -74,7 +74,7 @@ def test_enter_opens_n_goes_on_and_the_stack_unfolds(browser: Browser, served: S
         page.wait_for_url("**/tensor?**event=4")
 
 
-def test_a_search_is_an_address_and_only_bad_ones_can_be_shown(browser: Browser, served: Served) -> None:
+def test_searches_and_filters_are_part_of_the_address(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         page.goto(f"{served.url}/tensors?token={TOKEN}")
         rows = page.locator("table.rows tbody tr")
@@ -91,7 +91,7 @@ def test_a_search_is_an_address_and_only_bad_ones_can_be_shown(browser: Browser,
         page.get_by_label("Step", exact=True).fill("2")
         page.get_by_role("button", name="Jump").click()
         page.wait_for_url("**step=2")
-        expect(rows).to_have_count(3)  # with the one before them
+        expect(rows).to_have_count(3)  # with the row before them
 
 
 def test_help_and_the_theme(browser: Browser, served: Served) -> None:
@@ -119,9 +119,7 @@ def test_help_and_the_theme(browser: Browser, served: Served) -> None:
         *("/executions", "/executions?execution=0"),
     ],
 )
-def test_pages_are_as_wide_as_the_window_and_every_control_has_a_name(
-    browser: Browser, served: Served, target: str
-) -> None:
+def test_pages_fit_the_window_and_every_control_has_a_name(browser: Browser, served: Served, target: str) -> None:
     with watched_page(browser) as page:
         page.goto(f"{served.url}/?token={TOKEN}")
         for width in (1280, 400):
@@ -135,7 +133,7 @@ def test_pages_are_as_wide_as_the_window_and_every_control_has_a_name(
             assert nameless == []
 
 
-def test_an_enemys_recording_does_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_a_hostile_recording_has_no_effect_on_pages(browser: Browser, tmp_path: Path) -> None:
     logdirs.hostile(tmp_path, run_id="run-b", bad=INF)
     with (
         serving(logdirs.hostile(tmp_path), sandbox=Sandbox(tmp_path)) as served,
@@ -153,7 +151,7 @@ def test_an_enemys_recording_does_nothing(browser: Browser, tmp_path: Path) -> N
             expect(page.locator("main")).to_contain_text("onerror=alert(2)")
 
 
-def test_a_report_opens_from_disk_and_is_walked_by_keys(browser: Browser, path: Path, tmp_path: Path) -> None:
+def test_a_report_opens_from_disk_and_works_with_the_keyboard(browser: Browser, path: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     write_report(path, file)
     with watched_page(browser) as page:
@@ -173,7 +171,7 @@ def test_a_report_opens_from_disk_and_is_walked_by_keys(browser: Browser, path: 
         assert source["width"] > 0.9 * main["width"] - 60
 
 
-def test_an_enemys_report_does_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_a_hostile_recording_has_no_effect_on_a_report(browser: Browser, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     write_report(logdirs.hostile(tmp_path / "logdir"), file)
     with watched_page(browser) as page:

@@ -1,4 +1,4 @@
-"""Text can be read on every ground that it stands on, light and dark: a contrast of 4.5 to 1 (WCAG 2.2, 1.4.3, AA)."""
+"""Test that text has a contrast of at least 4.5 to 1 to its backgrounds in both themes (WCAG 2.2, 1.4.3, AA)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ GROUNDS = {
     "good": ("card", "good-bg"),
     **dict.fromkeys(("t-k", "t-s", "t-c", "t-m", "t-f", "t-b"), ("card", "used", "lit", "bad-bg")),
 }
-"""Names of colours of text, each with those that it stands on."""
+"""The background colours of each text colour, by name."""
 
 
 def colours(selector: str) -> dict[str, str]:
-    """Returns the variables of a rule of viewer.css."""
+    """Returns the colour variables of a rule of viewer.css."""
     _, _, rule = STYLE.decode().partition(selector + " {")
     return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", rule.partition("}")[0]))
 
@@ -42,15 +42,15 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("selector", [":root", ':root[data-theme="dark"]'], ids=["light", "dark"])
 @pytest.mark.parametrize("name", GROUNDS)
-def test_text_stands_out(selector: str, name: str) -> None:
+def test_the_contrast_of_text(selector: str, name: str) -> None:
     found = {**colours(":root"), **colours(selector)}
     low = {ground: round(contrast(found[name], found[ground]), 2) for ground in GROUNDS[name]}
     assert {ground: value for ground, value in low.items() if value < LEAST} == {}
 
 
-def test_the_theme_that_the_system_asks_for_is_the_one_that_is_chosen() -> None:
+def test_the_dark_theme_of_the_system_equals_the_chosen_dark_theme() -> None:
     assert colours(':root:not([data-theme="light"])') == colours(':root[data-theme="dark"]')
 
 
-def test_black_on_white_is_the_greatest_contrast() -> None:
+def test_the_contrast_of_black_on_white() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)

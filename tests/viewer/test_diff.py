@@ -1,4 +1,4 @@
-"""Two runs compared on a page: both sides of the first divergence, and a comparison that would take too long."""
+"""Test the page that compares two runs: both sides of the first divergence, and comparisons that take too long."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_both_sides_of_the_first_divergence_with_their_lines(path: Path) -> None
     assert page.diff == diff(path, run_a="run-a", run_b="run-b")
     assert (
         page.headline
-        == "The first divergence: Square:0 (Square) has other numbers of negative, zero or positive elements."
+        == "The first divergence: Square:0 (Square) has different numbers of negative, zero or positive elements."
     )
     assert page.source_a is not None
     assert page.source_b is not None
@@ -44,7 +44,7 @@ def test_both_sides_of_the_first_divergence_with_their_lines(path: Path) -> None
     assert page.command == f"tfdbg-arrow diff {path} --run-a run-a --run-b run-b"
 
 
-def test_looking_behind_a_divergence_finds_the_next(path: Path) -> None:
+def test_the_next_divergence_behind_a_known_one(path: Path) -> None:
     page = page_of(path, run_a="run-a", run_b="run-b", known="Square")
     assert page.diff is not None
     assert page.diff.divergence is not None
@@ -52,31 +52,31 @@ def test_looking_behind_a_divergence_finds_the_next(path: Path) -> None:
     assert page.known_next == "Square|Sqrt"
 
 
-def test_only_the_first_steps_are_compared_where_that_is_asked(path: Path) -> None:
+def test_last_step_limits_the_comparison(path: Path) -> None:
     page = page_of(path, run_a="run-a", run_b="run-b", last_step=0)
     assert page.diff == diff(path, run_a="run-a", run_b="run-b", last_step=0)
     assert page.command == f"tfdbg-arrow diff {path} --run-a run-a --run-b run-b --last-step 0"
 
 
-def test_nothing_is_compared_before_two_runs_are_chosen(path: Path) -> None:
+def test_a_comparison_needs_two_chosen_runs(path: Path) -> None:
     page = page_of(path, run_a="run-a")
     assert (page.diff, page.headline, page.run_ids) == (None, "Choose two runs to compare.", ("run-a", "run-b"))
     with pytest.raises(QueryError, match="run and other are both run-a; choose two runs"):
         page_of(path, run_a="run-a", run_b="run-a")
 
 
-def test_an_error_of_the_comparison_comes_through(path: Path) -> None:
-    with pytest.raises(QueryError, match="which is no regular expression"):
+def test_an_error_of_the_comparison_is_raised(path: Path) -> None:
+    with pytest.raises(QueryError, match="which is not a valid regular expression"):
         page_of(path, run_a="run-a", run_b="run-b", known="(")
 
 
-def test_a_comparison_that_takes_too_long_names_the_command_and_leaves_nothing(
+def test_the_error_for_a_slow_comparison_names_the_command_and_no_file_is_left(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(
         TookTooLongError,
-        match=r"longer than 0\.01 seconds and was ended; .* tfdbg-arrow diff .* --run-b run-b --known 'S.*'",
+        match=r"longer than 0\.01 seconds and was stopped; .* tfdbg-arrow diff .* --run-b run-b --known 'S.*'",
     ):
         page_of(path, run_a="run-a", run_b="run-b", known="S.*", timeout_s=0.01)
     assert [entry for entry in tmp_path.iterdir() if "diff" in entry.name] == []
@@ -84,13 +84,13 @@ def test_a_comparison_that_takes_too_long_names_the_command_and_leaves_nothing(
         page_of(path, run_a="run-a", run_b="run-b", timeout_s=0.01)
 
 
-def test_a_process_that_ends_without_an_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_process_that_ends_without_an_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(NoAnswerError, match=r"ended without an answer \(exit code 1; .* tfdbg-arrow diff"):
         page_of(path, run_a="run-a", run_b="run-b")
 
 
-def test_the_server_goes_on_after_a_comparison_that_was_too_slow(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_still_works_after_a_slow_comparison(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfdbg_arrow.viewer.pages.diff.compare", _slow)
     with serving(path) as served:
         answer = served.ask("/diff?run=run-a&other=run-b")
@@ -100,7 +100,7 @@ def test_the_server_goes_on_after_a_comparison_that_was_too_slow(path: Path, mon
 
 
 def _slow(*_: object, **__: object) -> None:
-    raise TookTooLongError("the comparison took longer; this has the time it needs: tfdbg-arrow diff LOGDIR")
+    raise TookTooLongError("the comparison took too long; run this command instead: tfdbg-arrow diff LOGDIR")
 
 
 def test_the_page_has_links_to_both_sides(path: Path) -> None:

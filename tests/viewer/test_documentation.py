@@ -1,4 +1,4 @@
-"""docs/viewer.md names every page, parameter and key that there is."""
+"""Test that docs/viewer.md documents every page, parameter and key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ASKED = re.compile(r'parameters\.(?:text|needed|integer|integers|choice|flag)\(\
 
 
 @pytest.mark.parametrize("kind", [*PAGES, sql_page(Sandbox("nowhere"))], ids=lambda kind: kind.name)
-def test_the_row_of_a_page_names_its_key_and_its_parameters(kind: PageKind) -> None:
+def test_the_table_of_pages_has_keys_and_parameters(kind: PageKind) -> None:
     (row,) = re.findall(rf"^\| .*`/{kind.name}` \|.*$", TEXT, re.MULTILINE)
     assert kind.key is None or f"`g {kind.key}`" in row
     module = (Path(pages.__file__).parent / f"{kind.name}.py").read_text(encoding="utf-8")
@@ -27,12 +27,12 @@ def test_the_row_of_a_page_names_its_key_and_its_parameters(kind: PageKind) -> N
         assert f"`{name}`" in row
 
 
-def test_the_table_of_keys_is_that_of_the_page() -> None:
+def test_the_table_of_keys_has_all_keys_of_the_help() -> None:
     page = (Path(pages.__file__).parent / "help.html").read_text(encoding="utf-8")
     for key in set(re.findall(r"<kbd>([^<{]+)</kbd>", page)) - {"o", "a", "t"}:
         assert re.search(rf"^\| .*`{re.escape(key)}`", TEXT, re.MULTILINE), key
 
 
-def test_what_it_links_to_is_there() -> None:
+def test_linked_files_exist() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert (DOCS / target).exists(), target

@@ -1,4 +1,4 @@
-"""The timeline: windows of executions, one of them in detail, and runs that lack what it shows."""
+"""Test the timeline: windows of executions, the details of one, and runs without the data that it shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from . import logdirs
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Executions 0 to 29, each a step; bad are 10 and 20."""
+    """Writes executions 0 to 29, one for each step. 10 and 20 are bad."""
     run = RunBuilder("run-a")
     for number in range(30):
         execution = run.execution("Mul" if number % 2 else "Log", outputs={number: "float32"})
@@ -36,7 +36,7 @@ def indexes(page: ExecutionsPage) -> list[int]:
     return [row.execution_index for row in page.rows]
 
 
-def test_windows_know_what_is_before_and_after_them(path: Path) -> None:
+def test_windows_count_the_rows_around_them_and_have_the_nearest_bad_executions(path: Path) -> None:
     page = executions(path, first=12, limit=4)
     assert (indexes(page), page.num_before, page.num_after, page.num_matching) == ([12, 13, 14, 15], 12, 14, 30)
     assert (page.previous_bad_execution_index, page.next_bad_execution_index) == (10, 20)
@@ -50,7 +50,7 @@ def test_jumps_to_a_step(path: Path) -> None:
     assert indexes(executions(path, step=99)) == []
 
 
-def test_the_one_in_focus_stands_in_its_window(path: Path) -> None:
+def test_the_window_contains_the_focused_execution(path: Path) -> None:
     page = executions(path, focus=20, limit=12)
     assert indexes(page) == list(range(12, 24))
     assert page.focus is not None
@@ -62,7 +62,7 @@ def test_the_one_in_focus_stands_in_its_window(path: Path) -> None:
         executions(path, focus=30)
 
 
-def test_the_strip_is_of_the_whole_run_whatever_the_filter(path: Path) -> None:
+def test_the_strip_shows_the_whole_run_regardless_of_filters(path: Path) -> None:
     strip = executions(path, ExecutionFilter(op_type="Mul")).strip
     assert strip is not None
     assert (strip.num_buckets, strip.num_executions, strip.num_bad) == (30, 30, 2)
@@ -74,7 +74,7 @@ def test_the_strip_is_of_the_whole_run_whatever_the_filter(path: Path) -> None:
     )
 
 
-def test_a_call_in_detail_has_its_graph_its_stack_and_its_line(tmp_path: Path) -> None:
+def test_details_of_a_call_have_its_graph_stack_trace_and_source_line(tmp_path: Path) -> None:
     focus = executions(logdirs.log_of_zero(tmp_path), focus=0).focus
     assert focus is not None
     row = focus.execution
@@ -85,7 +85,7 @@ def test_a_call_in_detail_has_its_graph_its_stack_and_its_line(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mode", ["NO_TENSOR", "SHAPE", "CURT_HEALTH"])
-def test_a_run_whose_mode_did_not_count(mode: str, tmp_path: Path) -> None:
+def test_a_run_in_a_mode_without_counts(mode: str, tmp_path: Path) -> None:
     run = RunBuilder("run-a", tensor_debug_mode=mode)
     flag = {"has_inf_or_nan": True} if mode == "CURT_HEALTH" else {}
     run.eager(run.execution("Log", outputs={0: "float32"}), flag, tensor_id=0)
@@ -97,7 +97,7 @@ def test_a_run_whose_mode_did_not_count(mode: str, tmp_path: Path) -> None:
     assert [output.health is not None for output in page.focus.outputs] == [True]
 
 
-def test_a_run_without_executions_and_a_logdir_without_a_run_have_a_page(tmp_path: Path) -> None:
+def test_pages_of_a_run_without_executions_and_a_logdir_without_runs(tmp_path: Path) -> None:
     page = executions(logdirs.healthy(tmp_path))
     assert (page.rows, page.strip, page.num_matching) == ((), None, 0)
     with open_logdir(tmp_path) as logdir:

@@ -1,4 +1,4 @@
-"""The structure of a graph: what a page of it holds, what its picture shows, and where that leads."""
+"""Test the page of a graph: its contents, its picture, and the links in the picture."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def box(page: GraphPage, name: str, kind: str | None = None) -> Box:
     return next(one for one in drawn(page).boxes if one.lines[0] == name and kind in (None, one.kind))
 
 
-def test_without_a_graph_all_are_listed_and_without_an_op_its_ops(logdir: Logdir) -> None:
+def test_the_lists_of_graphs_and_ops(logdir: Logdir) -> None:
     page = read(logdir)
     assert page.tree is not None
     assert [(row.graph_name, row.level) for row in page.tree.rows] == [("step", 0), ("double", 1), ("body", 1)]
@@ -68,7 +68,7 @@ def test_without_a_graph_all_are_listed_and_without_an_op_its_ops(logdir: Logdir
     assert (page.graph.num_executions, page.graph.num_ops, page.graph.callers) == (1, 37, ())
 
 
-def test_an_op_has_its_facts_its_stack_and_its_neighbours(logdir: Logdir) -> None:
+def test_an_op_has_its_neighbourhood_stack_trace_and_source_line(logdir: Logdir) -> None:
     page = read(logdir, graph_id=0, op_name="call", up=1, down=1)
     assert page.focus is not None
     assert [node.op_name for node in page.focus.neighbourhood.nodes] == ["call", "x", "w", "while", "waiting"]
@@ -78,7 +78,7 @@ def test_an_op_has_its_facts_its_stack_and_its_neighbours(logdir: Logdir) -> Non
     assert [one.graph_name for one in read(logdir, graph_id=2, op_name="Mul").graph.path] == ["step", "body"]  # type: ignore[union-attr]
 
 
-def test_the_picture_says_what_the_health_is_and_where_a_box_leads(logdir: Logdir) -> None:
+def test_boxes_of_the_picture_have_health_and_links(logdir: Logdir) -> None:
     page = read(logdir, graph_id=0, op_name="while", up=1, down=1)
     found = box(page, "while")
     assert (found.kind, found.state, found.mark, found.is_focus) == ("call", "bad", "✕", True)
@@ -92,13 +92,13 @@ def test_the_picture_says_what_the_health_is_and_where_a_box_leads(logdir: Logdi
     assert bad == {(":0 float32 […]", False, False), (":0 float32 […]", True, False)}
 
 
-def test_a_wait_is_a_line_without_a_tensor_and_can_be_left_out(logdir: Logdir) -> None:
+def test_control_edges_are_lines_without_text_and_can_be_hidden(logdir: Logdir) -> None:
     page = read(logdir, graph_id=0, op_name="waiting", up=1)
     assert [(line.text, line.is_control) for line in drawn(page).lines] == [("", True)]
     assert drawn(read(logdir, graph_id=0, op_name="waiting", up=1, has_control=False)).lines == ()
 
 
-def test_borders_lead_out_of_the_body_and_back_into_it(logdir: Logdir) -> None:
+def test_borders_of_a_loop_body_link_to_the_caller_and_the_previous_iteration(logdir: Logdir) -> None:
     page = read(logdir, graph_id=2, op_name="v")
     assert box(page, "call", "border").href == "/graph?run=run-a&graph=0&op=call"
     assert box(page, "Mul", "border").head == "iteration before"
@@ -110,7 +110,7 @@ def test_borders_lead_out_of_the_body_and_back_into_it(logdir: Logdir) -> None:
     )
 
 
-def test_what_is_cut_is_counted(logdir: Logdir) -> None:
+def test_hidden_consumers_are_counted(logdir: Logdir) -> None:
     page = read(logdir, graph_id=0, op_name="hub")
     assert page.focus is not None
     assert (len(page.focus.neighbourhood.nodes), page.focus.neighbourhood.num_consumers_left_out) == (25, 6)
@@ -118,7 +118,7 @@ def test_what_is_cut_is_counted(logdir: Logdir) -> None:
     assert hidden == {"y": 0, "while": 2}
 
 
-def test_at_one_call_health_and_links_are_of_that_call(logdir: Logdir) -> None:
+def test_health_and_links_of_one_call(logdir: Logdir) -> None:
     page = read(logdir, event_index=4)
     assert (page.view.graph_id, page.view.op_name) == (2, "Mul")
     assert page.run is not None
@@ -134,7 +134,7 @@ def test_at_one_call_health_and_links_are_of_that_call(logdir: Logdir) -> None:
     assert [(run.attribute, run.event_index) for run in outer.focus.inner_runs] == [("body", 4)]
 
 
-def test_what_eager_code_passed_is_told_at_one_call(tmp_path: Path) -> None:
+def test_the_eager_producer_of_an_argument_is_shown_for_one_call(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     first = run.graph("model").op("out", "Softmax").function("__inference_model_1", [], ["out"])
     second = run.graph("loss").op("probs", "Placeholder").function("__inference_loss_2", ["probs"], ["probs"])
@@ -159,16 +159,18 @@ def test_what_eager_code_passed_is_told_at_one_call(tmp_path: Path) -> None:
     [
         ({"graph_id": 0, "op_name": "gone"}, NoSuchPageError, r"graph 0 \(step\) of run run-a has no op 'gone'"),
         ({"graph_id": 77}, NoSuchPageError, "run run-a has no graph 77"),
-        ({"event_index": 99}, QueryError, "event 99 of run run-a is no recorded tensor of a graph"),
+        ({"event_index": 99}, QueryError, "event 99 of run run-a is not a recorded tensor of a graph"),
         ({"event_index": 4, "graph_id": 0}, QueryError, "event 4 is a tensor of graph 2, not of graph 0"),
     ],
 )
-def test_what_is_not_there_is_told(logdir: Logdir, view: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_errors_for_invalid_graphs_ops_and_events(
+    logdir: Logdir, view: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         read(logdir, **view)
 
 
-def test_a_name_that_no_address_can_hold_has_no_link(tmp_path: Path) -> None:
+def test_a_name_that_does_not_fit_in_an_address_has_no_link(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x").op("y" * 5000, "Neg", ["x"])
     run.tensor(graph, "x", CLEAN)
@@ -178,7 +180,7 @@ def test_a_name_that_no_address_can_hold_has_no_link(tmp_path: Path) -> None:
     assert (len(long.lines[0]), len(long.title.splitlines()[0])) == (30, 300)
 
 
-def test_depths_come_from_the_address(served: Served) -> None:
+def test_the_address_sets_the_depths(served: Served) -> None:
     def depths(query: str) -> tuple[int, int, bool]:
         view = served.ask(f"/graph.json?graph=0&op=call{query}").json["view"]
         return view["up"], view["down"], view["has_control"]
@@ -190,7 +192,7 @@ def test_depths_come_from_the_address(served: Served) -> None:
     assert served.ask("/graph.json?graph=0&op=call&up=x").status == 400
 
 
-def test_without_javascript_the_lists_hold_inputs_and_consumers(served: Served) -> None:
+def test_inputs_and_consumers_are_listed_without_javascript(served: Served) -> None:
     text = served.ask("/graph?graph=0&op=call").text
     links = {unescape(link) for link in re.findall(r'href="(/graph[^"]*op=[^"]*)"', text)}
     assert {f"/graph?run=run-a&graph=0&op={name}" for name in ("x", "w", "while", "waiting")} <= links
@@ -199,7 +201,7 @@ def test_without_javascript_the_lists_hold_inputs_and_consumers(served: Served) 
     assert len(json.loads(unescape(data))["boxes"]) == 6
 
 
-def test_the_layout_library_is_served_as_it_came(served: Served) -> None:
+def test_the_layout_library_is_served_unchanged(served: Served) -> None:
     names = {name for name in static_files() if name.startswith("vendor/dagre/")}
     assert names == {"vendor/dagre/dagre.min.js"}
     answer = served.ask("/static/vendor/dagre/dagre.min.js")

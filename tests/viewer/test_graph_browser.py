@@ -1,4 +1,4 @@
-"""The picture of a graph in a real browser: boxes are links, keys walk, calls lead in and out."""
+"""Test the picture of a graph in a real browser: links, keys, and calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def opened(page: Page, served: Served, query: str) -> None:
 
 
 def tops(page: Page) -> dict[str, float]:
-    """Returns how far down each box stands, by the op's name."""
+    """Returns the vertical position of each box, by the name of its op."""
     found: dict[str, float] = page.evaluate(
         "Object.fromEntries([...document.querySelectorAll('.picture .box:not(.border)')]"
         ".map((box) => [box.querySelector('.op-name').textContent, box.getBoundingClientRect().top]))"
@@ -40,9 +40,7 @@ def tops(page: Page) -> dict[str, float]:
     return found
 
 
-def test_inputs_stand_above_consumers_below_and_a_click_or_enter_looks_at_another(
-    browser: Browser, served: Served
-) -> None:
+def test_inputs_are_above_consumers_are_below_and_boxes_can_be_opened(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         opened(page, served, "?graph=0&op=call")
         top = tops(page)
@@ -59,7 +57,7 @@ def test_inputs_stand_above_consumers_below_and_a_click_or_enter_looks_at_anothe
         page.wait_for_url("**/graph?**op=y**")
 
 
-def test_a_call_leads_in_and_a_border_leads_out(browser: Browser, served: Served) -> None:
+def test_links_of_calls_and_borders(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         opened(page, served, "?graph=0&op=while")
         page.get_by_role("link", name=re.compile("into the graph that While while")).click()
@@ -69,7 +67,7 @@ def test_a_call_leads_in_and_a_border_leads_out(browser: Browser, served: Served
         expect(page.get_by_role("heading", level=1)).to_contain_text("call")
 
 
-def test_with_the_keyboard_from_the_list_of_graphs_to_the_iteration_before(browser: Browser, served: Served) -> None:
+def test_keyboard_navigation_from_the_graphs_to_the_previous_iteration(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         opened(page, served, "?graph=1")
         page.keyboard.press("g")
@@ -82,14 +80,14 @@ def test_with_the_keyboard_from_the_list_of_graphs_to_the_iteration_before(brows
         page.keyboard.press("n")
         page.keyboard.press("Enter")
         page.wait_for_url("**op=Mul")
-        page.get_by_role("link", name="Show the call in which it first was bad").click()
+        page.get_by_role("link", name="Show the first call in which it was bad").click()
         expect(page.locator(".why")).to_contain_text("iteration 1")
         page.keyboard.press("[")
         expect(page.locator(".why")).to_contain_text("iteration 0")
         expect(page.get_by_role("heading", level=1)).to_contain_text("healthy")
 
 
-def test_the_picture_is_made_larger_by_keys_and_moved_by_dragging(browser: Browser, served: Served) -> None:
+def test_zooming_with_keys_and_dragging(browser: Browser, served: Served) -> None:
     with watched_page(browser, viewport={"width": 1280, "height": 700}) as page:
         opened(page, served, "?graph=0&op=hub")
         expect(page.locator(".warn")).to_contain_text("6 of its 30 consumers are left out")
@@ -111,7 +109,7 @@ def test_the_picture_is_made_larger_by_keys_and_moved_by_dragging(browser: Brows
         assert "op=hub" in page.url
 
 
-def test_new_content_is_drawn_as_it_was_looked_at(browser: Browser, served: Served) -> None:
+def test_new_content_keeps_the_view(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         opened(page, served, "?graph=0&op=call")
         page.keyboard.press("+")

@@ -1,4 +1,4 @@
-"""The history of an op: what it held over time, in few points, and not one bad tensor lost among them."""
+"""Test the history of an op: its values over time in few points, without losing any bad tensor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def magnitudes(value: float) -> dict[str, Any]:
 
 
 def training(path: Path, *, num_steps: int = 5, bad: tuple[int, ...] = (3,)) -> Path:
-    """An op that runs twice a step, each step ten times as large; a second output; an eager op."""
+    """Writes a run of an op with two outputs, whose values grow tenfold each step, and an eager op."""
     run = RunBuilder("run-a", tensor_debug_mode="FULL_NUMERICS")
     graph = run.graph("loss").op("x", "Mul", dtypes=("float32", "float32"))
     for step in range(num_steps):
@@ -45,7 +45,7 @@ def training(path: Path, *, num_steps: int = 5, bad: tuple[int, ...] = (3,)) -> 
     return run.write(path)
 
 
-def test_an_ops_tensors_one_by_one(tmp_path: Path) -> None:
+def test_the_history_of_an_op_by_event(tmp_path: Path) -> None:
     page = history(training(tmp_path), graph_id=0, op_name="x", output_slot=0)
     assert (page.graph_name, page.op_type, page.mode, page.series.is_exact) == ("loss", "Mul", "FULL_NUMERICS", True)
     assert [bucket.num_bad for bucket in page.series.buckets] == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
@@ -59,7 +59,7 @@ def test_an_ops_tensors_one_by_one(tmp_path: Path) -> None:
     assert page.unmeasured == ()
 
 
-def test_the_same_by_training_step_and_a_part_of_it(tmp_path: Path) -> None:
+def test_the_history_of_an_op_by_training_step(tmp_path: Path) -> None:
     page = history(training(tmp_path), graph_id=0, op_name="x", output_slot=0, axis="step", first=2, last=3)
     assert [(bucket.first_step, bucket.num_tensors, bucket.num_bad) for bucket in page.series.buckets] == [
         (2, 2, 0),
@@ -68,7 +68,7 @@ def test_the_same_by_training_step_and_a_part_of_it(tmp_path: Path) -> None:
     assert (page.series.nan.least, page.series.nan.greatest) == ((0.0, 0.0), (0.0, 0.5))
 
 
-def test_a_tensor_stands_for_its_op_and_eager_ops_go_by_type(tmp_path: Path) -> None:
+def test_the_history_of_the_op_of_a_tensor_and_of_an_eager_op_type(tmp_path: Path) -> None:
     path = training(tmp_path)
     of_event = history(path, event_index=2)
     assert (of_event.op_name, of_event.output_slot, of_event.series.num_tensors) == ("x", 1, 5)
@@ -78,7 +78,7 @@ def test_a_tensor_stands_for_its_op_and_eager_ops_go_by_type(tmp_path: Path) -> 
     assert history(path, event_index=4).series == eager.series
 
 
-def test_what_was_not_measured_is_said_and_not_drawn(tmp_path: Path) -> None:
+def test_columns_that_were_not_measured_are_named_and_not_drawn(tmp_path: Path) -> None:
     run = RunBuilder("run-a", tensor_debug_mode="CURT_HEALTH")
     graph = run.graph("f").op("x", "Mul")
     for is_bad in (False, None, True):
@@ -87,16 +87,16 @@ def test_what_was_not_measured_is_said_and_not_drawn(tmp_path: Path) -> None:
     assert (page.shares, page.magnitudes, page.series.num_unmeasured) == ({}, {}, 1)
     known, shares, magnitudes = page.unmeasured
     assert (known, shares) == (
-        "Of 1 of them is not known whether they are bad in the mode CURT_HEALTH.",
-        "Not in the picture: NaN, -Inf, +Inf, zero. They were not measured in the mode CURT_HEALTH.",
+        "It is not known whether 1 of them are bad in the mode CURT_HEALTH.",
+        "Not in the plot: NaN, -Inf, +Inf, zero. They were not measured in the mode CURT_HEALTH.",
     )
-    assert magnitudes.startswith("Not in the picture: max |finite|, |mean|, stddev. They were not measured")
+    assert magnitudes.startswith("Not in the plot: max |finite|, |mean|, stddev. They were not measured")
     by_step = history(tmp_path, event_index=0, axis="step")
     assert by_step.series.buckets == ()
-    assert by_step.unmeasured[-1].startswith("3 tensors are left out: no training step was marked")
+    assert by_step.unmeasured[-1].startswith("3 tensors are left out because no training step was marked")
 
 
-def test_few_points_hold_every_bad_tensor_and_every_extreme(tmp_path: Path) -> None:
+def test_few_points_contain_every_bad_tensor_and_the_extremes(tmp_path: Path) -> None:
     path = _long(tmp_path, (7, 70, 700))
     with open_logdir(path) as logdir:
         for axis in ("event", "step"):
@@ -118,17 +118,17 @@ def _long(path: Path, bad: tuple[int, ...]) -> Path:
     return run.write(path)
 
 
-def test_what_has_no_history_is_no_page(tmp_path: Path) -> None:
+def test_errors_for_addresses_without_a_history(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     run.external(1, CLEAN, execution=run.execution("Add"))
     path = run.write(tmp_path)
     with pytest.raises(NoSuchPageError, match="the address names no op"):
         history(path)
-    with pytest.raises(NoSuchPageError, match="event 77 of run run-a is no recorded tensor"):
+    with pytest.raises(NoSuchPageError, match="event 77 of run run-a is not a recorded tensor"):
         history(path, event_index=77)
     with pytest.raises(NoSuchPageError, match="event 1 of run run-a came from outside"):
         history(path, event_index=1)
-    assert history(path, op_type="Nothing").summary == "Nothing of it is recorded here."
+    assert history(path, op_type="Nothing").summary == "No tensors of this op are recorded."
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_line_ends_where_a_value_is_missing(values: list[float | None], is_log
     assert list(sparkline(values, is_log=is_log)) == lines
 
 
-def test_the_picture_in_a_browser(tmp_path: Path) -> None:
+def test_the_plot_in_a_browser(tmp_path: Path) -> None:
     with serving(training(tmp_path)) as served, chromium() as browser:
         with watched_page(browser, color_scheme="light") as page:
             page.goto(f"{served.url}/?token={TOKEN}")
@@ -159,7 +159,7 @@ def test_the_picture_in_a_browser(tmp_path: Path) -> None:
             page.wait_for_function(
                 "(before) => document.querySelector('.history canvas').toDataURL() !== before", arg=light
             )
-            page.evaluate("document.dispatchEvent(new Event('content-changed'))")  # as a live page does
+            page.evaluate("document.dispatchEvent(new Event('content-changed'))")  # like a live page
             expect(canvas).to_have_count(2)
             page.get_by_label("Along").select_option("step")
             page.wait_for_url("**axis=step**")

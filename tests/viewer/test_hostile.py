@@ -1,4 +1,4 @@
-"""Whatever a recording holds, a page shows it as text: no element, no attribute, no direction, no control character."""
+"""Test that pages show hostile recordings as text, without elements, attributes or control characters from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\
 
 
 class Reading(HTMLParser):
-    """What a browser would make of a page."""
+    """The elements, attributes and link targets of a page, as a browser would read it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def served(path: Path) -> Iterator[Served]:
 
 
 def check(text: str) -> Reading:
-    """Makes sure that a page holds nothing but what the templates put there."""
+    """Checks that a page contains only the markup of the templates."""
     reading = Reading(text)
     assert reading.elements <= ELEMENTS | {"style"}
     assert {name for _, name in reading.attributes if name.startswith("on") or name == "style"} == set()
@@ -93,7 +93,7 @@ SQL = [f"/sql?query={quote(TEXTS)}", f"/sql?query={quote(f'SELECT 1 AS {chr(34)}
         *(*HISTORIES, "/history?op_type=%3Cb%3E", "/runs", "/diff", *SQL),
     ],
 )
-def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> None:
+def test_pages_contain_no_markup_from_the_recording(served: Served, target: str) -> None:
     answer = served.ask(target)
     assert answer.status == 200
     reading = check(answer.text)
@@ -109,14 +109,14 @@ def test_pages_hold_no_markup_of_the_recording(served: Served, target: str) -> N
         *(EVENTS[0], GRAPHS[0], HISTORIES[0], SQL[0], "/executions.json", "/provenance.json?event=1"),
     ],
 )
-def test_json_is_plain_and_whole(served: Served, target: str) -> None:
+def test_json_contains_the_texts_of_the_recording_in_plain_ascii(served: Served, target: str) -> None:
     answer = served.ask(re.sub(r"(?<!json)\?", ".json?", target))
     assert answer.status == 200
     assert re.search(rb"[<>&\x00-\x1f\x7f-\xff]", answer.body) is None
     assert logdirs.SCRIPT in str(answer.json)
 
 
-def test_csv_is_a_file_of_texts_and_no_formula(served: Served) -> None:
+def test_csv_has_all_texts_and_no_formulas(served: Served) -> None:
     answer = served.ask(SQL[0].replace("/sql?", "/sql.csv?"))
     assert (answer.status, answer.headers["content-disposition"]) == (200, "attachment")
     assert answer.headers["content-type"].startswith("text/csv")
@@ -126,7 +126,7 @@ def test_csv_is_a_file_of_texts_and_no_formula(served: Served) -> None:
     assert all(text in cells or f"'{text}" in cells for text in logdirs.HOSTILE)
 
 
-def test_two_runs_of_an_enemy_side_by_side(tmp_path: Path) -> None:
+def test_a_page_with_two_hostile_runs(tmp_path: Path) -> None:
     logdirs.hostile(tmp_path)
     logdirs.hostile(tmp_path, run_id="run-b", host=logdirs.HOSTILE[2], bad=INF)
     with serving(tmp_path) as served:
@@ -145,13 +145,13 @@ def test_two_runs_of_an_enemy_side_by_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", logdirs.HOSTILE[:-1])
-def test_errors_hold_no_markup_of_the_address(served: Served, text: str) -> None:
+def test_errors_contain_no_markup_from_the_address(served: Served, text: str) -> None:
     answer = served.ask(f"/overview?run={quote(text)}")
     assert answer.status == 404
     check(answer.text)
 
 
-def test_a_report_holds_no_markup_of_the_recording(path: Path, tmp_path: Path) -> None:
+def test_a_report_contains_no_markup_from_the_recording(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     written = write_report(path, file)
     text = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A real browser on a logdir of ten million tensors: whatever is asked for comes, and is what it must be."""
+"""Test the viewer in a real browser on a logdir of ten million tensors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ GENERATE = Path(__file__).resolve().parents[2] / "benchmarks" / "generate_logdir
 NUM_ROWS = 10_000_000
 NUM_RUNS = 2
 NUM_WINDOWS = 12
-"""How many windows are scrolled through: more rows than the document keeps."""
+"""The number of windows to scroll through. They have more rows than the document keeps."""
 STEP = 2000
-"""A training step to jump to."""
+"""The training step to jump to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The rows of the run that goes bad, of one kind: their number, the first bad one, the first of STEP, the last."""
+    """The rows of a table in the bad run: their number, the first bad row, the first row of STEP, and the last row."""
 
     number: int
     first_bad: int
@@ -41,9 +41,14 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Large:
-    """A server of the logdir, its run that goes bad, and what must be found there.
+    """A server of the logdir, its bad run, and the expected contents of that run.
 
-    `bad_mean` is the event at which the loss is bad for the first time.
+    Attributes:
+        served: The server.
+        run_id: The ID of the bad run.
+        num_steps: The number of training steps.
+        bad_mean: The event at which the loss is bad for the first time.
+        rows: The rows of `tensors` and `executions`.
     """
 
     served: Served
@@ -53,7 +58,7 @@ class Large:
     rows: dict[str, Rows]
 
     def open(self, page: Page, target: str) -> None:
-        """Opens a page of the run that goes bad."""
+        """Opens a page of the bad run."""
         page.goto(f"{self.served.url}{target}{'&' if '?' in target else '?'}run={self.run_id}&token={TOKEN}")
 
 
@@ -99,7 +104,7 @@ def page(browser: Browser) -> Iterator[Page]:
         yield opened
 
 
-def test_the_first_screen_answers_without_a_click(page: Page, large: Large) -> None:
+def test_the_first_page_shows_the_origin(page: Page, large: Large) -> None:
     page.goto(f"{large.served.url}/?token={TOKEN}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("-Inf came up in Log:0, in the function loss")
     expect(page.locator(".verdict .pill.neg-inf")).to_be_in_viewport()
@@ -111,7 +116,7 @@ def test_the_first_screen_answers_without_a_click(page: Page, large: Large) -> N
 
 
 @pytest.mark.parametrize("name", ["tensors", "executions"])
-def test_rows_scroll_without_an_end_and_are_few_in_the_document(page: Page, large: Large, name: str) -> None:
+def test_endless_scrolling_keeps_few_rows_in_the_document(page: Page, large: Large, name: str) -> None:
     large.open(page, f"/{name}")
     for number in range(1, NUM_WINDOWS):
         page.evaluate("document.querySelector('[data-pane]').scrollBy(0, 100_000)")
@@ -123,7 +128,7 @@ def test_rows_scroll_without_an_end_and_are_few_in_the_document(page: Page, larg
 
 
 @pytest.mark.parametrize(("name", "label"), [("tensors", "Event"), ("executions", "Execution")])
-def test_every_jump_leads_where_it_says(page: Page, large: Large, name: str, label: str) -> None:
+def test_jumps_to_places_steps_indexes_and_bad_rows(page: Page, large: Large, name: str, label: str) -> None:
     rows = large.rows[name]
     large.open(page, f"/{name}")
     heading = page.get_by_role("heading", level=1)
@@ -156,7 +161,7 @@ def test_every_jump_leads_where_it_says(page: Page, large: Large, name: str, lab
     expect(page.locator("tr:has(:focus)")).to_be_in_viewport()
 
 
-def test_filters_leave_what_they_must(page: Page, large: Large) -> None:
+def test_filters(page: Page, large: Large) -> None:
     large.open(page, "/tensors?op_type=Log")
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"of {large.num_steps:,}")
     page.get_by_label("only bad").check()
@@ -168,7 +173,7 @@ def test_filters_leave_what_they_must(page: Page, large: Large) -> None:
     expect(page.locator(".inputs")).to_contain_text("Softmax:0")
 
 
-def test_an_execution_is_seen_beside_the_others(page: Page, large: Large) -> None:
+def test_details_of_an_execution_beside_the_list(page: Page, large: Large) -> None:
     index = large.rows["executions"].first_bad
     large.open(page, f"/executions?execution={index}")
     detail = page.locator("[data-detail]")
@@ -178,7 +183,7 @@ def test_an_execution_is_seen_beside_the_others(page: Page, large: Large) -> Non
     expect(detail.get_by_role("heading", level=2).first).to_contain_text(f"execution {index + 1:,}")
 
 
-def test_the_graph_around_the_origin_is_walked(page: Page, large: Large) -> None:
+def test_walking_the_graph_around_the_origin(page: Page, large: Large) -> None:
     large.open(page, f"/graph?event={large.rows['tensors'].first_bad}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Log")
     picture = page.locator(".picture")
@@ -189,14 +194,14 @@ def test_the_graph_around_the_origin_is_walked(page: Page, large: Large) -> None
     expect(page.locator(".row.lit")).to_contain_text("probability = tf.nn.softmax(")
 
 
-def test_an_op_is_seen_over_all_steps(page: Page, large: Large) -> None:
+def test_the_history_of_an_op_over_all_steps(page: Page, large: Large) -> None:
     large.open(page, f"/history?event={large.rows['tensors'].first_bad}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Log:0 over time")
     expect(page.locator("main")).to_contain_text(f"{large.num_steps:,} tensors")
     expect(page.locator("main canvas").first).to_be_visible()
 
 
-def test_a_bad_loss_leads_back_to_the_origin(page: Page, large: Large) -> None:
+def test_the_provenance_of_a_bad_loss(page: Page, large: Large) -> None:
     large.open(page, f"/provenance?event={large.bad_mean}")
     origin = page.locator(".chain .origin").first
     expect(origin).to_contain_text("Log:0")
@@ -204,7 +209,7 @@ def test_a_bad_loss_leads_back_to_the_origin(page: Page, large: Large) -> None:
     expect(page.locator(".chain .propagator").last).to_contain_text("Mean:0")
 
 
-def test_the_runs_are_side_by_side(page: Page, large: Large) -> None:
+def test_the_page_of_runs(page: Page, large: Large) -> None:
     page.goto(f"{large.served.url}/runs?token={TOKEN}")
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"{large.run_id} went bad first")
     expect(page.locator("main .rows tbody tr")).to_have_count(NUM_RUNS)

@@ -1,4 +1,4 @@
-"""A page follows a logdir that is written to, without being loaded again, and leaves its reader alone."""
+"""Test that pages show new data without a reload and without disturbing the user."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_bad_run(path: Path) -> None:
     run.write(path)
 
 
-def test_what_is_recorded_later_appears_by_itself(page: Page, served: Served, path: Path) -> None:
+def test_new_data_appears_without_a_reload(page: Page, served: Served, path: Path) -> None:
     page.goto(f"{served.url}/?token={TOKEN}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("No")
     page.evaluate("window.isSamePage = true")
@@ -54,7 +54,7 @@ def test_what_is_recorded_later_appears_by_itself(page: Page, served: Served, pa
     expect(page.locator("#run option")).to_have_count(3)
 
 
-def test_who_keeps_a_page_keeps_it_until_they_ask(page: Page, served: Served, path: Path) -> None:
+def test_a_page_in_use_shows_new_data_only_on_request(page: Page, served: Served, path: Path) -> None:
     page.goto(f"{served.url}/tensors?token={TOKEN}")
     page.locator("input[name=name]").focus()
     add_bad_run(path)

@@ -1,4 +1,4 @@
-"""In a notebook a logdir shows its report, in a frame from which nothing reaches the notebook."""
+"""Test that a notebook shows the report of a logdir in an isolated frame."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .browser import chromium, watched_page
 pytestmark = pytest.mark.slow
 
 
-def test_a_cell_that_ends_in_a_logdir_shows_the_first_screen(tmp_path: Path) -> None:
+def test_a_cell_that_ends_in_a_logdir_shows_its_report(tmp_path: Path) -> None:
     with open_logdir(logdirs.log_of_zero(tmp_path / "logdir")) as logdir:
         cell = logdir._repr_html_()
         shown = logdir.show(height=600)
@@ -45,11 +45,11 @@ def test_a_hostile_logdir_stays_in_its_frame(tmp_path: Path) -> None:
         cell = logdir._repr_html_()
     assert cell is not None
     assert cell.startswith('<iframe sandbox="allow-scripts" srcdoc="')
-    assert cell.count("<") == 2  # the element's own tags
+    assert cell.count("<") == 2  # the tags of the iframe element
     assert cell.count('"') == 8
 
 
-def test_without_the_viewers_packages_there_is_the_text(tmp_path: Path) -> None:
+def test_without_the_packages_of_the_viewer_there_is_no_report(tmp_path: Path) -> None:
     path = logdirs.healthy(tmp_path / "logdir")
     code = (
         "import sys; sys.modules['jinja2'] = None\n"

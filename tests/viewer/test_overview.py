@@ -1,4 +1,4 @@
-"""The first screen: the origin, its inputs, its line; what rules found; what was not looked at."""
+"""Test the first page: the origin with its inputs and source line, the alerts, and unobserved outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def overview(path: Path, run_id: str | None = None) -> OverviewPage:
         return read_overview(logdir, run_id=run_id, budget_s=1000)
 
 
-def test_the_three_questions_are_answered(tmp_path: Path) -> None:
+def test_the_origin_of_a_bad_run(tmp_path: Path) -> None:
     page = overview(logdirs.log_of_zero(tmp_path))
 
     assert (page.verdict, page.headline) == ("bad", "-Inf came up in Log:0, in the function loss.")
@@ -31,7 +31,7 @@ def test_the_three_questions_are_answered(tmp_path: Path) -> None:
     assert page.num_unrecorded_inputs == 0
 
 
-def test_a_gradient_names_its_forward_op_its_layer_and_its_calls(tmp_path: Path) -> None:
+def test_a_gradient_has_its_forward_op_its_layer_and_its_calls(tmp_path: Path) -> None:
     page = overview(logdirs.gradient(tmp_path))
     assert page.headline == "+Inf came up in Grad:0, the gradient of Sqrt, line 8, in the function root."
     origin = page.origin
@@ -60,17 +60,17 @@ def render(path: Path) -> str:
 
 
 def words(html: str) -> str:
-    """Returns the text of a piece of a page, with single spaces."""
+    """Returns the text of a part of a page, with single spaces."""
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).replace(" ,", ",").split())
 
 
-def test_what_rules_found_comes_worst_first(tmp_path: Path) -> None:
+def test_alerts_are_listed_with_the_worst_first(tmp_path: Path) -> None:
     page = overview(logdirs.log_of_zero(tmp_path))
     found = [(rule.kind, rule.severity, rule.num_found, rule.findings[0].first.op_name) for rule in page.rules]
     assert found == [("nonfinite_origin", "error", 2, "Log"), ("nonfinite", "warning", 3, "Log")]
 
 
-def test_the_answer_does_not_wait_for_the_rules(tmp_path: Path) -> None:
+def test_the_answer_does_not_wait_for_alert_rules(tmp_path: Path) -> None:
     with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
         page = read_overview(logdir, budget_s=0.0)
     assert (page.verdict, page.rules) == ("bad", ())
@@ -78,7 +78,7 @@ def test_the_answer_does_not_wait_for_the_rules(tmp_path: Path) -> None:
     assert len(page.unfinished_rules) == len(builtin_rules())
 
 
-def test_the_strip_says_when_the_run_went_bad(tmp_path: Path) -> None:
+def test_the_strip_shows_when_the_run_went_bad(tmp_path: Path) -> None:
     strip = overview(logdirs.log_of_zero(tmp_path)).strip
     assert strip is not None
     assert (strip.first_bad_event_index, strip.first_bad_step, strip.num_buckets) == (3, 1, 6)
@@ -86,27 +86,28 @@ def test_the_strip_says_when_the_run_went_bad(tmp_path: Path) -> None:
     assert shown == [(1, 1, 0), (2, 1, 0), (3, 1, 1), (4, 1, 0), (5, 1, 1), (6, 1, 1)]
 
 
-def test_a_healthy_run_says_so_and_what_was_not_looked_at(tmp_path: Path) -> None:
+def test_a_healthy_run_names_unobserved_outputs(tmp_path: Path) -> None:
     page = overview(logdirs.healthy(tmp_path))
     assert (page.verdict, page.origin, page.path, page.rules) == ("healthy", None, (), ())
-    assert page.headline == "Nothing is bad: none of 1 recorded tensors holds an infinity or a NaN."
+    assert page.headline == "Nothing is bad: none of 1 recorded tensors contains an infinity or a NaN."
     assert page.not_observed == "1 op outputs (op_regex)"
 
 
-def test_a_mode_that_does_not_look_is_no_healthy_run(tmp_path: Path) -> None:
+def test_a_run_in_a_mode_without_health_is_not_healthy(tmp_path: Path) -> None:
     run = RunBuilder("run-a", tensor_debug_mode="NO_TENSOR")
     run.graph("f").op("x", "Mul")
     page = overview(run.write(tmp_path))
     assert page.verdict == "unmeasured"
-    assert page.headline == "Nothing is known of infinities and NaN: the mode NO_TENSOR does not look for them."
+    headline = "It is not known whether there are infinities or NaN: the mode NO_TENSOR does not detect them."
+    assert page.headline == headline
 
 
-def test_a_run_without_any_tensor_is_empty(tmp_path: Path) -> None:
+def test_a_run_without_tensors_is_empty(tmp_path: Path) -> None:
     page = overview(RunBuilder("run-a").write(tmp_path))
     assert (page.verdict, page.headline, page.strip) == ("empty", "Nothing is recorded here yet.", None)
 
 
-def test_workers_stand_side_by_side_and_one_can_be_chosen(tmp_path: Path) -> None:
+def test_several_workers_are_listed_and_one_can_be_chosen(tmp_path: Path) -> None:
     logdirs.log_of_zero(tmp_path, run_id="run-a", worker="worker:0")
     other = RunBuilder("run-b", worker="worker:1", wall_time_ns=1_800_000_000_000_000_000)
     other.tensor(other.graph("f").op("x", "Mul"), "x", CLEAN)
@@ -121,7 +122,7 @@ def test_workers_stand_side_by_side_and_one_can_be_chosen(tmp_path: Path) -> Non
     assert (chosen.verdict, len(chosen.runs)) == ("healthy", 2)
 
 
-def test_an_unrecorded_input_is_counted_and_nothing_is_proven(tmp_path: Path) -> None:
+def test_unrecorded_inputs_are_counted_and_the_origin_is_not_proven(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Mul", not_recorded="op_regex").op("y", "Log", ["x"])
     run.tensor(graph, "y", NAN)
@@ -130,7 +131,7 @@ def test_an_unrecorded_input_is_counted_and_nothing_is_proven(tmp_path: Path) ->
     assert (page.origin.is_origin, page.num_unrecorded_inputs, page.why) == (False, 1, None)
 
 
-def test_it_names_what_is_broken_and_left_out(tmp_path: Path) -> None:
+def test_skipped_broken_parts_are_named(tmp_path: Path) -> None:
     path = logdirs.log_of_zero(tmp_path)
     (part,) = (path / "tensor_health").glob("run_id=*/*")
     part.write_bytes(b"PAR1")

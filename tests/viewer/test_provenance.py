@@ -1,4 +1,4 @@
-"""The way back of one bad tensor."""
+"""Test the page of the path from a bad tensor back to its origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdbg_arrow.viewer.pages.provenance import read_provenance
 from . import logdirs
 
 
-def test_the_way_back_and_why(tmp_path: Path) -> None:
+def test_the_path_to_the_origin_and_the_reason(tmp_path: Path) -> None:
     with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
         page = read_provenance(logdir, 6, run_id="run-a")
         cut = read_provenance(logdir, 6, run_id="run-a", limit=1)
@@ -27,7 +27,7 @@ def test_the_way_back_and_why(tmp_path: Path) -> None:
     assert (cut.provenance.is_cut, cut.provenance.path) == (True, ())
 
 
-def test_what_is_not_bad_has_none(tmp_path: Path) -> None:
+def test_a_healthy_tensor_has_no_path(tmp_path: Path) -> None:
     with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
         with pytest.raises(QueryError, match="holds no infinity and no NaN"):
             read_provenance(logdir, 2, run_id="run-a")

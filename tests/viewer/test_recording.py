@@ -1,4 +1,4 @@
-"""Pages beside a program that records: what it records comes by itself, whole and without an error."""
+"""Test pages while a program records: new data appears without a reload, complete and without errors."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ PROGRAM = """
             step += 1
             time.sleep(0.25)
 """
-"""Records step after step; told `bad`, it takes the root of negative numbers from then on; told `end`, it ends."""
+"""Records steps until it reads `end`. Once it has read `bad`, it takes the square root of negative numbers."""
 WAIT_S = 60
 WAIT_MS = 1000 * WAIT_S
 
 
 @contextlib.contextmanager
 def recording(directory: Path) -> Iterator[tuple[Program, Path]]:
-    """Yields a program that records, and its logdir."""
+    """Yields a recording program and its logdir."""
     script, logdir = directory / "program.py", directory / "logdir"
     script.write_text(textwrap.dedent(PROGRAM))
     with start_python(script, logdir, stdin=subprocess.PIPE) as program:
@@ -75,14 +75,14 @@ def tell(program: Program, word: str) -> None:
 
 
 def num_rows(page: Page) -> int:
-    """Returns of how many rows the page says that it shows a part."""
+    """Returns the total number of rows in the heading of the page."""
     found = re.search(r"([\d,]+)$", page.get_by_role("heading", level=1).inner_text())
     assert found is not None
     return int(found[1].replace(",", ""))
 
 
 def more_rows(page: Page, number: int) -> int:
-    """Waits until the page shows more rows; returns how many."""
+    """Waits until the total number of rows on the page exceeds `number`, and returns it."""
     heading = page.get_by_role("heading", level=1)
     expect(heading).not_to_have_text(re.compile(rf"(?<![\d,]){number:,}$"), timeout=WAIT_MS)
     assert num_rows(page) > number
@@ -90,7 +90,7 @@ def more_rows(page: Page, number: int) -> int:
 
 
 def count_whole_rows(served: Served, name: str) -> int:
-    """Asks for the last rows of a page, which are whole, and returns how many there are in all."""
+    """Requests the last rows of a page, checks that they are complete, and returns the total number of rows."""
     answer = served.ask(f"/{name}.json?before={2**63 - 1}")
     assert answer.status == 200
     assert all(row["wall_time_ns"] and (row["op_type"] or row["scope"] == "external") for row in answer.json["rows"])
@@ -98,7 +98,7 @@ def count_whole_rows(served: Served, name: str) -> int:
     return number
 
 
-def test_what_a_program_records_comes_by_itself_whole_and_without_an_error(tmp_path: Path) -> None:
+def test_pages_follow_a_recording_program(tmp_path: Path) -> None:
     failed: list[str] = []
 
     def watch(page: Page, target: str) -> Page:

@@ -1,4 +1,4 @@
-"""The report: one file, whole in itself, of a bounded size, that says what it left out."""
+"""Test the report: a self-contained file of limited size that lists what it leaves out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return logdirs.log_of_zero(tmp_path_factory.mktemp("logdir"))
 
 
-def test_it_loads_nothing_and_its_policy_allows_just_its_own_style_and_script(path: Path, tmp_path: Path) -> None:
+def test_it_loads_nothing_and_its_policy_allows_only_its_own_style_and_script(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     write_report(path, file)
     text = file.read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def test_it_loads_nothing_and_its_policy_allows_just_its_own_style_and_script(pa
     assert policy[1].startswith(("default-src 'none'", "default-src &#39;none&#39;"))
 
 
-def test_it_holds_the_pages_and_their_data(path: Path) -> None:
+def test_it_contains_the_pages_and_their_data(path: Path) -> None:
     with open_logdir(path) as logdir:
         report = read_report(logdir)
     text, left_out = render_report(report)
@@ -47,13 +47,13 @@ def test_it_holds_the_pages_and_their_data(path: Path) -> None:
     assert [section.page.tensor.op_name for section in report.tensors] == ["Log", "probs", "Sqrt", "Neg"]
     assert [section.page.file_path for section in report.sources] == [logdirs.TRAIN]
     assert left_out == (
-        "2 of 6 recorded tensors: all but those on the way to the origin and the first of each finding",
+        "2 of 6 recorded tensors: all but those on the path to the origin and the first of each finding",
     )
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert json.loads(data)["overview"] == to_json(report.overview)
 
 
-def test_every_link_in_it_leads_somewhere(path: Path) -> None:
+def test_every_link_has_a_target(path: Path) -> None:
     with open_logdir(path) as logdir:
         text, _ = render_report(read_report(logdir))
     ids = re.findall(r'\bid="([^"]+)"', text)
@@ -63,7 +63,7 @@ def test_every_link_in_it_leads_somewhere(path: Path) -> None:
     assert targets - set(ids) == set()
 
 
-def test_what_does_not_fit_is_left_out_and_named(path: Path) -> None:
+def test_parts_that_do_not_fit_are_left_out_and_named(path: Path) -> None:
     with open_logdir(path) as logdir:
         report = read_report(logdir)
     whole = len(render_report(report)[0].encode())
@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_left_out_and_named(path: Path) -> None:
     ]
 
 
-def test_many_alerts_are_cut(tmp_path: Path) -> None:
+def test_findings_beyond_the_limit_are_left_out(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f")
     for number in range(30):
@@ -86,19 +86,19 @@ def test_many_alerts_are_cut(tmp_path: Path) -> None:
         run.tensor(graph, f"op{number}", NAN)
     with open_logdir(run.write(tmp_path)) as logdir:
         report = read_report(logdir)
-    assert report.left_out[0] == "20 of 60 findings: the first 20 a rule"
+    assert report.left_out[0] == "20 of 60 findings: only the first 20 per rule are shown"
 
 
-def test_rules_that_were_not_run_are_named_and_nothing_is_said_in_their_place(tmp_path: Path) -> None:
+def test_alert_rules_that_did_not_run_are_named(tmp_path: Path) -> None:
     with open_logdir(logdirs.healthy(tmp_path)) as logdir:
         text, _ = render_report(read_report(logdir, rules_budget_s=0.0))
         assert "No rule found anything" not in text
-        assert text.count("Not run to the end,") == 2
+        assert text.count("Not finished</b> for lack of time or memory") == 2
         assert "nonfinite_origin" in text
         assert "No rule found anything" in render_report(read_report(logdir))[0]
 
 
-def test_many_alerts_of_one_line_are_one_finding(tmp_path: Path) -> None:
+def test_alerts_of_the_same_line_are_one_finding(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f")
     for number in range(30):
@@ -113,7 +113,7 @@ def test_many_alerts_of_one_line_are_one_finding(tmp_path: Path) -> None:
     assert [(rule.num_found, len(rule.findings)) for rule in report.overview.rules] == [(30, 1), (30, 1)]
 
 
-def test_what_goes_wrong_is_one_clear_error(path: Path, tmp_path: Path) -> None:
+def test_errors_for_an_invalid_path_and_an_unknown_run(path: Path, tmp_path: Path) -> None:
     with pytest.raises(LogdirError, match="the report cannot be written to"):
         write_report(path, tmp_path / "no" / "such" / "report.html")
     with pytest.raises(QueryError, match="run 'evil' is not in"):

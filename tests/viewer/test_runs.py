@@ -1,4 +1,4 @@
-"""The runs side by side: who went bad first, and all of them along one axis."""
+"""Test the page of runs: the run that went bad first, and all runs along one axis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECOND = 10**9
 
 
 def worker(path: Path, index: int, *, bad: tuple[int, ...] = (), late_s: int = 0, has_steps: bool = True) -> Path:
-    """A worker that records a tensor in each of ten steps, a second apart."""
+    """Writes the run of a worker that records one tensor in each of ten steps, one second apart."""
     start = START_NS + late_s * SECOND
     run = RunBuilder(f"run-{index}", worker=f"worker:{index}", wall_time_ns=start)
     graph = run.graph("f").op("x", "Mul")
@@ -45,7 +45,7 @@ def shape(strips: AlignedStrips) -> dict[str, list[tuple[int, int, int]]]:
     }
 
 
-def test_the_first_by_training_step_is_named_whatever_the_clocks_say(tmp_path: Path) -> None:
+def test_the_first_bad_run_by_training_step_is_named_regardless_of_clocks(tmp_path: Path) -> None:
     worker(tmp_path, 0, bad=(6, 7))
     worker(tmp_path, 1, bad=(4,), late_s=3600)
     worker(tmp_path, 2)
@@ -78,7 +78,7 @@ def test_without_training_steps_the_clock_decides(tmp_path: Path) -> None:
     assert [one[0] for one in shape(page.strips)["run-1"] if one[2]] == [64]
 
 
-def test_a_run_without_steps_among_others_has_no_place_but_its_verdict(tmp_path: Path) -> None:
+def test_a_run_without_steps_among_others_has_a_verdict_but_no_strip(tmp_path: Path) -> None:
     worker(tmp_path, 0)
     worker(tmp_path, 1, bad=(4,), has_steps=False)
     page = runs(tmp_path)
@@ -88,7 +88,7 @@ def test_a_run_without_steps_among_others_has_no_place_but_its_verdict(tmp_path:
         assert "no training step marked" in served.ask("/runs").text
 
 
-def test_what_came_before_the_first_step_is_not_lost(tmp_path: Path) -> None:
+def test_tensors_before_the_first_step_are_shown(tmp_path: Path) -> None:
     run = RunBuilder("run-0")
     graph = run.graph("f").op("x", "Mul")
     run.tensor(graph, "x", NAN)
@@ -97,7 +97,7 @@ def test_what_came_before_the_first_step_is_not_lost(tmp_path: Path) -> None:
     assert shape(runs(run.write(tmp_path)).strips) == {"run-0": [(0, 1, 1), (1, 1, 0)]}
 
 
-def test_many_runs_are_shown_a_window_at_a_time(tmp_path: Path) -> None:
+def test_many_runs_are_shown_in_windows(tmp_path: Path) -> None:
     for index in range(5):
         worker(tmp_path, index, bad=(2,) if index == 4 else (), late_s=index)
     page = runs(tmp_path, first=2, limit=2)
@@ -115,10 +115,10 @@ def test_runs_that_recorded_nothing(tmp_path: Path) -> None:
     with serving(tmp_path) as served:
         text = served.ask("/runs").text
     assert "nothing recorded" in text
-    assert "runs, or did not end in order" in text
+    assert "still running, or did not end cleanly" in text
 
 
-def test_by_keys_to_the_first_bad_run_and_on_to_the_comparison(tmp_path: Path) -> None:
+def test_keyboard_navigation_to_the_first_bad_run_and_the_comparison(tmp_path: Path) -> None:
     with serving(logdirs.two_runs(tmp_path)) as served, chromium() as browser, watched_page(browser) as page:
         page.goto(f"{served.url}/?token={TOKEN}")
         page.keyboard.press("g")

@@ -1,4 +1,4 @@
-"""Who may ask the server: its user, by the address that was printed; nobody else, and no page of anybody else."""
+"""Test that the server answers only the user who has the printed address, and no pages of other sites."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROUTES = (
     *(f"/{kind.name}{suffix}" for kind in PAGES for suffix in ("", ".json")),
     *("/sql?query=SELECT+1", "/sql.json?query=SELECT+1", "/sql.csv?query=SELECT+1", "/tensors?format=json"),
 )
-"""What the server answers, each kind once."""
+"""One address of each kind that the server answers."""
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +39,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(autouse=True)
 def goes_on(served: Served) -> Iterator[None]:
-    """Whatever a test sends, the server answers its user after it."""
+    """Checks after every test that the server still answers its user."""
     yield
     assert served.ask("/overview.json").json["verdict"] == "bad"
 
 
-def test_the_token_becomes_a_cookie_and_leaves_the_address(served: Served) -> None:
+def test_the_token_becomes_a_cookie_and_is_removed_from_the_address(served: Served) -> None:
     answer = served.ask(f"/alerts?rule=nonfinite&token={TOKEN}", cookie="")
     assert (answer.status, answer.headers["location"]) == (303, "/alerts?rule=nonfinite")
     cookie, *attributes = answer.headers["set-cookie"].split("; ")
@@ -55,13 +55,13 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(served: Served) -> No
 
 @pytest.mark.parametrize("target", ROUTES)
 @pytest.mark.parametrize("cookie", ["", "tfdbg_arrow_1=the-token", "other=the-token"])
-def test_without_the_token_nothing_is_answered(served: Served, target: str, cookie: str) -> None:
+def test_requests_without_the_token_are_refused(served: Served, target: str, cookie: str) -> None:
     answer = served.ask(target, cookie=cookie)
     assert (answer.status, b"token is missing" in answer.body) == (403, True)
 
 
 @pytest.mark.parametrize("target", ROUTES)
-def test_no_route_has_a_way_around_the_guard(served: Served, target: str) -> None:
+def test_the_guard_applies_to_every_route(served: Served, target: str) -> None:
     assert served.ask(target, host="evil.test").status == 400
     assert served.ask(target, sec_fetch_site="cross-site").status == 403
     assert served.ask(target, origin="http://evil.test").status == 403
@@ -76,27 +76,27 @@ def test_a_wrong_token_is_refused_even_with_the_cookie(served: Served, token: st
 @pytest.mark.parametrize(
     "host", ["evil.test", "evil.test:80", "127.0.0.1.evil.test", "localhost@evil.test", "", "[::1].evil", "127.0.0.1:x"]
 )
-def test_under_another_name_nothing_is_answered(served: Served, host: str) -> None:
+def test_other_host_names_are_refused(served: Served, host: str) -> None:
     assert served.ask("/overview.json", host=host).status == 400
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1234", "127.0.0.1:8888", "[::1]:8888"])
-def test_names_of_this_machine_are_its_own_whatever_the_port(served: Served, host: str) -> None:
+def test_names_of_this_machine_are_accepted_with_any_port(served: Served, host: str) -> None:
     assert served.ask("/overview.json", host=host).status == 200
 
 
 @pytest.mark.parametrize("target", ["/", "/overview.json", "/sql.csv?query=SELECT+1", f"/?token={TOKEN}"])
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
-def test_another_sites_page_gets_nothing(served: Served, target: str, site: str) -> None:
+def test_pages_of_other_sites_are_refused(served: Served, target: str, site: str) -> None:
     assert served.ask(target, sec_fetch_site=site).status == 403
 
 
 @pytest.mark.parametrize("origin", ["http://evil.test", "null", "http://127.0.0.1:1", "https://127.0.0.1"])
-def test_another_origin_gets_nothing(served: Served, origin: str) -> None:
+def test_other_origins_are_refused(served: Served, origin: str) -> None:
     assert served.ask("/tensors.json", origin=origin, sec_fetch_site="same-origin").status == 403
 
 
-def test_its_own_pages_get_everything(served: Served) -> None:
+def test_its_own_pages_are_answered(served: Served) -> None:
     assert served.ask("/tensors.json", origin=served.url, sec_fetch_site="same-origin").status == 200
 
 
@@ -132,7 +132,7 @@ def test_its_own_pages_get_everything(served: Served) -> None:
         "http://evil.test/",
     ],
 )
-def test_no_path_leads_anywhere(served: Served, target: str) -> None:
+def test_invalid_paths_are_refused(served: Served, target: str) -> None:
     answer = served.ask(target)
     assert answer.status in (400, 404)
     assert b"secret" not in answer.body.replace(b"secret.txt", b"")
@@ -140,20 +140,18 @@ def test_no_path_leads_anywhere(served: Served, target: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret.txt", "/etc/passwd", "..%2fsecret.txt", "secret.txt", "%00"])
-def test_no_file_of_this_machine_is_source(served: Served, name: str) -> None:
+def test_source_pages_do_not_read_files_of_this_machine(served: Served, name: str) -> None:
     assert served.ask(f"/source.json?file={name}").status == 404
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE"])
-def test_nothing_can_be_sent(served: Served, method: str) -> None:
+def test_methods_other_than_get_are_refused(served: Served, method: str) -> None:
     assert served.ask("/", method=method).status == 405
 
 
 @pytest.mark.parametrize("target", [*ROUTES, "/tensors?limit=x", "/sql.csv?query=DROP+TABLE+x"])
 @pytest.mark.parametrize("cookie", [None, ""])
-def test_every_answer_tells_the_browser_to_load_and_tell_nothing(
-    served: Served, target: str, cookie: str | None
-) -> None:
+def test_the_security_headers_of_every_response(served: Served, target: str, cookie: str | None) -> None:
     headers = served.ask(target, cookie=cookie).headers
     assert headers["content-security-policy"] == CONTENT_SECURITY_POLICY
     assert "unsafe" not in headers["content-security-policy"]
@@ -163,15 +161,15 @@ def test_every_answer_tells_the_browser_to_load_and_tell_nothing(
     assert "server" not in headers
 
 
-def test_an_endless_query_is_ended(tmp_path: Path) -> None:
+def test_a_slow_query_is_stopped(tmp_path: Path) -> None:
     endless = "SELECT count(*) FROM range(1000000000000) AS a JOIN range(1000000000000) AS b ON a.range <> b.range"
     with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path), timeout_s=0.3)) as reader:
-        with pytest.raises(TookTooLongError, match=r"took longer than 0\.3 seconds and was ended"):
+        with pytest.raises(TookTooLongError, match=r"took longer than 0\.3 seconds and was stopped"):
             reader.read("endless", lambda logdir: logdir.rows(endless))
         assert reader.read("rows", lambda logdir: logdir.rows("SELECT count(*) FROM tensor_health")) == [(6,)]
 
 
-def test_a_huge_query_is_ended(tmp_path: Path) -> None:
+def test_a_query_that_needs_too_much_memory_is_stopped(tmp_path: Path) -> None:
     huge = "SELECT list(range) FROM range(1000000000)"
     with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path), memory_limit="64MB")) as reader:
         with pytest.raises(QueryError, match="Out of Memory"):
@@ -179,7 +177,7 @@ def test_a_huge_query_is_ended(tmp_path: Path) -> None:
         assert reader.read("rows", lambda logdir: logdir.rows("SELECT count(*) FROM tensor_health")) == [(6,)]
 
 
-def test_while_one_page_is_read_others_are_answered(tmp_path: Path) -> None:
+def test_other_pages_are_answered_while_a_slow_one_is_read(tmp_path: Path) -> None:
     is_reading, may_end = threading.Event(), threading.Event()
 
     def read_slowly(logdir: Logdir) -> str:

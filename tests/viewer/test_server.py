@@ -1,4 +1,4 @@
-"""The server: every page as HTML and as JSON, one shape of error, and what the logdir holds now."""
+"""Test the server: pages as HTML and JSON, errors, and new data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def served(path: Path) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("kind", PAGES, ids=lambda kind: kind.name)
-def test_every_page_has_a_json_twin_of_the_same_data(kind: pages.PageKind, served: Served, path: Path) -> None:
+def test_every_page_is_also_available_as_json(kind: pages.PageKind, served: Served, path: Path) -> None:
     query = QUERIES.get(kind.name, "")
     html = served.ask(f"/{kind.name}{query}")
     assert (html.status, html.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -51,14 +51,14 @@ def test_every_page_has_a_json_twin_of_the_same_data(kind: pages.PageKind, serve
     parameters = Parameters(dict(pair.split("=") for pair in query.removeprefix("?").split("&") if pair))
     with open_logdir(path) as logdir:
         expected = to_json(kind.read(logdir, parameters))
-    # How far the rules come depends on the machine.
+    # The number of rules that finish in time depends on the machine.
     changing = {"rules", "groups", "num_found", "silent_rules", "unfinished_rules"}
     assert {**json.json, **dict.fromkeys(changing)} == {**expected, **dict.fromkeys(changing)}
     assert json.json.keys() == expected.keys()
     assert served.ask(f"/{kind.name}{query or '?'}&format=json").json == json.json
 
 
-def test_url_module_template_and_test_share_a_name() -> None:
+def test_the_module_template_and_test_of_a_page_are_named_like_its_url() -> None:
     directory = Path(pages.__file__).parent
     for kind in PAGES:
         assert kind.read.__module__ == f"tfdbg_arrow.viewer.pages.{kind.name}"
@@ -70,8 +70,8 @@ def test_url_module_template_and_test_share_a_name() -> None:
     ("target", "status", "message"),
     [
         ("/nowhere.json", 404, "there is no page /nowhere.json"),
-        ("/tensor.json?event=77", 404, "event 77 of run run-a is no recorded tensor."),
-        ("/tensor.json", 400, "the address has no event; it needs one, as ?event=…."),
+        ("/tensor.json?event=77", 404, "event 77 of run run-a is not a recorded tensor."),
+        ("/tensor.json", 400, "the address has no event; add ?event=…."),
         ("/tensor.json?event=-1", 400, "event is '-1', expected a whole number from 0 on."),
         ("/tensors.json?at=99999999999999999999", 400, "expected a whole number from 0 on."),
         ("/tensors.json?scope=evil", 400, "scope is 'evil', expected one of graph, execution, external."),
@@ -85,7 +85,7 @@ def test_url_module_template_and_test_share_a_name() -> None:
         (f"/tensors.json?name={'x' * 20_000}", 400, "name has 20,000 characters"),
     ],
 )
-def test_errors_have_one_shape(served: Served, target: str, status: int, message: str) -> None:
+def test_errors_as_json(served: Served, target: str, status: int, message: str) -> None:
     answer = served.ask(target)
     assert (answer.status, answer.json["error"]["status"]) == (status, status)
     assert message in answer.json["error"]["message"]
@@ -93,7 +93,7 @@ def test_errors_have_one_shape(served: Served, target: str, status: int, message
     assert (html.status, html.headers["content-type"]) == (status, "text/html; charset=utf-8")
 
 
-def test_a_page_shows_what_came_since(tmp_path: Path) -> None:
+def test_a_page_shows_new_data(tmp_path: Path) -> None:
     logdirs.healthy(tmp_path)
     with serving(tmp_path) as served:
         assert served.ask("/overview.json").json["verdict"] == "healthy"
@@ -103,19 +103,19 @@ def test_a_page_shows_what_came_since(tmp_path: Path) -> None:
         assert served.ask("/overview.json").json["verdict"] == "bad"
 
 
-def test_a_healthy_page_without_javascript_says_it_all(tmp_path: Path) -> None:
+def test_a_healthy_page_is_complete_without_javascript(tmp_path: Path) -> None:
     with serving(logdirs.healthy(tmp_path)) as served:
         text = served.ask("/").text
-    assert "Nothing is bad: none of 1 recorded tensors holds an infinity or a NaN." in text
+    assert "Nothing is bad: none of 1 recorded tensors contains an infinity or a NaN." in text
     assert "<b>Not looked at:</b> 1 op outputs (op_regex)." in text
 
 
-def test_what_cannot_be_served_is_told_at_once(tmp_path: Path, served: Served) -> None:
+def test_errors_at_the_start_of_the_server(tmp_path: Path, served: Served) -> None:
     with pytest.raises(LogdirError):
         Reader(tmp_path / "nothing")
     reader = Reader(logdirs.healthy(tmp_path))
-    with pytest.raises(SettingError, match=rf"cannot listen at 127\.0\.0\.1 port {served.port}"):
+    with pytest.raises(SettingError, match=rf"cannot listen on 127\.0\.0\.1 port {served.port}"):
         listen(reader, token="t", port=served.port)
-    with pytest.raises(SettingError, match=r"cannot listen at no\.such\.host\.invalid"):
+    with pytest.raises(SettingError, match=r"cannot listen on no\.such\.host\.invalid"):
         listen(reader, token="t", host="no.such.host.invalid")
     reader.close()

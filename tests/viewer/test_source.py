@@ -1,4 +1,4 @@
-"""The source: a file as the run kept it, with what the run did on its lines."""
+"""Test the source page: a file as the run recorded it, with the ops and executions of its lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def use(lineno: int, *, ops: int = 0, executions: int = 0, bad: int = 0, first: 
     )
 
 
-def test_lines_are_lit_by_what_was_made_and_ran_there(tmp_path: Path) -> None:
+def test_lines_have_their_ops_and_executions(tmp_path: Path) -> None:
     with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
         page = read_source(logdir, run_id="run-a")
     assert (page.file_path, page.has_text, page.num_lines) == (logdirs.TRAIN, True, 10)
@@ -36,7 +36,7 @@ def test_lines_are_lit_by_what_was_made_and_ran_there(tmp_path: Path) -> None:
     ]
 
 
-def test_of_a_stack_the_innermost_line_in_the_file_counts(tmp_path: Path) -> None:
+def test_the_innermost_line_of_a_stack_in_the_file_counts(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     run.add("source_file", source_file_id=0, file_path="/a.py", source_text="one\ntwo\n")
     stack = run.stack(("/b.py", 5, "g", None, "user"), ("/a.py", 1, "f", None, "user"), ("/a.py", 2, "m", None, "user"))
@@ -46,7 +46,7 @@ def test_of_a_stack_the_innermost_line_in_the_file_counts(tmp_path: Path) -> Non
     assert [line.use for line in page.lines if line.use] == [use(1, executions=1, bad=1, first=1, op="Log")]
 
 
-def test_files_with_something_bad_come_first(tmp_path: Path) -> None:
+def test_files_with_bad_tensors_come_first(tmp_path: Path) -> None:
     with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
         files = read_source(logdir, run_id="run-a").files
     assert [(file.file_path, file.owner, file.has_text, file.num_ops, file.num_bad) for file in files] == [
@@ -55,13 +55,13 @@ def test_files_with_something_bad_come_first(tmp_path: Path) -> None:
     ]
 
 
-def test_without_the_text_the_lines_are_known_all_the_same(tmp_path: Path) -> None:
+def test_a_file_without_text_has_line_numbers(tmp_path: Path) -> None:
     with open_logdir(logdirs.log_of_zero(tmp_path)) as logdir:
         page = read_source(logdir, run_id="run-a", file_path=logdirs.FRAMEWORK[0])
     assert (page.has_text, [(line.lineno, line.text) for line in page.lines]) == (False, [(10, "")])
 
 
-def test_a_file_of_this_machine_is_not_opened_by_its_name(tmp_path: Path) -> None:
+def test_files_of_this_machine_are_not_opened(tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")
     run = RunBuilder("run-a")
@@ -70,11 +70,11 @@ def test_a_file_of_this_machine_is_not_opened_by_its_name(tmp_path: Path) -> Non
     with open_logdir(run.write(tmp_path / "logdir")) as logdir:
         page = read_source(logdir, run_id="run-a", file_path=str(secret))
         assert (page.has_text, page.lines) == (False, ())
-        with pytest.raises(NoSuchPageError, match="knows no file '/etc/passwd'"):
+        with pytest.raises(NoSuchPageError, match="has no file '/etc/passwd'"):
             read_source(logdir, run_id="run-a", file_path="/etc/passwd")
 
 
-def test_of_a_very_long_file_the_part_around_the_line_is_shown(tmp_path: Path) -> None:
+def test_a_long_file_is_shown_around_the_chosen_line(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     run.add("source_file", source_file_id=0, file_path="/a.py", source_text="x\n" * 50_000)
     with open_logdir(run.write(tmp_path)) as logdir:
@@ -83,7 +83,7 @@ def test_of_a_very_long_file_the_part_around_the_line_is_shown(tmp_path: Path) -
     assert (page.lines[0].lineno, page.lines[-1].lineno) == (30_001, 50_000)
 
 
-def test_a_run_without_source_has_a_page(tmp_path: Path) -> None:
+def test_the_page_of_a_run_without_source(tmp_path: Path) -> None:
     with open_logdir(logdirs.healthy(tmp_path)) as logdir:
         page = read_source(logdir, run_id="run-a")
     assert (page.file_path, page.lines, page.files) == (None, (), ())

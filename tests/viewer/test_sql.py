@@ -1,4 +1,4 @@
-"""The SQL page: there only when asked for, links what it finds, says what it refuses."""
+"""Test the SQL page: it is off by default, links tensors, and shows errors."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def served(path: Path) -> Iterator[Served]:
         yield server
 
 
-def test_it_is_not_there_unless_asked_for(path: Path) -> None:
+def test_it_is_off_by_default(path: Path) -> None:
     with serving(path) as server:
         assert server.ask("/sql?query=SELECT+1").status == 404
         assert server.ask("/sql.csv?query=SELECT+1").status == 404
-        assert "SQL box" not in server.ask("/").text
+        assert "SQL page" not in server.ask("/").text
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
-def test_the_examples_give_rows(path: Path, example: object) -> None:
+def test_the_examples_return_rows(path: Path, example: object) -> None:
     page = read_sql(Sandbox(path), example.query)  # type: ignore[attr-defined]
     assert page.error is None
     assert page.answer is not None
     assert page.answer.rows
 
 
-def test_a_row_that_names_a_tensor_leads_to_it(served: Served) -> None:
+def test_rows_of_tensors_link_to_them(served: Served) -> None:
     query = quote("SELECT run_id, event_index, op_name FROM tensor_health WHERE has_inf_or_nan ORDER BY 2")
     assert '<a href="/tensor?run=run-a&amp;event=3"' in served.ask(f"/sql?query={query}").text
     answer = served.ask(f"/sql.json?query={query}").json
@@ -57,7 +57,7 @@ def test_a_row_that_names_a_tensor_leads_to_it(served: Served) -> None:
     ]
 
 
-def test_what_is_refused_is_said_and_the_query_stays(served: Served) -> None:
+def test_a_refused_query_shows_an_error_and_stays_in_the_field(served: Served) -> None:
     query = "SELECT '</textarea><script>alert(1)</script>'\n, nothing_of_that_name"
     answer = served.ask(f"/sql?query={quote(query)}")
     assert answer.status == 200
@@ -70,7 +70,7 @@ def test_what_is_refused_is_said_and_the_query_stays(served: Served) -> None:
     assert served.ask("/").status == 200
 
 
-def test_while_a_slow_query_runs_other_pages_are_answered_and_it_is_ended(path: Path) -> None:
+def test_other_pages_are_answered_during_a_slow_query_which_is_stopped(path: Path) -> None:
     sandbox = Sandbox(path, timeout_s=3)
     slow = quote("SELECT count(*) FROM range(100000000) AS a, range(100000) AS b")
     with serving(path, sandbox=sandbox) as server, ThreadPoolExecutor(1) as pool:
@@ -79,7 +79,7 @@ def test_while_a_slow_query_runs_other_pages_are_answered_and_it_is_ended(path: 
             assert not asked.done()
         assert server.ask("/tensors").status == 200
         refused = server.ask("/sql.csv?query=SELECT+1")
-        assert (refused.status, "another query is being answered" in refused.text) == (503, True)
+        assert (refused.status, "another query is running" in refused.text) == (503, True)
         assert not asked.done()
         answer = asked.result()
         assert (answer.status, "took longer than 3 seconds" in answer.text) == (200, True)
@@ -89,7 +89,7 @@ def test_while_a_slow_query_runs_other_pages_are_answered_and_it_is_ended(path: 
 @pytest.mark.parametrize(
     "query", ["SELECT list(range) FROM range(100000000)", "SELECT repeat('x', 100000) FROM range(500)"]
 )
-def test_a_huge_answer_is_refused_and_the_server_goes_on(path: Path, query: str) -> None:
+def test_a_huge_result_is_refused_and_the_server_still_works(path: Path, query: str) -> None:
     with serving(path, sandbox=Sandbox(path, memory_limit=64 << 20)) as server:
         answer = server.ask(f"/sql.csv?query={quote(query)}")
         assert answer.status == 400
@@ -101,10 +101,10 @@ def test_every_page_shows_the_sql_behind_it(served: Served) -> None:
     text = served.ask("/tensors").text
     assert "The SQL behind this page" in text
     assert "FROM tensor_health" in text
-    assert "Ask in the SQL box" in text
+    assert "Run on the SQL page" in text
 
 
-def test_a_query_is_run_with_the_keyboard_and_copied(served: Served) -> None:
+def test_running_a_query_with_the_keyboard_and_copying_it(served: Served) -> None:
     with chromium() as browser, watched_page(browser, permissions=["clipboard-read", "clipboard-write"]) as page:
         page.goto(f"{served.url}/?token={TOKEN}")
         page.keyboard.press("g")
@@ -120,5 +120,5 @@ def test_a_query_is_run_with_the_keyboard_and_copied(served: Served) -> None:
         assert page.evaluate("navigator.clipboard.readText()").splitlines()[1] == '"Log",0'
         page.goto(f"{served.url}/tensors")
         page.locator(".questions summary").click()
-        page.locator(".questions").get_by_role("link", name="Ask in the SQL box").first.click()
+        page.locator(".questions").get_by_role("link", name="Run on the SQL page").first.click()
         expect(page.locator(".result tbody tr").first).to_be_visible()

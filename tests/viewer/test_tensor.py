@@ -1,4 +1,4 @@
-"""One tensor: the inputs of that very call and iteration, its way back, its values, its neighbours."""
+"""Test the page of a tensor: inputs of the same call and iteration, path to the origin, and neighbours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tensor(path: Path, event_index: int, *, at: tuple[int, ...] = (), num_rows: 
         return read_tensor_page(logdir, event_index, run_id="run-a", values_at=at, num_rows=num_rows)
 
 
-def test_a_bad_tensor_with_its_way_back_and_its_neighbours(tmp_path: Path) -> None:
+def test_a_bad_tensor_has_its_path_to_the_origin_and_its_neighbours(tmp_path: Path) -> None:
     page = tensor(logdirs.log_of_zero(tmp_path), 6)
     assert (page.tensor.op_name, page.tensor.graph_name, page.tensor.step) == ("Neg", "loss", 2)
     assert [hop.op_name for hop in page.path] == ["probs", "Log", "Neg"]
@@ -31,7 +31,7 @@ def test_a_bad_tensor_with_its_way_back_and_its_neighbours(tmp_path: Path) -> No
     assert (neighbours, page.next_bad_event_index, page.values) == ((5, None, 5), None, None)
 
 
-def test_a_healthy_tensor_has_inputs_and_no_way_back(tmp_path: Path) -> None:
+def test_a_healthy_tensor_has_inputs_and_no_path(tmp_path: Path) -> None:
     page = tensor(logdirs.log_of_zero(tmp_path), 2)
     (images,) = page.inputs
     assert images.producer is not None
@@ -40,7 +40,7 @@ def test_a_healthy_tensor_has_inputs_and_no_way_back(tmp_path: Path) -> None:
     assert (page.previous_bad_event_index, page.next_bad_event_index) == (None, 3)
 
 
-def test_inputs_are_those_of_the_same_call_and_iteration(tmp_path: Path) -> None:
+def test_inputs_are_from_the_same_call_and_iteration(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Mul").op("y", "Log", ["x"])
     found = {}
@@ -55,6 +55,6 @@ def test_inputs_are_those_of_the_same_call_and_iteration(tmp_path: Path) -> None
         assert input_.health.event_index == x
 
 
-def test_an_unknown_event_is_no_page(tmp_path: Path) -> None:
-    with pytest.raises(NoSuchPageError, match="event 0 of run run-a is no recorded tensor"):
+def test_the_error_for_an_unknown_event(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchPageError, match="event 0 of run run-a is not a recorded tensor"):
         tensor(logdirs.log_of_zero(tmp_path), 0)

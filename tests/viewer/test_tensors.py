@@ -1,4 +1,4 @@
-"""The tensors: windows of what a filter leaves, and jumps to an event, a step, the next bad one."""
+"""Test the page of tensors: windows, filters, and jumps to an event, a step or the next bad tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from ..query.builder import CLEAN, INF, NAN, RunBuilder
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Events 0 to 9 of the op `x` in graph f; bad are 4 and 8; the step is half the event. Then an eager op, at 11."""
+    """Writes events 0 to 9 of the op `x` in graph f, of which 4 and 8 are bad, and an eager op at event 11.
+
+    The step of an event is half its index.
+    """
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Mul")
     other = run.graph("Other").op("y", "Add")
@@ -48,7 +51,7 @@ def test_windows_follow_each_other_without_a_gap(path: Path) -> None:
     assert (events(last), last.num_before, last.num_after) == ([7, 8, 9, 11], 7, 0)
 
 
-def test_a_window_before_an_event_is_found_however_far_it_reaches(path: Path) -> None:
+def test_a_window_before_an_event_that_is_far_away(path: Path) -> None:
     assert events(tensors(path, before=8, limit=2)) == [6, 7]
     assert events(tensors(path, before=8, limit=5)) == [3, 4, 5, 6, 7]
     assert events(tensors(path, TensorFilter(is_bad=True), before=11, limit=5)) == [4, 8]
@@ -86,7 +89,7 @@ def test_jumps(path: Path) -> None:
     assert (filtered.previous_bad_event_index, filtered.next_bad_event_index) == (None, None)
 
 
-def test_a_window_starts_at_a_place_among_what_the_filter_leaves(path: Path) -> None:
+def test_a_window_at_a_place_among_the_filtered_rows(path: Path) -> None:
     odd = TensorFilter(op_type="Add")
     page = tensors(path, odd, place=3, limit=4)
     assert (events(page), page.num_before, page.num_matching) == ([7, 9], 3, 5)
@@ -95,13 +98,13 @@ def test_a_window_starts_at_a_place_among_what_the_filter_leaves(path: Path) -> 
     assert events(tensors(path, TensorFilter(name="nothing"), place=2)) == []
 
 
-def test_what_can_be_chosen(path: Path) -> None:
+def test_choices_of_the_filters(path: Path) -> None:
     page = tensors(path)
     assert (page.op_types, page.dtypes) == (("Add", "Mul", "Sub"), ("float16", "float32"))
     assert [(graph.graph_id, graph.graph_name) for graph in page.graphs] == [(0, "f"), (1, "Other")]
 
 
-def test_a_logdir_without_a_run_has_a_page(tmp_path: Path) -> None:
+def test_the_page_of_a_logdir_without_runs(tmp_path: Path) -> None:
     (tmp_path / "manifest").mkdir()
     run = RunBuilder("run-a").write(tmp_path)
     with open_logdir(run) as logdir:

@@ -1,4 +1,4 @@
-"""The elements of a tensor as a table of rows and columns, and as a histogram."""
+"""Test the elements of a tensor as a table and as a histogram."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def keep(path: Path, value: bytes, *, dtype: str, shape: tuple[int, ...]) -> Path:
-    """A run that kept one tensor, at event 0."""
+    """Writes a run with the elements of one tensor, at event 0."""
     run = RunBuilder("run-a", tensor_debug_mode="FULL_TENSOR")
     event = run.tensor(run.graph("f").op("x", "Mul"), "x", CLEAN)
     run.add("tensor_value", event_index=event, dtype=dtype, shape=list(shape), value=value)
@@ -44,7 +44,7 @@ def cells(found: TensorValues) -> list[tuple[tuple[int, ...], tuple[object, ...]
     return [(row.index, row.elements) for row in found.rows]
 
 
-def test_a_vector_goes_on_in_the_next_row(tmp_path: Path) -> None:
+def test_a_vector_continues_in_the_next_row(tmp_path: Path) -> None:
     found = values(tmp_path, np.arange(23, dtype="int32"), at=(12,))
     assert (found.num_rows, found.num_columns, found.first_row) == (3, 10, 1)
     assert cells(found) == [((10,), tuple(range(10, 20))), ((20,), (20, 21, 22))]
@@ -56,7 +56,7 @@ def test_a_matrix_is_paged_along_both_dimensions(tmp_path: Path) -> None:
     assert (found.num_rows, found.num_columns, list(found.columns)) == (20, 15, [13, 14])
 
 
-def test_rows_of_higher_ranks_have_whole_indices(tmp_path: Path) -> None:
+def test_rows_of_higher_ranks_have_full_indices(tmp_path: Path) -> None:
     array = np.arange(2 * 3 * 4, dtype="float16").reshape(2, 3, 4)
     found = values(tmp_path, array, at=(0, 2), num_rows=2)
     assert cells(found) == [((0, 2, 0), (8, 9, 10, 11)), ((1, 0, 0), (12, 13, 14, 15))]
@@ -94,7 +94,7 @@ def test_elements_of_every_kind(dtype: str, value: bytes, elements: object, tmp_
 
 
 @pytest.mark.parametrize("at", [(2,), (0, 3), (0, 0, 0)])
-def test_an_element_that_is_not_there(at: tuple[int, ...], tmp_path: Path) -> None:
+def test_the_error_for_a_missing_element(at: tuple[int, ...], tmp_path: Path) -> None:
     with pytest.raises(
         QueryError, match=rf"there is no element \[{', '.join(map(str, at))}\] in a tensor of the shape"
     ):
@@ -105,7 +105,7 @@ def counted(histogram: Histogram) -> list[tuple[float, float, int]]:
     return [(bin_.low, bin_.high, bin_.num_elements) for bin_ in histogram.bins]
 
 
-def test_a_histogram_of_floats_counts_what_is_not_finite_apart() -> None:
+def test_a_histogram_of_floats_counts_nonfinite_elements_separately() -> None:
     histogram = count_elements(np.array([0.0, 0.4, 1.0, 2.0, NAN, NAN, INF, -INF], "float32"), num_bins=4)
     assert counted(histogram) == [(0.0, 0.5, 2), (0.5, 1.0, 0), (1.0, 1.5, 1), (1.5, 2.0, 1)]
     assert (histogram.num_nan, histogram.num_pos_inf, histogram.num_neg_inf, histogram.num_finite) == (2, 1, 1, 4)
@@ -135,14 +135,14 @@ def test_a_histogram_of_floats_counts_what_is_not_finite_apart() -> None:
     ],
     ids=str,
 )
-def test_histograms_of_all_sorts(array: npt.NDArray[Any], expected: list[tuple[float, float, int]]) -> None:
+def test_histogram_bins(array: npt.NDArray[Any], expected: list[tuple[float, float, int]]) -> None:
     found = counted(count_elements(array, num_bins=40 if array.dtype.kind in "bi" else 2))
     assert [num for _, _, num in found] == [num for _, _, num in expected]
     assert [low for low, _, _ in found] == pytest.approx([low for low, _, _ in expected], rel=1e-6)
     assert [high for _, high, _ in found] == pytest.approx([high for _, high, _ in expected], rel=1e-6)
 
 
-def test_of_a_large_tensor_the_first_elements_are_counted(tmp_path: Path) -> None:
+def test_the_histogram_of_a_large_tensor_counts_the_first_elements(tmp_path: Path) -> None:
     path = keep(tmp_path, np.arange(100.0).tobytes(), dtype="float64", shape=(100,))
     with open_logdir(path) as logdir:
         histogram = read_histogram(logdir, 0, run_id="run-a", max_bytes=80)
@@ -151,7 +151,7 @@ def test_of_a_large_tensor_the_first_elements_are_counted(tmp_path: Path) -> Non
     assert histogram_text(histogram).startswith("the first 10 of 100 elements, 10 finite from 0 to 9")
 
 
-def test_the_page_leads_from_block_to_block(tmp_path: Path) -> None:
+def test_the_page_links_the_blocks_of_a_large_tensor(tmp_path: Path) -> None:
     array = np.arange(30 * 12, dtype="float32").reshape(30, 12)
     array[29, 11] = NAN
     path = keep(tmp_path, array.tobytes(), dtype="float32", shape=array.shape)

@@ -1,4 +1,4 @@
-"""Endless windows in a real browser: rows come and go while one scrolls and jumps; the address follows."""
+"""Test endless lists in a real browser: scrolling and jumping load rows, and the address follows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Executions 0 to 2999 of one output each: execution i is event 2 i, its output event 2 i + 1."""
+    """Serves executions 0 to 2999 of one output each. Execution i is event 2 i, and its output is event 2 i + 1."""
     run = RunBuilder("run-a")
     stack = run.stack(("/me/train.py", 7, "train", "a + b", "user"))
     for number in range(NUM_EXECUTIONS):
@@ -52,7 +52,7 @@ def places(page: Page) -> list[int]:
 
 
 @pytest.mark.parametrize(("target", "step"), [("/tensors", 2), ("/executions", 1)])
-def test_scrolling_goes_on_past_the_window_both_ways(browser: Browser, served: Served, target: str, step: int) -> None:
+def test_scrolling_loads_rows_in_both_directions(browser: Browser, served: Served, target: str, step: int) -> None:
     with watched_page(browser) as page:
         opened(page, served, f"{target}?limit=250")
         first = int(page.locator("tr[data-at]").first.get_attribute("data-at") or 0)
@@ -66,7 +66,7 @@ def test_scrolling_goes_on_past_the_window_both_ways(browser: Browser, served: S
         assert places(page) == [first + step * number for number in range(500)]
 
 
-def test_what_is_in_sight_stays_there_while_rows_come_above_it(browser: Browser, served: Served) -> None:
+def test_visible_rows_do_not_move_when_rows_are_added_above(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         opened(page, served, "/tensors?at=2001")
         page.wait_for_selector("tbody[data-before='900']", state="attached")
@@ -75,7 +75,7 @@ def test_what_is_in_sight_stays_there_while_rows_come_above_it(browser: Browser,
         assert abs(page.evaluate(f"{top} - {head}")) < 2
 
 
-def test_the_slider_jumps_anywhere_and_the_address_can_be_sent(browser: Browser, served: Served) -> None:
+def test_the_slider_jumps_to_a_place_and_changes_the_address(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         opened(page, served, "/executions?op_type=Mul")
         slider = page.get_by_label("Place among all 1,500 rows")
@@ -94,7 +94,7 @@ def test_the_slider_jumps_anywhere_and_the_address_can_be_sent(browser: Browser,
 
 
 @pytest.mark.parametrize(("target", "bad"), [("/tensors", [1401, 5001]), ("/executions", list(BAD))])
-def test_n_and_p_go_over_the_borders_of_windows(browser: Browser, served: Served, target: str, bad: list[int]) -> None:
+def test_n_and_p_cross_the_borders_of_windows(browser: Browser, served: Served, target: str, bad: list[int]) -> None:
     with watched_page(browser) as page:
         opened(page, served, target)
         lit = page.locator("tr:has(:focus)")
@@ -104,7 +104,7 @@ def test_n_and_p_go_over_the_borders_of_windows(browser: Browser, served: Served
             expect(lit).to_be_in_viewport()
 
 
-def test_without_a_focus_n_goes_on_from_what_is_in_sight(browser: Browser, served: Served) -> None:
+def test_without_a_focus_n_starts_at_the_visible_rows(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         opened(page, served, "/executions?at=690")
         page.wait_for_selector("tbody[data-before='590']", state="attached")
@@ -114,7 +114,7 @@ def test_without_a_focus_n_goes_on_from_what_is_in_sight(browser: Browser, serve
         expect(page.locator("tr:has(:focus)")).to_have_attribute("data-at", "2500")
 
 
-def test_j_and_k_go_over_the_borders_of_windows(browser: Browser, served: Served) -> None:
+def test_j_and_k_cross_the_borders_of_windows(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         opened(page, served, "/executions?limit=5&at=1000")
         page.wait_for_selector("tbody[data-before='995']", state="attached")
@@ -128,7 +128,7 @@ def test_j_and_k_go_over_the_borders_of_windows(browser: Browser, served: Served
             expect(focused).to_have_attribute("data-at", str(number))
 
 
-def test_an_execution_is_focused_beside_the_list(browser: Browser, served: Served) -> None:
+def test_details_of_an_execution_open_beside_the_list(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         opened(page, served, "/executions")
         page.keyboard.press("n")
@@ -148,7 +148,7 @@ def test_an_execution_is_focused_beside_the_list(browser: Browser, served: Serve
         expect(page).not_to_have_url(re.compile("execution="))
 
 
-def test_rows_go_on_where_new_data_was_put_in_place_of_the_page(browser: Browser, served: Served) -> None:
+def test_scrolling_works_after_new_data_replaced_the_page(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         opened(page, served, "/executions")
         page.evaluate(
@@ -164,7 +164,7 @@ def test_rows_go_on_where_new_data_was_put_in_place_of_the_page(browser: Browser
         expect(page.locator("[data-detail]")).to_contain_text("execution 150")
 
 
-def test_a_click_on_the_strip_jumps(browser: Browser, served: Served) -> None:
+def test_a_click_on_the_strip_jumps_to_its_place(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         opened(page, served, "/executions")
         page.locator(".strip a").nth(60).click()
@@ -172,7 +172,7 @@ def test_a_click_on_the_strip_jumps(browser: Browser, served: Served) -> None:
         expect(page.get_by_text("1,500", exact=True)).to_be_in_viewport()
 
 
-def test_without_javascript_links_lead_from_window_to_window(browser: Browser, served: Served) -> None:
+def test_links_between_windows_without_javascript(browser: Browser, served: Served) -> None:
     with watched_page(browser, java_script_enabled=False) as page:
         opened(page, served, "/executions?op_type=Mul")
         page.get_by_role("link", name="after").click()

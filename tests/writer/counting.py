@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -22,6 +22,12 @@ from .programs import Program, on_thread_start
 
 Counts = Counter[str]
 """By op type, `Stateful` and `Stateless` taken off; a call of a function is `call`."""
+
+
+CALLS = frozenset({"Case", "If", "PartitionedCall", "While"})
+"""TensorFlow puts the ops of the functions in the place of these ops."""
+UNSEEN = CALLS | {"Identity", "IdentityN", "StopGradient"}
+"""Ops that are not counted: calls, and ops that TensorFlow removes because they only hand on a tensor."""
 
 
 def plain(op_type: str) -> str:
@@ -53,9 +59,29 @@ def is_covered(tensor: Any) -> bool:
     return bool(dtype.is_floating or dtype.is_complex)
 
 
+def has_effect(op: Any) -> bool:
+    """Returns whether TensorFlow runs an op even if nothing needs its outputs."""
+    return bool(op.op_def.is_stateful) and op.type != "ReadVariableOp"
+
+
 def forget_cached_tensors() -> None:
     """Makes TensorFlow forget the zeros, ones and scalars that it keeps for later gradients."""
     eager_context.context()._clear_caches()
+
+
+@dataclass
+class _Callee:
+    """A function that an op runs.
+
+    Attributes:
+        name: Its name.
+        times: How often it runs each time the op does.
+        outputs: Which of its outputs are needed.
+    """
+
+    name: str
+    times: Fraction
+    outputs: Collection[int]
 
 
 class Counting:
@@ -135,47 +161,118 @@ class Counting:
                     self._count(_function_name(value), Fraction(times), self._expected.apart)
             self._num_ops[text] += 1
 
-    def _count(self, function_name: str, times: Fraction, counts: Counts) -> None:
-        """Adds the tensors of `times` runs of a function."""
+    def _count(
+        self, function_name: str, times: Fraction, counts: Counts, *, outputs: Collection[int] | None = None
+    ) -> None:
+        """Adds the tensors of `times` runs of a function, without the ops that its results do not need.
+
+        Args:
+            function_name: The function.
+            times: How often it runs.
+            counts: Where its tensors are added.
+            outputs: Which of its outputs are needed, if TensorFlow inlines it: its arguments are not counted then. None
+                if it is called by itself, and all of its outputs are needed.
+        """
         if times == 0:
             return
+        graph = self._graph(function_name)
+        is_inlined = outputs is not None
+        arguments = {tensor.op.name for tensor in graph.inputs}
+        needed = self._needed(graph, range(len(graph.outputs)) if outputs is None else outputs)
+        for op in graph.get_operations():
+            if op.name not in needed or (is_inlined and op.name in arguments):
+                continue
+            num = sum(is_covered(tensor) for tensor in op.outputs)
+            if num and plain(op.type) not in UNSEEN:
+                counts[plain(op.type)] += _integer(num * times)
+            for callee in self._called(op, needed[op.name]):
+                if "Dataset" in op.type:
+                    self._count(callee.name, callee.times * times, self._expected.apart)
+                else:
+                    self._count(callee.name, callee.times * times, counts, outputs=callee.outputs)
+
+    def _graph(self, function_name: str) -> Any:
         graph = self._graphs.get(function_name)
         if graph is None:
             definition = eager_context.context().get_function_def(function_name)
             graph = self._graphs[function_name] = function_def_to_graph.function_def_to_graph(definition)
-        for op in graph.get_operations():
-            num = sum(is_covered(tensor) for tensor in op.outputs)
-            if num:
-                counts[plain(op.type)] += _integer(num * times)
-            for name, each in self._called(op):
-                into = self._expected.apart if "Dataset" in op.type else counts
-                self._count(name, each * times, into)
+        return graph
+
+    def _needed(self, graph: Any, outputs: Collection[int]) -> dict[str, set[int]]:
+        """Returns the ops that some outputs of a graph and its stateful ops need, with the output slots that do."""
+        arguments = {tensor.op.name for tensor in graph.inputs}
+        waiting = [(graph.outputs[index].op, graph.outputs[index].value_index) for index in outputs]
+        roots = [op for op in graph.get_operations() if has_effect(op) and op.name not in arguments]
+        waiting += [(op, None) for op in (*graph.control_outputs, *roots)]
+        needed: dict[str, set[int]] = {}
+        while waiting:
+            op, slot = waiting.pop()
+            is_new = op.name not in needed
+            slots = needed.setdefault(op.name, set())
+            if not is_new and (slot is None or slot in slots):
+                continue
+            if slot is not None:
+                slots.add(slot)
+            waiting += [(op.inputs[index].op, op.inputs[index].value_index) for index in self._needed_inputs(op, slots)]
+            waiting += [(each, None) for each in op.control_inputs]
+        return needed
+
+    def _needed_inputs(self, op: Any, slots: Collection[int]) -> Collection[int]:
+        """Returns which inputs of an op some of its outputs need: of a call, what its functions need for them."""
+        if plain(op.type) not in CALLS:
+            return range(len(op.inputs))
+        num_others = len(op.inputs) - len(self._graph(self._function_names(op)[0]).inputs)  # a branch's condition
+        found = set(range(num_others))
+        for callee in self._called(op, slots):
+            found |= {num_others + index for index in self._needed_arguments(callee.name, callee.outputs)}
+        return found
+
+    def _needed_arguments(self, function_name: str, outputs: Collection[int]) -> set[int]:
+        graph = self._graph(function_name)
+        needed = self._needed(graph, outputs)
+        return {index for index, tensor in enumerate(graph.inputs) if tensor.op.name in needed}
 
     def _now(self, times: Any, op_name: str) -> Any:
         """What holds for an op in the call that is being counted."""
         value = times[op_name] if isinstance(times, Mapping) else times
         return value[self._call_index] if isinstance(value, list) else value
 
-    def _called(self, op: Any) -> list[tuple[str, Fraction]]:
-        """The functions that an op runs, and how often each time it runs."""
-        kind = plain(op.type)
+    @staticmethod
+    def _function_names(op: Any) -> list[str]:
         attributes = op.node_def.attr
+        keys = ("f", "body", "cond", "else_branch", "then_branch")
+        names = [attributes[key].func.name for key in keys if key in attributes]
+        return names + [function.name for function in attributes["branches"].list.func]
+
+    def _called(self, op: Any, slots: Collection[int]) -> list[_Callee]:
+        """The functions that an op runs for some of its outputs, and how often each time it runs."""
+        kind = plain(op.type)
+        names = self._function_names(op)
         if kind == "PartitionedCall":
-            return [(attributes["f"].func.name, Fraction(1))]
+            return [_Callee(names[0], Fraction(1), slots)]
         if kind == "While":
             iterations = Fraction(self._now(self._program.iterations, op.name))
-            return [(attributes["body"].func.name, iterations), (attributes["cond"].func.name, iterations + 1)]
+            variables = self._loop_variables(*names, slots)
+            return [_Callee(names[0], iterations, variables), _Callee(names[1], iterations + 1, [0])]
         if kind in ("If", "Case"):
-            names = [attributes[key].func.name for key in ("else_branch", "then_branch") if key in attributes]
-            names += [function.name for function in attributes["branches"].list.func]
             times = self._now(self._program.branches, op.name)
-            return [(name, Fraction(each)) for name, each in zip(names, times, strict=True)]
+            return [_Callee(name, Fraction(each), slots) for name, each in zip(names, times, strict=True)]
+        functions = [value.func.name for value in op.node_def.attr.values() if value.HasField("func")]
         if "Dataset" in kind:
             times = Fraction(self._program.elements.get(kind, 0))
-            return [(value.func.name, times) for value in attributes.values() if value.HasField("func")]
-        if any(value.HasField("func") for value in attributes.values()):
+            return [_Callee(name, times, []) for name in functions]
+        if functions:
             raise AssertionError(f"{op.type} runs a function, and this counter does not know how often")
         return []
+
+    def _loop_variables(self, body: str, cond: str, slots: Collection[int]) -> set[int]:
+        """Returns the variables of a loop that its condition and some of its results need."""
+        needed = {*slots, *self._needed_arguments(cond, [0])}
+        while True:
+            more = self._needed_arguments(body, needed) - needed
+            if not more:
+                return needed
+            needed |= more
 
 
 def _function_name(value: Any) -> str:

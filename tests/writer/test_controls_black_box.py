@@ -18,7 +18,7 @@ from tfdbg_arrow.spool.convert import EVENT_TABLES
 from .subprocesses import run_python
 from .tables import Rows, rows
 
-KEPT_BACK = "The black box wrote only what lay around bad values, as it was asked to."
+KEPT_BACK = "The black box wrote only the events around bad values, as requested."
 
 
 @tf.function

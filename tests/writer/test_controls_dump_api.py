@@ -112,7 +112,7 @@ def test_disable_ends_only_what_it_began(tmp_path: Path) -> None:
     tfdbg_arrow.enable(tmp_path / "own")
     tfdbg_arrow.disable_dump_debug_info()
     assert tfdbg_arrow.is_recording()
-    with pytest.raises(RecordingError, match="is in force"):
+    with pytest.raises(RecordingError, match="is active"):
         tfdbg_arrow.enable_dump_debug_info(str(tmp_path / "dump"))
     tfdbg_arrow.disable()
     # After disable() the settings of before hold no more.

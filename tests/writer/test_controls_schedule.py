@@ -126,8 +126,8 @@ def test_the_rows_are_those_of_a_full_recording_with_these_steps(backend: str, t
         assert len(rows(tmp_path / "some", name)) == len(rows(tmp_path / "full", name)), name
     stats = sorted((row["stat"], row["subject"], row["reason"]) for row in rows(tmp_path / "some", "capture_stat"))
     assert stats == [
-        ("disabled", "step 0", "The steps outside of the schedule 1:2,4: were not recorded, as it was asked."),
-        ("disabled", "steps", "3 of 6 steps were outside of the schedule 1:2,4: and not recorded, as it was asked."),
+        ("disabled", "step 0", "The steps outside of the schedule 1:2,4: were not recorded, as requested."),
+        ("disabled", "steps", "3 of 6 steps were outside of the schedule 1:2,4: and were not recorded, as requested."),
     ]
     assert rows(tmp_path / "full", "capture_stat") == []
 

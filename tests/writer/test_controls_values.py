@@ -14,29 +14,13 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.writer import backend as backend_module
 
 from .tables import rows
 
-BACKENDS = ("native", "tensorflow", "without core")
 
-
-@pytest.fixture(params=BACKENDS)
-def every_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The backends, the TensorFlow one also as it is without the core."""
-    return use(request.param, monkeypatch)
-
-
-@pytest.fixture(params=[*BACKENDS[:2], pytest.param(BACKENDS[2], marks=pytest.mark.exhaustive)])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The same; that without the core is left to the exhaustive run."""
-    return use(request.param, monkeypatch)
-
-
-def use(backend: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    if backend == "without core":
-        monkeypatch.setattr(backend_module, "native_core", lambda: None)
-    return "native" if backend == "native" else "tensorflow"
+@pytest.fixture(params=["native", "tensorflow"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def program() -> None:
@@ -117,14 +101,14 @@ def test_the_rows_are_those_of_full_tensor(values: str, backend: str, tmp_path: 
     )
 
 
-def test_a_callable_chooses_by_type_and_name(every_backend: str, tmp_path: Path) -> None:
+def test_a_callable_chooses_by_type_and_name(backend: str, tmp_path: Path) -> None:
     asked: list[tuple[str, str | None]] = []
 
     def choose(op_type: str, op_name: str | None) -> bool:
         asked.append((op_type, op_name))
         return op_name == "dense/MatMul" or (op_name is None and op_type == "Tanh")
 
-    with tfdbg_arrow.capture(tmp_path, values=choose, health_backend=every_backend):
+    with tfdbg_arrow.capture(tmp_path, values=choose, health_backend=backend):
         program()
     kept = {(key[0], key[1], key[3]) for key in keyed(tmp_path, "tensor_value")}
     assert kept == {("MatMul", "dense/MatMul", "graph"), ("Tanh", None, "execution")}
@@ -156,9 +140,9 @@ def test_a_callable_that_raises_chooses_nothing_and_harms_nothing(
     assert (stat["stat"], stat["subject"]) == ("failed", "values")
 
 
-def test_what_is_chosen_is_kept_whatever_the_filters_say(every_backend: str, tmp_path: Path) -> None:
+def test_what_is_chosen_is_kept_whatever_the_filters_say(backend: str, tmp_path: Path) -> None:
     filters: dict[str, Any] = {"op_regex": "Softmax", "tensor_dtypes": ["float64", "float32"]}
-    with tfdbg_arrow.capture(tmp_path, "SHAPE", values="ArgMax$|Add$", health_backend=every_backend, **filters):
+    with tfdbg_arrow.capture(tmp_path, "SHAPE", values="ArgMax$|Add$", health_backend=backend, **filters):
         program()
     found = keyed(tmp_path, "tensor_health")
     assert {(key[0], key[3]) for key in found} >= {("Softmax", "graph"), ("ArgMax", "graph"), ("Add", "execution")}
@@ -189,7 +173,7 @@ def test_arguments_are_kept_each_time_they_come(tmp_path: Path) -> None:
     [
         ({"values": "("}, "values is '('"),
         ({"values": 3}, "values is 3"),
-        ({"values": re.compile(b"x")}, "no regular expression of text"),
+        ({"values": re.compile(b"x")}, "not a valid regular expression for text"),
         ({"values": "x", "tensor_debug_mode": "FULL_TENSOR"}, "keeps every tensor"),
         ({"values": "x", "tensor_debug_mode": "NO_TENSOR"}, "keeps no tensor"),
     ],

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels
 
 import tfdbg_arrow
-from tfdbg_arrow.errors import NonFiniteError, RecordingError
+from tfdbg_arrow.errors import NonFiniteError
 from tfdbg_arrow.query import first_nonfinite
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import device_graphs as made_graphs
@@ -158,12 +158,12 @@ def test_what_was_computed_before_a_check_failed_is_recorded(tmp_path: Path) -> 
     assert (bad["Log", True], bad["Log", False], bad["Sqrt", True]) == (1, 2, 1)
 
 
-def test_a_program_cannot_be_stopped_in_the_middle_of_a_graph(tmp_path: Path) -> None:
-    settings = {"health_backend": "tensorflow", "on_nonfinite": "raise"}
-    with pytest.raises(RecordingError, match="choose graphs='traced'"):
-        tfdbg_arrow.enable(tmp_path, graphs="executed", **settings)
-    with tfdbg_arrow.capture(tmp_path, **settings), pytest.raises(NonFiniteError):
+@pytest.mark.parametrize("graphs", ["executed", "traced"])
+def test_a_bad_value_of_a_graph_stops_the_program(graphs: str, tmp_path: Path) -> None:
+    settings = {"health_backend": "tensorflow", "on_nonfinite": "raise", "graphs": graphs}
+    with tfdbg_arrow.capture(tmp_path, **settings), pytest.raises(NonFiniteError) as stopped:
         tf.function(lambda x: tf.math.log(x) + 1.0)(tf.constant([0.0]))
+    assert stopped.value.nonfinite.op_type == "Log"
 
 
 # The graphs for GPUs.

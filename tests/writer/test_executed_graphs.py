@@ -22,7 +22,7 @@ import tfdbg_arrow
 from tests.programs.running import run_to_end
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.query import Logdir, read_reasons
-from tfdbg_arrow.writer.hooks.exports import with_own_ops
+from tfdbg_arrow.writer.graphs.own_ops import MARK
 
 from . import trainings
 from .programs import PROGRAMS
@@ -331,7 +331,7 @@ def test_exports_hold_no_mark(tmp_path: Path) -> None:
     function = tf.function(with_loops)
     with tfdbg_arrow.capture(tmp_path / "logdir", graphs="executed"):
         concrete = function.get_concrete_function(tf.TensorSpec([2, 3]))
-        assert "_tfdbg_arrow_graph" in str(with_own_ops(concrete.graph))
+        assert all(op.get_attr(MARK) > 0 for op in concrete.graph.get_operations())
         text = str(concrete.graph.as_graph_def())
         module = tf.Module()
         module.function = function
@@ -417,7 +417,7 @@ def test_the_call_of_a_function_that_was_computed_in_advance_has_its_ops(tmp_pat
     assert (found.source.code or "").endswith("# computed in advance")
     explanation = read_reasons(tmp_path, found.event_index, run_id=found.run_id).explanation
     assert explanation is not None
-    assert explanation.sentence.startswith("TensorFlow computed Log, Mul of constants in advance")
+    assert explanation.sentence.startswith("TensorFlow computed Log, Mul on constants in advance")
 
 
 def test_records_what_runs_unless_told_otherwise(tmp_path: Path) -> None:
@@ -425,7 +425,7 @@ def test_records_what_runs_unless_told_otherwise(tmp_path: Path) -> None:
         "default": ({}, "executed"),
         "traced": ({"graphs": "traced"}, "traced"),
         "tensorflow": ({"health_backend": "tensorflow"}, "executed"),
-        "tensorflow stopped": ({"health_backend": "tensorflow", "on_nonfinite": "raise"}, "traced"),
+        "tensorflow stopped": ({"health_backend": "tensorflow", "on_nonfinite": "raise"}, "executed"),
         "stopped": ({"on_nonfinite": "raise"}, "executed"),
         "filtered": ({"op_regex": "Log"}, "traced"),
         "chosen": ({"values": "Log"}, "traced"),
@@ -473,14 +473,14 @@ def test_threads_record_their_own_calls(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT count(DISTINCT step_id) FROM tensor_health WHERE scope = 'graph'") == [(20,)]
 
 
-def test_a_program_without_optimizers_is_recorded_as_traced(tmp_path: Path) -> None:
+def test_a_program_without_optimizers_is_recorded_as_it_is(tmp_path: Path) -> None:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         record(tmp_path, tf.function(log_softmax), tf.constant(X))
     finally:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
     types = {op_type for (op_type,) in rows(tmp_path, "SELECT op_type FROM tensor_health WHERE scope = 'graph'")}
-    assert types == {"Identity", "Log", "Placeholder", "Softmax"}
+    assert types == {"Log", "Placeholder", "Softmax"}
 
 
 def test_another_word_is_refused(tmp_path: Path) -> None:
@@ -499,13 +499,25 @@ def unchanged(x: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "arguments", "op_type"), [(constant, (), "Const"), (unchanged, (np.nan,), "Placeholder")]
 )
-def test_a_function_that_tensorflow_does_not_optimize_is_recorded_as_traced(
+def test_a_function_that_tensorflow_does_not_optimize_is_recorded(
     function: Any, arguments: tuple[Any, ...], op_type: str, tmp_path: Path
 ) -> None:
     record(tmp_path, tf.function(function), *map(tf.constant, arguments))
-    types = rows(tmp_path, "SELECT op_type FROM tensor_health WHERE scope = 'graph'")
-    assert set(types) == {(op_type,), ("Identity",)}
-    assert rows(tmp_path, "SELECT * FROM executed_op") == []
+    assert rows(tmp_path, "SELECT op_type FROM tensor_health WHERE scope = 'graph'") == [(op_type,)]
+    assert rows(tmp_path, "SELECT * FROM capture_stat") == []
+
+
+def test_the_outputs_of_an_identity_n_that_are_left_do_not_get_other_numbers(tmp_path: Path) -> None:
+    def program(x: Any) -> Any:
+        unused, bad, again = tf.identity_n([x * 2.0, tf.math.log(x), x * 3.0])
+        assert unused is not None
+        return bad + 1.0, again
+
+    record(tmp_path, tf.function(program), tf.constant([0.0, 1.0]))
+    found = rows(tmp_path, "SELECT op_name, output_slot, num_neg_inf FROM tensor_health WHERE op_type = 'IdentityN'")
+    assert found == []
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert (first.op_type, first.is_origin) == ("Log", True)
 
 
 def test_a_small_function_is_recorded_though_the_default_graph_holds_ops(tmp_path: Path) -> None:
@@ -538,7 +550,7 @@ def test_sessions_run_what_they_run_without_a_recording(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT * FROM capture_stat") == []
 
 
-def test_a_session_without_optimizers_is_recorded_as_traced_but_for_its_branches(tmp_path: Path) -> None:
+def test_a_session_without_optimizers_is_recorded_as_it_is(tmp_path: Path) -> None:
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
 
@@ -556,8 +568,26 @@ def test_a_session_without_optimizers_is_recorded_as_traced_but_for_its_branches
         "SELECT execution_index, op_type FROM tensor_health "
         "WHERE op_type IN ('Softmax', 'Log', 'LogSoftmax') ORDER BY ALL",
     )
-    assert types == [(0, "Log"), (0, "Softmax"), (1, "LogSoftmax")]
-    assert rows(tmp_path, "SELECT stat, subject FROM capture_stat") == [("unobservable", "Session.run_2")]
+    assert types == [(index, op_type) for index in range(4) for op_type in ("Log", "Softmax")]
+    assert rows(tmp_path, "SELECT * FROM capture_stat") == []
+
+
+def test_sessions_from_before_keep_their_settings(tmp_path: Path) -> None:
+    off = tf.compat.v1.ConfigProto()
+    off.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3])
+        y = log_softmax(x)
+        sessions = [tf.compat.v1.Session(config=off), tf.compat.v1.Session()]
+        with tfdbg_arrow.capture(tmp_path, graphs="traced"):
+            for session in sessions:
+                session.run(y, {x: X})
+    types = rows(tmp_path, "SELECT execution_index, op_type FROM tensor_health WHERE op_name = 'Log'")
+    assert types == [(1, "LogSoftmax")]
+    assert rows(tmp_path, "SELECT stat, subject FROM capture_stat ORDER BY ALL") == [
+        ("changed", "Session"),
+        ("unobservable", "Session"),
+    ]
 
 
 def test_in_a_session_what_nothing_takes_is_recorded_once_for_each_run(tmp_path: Path) -> None:

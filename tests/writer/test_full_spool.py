@@ -12,11 +12,9 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.schema.logdir_layout import spool_paths
-from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import RECORD_DTYPE
 from tfdbg_arrow.writer.memory import MemoryShares
 from tfdbg_arrow.writer.native import _core as core
-from tfdbg_arrow.writer.python_spool import PythonSpool
 from tfdbg_arrow.writer.sink.sink import Sink
 
 from .tables import rows
@@ -58,17 +56,11 @@ def test_events_without_room_are_dropped_and_counted(
     assert rows(tmp_path, "run")[0]["is_clean_end"] is False
 
 
-@pytest.mark.parametrize("kind", ["native", "python"])
-def test_a_spool_that_does_not_wait(kind: str, tmp_path: Path) -> None:
+def test_a_spool_that_does_not_wait(tmp_path: Path) -> None:
     paths = spool_paths(tmp_path, run_id="a")
     paths.spool.parent.mkdir()
-    if kind == "native":
-        spool = core.Recording(str(paths.spool), str(paths.values), 1024, 3, 0, 1, waits=False)
-        records = np.zeros(1, RECORD_DTYPE).view(np.uint8)
-    else:
-        spool = PythonSpool(paths, journal=Journal(paths.journal), capacity=1024, waits=False)
-        spool.start()
-        records = np.zeros(1, RECORD_DTYPE)
+    spool = core.Recording(str(paths.spool), str(paths.values), 1024, 3, 0, 1, waits=False)
+    records = np.zeros(1, RECORD_DTYPE).view(np.uint8)
     for _ in range(1024):
         assert spool.append(records)
     has_returned = threading.Event()

@@ -138,7 +138,7 @@ class TestAgain:
 
     def test_twice_is_refused_and_the_first_goes_on(self, tmp_path: Path) -> None:
         tfdbg_arrow.enable(tmp_path / "a")
-        with pytest.raises(RecordingError, match=r"a recording to .*a is in force; call tfdbg_arrow.disable\(\)"):
+        with pytest.raises(RecordingError, match=r"a recording to .*a is active; call tfdbg_arrow.disable\(\)"):
             tfdbg_arrow.enable(tmp_path / "b")
         with pytest.raises(RecordingError), tfdbg_arrow.capture(tmp_path / "b"):
             pass
@@ -205,6 +205,18 @@ class TestXla:
         with pytest.warns(RuntimeWarning, match="without XLA"), tfdbg_arrow.capture(tmp_path, xla="observe"):
             during = gradient(tf.constant(X))
         assert during == gradient(tf.constant(X)) == [2.0, -2.0]
+
+
+@pytest.mark.parametrize("graphs", ["auto", "traced"])
+def test_a_function_without_ops_is_recorded_as_a_call_only(graphs: str, tmp_path: Path) -> None:
+    @tf.function
+    def empty() -> None:
+        pass
+
+    with tfdbg_arrow.capture(tmp_path, graphs=graphs):
+        empty()
+    assert [row["op_type"].rstrip("0123456789") for row in rows(tmp_path, "execution")] == ["__inference_empty_"]
+    assert stats(tmp_path) == []
 
 
 def test_threads_that_started_before(tmp_path: Path) -> None:

@@ -466,7 +466,7 @@ class TestFailures:
         assert eventually(lambda: len(recording.rows("tensor_health", "event_index")) == 2)
         recording.close()
         assert [text.split(": ", 1)[1] for text in recording.told] == ["ValueError: one", "KeyError: 'two'"]
-        again = "ValueError came 1 more times."
+        again = "Further errors of type ValueError: 1."
         assert [r for s, r in recording.rows("capture_stat", "stat", "reason") if s == "failed"][-1] == again
 
     def test_a_batch_that_cannot_be_converted_is_counted(

@@ -88,8 +88,7 @@ def test_loops_and_branches_of_graph_mode_in_functions(
         recorded = run()
     after = run()
     assert bare.tobytes() == recorded.tobytes() == after.tobytes()
-    changed = set() if graphs == "auto" else {("changed", True)}
-    assert {(row["stat"], "is not inlined" in row["reason"]) for row in stats(tmp_path)} == changed
+    assert stats(tmp_path) == []
     once, counts = numpy_loop(X)
     if way == "nested":
         counts = counts + counts + numpy_loop(once)[1]

@@ -30,9 +30,6 @@ PROGRAM = """
         tf.disable_v2_behavior()
     else:
         tf.disable_eager_execution()
-    if way == "no_core":
-        from tfdbg_arrow.writer import backend
-        backend.native_core = lambda: None
 
     def start():
         if not way.startswith("bare"):
@@ -85,7 +82,7 @@ PROGRAM = """
 
 BAD_LINE = 'bad = tf.log(tf.nn.relu(0.0 * readout[0, 0]), name="bad")'
 WAYS = {
-    "disable_v2_behavior": ("bare", "native_late", "no_core"),
+    "disable_v2_behavior": ("bare", "native_late", "tensorflow"),
     "disable_eager_execution": ("bare", "native", "tensorflow"),
 }
 

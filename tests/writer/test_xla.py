@@ -135,25 +135,6 @@ def test_a_kept_function_is_compiled_and_one_that_plain_code_calls_too_is_record
     assert sorted(reasons, key=str) == [None, "xla"]
 
 
-def test_xla_is_given_up_where_it_would_meet_a_function_that_records(tmp_path: Path) -> None:
-    @tf.function
-    def plain(x: tf.Tensor) -> tf.Tensor:
-        return tf.math.sqrt(x)
-
-    with tfdbg_arrow.capture(tmp_path, xla="keep", graphs="traced"):
-        recorded = plain.get_concrete_function(X)
-        meeting = tf.function(lambda x: recorded(x) + 1.0, jit_compile=True)
-        around = tf.function(lambda x: meeting(x) * 2.0, jit_compile=True)
-        with pytest.warns(RuntimeWarning, match="without XLA"):
-            assert around(X).numpy().tolist() == [4.0, 6.0]
-    assert set(stats(tmp_path)) == {CHANGED}
-    assert len([row for row in rows(tmp_path, "tensor_health") if row["op_type"] == "Sqrt"]) == 1
-    later = tf.function(lambda x: recorded(x) + 2.0, jit_compile=True)
-    with pytest.warns(RuntimeWarning, match="traced while recording"):
-        assert later(X).numpy().tolist() == [3.0, 4.0]
-    assert not is_compiled(later, X)
-
-
 def test_xla_compiles_what_calls_a_function_that_is_recorded_as_it_runs(tmp_path: Path) -> None:
     plain = tf.function(tf.math.sqrt)
     with tfdbg_arrow.capture(tmp_path, xla="keep"):

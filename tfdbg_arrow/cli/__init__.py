@@ -1,4 +1,4 @@
-"""The command line: `tfdbg-arrow`, one module a subcommand; the only place that prints."""
+"""The command line, `tfdbg-arrow`: one module per subcommand. Only this package prints."""
 
 from __future__ import annotations
 

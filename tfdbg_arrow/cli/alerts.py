@@ -1,4 +1,4 @@
-"""`tfdbg-arrow alerts` and `tfdbg-arrow check`: what the rules find."""
+"""`tfdbg-arrow alerts` and `tfdbg-arrow check`: the findings of the alert rules."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _SEVERITIES = ("error", "warning", "info")
 
 LogdirArgument = Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")]
 RuleOption = Annotated[
-    list[str] | None, typer.Option("--rule", metavar="NAME", help="Only this rule; may be given several times.")
+    list[str] | None, typer.Option("--rule", metavar="NAME", help="Run only this rule. Can be given several times.")
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="RULE.NAME=NUMBER", help="A rule's parameter, as overflow_near.bits=8."),
+    typer.Option("--set", metavar="RULE.NAME=NUMBER", help="Set a rule's parameter, e.g. overflow_near.bits=8."),
 ]
 RulesOption = Annotated[
-    str | None, typer.Option("--rules", metavar="DIR", help="A directory of rules of your own, as .sql files.")
+    str | None, typer.Option("--rules", metavar="DIR", help="A directory with your own rules, as .sql files.")
 ]
-RunOption = Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")]
-AllOption = Annotated[bool, typer.Option("--all", "--expand", help="List each alert instead of the findings.")]
-LimitOption = Annotated[int, typer.Option(metavar="N", help="At most so many findings, or alerts, of each rule.")]
+RunOption = Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")]
+AllOption = Annotated[bool, typer.Option("--all", "--expand", help="List every alert instead of the findings.")]
+LimitOption = Annotated[int, typer.Option(metavar="N", help="Show at most N findings (or alerts) of each rule.")]
 
 
 def alerts(
@@ -46,11 +46,11 @@ def alerts(
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Lists what the alert rules find: overflows, gradients that vanish, dead rectifiers, and so on.
+    """Lists what the alert rules find: overflows, vanishing gradients, dead ReLUs, and so on.
 
-    One finding is what a rule found for one layer and one line of your code; --all lists the alerts in it.
+    A finding groups the alerts of one rule for one layer and one line of your code; --all lists each alert.
 
-    Exit codes: 0 no error and no warning, 1 one at least, 2 an error of the command, or a rule that was stopped.
+    Exit codes: 0 no errors and no warnings, 1 at least one, 2 the command failed or a rule was stopped.
     """
     found = _run(
         logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
@@ -75,9 +75,9 @@ def check(
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Fails where a rule finds something: for CI. Without --rule: where a NaN or infinity came up and did harm.
+    """Fails if a rule finds something; meant for CI. Without --rule, fails if a NaN or infinity did harm.
 
-    Exit codes: 0 nothing found, 1 something, 2 an error, or a rule that was stopped.
+    Exit codes: 0 nothing found, 1 something found, 2 the command failed or a rule was stopped.
     """
     rule = rule or ["nonfinite_origin"]
     found = _run(
@@ -93,7 +93,7 @@ def check(
 
 
 def _exit_code(found: Alerts, *, is_clean: bool) -> int:
-    """Returns 1 for a finding; 2 if there is none, but a rule was not run."""
+    """Returns 1 if there is a finding, 2 if there is none but a rule could not be run, else 0."""
     if not is_clean:
         return 1
     return 2 if found.not_run else 0
@@ -133,7 +133,7 @@ def _parse(settings: list[str]) -> dict[str, dict[str, float]]:
         try:
             parameters.setdefault(kind, {})[parameter] = float(text)
         except ValueError:
-            raise QueryError(f"--set is {setting!r}; expected RULE.NAME=NUMBER, as overflow_near.bits=8.") from None
+            raise QueryError(f"--set is {setting!r}; expected RULE.NAME=NUMBER, e.g. overflow_near.bits=8.") from None
     return parameters
 
 
@@ -158,24 +158,24 @@ def _print(found: Alerts, *, expand: bool, limit: int) -> None:
             rolled_up[finding.kind] += finding.num_alerts
         for kind, number in found.num_found.items():
             if number > rolled_up[kind]:
-                text = f"{kind} has {number:,} alerts; the findings are made of the first {rolled_up[kind]:,}."
+                text = f"{kind} has {number:,} alerts; the findings cover only the first {rolled_up[kind]:,}."
                 out.print(styled((text, "bold")))
         if any(finding.num_alerts > 1 for finding in found.findings):
-            out.print(styled(("--all lists each alert.", "dim")))
+            out.print(styled(("--all lists every alert.", "dim")))
     for kind, error in found.not_run.items():
-        out.print(styled((f"The rule {kind} was not run to its end: {printable_line(error)}", "bold red")))
+        out.print(styled((f"The rule {kind} did not finish: {printable_line(error)}", "bold red")))
 
 
 def _print_rest(what: str, left: Mapping[str, int]) -> None:
     rest = {kind: number for kind, number in left.items() if number > 0}
     if rest:
         names = ", ".join(f"{number:,} of {kind}" for kind, number in rest.items())
-        text = f"{sum(rest.values()):,} more {what} are not shown ({names}); --limit raises that."
+        text = f"{sum(rest.values()):,} more {what} are not shown ({names}); --limit raises the limit."
         console().print(styled((text, "bold")))
 
 
 def _print_finding(finding: AlertFinding) -> None:
-    """Prints a finding: how often, in which steps and where; then its first alert."""
+    """Prints a finding: how often it occurred, its first alert, then the steps, events and source line."""
     out = console()
     number = "" if finding.num_alerts == 1 else f"{finding.num_alerts:,} times, first "
     layer = "" if finding.layer is None else f", layer {finding.layer}"

@@ -1,4 +1,4 @@
-"""The subcommands put together, and how errors become exit codes."""
+"""The command-line app: registers the subcommands and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXIT_ERROR = 2
 
 
 class _Group(TyperGroup):
-    """Turns the package's own errors into one sentence on stderr and exit code 2."""
+    """A command group that prints the package's own errors on stderr and exits with code 2."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -72,7 +72,7 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Records the numeric history of TensorFlow programs, and finds the op that made the first NaN or infinity.
+    """Records the tensor values of TensorFlow programs, and finds the op that created the first NaN or infinity.
 
     Exit codes: 0 clean, 1 something was found, 2 an error.
     """
@@ -96,13 +96,13 @@ app.command("verify")(verify.verify)
 app.command("upload")(upload.upload)
 app.command("export")(export.export)
 app.command("import")(import_dump.import_dump)
-# Everything from the script's name on belongs to the script.
+# The script's name and everything after it belong to the script.
 app.command("run", cls=run.RunCommand, context_settings={"allow_interspersed_args": False})(run.run)
 
 
 def main() -> None:
     """Runs the command line and exits: 0 clean, 1 something was found, 2 an error."""
-    # What a recorded program prints is its own.
+    # `run` leaves the streams alone: the recorded program prints to them.
     for stream in (sys.stdout, sys.stderr) if sys.argv[1:2] != ["run"] else ():
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

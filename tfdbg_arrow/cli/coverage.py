@@ -1,4 +1,4 @@
-"""`tfdbg-arrow coverage`: what a recording did not look at."""
+"""`tfdbg-arrow coverage`: the tensors that a recording did not look at."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.coverage import ChangedOps
 
 _MAX_SHOWN = 8
-"""Ops of one graph that are named in a terminal; `--json` names all."""
+"""Number of ops per group that are named in a terminal; `--json` names all."""
 
 
 def coverage(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
-    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Lists what was not looked at, and why: outputs of ops by run, graph and reason, and what capture_stat says.
+    """Lists what was not looked at, and why: op outputs by run, graph and reason, and the entries of capture_stat.
 
-    It also counts the ops and calls that raised an error: a call that fails may lose tensors that it computed.
+    It also counts the ops and calls that raised an error: tensors of a failed call may be missing.
 
     Exit codes: 0 every tensor that could be bad was looked at, 1 some were not, 2 an error.
     """
@@ -55,7 +55,7 @@ def _print_coverage(found: Coverage) -> None:
             out.print(styled((f"      {_ops_text(group)}", "dim")))
     if found.changed:
         out.print()
-        out.print(styled(("changed by TensorFlow's optimizer, and recorded as it ran", "bold")))
+        out.print(styled(("changed by TensorFlow's optimizer, and recorded as executed", "bold")))
     for changed in found.changed:
         out.print(styled(f"  {changed.graph_name or f'graph {changed.graph_id}'}: {_changed_text(changed)}"))
     if found.failed:

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="The directory or URL that one recording wrote.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="The logdir (directory or URL) of one recording.")],
     b: Annotated[
-        str | None, typer.Argument(metavar="B", help="That of another; without it, two runs of A are compared.")
+        str | None, typer.Argument(metavar="B", help="The logdir of another. Without it, two runs of A are compared.")
     ] = None,
-    run_a: Annotated[str | None, typer.Option("--run-a", metavar="ID", help="Which run of A.")] = None,
-    run_b: Annotated[str | None, typer.Option("--run-b", metavar="ID", help="Which run of B.")] = None,
+    run_a: Annotated[str | None, typer.Option("--run-a", metavar="ID", help="The run of A to compare.")] = None,
+    run_b: Annotated[str | None, typer.Option("--run-b", metavar="ID", help="The run of B to compare.")] = None,
     rtol: Annotated[
         float | None,
         typer.Option(
             "--rtol",
             metavar="R",
-            help="Relative tolerance, against a tensor's largest magnitude. Default: 16 units in the last place of the "
-            "coarsest dtype in which a difference came up so far (float32 1.9e-6, float16 1.6e-2, bfloat16 0.13).",
+            help="Relative tolerance, measured against a tensor's largest magnitude. Default: 16 units in the last "
+            "place of the coarsest dtype that has differed so far (float32 1.9e-6, float16 1.6e-2, bfloat16 0.13).",
         ),
     ] = None,
     atol: Annotated[
@@ -35,14 +35,15 @@ def diff(
         typer.Option(
             "--atol",
             metavar="A",
-            help="Absolute tolerance. Default: where the coarser dtype loses its relative precision (float16 6e-8).",
+            help="Absolute tolerance. Default: the magnitude below which the coarser dtype loses relative precision "
+            "(float16 6e-8).",
         ),
     ] = None,
     growth: Annotated[
         float | None,
         typer.Option(
             metavar="G",
-            help="An op diverges if its output differs relatively more than G times as much as its inputs do. "
+            help="An op diverges if the relative difference of its output is more than G times that of its inputs. "
             "Default: 10.",
         ),
     ] = None,
@@ -50,23 +51,23 @@ def diff(
         str | None,
         typer.Option(
             metavar="PATTERN",
-            help="Look behind ops that are known to diverge: a regular expression for the whole of a name or type.",
+            help="Search past ops that are known to diverge: a regular expression that matches a whole name or type.",
         ),
     ] = None,
     last_step: Annotated[
         int | None,
-        typer.Option("--last-step", metavar="N", help="Compare only what ran up to training step N, which is quicker."),
+        typer.Option("--last-step", metavar="N", help="Compare only up to training step N, which is faster."),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="List at most N ops that only one run has, of each.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", help="List at most N ops per run that only this run has.")] = 20,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Names the op at which two runs of a program first diverge, by data flow, with both sides and the line of code.
+    """Names the op at which two runs of a program first diverge in data flow, with both tensors and the line of code.
 
     Executions, graphs, ops, loop iterations and training steps of the runs are aligned by structure and source, not by
-    ids or names' numbers. An op diverges if its output differs by more than the tolerance and its inputs do not, or by
-    far less: rounding that grows from op to op, as in float16 against float32, is no divergence.
+    ids or by the numbers in names. An op diverges if its output differs by more than the tolerance while its inputs do
+    not, or differ far less. Rounding that grows from op to op, as in float16 against float32, is not a divergence.
 
     Exit codes: 0 nothing diverges, 1 something does, 2 an error.
     """

@@ -1,4 +1,4 @@
-"""How a comparison of two runs is printed."""
+"""Prints a comparison of two runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdbg_arrow.query.wording import facts_text
 
 
 def print_diff(found: Diff) -> None:
-    """Prints a comparison: the divergence, then what only one run has, then what else differs."""
+    """Prints a comparison: the divergence, then what only one run has, then other differences of the runs."""
     out = console()
     out.print(styled(f"A: {found.run_a}"))
     out.print(styled(f"B: {found.run_b}"))
@@ -32,9 +32,9 @@ def print_diff(found: Diff) -> None:
         out.print(styled((outcome_text(found), "bold red")))
         _print_divergence(found.divergence)
         out.print()
-        out.print(styled(f"{aligned_text(found)}, {found.num_differing:,} lie further apart than the tolerance."))
+        out.print(styled(f"{aligned_text(found)}, {found.num_differing:,} differ by more than the tolerance."))
     if found.is_search_cut:
-        out.print(styled(("Not every candidate for the first divergence was looked at: there are too many.", "bold")))
+        out.print(styled(("There are too many candidates for the first divergence; not all were examined.", "bold")))
     for change in found.dtype_changes:
         out.print(styled(f"{change.num_tensors:,} tensors are {change.a} in A and {change.b} in B."))
     for text in found.incomparable:
@@ -42,7 +42,7 @@ def print_diff(found: Diff) -> None:
     _print_unaligned(found)
     if found.environment:
         out.print()
-        out.print(styled(("What else differs", "bold")))
+        out.print(styled(("Other differences", "bold")))
         for setting in found.environment:
             a, b = (setting_text(setting.name, value) for value in (setting.a, setting.b))
             out.print(styled(f"  {setting.name}: ", a, ("  |  ", "dim"), b))
@@ -64,7 +64,7 @@ def _print_divergence(found: Divergence) -> None:
     for note in found.notes:
         out.print(styled(f"  {note}"))
     if found.inputs:
-        out.print(styled("  made of" if found.is_proven else "  made of, as far as it is known"))
+        out.print(styled("  computed from" if found.is_proven else "  computed from, as far as known"))
         for input_ in found.inputs:
             out.print(styled(f"     {diff_name(input_.a)}", _where(input_.a), (f": {apart_text(input_)}", "dim")))
 
@@ -98,7 +98,7 @@ def _print_unaligned(found: Diff) -> None:
                 continue
             graph = "" if op.graph_name is None else f" in {op.graph_name}"
             where = "" if op.source is None else f"  {op.source.file_path}:{op.source.lineno}"
-            times = " of those times that it ran" if op.is_in_other else ""
+            times = " in executions that only this run has" if op.is_in_other else ""
             out.print(styled(f"  {diff_name(op)}{graph}: {op.num_tensors:,} tensors{times}", (where, "dim")))
     if found.is_cut:
-        out.print(styled(("  …; --limit lists more", "dim")))
+        out.print(styled(("  …; raise --limit to list more", "dim")))

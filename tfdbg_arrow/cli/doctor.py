@@ -1,4 +1,4 @@
-"""`tfdbg-arrow doctor`: what is wrong with a logdir, and what to do."""
+"""`tfdbg-arrow doctor`: finds problems of a logdir and advises what to do."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
 def doctor(
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="A directory or URL, of a recording or not.")],
+    logdir: Annotated[
+        str, typer.Argument(metavar="LOGDIR", help="The directory or URL to examine; need not be a logdir.")
+    ],
     json: JsonOption = False,
 ) -> None:
-    """Says what is wrong with a logdir, how that is known, and what to do; explains an empty or partial one.
+    """Reports what is wrong with a logdir, the evidence, and what to do. Also explains an empty or partial logdir.
 
-    Exit codes: 0 nothing is wrong (facts marked `info` may be told), 1 something is, 2 it cannot be examined.
+    Exit codes: 0 nothing is wrong (there may be findings of severity `info`), 1 something is wrong, 2 the logdir
+    cannot be examined.
     """
     from tfdbg_arrow.query import doctor as examine
 
@@ -40,5 +43,5 @@ def _print(found: Diagnosis) -> None:
     for finding in found.findings:
         where = "" if finding.run_id is None else f" in run {finding.run_id}"
         out.print(styled((f"{finding.severity}{where}", _STYLES[finding.severity]), f": {finding.sentence}"))
-        out.print(styled(("    known by ", "dim"), finding.evidence))
-        out.print(styled(("    do       ", "dim"), finding.advice))
+        out.print(styled(("    evidence ", "dim"), finding.evidence))
+        out.print(styled(("    advice   ", "dim"), finding.advice))

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow export`: a logdir in the formats of other tools."""
+"""`tfdbg-arrow export`: writes a logdir in the formats of other tools."""
 
 from __future__ import annotations
 
@@ -24,58 +24,63 @@ if TYPE_CHECKING:
 def export(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="Where to write: a directory (dump, Parquet, CSV) or a file.")
+        str,
+        typer.Argument(
+            metavar="TARGET", help="Where to write: a directory (dump, Parquet, CSV) or a file (DuckDB, SQLite)."
+        ),
     ],
     parquet: Annotated[
-        bool, typer.Option("--parquet", help="Write flat Parquet files for BI tools, one a table and view.")
+        bool, typer.Option("--parquet", help="Write flat Parquet files for BI tools, one per table and view.")
     ] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Write CSV files, one a table and view.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Write CSV files, one per table and view.")] = False,
     duckdb: Annotated[bool, typer.Option("--duckdb", help="Write a DuckDB database.")] = False,
     sqlite: Annotated[bool, typer.Option("--sqlite", help="Write a SQLite database.")] = False,
     debugger_v2: Annotated[
         bool,
-        typer.Option("--debugger-v2", help="Write a dump that TensorFlow's Debugger V2 and TensorBoard read."),
+        typer.Option("--debugger-v2", help="Write a dump that TensorFlow's Debugger V2 and TensorBoard can read."),
     ] = False,
     table: Annotated[
         list[str] | None,
-        typer.Option("--table", metavar="NAME", help="Only this table or public view; may be given several times."),
+        typer.Option(
+            "--table", metavar="NAME", help="Export only this table or public view. Can be given several times."
+        ),
     ] = None,
     run_id: Annotated[
         str | None,
         typer.Option(
             "--run-id",
             metavar="ID",
-            help="The run to export; without it all. Of several, dumps go into TARGET/<run id> each.",
+            help="The run to export; the default is all runs. With several runs, each dump goes to TARGET/<run id>.",
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an export that is there; a dump is never replaced.")
+        bool, typer.Option("--overwrite", help="Replace an existing export. A dump is never replaced.")
     ] = False,
     tensor_debug_mode: Annotated[
         str | None,
         typer.Option(
             "--tensor-debug-mode",
             metavar="MODE",
-            help="What a dump holds of each tensor, as far as the recording has it; without it, the recording's mode.",
+            help="How much of each tensor a dump holds, limited to what was recorded. Default: the recording's mode.",
         ),
     ] = None,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Writes a logdir in the format of another tool: give the option that names it.
+    """Writes a logdir in the format of another tool. Give exactly one of the format options.
 
-    Exit codes: 0, 2 an error.
+    Exit codes: 0 the export was written, 2 an error.
     """
     asked = {"parquet": parquet, "csv": csv, "duckdb": duckdb, "sqlite": sqlite, "debugger-v2": debugger_v2}
     formats = [name for name, is_asked in asked.items() if is_asked]
     if len(formats) != 1:
         options = ", ".join(f"--{name}" for name in asked)
-        what = "several formats were asked for" if formats else "no format was asked for"
+        what = "several formats were given" if formats else "no format was given"
         raise SettingError(f"{what}; give one of {options}.")
     if not debugger_v2:
         if tensor_debug_mode is not None:
-            raise SettingError(f"--tensor-debug-mode was given with --{formats[0]}; it is for --debugger-v2 only.")
+            raise SettingError(f"--tensor-debug-mode was given with --{formats[0]}; it works only with --debugger-v2.")
         _export_tables(
             logdir,
             target,
@@ -90,7 +95,9 @@ def export(
         return
     for option, is_given in (("--table", table), ("--overwrite", overwrite), ("--skip-broken", skip_broken)):
         if is_given:
-            raise SettingError(f"{option} was given with --debugger-v2, whose dumps are whole and never replaced.")
+            raise SettingError(
+                f"{option} was given with --debugger-v2; its dumps are always complete and are never replaced."
+            )
     from tfdbg_arrow.writer.debugger_v2.export import export_logdir
 
     with _progress_bar("Exporting") as progress:
@@ -139,7 +146,7 @@ def _export_tables(
 
 @contextlib.contextmanager
 def _table_progress_bar() -> Iterator[Callable[[str, int, int, int], None]]:
-    """Yields what is told how far an export of tables is; shown on stderr if that is a terminal."""
+    """Yields a progress callback for an export of tables; it draws a bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda name, num_rows, num_done, num_all: None
         return
@@ -157,7 +164,7 @@ def _table_progress_bar() -> Iterator[Callable[[str, int, int, int], None]]:
 
 @contextlib.contextmanager
 def _progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields what is told how much is done, and of how much; shown on stderr if that is a terminal."""
+    """Yields a callback for (done, total); it draws a progress bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -169,7 +176,7 @@ def _progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def _print_run(run: ExportedRun) -> None:
     out = console()
-    source = "given back as it was imported" if run.is_imported else run.tensor_debug_mode or ""
+    source = "the imported dump, unchanged" if run.is_imported else run.tensor_debug_mode or ""
     out.print(styled(("run ", "dim"), (run.run_id, "bold"), f", {source}"))
     out.print(styled(f"  {run.dump}: {run.size_bytes:,} bytes"))
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in run.num_records.items())

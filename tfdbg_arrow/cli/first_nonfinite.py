@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 
 def first_nonfinite(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
-    kinds: Annotated[str, typer.Option(help="What counts as bad: nan, inf or both, with a comma.")] = "nan,inf",
-    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
+    kinds: Annotated[
+        str, typer.Option(help="The values to look for: nan, inf or both, separated by a comma.")
+    ] = "nan,inf",
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Names the op that is to blame for a NaN or infinity, why, its inputs and the line of code.
+    """Names the op that is to blame for a NaN or infinity, the reason, its inputs and the line of code.
 
-    A bad value that reached a variable counts more than one that was returned to the program, and that more than one
-    in a metric. A value that did no harm is named only where there is no other: a mask of -Inf, or gradients that
-    overflowed and whose step the optimizer skipped.
+    A bad value that reached a variable ranks before one that was returned to the program, and that before one in a
+    metric. A value that did no harm is named only if there is no other. Examples are a mask of -Inf, and overflowed
+    gradients whose step the optimizer skipped.
 
-    Exit codes: 0 nothing is bad but values that did no harm, 1 something is, 2 an error.
+    Exit codes: 0 no bad values, or only values that did no harm, 1 a bad value was found, 2 an error.
     """
     from tfdbg_arrow.cli.first_nonfinite_text import print_nonfinite
     from tfdbg_arrow.query import read_reasons, source_lines
@@ -57,10 +59,10 @@ def first_nonfinite(
         }
         print_json({"logdir": logdir, "kinds": list(wanted), **facts})
     elif found is None or reasons is None:
-        typer.echo("Nothing is bad: no recorded tensor holds one of " + ", ".join(wanted) + ".")
+        typer.echo("Nothing is bad: no recorded tensor contains " + " or ".join(wanted) + ".")
         for run in runs:
             for text in run.left_out:
-                typer.echo(printable(f"But not all of run {run.run_id} was recorded: {text}"))
+                typer.echo(printable(f"But the recording of run {run.run_id} is incomplete: {text}"))
         if unobserved is not None:
             typer.echo(f"Not looked at: {printable(unobserved)}; see: tfdbg-arrow coverage {printable(logdir)}")
     else:
@@ -73,6 +75,6 @@ def first_nonfinite(
 def _nothing_measured(logdir: str, runs: Sequence[Run]) -> str:
     names = ", ".join(f"{run.run_id} ({run.tensor_debug_mode})" for run in runs)
     return (
-        f"{logdir} has runs that say nothing of infinities and NaN: {names}; "
+        f"{logdir} has runs whose mode does not detect infinities and NaN: {names}; "
         "record in mode CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR."
     )

@@ -1,4 +1,4 @@
-"""How a bad tensor reads in a terminal."""
+"""Prints a bad tensor in a terminal."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tfdbg_arrow.query.wording import (
 
 
 def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: Reasons, stderr: bool = False) -> None:
-    """Prints a bad tensor: what it is, why, what it did, its inputs, its stack, the calls that led to it, its line.
+    """Prints a bad tensor: the op, the reason, its effect, its inputs, its stack, its callers and its line of code.
 
     Args:
         found: The tensor.
-        lines: The lines around its source.
+        lines: The source lines around the line of its op.
         reasons: Why it went bad.
-        stderr: Whether on stderr, not on stdout.
+        stderr: Whether to print on stderr instead of stdout.
     """
     out = console(stderr=stderr)
     if found.is_expected:
-        out.print(styled("Nothing is bad but a value that did no harm. The first such value:"))
+        out.print(styled("None of the bad values did harm. The first of them:"))
     kinds, _, where = headline_text(found).partition(" in ")
     out.print(styled((kinds, "bold red"), " in ", (where, "bold")))
     _print_reasons(reasons, out, is_expected=found.is_expected)
@@ -44,7 +44,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
         ("worker", found.worker),
         ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
         ("origin", _origin_text(found)),
-        *(("but", f"not all was recorded: {text}") for text in found.left_out),
+        *(("but", f"the recording is incomplete: {text}") for text in found.left_out),
     ]
     for name, value in facts:
         if value is not None:
@@ -72,7 +72,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
 
 
 def _print_reasons(reasons: Reasons, out: Console, *, is_expected: bool) -> None:
-    """Prints why a value is bad, and how to mend it where that is needed."""
+    """Prints why a value is bad, and how to fix it unless the value is expected."""
     why = reasons.explanation
     sentence, repair = (None, None) if why is None else (why.sentence, why.repair)
     repair, growth = (None, None) if is_expected else (repair, reasons.growth)
@@ -82,8 +82,8 @@ def _print_reasons(reasons: Reasons, out: Console, *, is_expected: bool) -> None
 
 def _origin_text(found: NonFinite) -> str:
     if found.is_origin:
-        return "yes: this op created the value; its inputs do not hold it"
-    return "not proven: an input was not recorded, or holds it too"
+        return "yes: this op created the value; its inputs do not contain it"
+    return "not proven: an input was not recorded, or contains the value too"
 
 
 def _time_text(wall_time_ns: int) -> str:

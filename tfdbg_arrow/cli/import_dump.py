@@ -1,4 +1,4 @@
-"""`tfdbg-arrow import`: takes a dump of TensorFlow's Debugger V2 into a logdir."""
+"""`tfdbg-arrow import`: imports a dump of TensorFlow's Debugger V2 into a logdir."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 def import_dump(
     dump: Annotated[str, typer.Argument(metavar="DUMP", help="The dump_root that Debugger V2 wrote to.")],
-    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The logdir to write to; made if missing.")],
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The logdir to write to; created if missing.")],
     json: JsonOption = False,
 ) -> None:
-    """Imports dumps of TensorFlow's Debugger V2, each file set as a run; TensorFlow is not needed.
+    """Imports dumps of TensorFlow's Debugger V2, each file set as one run. TensorFlow is not needed.
 
-    What was imported before is left alone; an import that was interrupted is started over.
+    Runs that were imported before are skipped; an interrupted import starts over.
     """
     from tfdbg_arrow.writer.debugger_v2.importer import import_dump as run_import
 
@@ -38,7 +38,7 @@ def import_dump(
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Callable[[int, int], None] | None]:
-    """Shows on stderr how far the import is, if that is a terminal."""
+    """Yields a progress callback that draws a bar on stderr; None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -67,7 +67,7 @@ def _print(found: Imported) -> None:
         if run.is_new:
             out.print(styled(f"  {run.num_events:,} records: {_counts(run)}"))
         else:
-            out.print(styled(f"  is in the logdir already, with {run.num_events:,} records; nothing was done"))
+            out.print(styled(f"  is already in the logdir, with {run.num_events:,} records; skipped"))
         for stat in run.dropped:
             count = "" if stat["num_events"] is None else f" ({stat['num_events']:,})"
             out.print(styled((f"  {stat['stat']}: {stat['subject']}: {stat['reason']}{count}", "yellow")))

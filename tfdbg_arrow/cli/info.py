@@ -1,4 +1,4 @@
-"""`tfdbg-arrow info`: what a logdir holds."""
+"""`tfdbg-arrow info`: lists the runs and tables of a logdir."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def info(
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Lists the runs of a logdir, its tables, their rows and bytes, and how many tensors are bad."""
+    """Lists the runs and tables of a logdir, with rows and bytes, and the number of bad tensors."""
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         found = opened.info()
     if json:
@@ -46,12 +46,12 @@ def _print_info(found: LogdirInfo) -> None:
         if run.worker is not None:
             out.print(styled(f"  worker {run.worker}"))
         pid = "" if run.pid is None else f"pid {run.pid} on "
-        version = run.tensorflow_version or ("not imported" if run.health_backend != "debugger_v2" else "not known")
-        out.print(styled(f"  {pid}{run.host_name or 'a host that is not known'}, TensorFlow {version}"))
+        version = run.tensorflow_version or ("not imported" if run.health_backend != "debugger_v2" else "unknown")
+        out.print(styled(f"  {pid}{run.host_name or 'an unknown host'}, TensorFlow {version}"))
         if run.command_line is not None:
             out.print(styled(f"  {run.command_line}"))
         for text in run.left_out:
-            out.print(styled("  ", ("not all was recorded: ", "bold"), text))
+            out.print(styled("  ", ("the recording is incomplete: ", "bold"), text))
     out.print()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("table")
@@ -64,11 +64,11 @@ def _print_info(found: LogdirInfo) -> None:
 
 def _ending(run: Run) -> str:
     if run.health_backend == "debugger_v2":
-        return f"from {_time(run.wall_time_ns)} UTC, imported" + ("" if run.is_clean_end else ", not whole")
+        return f"from {_time(run.wall_time_ns)} UTC, imported" + ("" if run.is_clean_end else ", incomplete")
     if run.end_wall_time_ns is None:
         return f"started {_time(run.wall_time_ns)} UTC, still recording or ended without closing"
     return f"{_time(run.wall_time_ns)} to {_time(run.end_wall_time_ns)} UTC" + (
-        "" if run.is_clean_end else ", not closed in order"
+        "" if run.is_clean_end else ", not closed cleanly"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the subcommands share of printing: safe text, JSON, progress."""
+"""Printing functions that the subcommands share: safe text, JSON, CSV, progress."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WIDTH_OF_A_FILE = 100_000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Returns a console on stdout (or stderr) that takes no markup out of data and cuts no line in a file."""
+    """Returns a console on stdout or stderr. It ignores markup in data and does not wrap lines written to a file."""
     out = Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
     if not out.is_terminal:
         out.width = _WIDTH_OF_A_FILE
@@ -45,7 +45,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def styled(*pieces: str | tuple[str, str]) -> Text:
-    """Returns a line of text; a piece is a text or (text, style), and every one is made printable."""
+    """Returns a line of text. Each piece is a text or (text, style); every piece is made printable."""
     line = Text()
     for piece in pieces:
         text, style = (piece, "") if isinstance(piece, str) else piece
@@ -54,7 +54,7 @@ def styled(*pieces: str | tuple[str, str]) -> Text:
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Prints rows as CSV on stdout, NULL as nothing; what a terminal would act on is escaped only on a terminal."""
+    """Prints rows as CSV on stdout, NULL as an empty field. Control characters are escaped only on a terminal."""
     safe = printable if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([safe(column) for column in columns])
@@ -62,7 +62,7 @@ def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def cell_text(value: Any) -> str:
-    """Returns a value as one cell of a table."""
+    """Returns the text of a value for one cell of a table."""
     plain = to_json(value)
     return str(plain).lower() if isinstance(plain, bool) else str(plain)
 
@@ -74,7 +74,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Shows that something is being done, if stderr is a terminal."""
+    """Shows a status line on stderr while the body runs, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -84,7 +84,7 @@ def progress(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def byte_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields what is told how many bytes were read, and of how many; shown on stderr if that is a terminal."""
+    """Yields a callback for (bytes read, total bytes); it draws a bar on stderr if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

@@ -1,4 +1,4 @@
-"""How the reading subcommands open a logdir, and tell what of it they left out."""
+"""Opens a logdir for the subcommands that read one, and reports broken parts that were skipped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ SkipBrokenOption = Annotated[
     bool,
     typer.Option(
         "--skip-broken",
-        help="Read on without parts that are changed, cut or missing; stderr names them. Every part is read to know.",
+        help="Skip parts that are changed, truncated or missing, and list them on stderr. Checks every part, which "
+        "takes time.",
     ),
 ]
 
@@ -26,7 +27,7 @@ MemoryLimitOption = Annotated[
     typer.Option(
         "--memory-limit",
         metavar="SIZE",
-        help="What the queries may take of memory, as 500MB; 2GiB if neither this nor TFDBG_ARROW_MEMORY_LIMIT is set.",
+        help="Memory limit of the queries, e.g. 500MB. Default: TFDBG_ARROW_MEMORY_LIMIT, or 2GiB if that is not set.",
     ),
 ]
 
@@ -37,13 +38,13 @@ _MAX_SHOWN = 3
 def reading(
     logdir: str, *, skip_broken: bool, memory_limit: str | None, what: str | None = "Reading …"
 ) -> Iterator[Logdir]:
-    """Yields a logdir, and tells on stderr what was left out of it once it is read.
+    """Yields an open logdir. On exit, prints the parts that were skipped on stderr.
 
     Args:
-        logdir: Its path or URL.
-        skip_broken: Whether to leave out what is broken.
-        memory_limit: What the queries may take of memory; None: the default.
-        what: What is shown while it is read, if stderr is a terminal; None: nothing.
+        logdir: The logdir's path or URL.
+        skip_broken: Whether to skip broken parts.
+        memory_limit: The memory limit of the queries; None means the default.
+        what: The status text shown while the logdir is read, if stderr is a terminal; None shows nothing.
     """
     from tfdbg_arrow.query import open_logdir
 
@@ -62,7 +63,7 @@ def reading(
 
 
 def tell_broken(logdir: str, broken: Sequence[BrokenPart]) -> None:
-    """Tells on stderr what of a logdir was left out."""
+    """Prints the parts of a logdir that were skipped on stderr; prints nothing if there are none."""
     if not broken:
         return
     named = "; ".join(f"{part.path} {part.reason}" for part in broken[:_MAX_SHOWN])

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow recover`: makes parts of what processes that died left."""
+"""`tfdbg-arrow recover`: turns the spools of dead processes into parts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ def recover(
         bool,
         typer.Option(
             "--other-machines",
-            help="Take processes of other machines for dead that were heard of in the last ten minutes.",
+            help="Also recover runs of other machines that were active in the last ten minutes: treat their "
+            "processes as dead.",
         ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Writes what killed programs had recorded and not yet written to a logdir.
+    """Writes the data that killed programs had recorded but not yet written to the logdir.
 
-    Reading a logdir shows it anyway, without changing the logdir; other tools see it once it is recovered. What still
-    records is left alone.
+    The commands that read a logdir show this data anyway, without changing the logdir. Other tools see it only after
+    recovery. Runs that are still being recorded are left alone.
     """
     from tfdbg_arrow.writer.recover import recover as recover_logdir
 
@@ -32,12 +33,12 @@ def recover(
     if json:
         print_json({"logdir": logdir, "runs": runs})
     elif not runs:
-        typer.echo("Nothing is left to recover.")
+        typer.echo("There is nothing to recover.")
     else:
         for run in runs:
             what = {
                 "recovered": f"recovered {run.num_events:,} events",
-                "recording": "may be recording still, and was left alone",
+                "recording": "may still be recording; left alone",
                 "failed": f"could not be recovered: {run.reason}",
             }[run.state]
             typer.echo(printable(f"{run.run_id}: {what}"), err=run.state == "failed")

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow report`: the pages of a logdir as one file."""
+"""`tfdbg-arrow report`: writes the pages of a logdir as one file."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
         "report.html"
     ),
-    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
     max_bytes: Annotated[
-        int, typer.Option(metavar="N", min=200_000, help="How large the file may become; what is left out is said.")
+        int, typer.Option(metavar="N", min=200_000, help="Maximum size of the file; omitted content is listed.")
     ] = 10_000_000,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Writes what `view` shows of the first bad tensor, the alerts and their source as one file, to attach to a bug.
+    """Writes one HTML file to attach to a bug report: the first bad tensor, the alerts and their source code.
 
-    The file opens from disk, loads nothing and sends nothing. It holds source text of the recorded program.
+    The pages are those of `view`. The file opens from disk, loads nothing and sends nothing. It contains source code
+    of the recorded program.
 
-    Exit codes: 0 it was written, 2 an error.
+    Exit codes: 0 the file was written, 2 an error.
     """
     with viewer_extra("report"):
         from tfdbg_arrow.viewer.report import write_report

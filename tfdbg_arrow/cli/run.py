@@ -1,4 +1,4 @@
-"""`tfdbg-arrow run`: records a program that knows nothing of it."""
+"""`tfdbg-arrow run`: records an unmodified program."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _EXIT_FINDINGS = 1
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
 _SUMMARY_S = 2.0
-"""Seconds for the queries of the closing summary, for which the program's process waits."""
+"""Time limit of the queries for the closing summary. The program's process waits for them."""
 
 
 class RunCommand(TyperCommand):
-    """A command whose own options end where the program begins: at its path, or after `-m` and its name."""
+    """A command whose own options end at the script's path, or after `-m` and the module's name."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses our options; everything after the program's name is left to the program."""
+        """Parses our own options. Everything after the program's name is passed to the program."""
         flags = {name for option in self.get_params(ctx) for name in option.opts if getattr(option, "is_flag", False)}
         return super().parse_args(ctx, _with_end_of_options(args, flags))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Returns what the line of usage says."""
+        """Returns the pieces of the usage line."""
         return ["[OPTIONS]", "{SCRIPT | -m MODULE}", "[ARGS]..."]
 
 
@@ -55,20 +55,22 @@ def _with_end_of_options(args: list[str], flags: set[str]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What `run` says in the end; with `--json` as one object.
+    """The closing summary of `run`; `--json` prints it as one object.
 
     Attributes:
         logdir: The logdir, as an absolute path, or its URL.
-        run_ids: The runs that were recorded; empty where nothing was.
+        run_ids: The recorded runs; empty if nothing was recorded.
         program_exit_code: The program's own exit code.
-        num_tensors: Recorded tensors of these runs.
-        num_nonfinite: Those of them with an infinity or a NaN.
-        nonfinite: The first bad tensor, as `first-nonfinite --json` gives it; None if there is none.
-        unobserved: What of these runs was not looked at, in one line; None where there is nothing.
-        stopped_by: What stopped the program first, likewise, under `--on-nonfinite raise`; None where nothing did.
+        num_tensors: Number of recorded tensors of these runs.
+        num_nonfinite: Number of those with an infinity or a NaN.
+        nonfinite: The first bad tensor, in the form of `first-nonfinite --json`; None if there is none.
+        unobserved: One line about the tensors of these runs that were not looked at; None if there are none.
+        stopped_by: The bad tensor that stopped the program under `--on-nonfinite raise`, in the form of `nonfinite`;
+            None if nothing stopped it.
         has_nan_variable: Whether an op wrote a NaN to a variable.
-        is_searched: Whether the first bad tensor was looked for to the end.
-        is_finished: Whether the time for the summary sufficed; what was not done then has its default value.
+        is_searched: Whether the search for the first bad tensor was completed.
+        is_finished: Whether the summary was completed in time. If not, attributes that were not computed have their
+            default values.
     """
 
     logdir: str
@@ -87,120 +89,130 @@ class Summary:
 def run(
     program: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SCRIPT", help="The script, with its arguments, as after `python`."),
+        typer.Argument(metavar="SCRIPT", help="The script and its arguments, as you would pass them to `python`."),
     ] = None,
     module: Annotated[
         str | None,
-        typer.Option("-m", metavar="MODULE", help="The module to run instead of a script, as after `python -m`."),
+        typer.Option("-m", metavar="MODULE", help="The module to run instead of a script, as with `python -m`."),
     ] = None,
     logdir: Annotated[
         str,
         typer.Option(
-            "--logdir", "-o", metavar="DIR", help="Where to write: a directory, or a URL as s3://bucket/path."
+            "--logdir", "-o", metavar="DIR", help="Where to write: a directory, or a URL such as s3://bucket/path."
         ),
     ] = "tfdbg_logdir",
     mode: Annotated[
         str,
         typer.Option(
             metavar="MODE",
-            help="How much of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS, SHAPE "
-            "or FULL_TENSOR.",
+            help="How much of each tensor to record: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, "
+            "FULL_NUMERICS, SHAPE or FULL_TENSOR.",
         ),
     ] = "FULL_HEALTH",
     circular_buffer_size: Annotated[
         int,
         typer.Option(
             metavar="N",
-            help="Keep only the last N executions and graph tensors, and what is around the first bad; 0: all.",
+            help="Keep only the last N executions and graph tensors, and those around the first bad one; 0 keeps all.",
         ),
     ] = -1,
     op_regex: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Only tensors of ops whose type matches, from its start.")
+        str | None,
+        typer.Option(metavar="REGEX", help="Record only ops whose type matches, from its start."),
     ] = None,
     tensor_dtypes: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Only tensors of these dtypes, as float32,bfloat16.")
+        str | None, typer.Option(metavar="A,B,...", help="Record only tensors of these dtypes, e.g. float32,bfloat16.")
     ] = None,
     health_backend: Annotated[
-        str, typer.Option(metavar="NAME", help="What measures tensors: native, tensorflow or auto.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What counts elements: native (the core), tensorflow (on the tensor's device) or auto (tensorflow "
+            "if there is a GPU).",
+        ),
     ] = "auto",
     xla: Annotated[
         str,
         typer.Option(
             metavar="CHOICE",
             help="Functions with jit_compile=True: inside (compiled, recorded), observe (without XLA, recorded), keep "
-            "(compiled, not recorded) or auto (inside where the recording can).",
+            "(compiled, not recorded) or auto (inside, but observe if elements are kept).",
         ),
     ] = "auto",
     graphs: Annotated[
         str,
         typer.Option(
             metavar="CHOICE",
-            help="Functions: executed (what TensorFlow's optimizer makes of them), traced (each op as you wrote it), "
-            "or auto (executed where it can be recorded).",
+            help="Functions: executed (the ops that TensorFlow's optimizer makes of yours), traced (your ops, because "
+            "TensorFlow does not fuse or fold them), or auto (executed, but traced with --op-regex and --values).",
         ),
     ] = "auto",
     values: Annotated[
         str | None,
-        typer.Option(metavar="REGEX", help="Keep all elements of ops whose name or type matches, from its start."),
+        typer.Option(metavar="REGEX", help="Record all elements of ops whose name or type matches, from its start."),
     ] = None,
     steps: Annotated[
         str | None,
         typer.Option(
             metavar="STEPS",
-            help="Record only these training steps, as the program marks them: '0:100,1000:,::10', or single ones.",
+            help="Record only these training steps, as the program marks them, e.g. '0:100,1000:,::10' or '3,5'.",
         ),
     ] = None,
     max_bytes: Annotated[
         int | None,
-        typer.Option(metavar="BYTES", help="Keep events within so many bytes on disk: the middle is dropped."),
+        typer.Option(metavar="BYTES", help="Limit the events on disk to this size; events of the middle are dropped."),
     ] = None,
     when_full: Annotated[
         str,
         typer.Option(
-            metavar="WHAT", help="What events do that come faster than they can be written: wait for room, or drop."
+            metavar="WHAT",
+            help="If events arrive faster than they can be written: `wait` (the program waits) or `drop` them.",
         ),
     ] = "wait",
     max_memory_bytes: Annotated[
         int | None,
         typer.Option(
-            metavar="BYTES", help="What recording may take of memory, however fast events come; 256 MiB if not given."
+            metavar="BYTES",
+            help="Memory limit of the recording, however fast events arrive. Default: 256 MiB.",
         ),
     ] = None,
     dump_on: Annotated[
         str | None,
-        typer.Option(metavar="nonfinite", help="Write the circular buffer only when an infinity or a NaN comes up."),
+        typer.Option(metavar="nonfinite", help="Write the circular buffer only when an infinity or a NaN occurs."),
     ] = None,
     dump_after: Annotated[
-        int | None, typer.Option(metavar="M", help="With --dump-on, how many events to write after it.")
+        int | None, typer.Option(metavar="M", help="With --dump-on, the number of events to write after it.")
     ] = None,
     on_nonfinite: Annotated[
         str,
         typer.Option(
-            metavar="WHAT", help="What a NaN or an infinity does: record it, or raise: stop the program there."
+            metavar="WHAT",
+            help="At a NaN or an infinity: `record` only, or `raise`, which stops the program there.",
         ),
     ] = "record",
     redact: Annotated[
         str | None,
         typer.Option(
             metavar="WHAT",
-            help="What the logdir is not to tell: paths (also host and command line), source, or paths,source.",
+            help="Leave out of the logdir: paths (also host and command line), source, or paths,source.",
         ),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as one JSON object on one line, the last of stderr.")
+        bool, typer.Option("--json", help="Print the summary as a JSON object on the last line of stderr.")
     ] = False,
 ) -> None:
-    """Runs a Python program, unmodified, and records it.
+    """Runs an unmodified Python program and records it.
 
-    Everything after the script or module belongs to the program. Its output is its own; a summary goes to stderr
-    when it has ended. A program that calls tf.debugging.experimental.enable_dump_debug_info is recorded with the
-    settings that it gives there, in place of TensorFlow's own dumping.
+    Everything after the script or module belongs to the program. The program's output is not changed; a summary is
+    printed on stderr after the program has ended. If the program calls
+    tf.debugging.experimental.enable_dump_debug_info, it is recorded with the settings of that call, instead of
+    TensorFlow's own dump.
 
-    Exit codes: the program's own if it fails (1 for an exception); else 0 nothing is bad but what did no harm (see
-    first-nonfinite), 1 something is, 2 an error. The search ends after 2 seconds. Where it found nothing until then,
-    the exit code is 1 if a NaN was written to a variable, and else 0.
+    Exit codes: the program's own if it fails (1 for an exception). Otherwise 0 no bad values, or only values that did
+    no harm (see first-nonfinite), 1 a bad value was found, 2 an error. The search stops after 2 seconds. If it has
+    found nothing by then, the exit code is 1 if a NaN was written to a variable, else 0.
     """
-    import tfdbg_arrow.stop  # noqa: F401  (a recording that stops the program has its answer from there)
+    import tfdbg_arrow.stop  # noqa: F401  (registers the look-up of origins for --on-nonfinite raise)
     from tfdbg_arrow.schema.location import parse_location
     from tfdbg_arrow.writer.launch import record_program
     from tfdbg_arrow.writer.memory import DEFAULT_MAX_MEMORY_BYTES
@@ -247,12 +259,12 @@ def _program(module: str | None, args: list[str]) -> Program:
     if module is not None:
         return Program(name=module, is_module=True, args=tuple(args))
     if not args:
-        raise SettingError("run has no program; expected a script's path, or -m and a module's name")
+        raise SettingError("run was given no program; expected the path of a script, or -m and the name of a module")
     return Program(name=args[0], args=tuple(args[1:]))
 
 
 def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
-    """Says what was recorded and returns the exit code."""
+    """Prints the summary and returns the exit code."""
     with contextlib.suppress(OSError, AttributeError):
         sys.stdout.flush()
     try:
@@ -271,13 +283,13 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
 
 
 def _own_exit_code(summary: Summary) -> int:
-    # Where the search was cut off and nothing else tells of harm, the program ends as it would unrecorded.
+    # If the search was cut off and no other sign of harm exists, the exit code is that of an unrecorded program.
     is_finding = summary.nonfinite is not None and not summary.nonfinite.is_expected
     return _EXIT_FINDINGS if is_finding or summary.has_nan_variable else 0
 
 
 def _read(summary: Summary) -> tuple[Summary, list[Run]]:
-    """Returns the summary with what the logdir holds of its runs, and these runs."""
+    """Returns the summary, completed from the logdir, and its runs."""
     if not summary.run_ids:
         return summary, []
     from tfdbg_arrow.query import open_logdir
@@ -295,7 +307,7 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
 
 
 def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
-    """Yields attributes of the summary, those that cost least first."""
+    """Yields attributes of the summary, the cheapest queries first."""
     from tfdbg_arrow.query.nonfinite import has_nan_variable, most_harmful
 
     run_ids = [run.run_id for run in runs]
@@ -312,7 +324,7 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
 
 
 def _print_stop(logdir: str, found: NonFinite) -> None:
-    """Prints what stopped the program as `first-nonfinite` prints it, on stderr."""
+    """Prints the tensor that stopped the program on stderr, in the format of `first-nonfinite`."""
     from tfdbg_arrow.cli.first_nonfinite_text import print_nonfinite
     from tfdbg_arrow.query import open_logdir, read_reasons, source_lines
 
@@ -335,14 +347,14 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
         return [
             f"recorded{numbers} in {shown_logdir}; the search for the first bad one took longer than {_SUMMARY_S:g} s",
             *(["a NaN was written to a variable"] if summary.has_nan_variable else []),
-            f"to look for it: tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)}",
+            f"to find it: tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)}",
         ]
     recorded = f"recorded {summary.num_tensors:,} tensors in {shown_logdir}"
-    left_out = [f"not all was recorded: {text}" for run in runs for text in run.left_out]
+    left_out = [f"the recording is incomplete: {text}" for run in runs for text in run.left_out]
     if summary.nonfinite is not None:
         command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run-id {summary.nonfinite.run_id}"
         if summary.nonfinite.is_expected:
-            what = "of them bad, which did no harm; the first"
+            what = "of them bad, but none did harm; the first"
         else:
             what = "of them bad; the first"
         return [
@@ -354,13 +366,13 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
     more = f"for more: tfdbg-arrow info {shlex.quote(shown_logdir)}"
     unmeasured = sorted({run.tensor_debug_mode or "" for run in runs if not run.measures_health})
     if unmeasured:
-        return [f"{recorded}, whose elements were not looked at in mode {' and '.join(unmeasured)}; {more}", *left_out]
+        return [f"{recorded}; mode {' and '.join(unmeasured)} does not look at their elements; {more}", *left_out]
     if not summary.num_tensors:
-        why = "no op ran that the settings cover" if not left_out else "see below"
+        why = "no op that the settings select was run" if not left_out else "see below"
         return [f"no tensor was recorded in {shown_logdir}: {why}; {more}", *left_out]
     clean = [f"{recorded}, none of them bad; {more}", *left_out]
     if not summary.is_finished:
-        clean.append(f"what was not looked at took too long to list: tfdbg-arrow coverage {shlex.quote(shown_logdir)}")
+        clean.append(f"to list the tensors that were not looked at: tfdbg-arrow coverage {shlex.quote(shown_logdir)}")
     if summary.unobserved is not None:
         clean.append(f"not looked at: {summary.unobserved}; see: tfdbg-arrow coverage {shlex.quote(shown_logdir)}")
     return clean
@@ -379,7 +391,7 @@ def _in_one_line(found: NonFinite) -> str:
 
 
 def _about(found: NonFinite) -> list[str]:
-    """Returns the layer, the step, the role and the effect of a bad tensor in one line, or no line."""
+    """Returns one line with the layer, step, role and effect of a bad tensor; no line if none is known."""
     from tfdbg_arrow.query.wording import label_facts
 
     facts = label_facts(found)

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow schema`: the tables and views that SQL can ask."""
+"""`tfdbg-arrow schema`: prints the tables and views that SQL can query."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 
 def schema(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A table or view; without it, one line for each.")
+        str | None, typer.Argument(metavar="NAME", help="A table or view. Without it, each is listed in one line.")
     ] = None,
     sql: Annotated[
         str | None,
         typer.Option(
-            "--sql", metavar="LOGDIR", help="Print a script that makes them all in a plain DuckDB client instead."
+            "--sql", metavar="LOGDIR", help="Instead, print a script that creates all of them in a plain DuckDB client."
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Prints the tables and views that `tfdbg-arrow sql` can ask, with what each column is.
+    """Prints the tables and views that `tfdbg-arrow sql` can query, with the documentation of their columns.
 
-    Exit codes: 0, 2 an error.
+    Exit codes: 0 success, 2 an error.
     """
     from tfdbg_arrow.query import open_logdir, public_views, views_sql
     from tfdbg_arrow.schema import FORMAT_VERSION, TABLES
 
     if sql is not None:
-        with open_logdir(sql):  # refuses what is no logdir
+        with open_logdir(sql):  # raises an error if this is not a logdir
             typer.echo(views_sql(str(Path(sql).absolute())), nl=False)
         return
     tables = [table for table in TABLES if name in (None, table.name)]
     views = sorted((view for view in public_views() if name in (None, view.name)), key=lambda view: view.name)
     if not tables and not views:
         known = ", ".join(sorted([table.name for table in TABLES] + [view.name for view in public_views()]))
-        raise QueryError(f"{name!r} is no table or view; there are {known}.")
+        raise QueryError(f"{name!r} is not a table or view; available are {known}.")
     if json:
         print_json({"format_version": FORMAT_VERSION, "tables": tables, "views": views})
     elif name is None:

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow show`: the history of chosen tensors."""
+"""`tfdbg-arrow show`: prints the history of selected tensors."""
 
 from __future__ import annotations
 
@@ -23,34 +23,36 @@ def show(
         str,
         typer.Argument(
             metavar="PATTERN",
-            help="A regular expression for the whole of an op's name, `name:slot` or type, as 'Relu.*'.",
+            help="A regular expression that matches an op's whole name, `name:slot` or type, e.g. 'Relu.*'.",
         ),
     ],
     step: Annotated[
         str | None,
-        typer.Option("--step", metavar="A:B", help="Training steps from A up to, not including, B; or one step."),
+        typer.Option("--step", metavar="A:B", help="Training steps from A up to but excluding B; or one step."),
     ] = None,
     values: Annotated[
-        int, typer.Option("--values", metavar="N", help="The first N elements, where values were kept.")
+        int,
+        typer.Option("--values", metavar="N", help="Print the first N elements of tensors whose values were recorded."),
     ] = 0,
-    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many tensors.")] = 1000,
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="Show at most N tensors.")] = 1000,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on while the program records, until it ends or Ctrl-C.")
+        bool,
+        typer.Option("--follow", "-f", help="Keep printing new tensors until the recording ends or you press Ctrl-C."),
     ] = False,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Shows what chosen tensors held, one line for each time that they were computed.
+    """Shows the history of selected tensors, one line for each time that they were computed.
 
-    Exit codes: 0, 2 an error.
+    Exit codes: 0 success, 2 an error.
     """
     steps = _parse_steps(step)
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened:
         if follow:
             if json:
-                raise QueryError("--follow prints lines for ever, and --json one object; give only one of them.")
+                raise QueryError("--follow prints endless lines and --json one object; give only one of them.")
             _follow(opened, pattern, steps=steps, run_id=run_id, num_values=values)
             return
         with progress("Reading …"):
@@ -63,15 +65,15 @@ def show(
     for row in rows:
         _print_row(row)
     if not rows:
-        typer.echo(f"No recorded tensor is called {pattern}.")
+        typer.echo(f"No recorded tensor matches {pattern}.")
     if is_cut:
-        typer.echo(f"There are more than {limit:,}; --limit raises that.")
+        typer.echo(f"There are more than {limit:,}; --limit raises the limit.")
 
 
 def _follow(
     logdir: Logdir, pattern: str, *, steps: tuple[int | None, int | None], run_id: str | None, num_values: int
 ) -> None:
-    """Prints what comes until no run is still being recorded."""
+    """Prints new tensors until no run is being recorded any more."""
     after: dict[str, int] = {}
     while True:
         runs = [run for run in logdir.runs() if run_id in (None, run.run_id)]
@@ -102,7 +104,7 @@ def _parse_steps(text: str | None) -> tuple[int | None, int | None]:
         return (int(first) if first else None), (int(end) if end else None)
     except ValueError:
         raise QueryError(
-            f"--step is {text!r}; expected a step, or A:B with numbers, either of which may be left out."
+            f"--step is {text!r}; expected a step, or A:B with numbers, either of which can be omitted."
         ) from None
 
 

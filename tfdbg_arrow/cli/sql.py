@@ -14,7 +14,7 @@ from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
 
 
 class Format(StrEnum):
-    """How a result is printed."""
+    """The format in which a result is printed."""
 
     TABLE = "table"
     CSV = "csv"

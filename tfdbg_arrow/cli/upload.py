@@ -1,4 +1,4 @@
-"""`tfdbg-arrow upload`: sends a logdir to a URL."""
+"""`tfdbg-arrow upload`: uploads a logdir to a URL."""
 
 from __future__ import annotations
 
@@ -12,31 +12,29 @@ from tfdbg_arrow.errors import LogdirError
 
 
 def upload(
-    local: Annotated[str, typer.Argument(metavar="LOCAL", help="The directory that a recording wrote or left.")],
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where to send it, as s3://bucket/path.")],
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the runs here once they lie there.")] = False,
+    local: Annotated[str, typer.Argument(metavar="LOCAL", help="The local directory that a recording wrote.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where to upload it, e.g. s3://bucket/path.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the local runs after the upload.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Sends the runs of a logdir to a URL; what lies there already is not sent again.
+    """Uploads the runs of a logdir to a URL. Files that are already there are not sent again.
 
-    A recording to a URL that could not send everything in time leaves such a directory, and says so.
+    A recording to a URL that could not send everything in time leaves a local directory and prints its path.
     """
     from tfdbg_arrow.schema.location import RemoteLocation, parse_location
     from tfdbg_arrow.writer.remote.upload_logdir import upload_logdir
 
     source, target = parse_location(local), parse_location(url)
     if not isinstance(source, Path):
-        raise LogdirError(f"LOCAL is the URL {source}, expected a directory here.")
+        raise LogdirError(f"LOCAL is the URL {source}; expected a local directory.")
     if not isinstance(target, RemoteLocation):
-        raise LogdirError(f"URL is the path {target}, expected a URL as s3://bucket/path.")
-    with progress(f"Sending to {target} …"):
+        raise LogdirError(f"URL is the path {target}; expected a URL such as s3://bucket/path.")
+    with progress(f"Uploading to {target} …"):
         runs = upload_logdir(source, target.open(), remove=remove)
     if json:
         print_json({"local": str(source), "url": str(target), "runs": runs})
         return
     for run in runs:
         typer.echo(
-            printable(
-                f"{run.run_id}: sent {run.num_parts:,} parts ({run.size_bytes:,} bytes); all of it is at {target}"
-            )
+            printable(f"{run.run_id}: sent {run.num_parts:,} parts ({run.size_bytes:,} bytes); complete at {target}")
         )

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow verify`: whether a logdir is as it was written."""
+"""`tfdbg-arrow verify`: checks that a logdir is as it was written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query import Verification
 
 _MAX_SHOWN = 20
-"""Deviations of a kind that are named in a terminal; `--json` names up to 1,000."""
+"""Number of deviations per kind that are named in a terminal; `--json` names up to 1,000."""
 _STYLES = {"changed": "bold red", "missing": "bold red", "extra": "bold red", "leftover": "yellow", "unchecked": "dim"}
 
 
@@ -21,11 +21,12 @@ def verify(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
     json: JsonOption = False,
 ) -> None:
-    """Finds every changed, missing and extra byte of data in a logdir of this machine, without changing it.
+    """Finds every changed, missing and extra byte of data in a local logdir, without changing it.
 
-    What a killed process leaves is named apart, and is no damage. What of its spool has no checksum is named too.
+    Files that a killed process left are listed as `leftover` and are not damage. Data of its spool that has no
+    checksum is listed as `unchecked`.
 
-    Exit codes: 0 nothing is damaged, 1 something is, 2 it cannot be read.
+    Exit codes: 0 nothing is damaged, 1 something is damaged, 2 the logdir cannot be read.
     """
     from tfdbg_arrow.query import verify as examine
 

@@ -1,4 +1,4 @@
-"""`tfdbg-arrow view`: the pages of a logdir, served on this machine."""
+"""`tfdbg-arrow view`: serves the pages of a logdir on this machine."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def view(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0: any free one.")] = 0,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 means any free port.")] = 0,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="The address to listen at; 0.0.0.0 for all of this machine's.")
+        str,
+        typer.Option(metavar="ADDRESS", help="The address to listen on; 0.0.0.0 means all addresses of this machine."),
     ] = "127.0.0.1",
     run: Annotated[str | None, typer.Option("--run", metavar="ID", help="Open this run.")] = None,
     is_opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="End a page's queries after so long.")
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Stop the queries of a page after this time.")
     ] = 20,
     has_sql: Annotated[
-        bool, typer.Option("--sql", help="Add a page that answers SQL, each query in a process of its own.")
+        bool, typer.Option("--sql", help="Add a page that runs SQL, each query in a separate process.")
     ] = False,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Serves pages that show the first bad tensor, its cause and its line, until it is interrupted.
+    """Serves pages that show the first bad tensor, its cause and its line of code, until you press Ctrl-C.
 
-    Only who has the printed address can open them: it holds a secret. They are read anew from the logdir when it
-    changed: of a program that still runs, they show what it records as it comes.
+    The printed address contains a secret; nobody can open the pages without it. The pages follow the logdir: while a
+    program is still recording, they show new data as it arrives.
 
     Exit codes: 0 it was interrupted, 2 an error.
     """
@@ -58,10 +59,10 @@ def view(
             if json:
                 print_json({"logdir": logdir, "url": server.url, "host": server.host, "port": server.port})
             else:
-                typer.echo(f"{printable(logdir)} is shown at\n\n    {server.url}\n\nCtrl-C ends it.")
+                typer.echo(f"{printable(logdir)} is served at\n\n    {server.url}\n\nPress Ctrl-C to stop.")
             if host not in _LOOPBACK:
-                danger = "others can reach it, and what it sends is not encrypted."
-                typer.echo(printable(f"tfdbg-arrow: warning: listening at {host}: {danger}"), err=True)
+                danger = "other machines can reach it, and the connection is not encrypted."
+                typer.echo(printable(f"tfdbg-arrow: warning: listening on {host}: {danger}"), err=True)
             sys.stdout.flush()
             if is_opened:
                 webbrowser.open(server.url)

@@ -1,4 +1,4 @@
-"""What the subcommands of the viewer need that a plain install has not."""
+"""Reports missing packages of the `viewer` extra."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tfdbg_arrow.errors import MissingDependencyError
 
 @contextlib.contextmanager
 def viewer_extra(command: str) -> Iterator[None]:
-    """Makes a failed import of the extra's packages an error that says what to install.
+    """Turns a failed import in its body into an error that says what to install.
 
     Args:
-        command: The subcommand that needs them.
+        command: The subcommand that needs the packages.
 
     Raises:
-        MissingDependencyError: One is not there.
+        MissingDependencyError: A package is not installed.
     """
     try:
         yield

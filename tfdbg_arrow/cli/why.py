@@ -1,4 +1,4 @@
-"""`tfdbg-arrow why`: how a tensor became bad, and what it spoilt."""
+"""`tfdbg-arrow why`: shows how a tensor became bad, or where its bad values went."""
 
 from __future__ import annotations
 
@@ -20,36 +20,39 @@ def why(
         str | None,
         typer.Argument(
             metavar="TENSOR",
-            help="An event_index, or the name of an op or tensor, as `Log` or `Log:0`: its first bad value. "
-            "Without it, the first bad tensor of all.",
+            help="An event_index, or the name of an op or tensor, e.g. `Log` or `Log:0`, which means its first bad "
+            "value. Default: the first bad tensor of all.",
         ),
     ] = None,
-    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Only this run.")] = None,
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
     tree: Annotated[
-        bool, typer.Option("--tree", help="All ways back, not only the one to the earliest origin.")
+        bool, typer.Option("--tree", help="Show all paths back, not only the one to the earliest origin.")
     ] = False,
     forward: Annotated[
-        bool, typer.Option("--forward", help="The other way: what the tensor spoilt, to variables and results.")
+        bool,
+        typer.Option(
+            "--forward", help="Search in the other direction: which tensors, variables and results became bad."
+        ),
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="Every tensor of a long way.")] = False,
-    limit: Annotated[int, typer.Option(metavar="N", help="At most so many tensors.")] = 1000,
+    full: Annotated[bool, typer.Option("--full", help="Show every tensor of a long path.")] = False,
+    limit: Annotated[int, typer.Option(metavar="N", help="Find at most N tensors.")] = 1000,
     csv: Annotated[bool, typer.Option("--csv", help="Print every tensor found as a row of CSV.")] = False,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Tells how a bad tensor came about: from it back to the op that made the first bad value, and what that op took.
+    """Shows how a tensor became bad: the path back to the op that created the first bad value, and that op's inputs.
 
-    With --forward it tells what the tensor spoilt: the bad tensors that were computed from it, the variables that they
-    were written to, and what functions returned of them to eager code.
+    With --forward it shows where the bad values went: the bad tensors that were computed from the tensor, the variables
+    that they were written to, and the functions that returned them to eager code.
 
-    Exit codes: 0 nothing is bad, 1 something is, 2 an error.
+    Exit codes: 0 nothing is bad, 1 something is bad, 2 an error.
     """
     from tfdbg_arrow.cli.why_text import print_provenance, print_spread
     from tfdbg_arrow.query import Provenance, Spread
 
     if csv and json:
-        raise QueryError("--csv and --json are both given; give one of them.")
+        raise QueryError("--csv and --json were both given; give only one of them.")
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         start = _find(opened, tensor, run_id=run_id)
         found: Provenance | Spread | None = None
@@ -71,7 +74,7 @@ def why(
 
 
 def _find(logdir: Logdir, tensor: str | None, *, run_id: str | None) -> tuple[str, int] | None:
-    """Returns (run id, event_index) of the bad tensor meant, None where it was never bad."""
+    """Returns (run id, event_index) of the bad tensor that `tensor` names; None if it was never bad."""
     if tensor is None:
         first = logdir.first_nonfinite(run_id=run_id)
         return None if first is None else (first.run_id, first.event_index)
@@ -82,7 +85,7 @@ def _find(logdir: Logdir, tensor: str | None, *, run_id: str | None) -> tuple[st
             {"event": int(tensor), "run_id": run_id},
         )
         if len(rows) > 1:
-            raise QueryError(f"event {tensor} is in {len(rows)} runs; name one with --run-id: {rows[0][0]}, …")
+            raise QueryError(f"event {tensor} is in {len(rows)} runs; select one with --run-id: {rows[0][0]}, …")
     else:
         name, _, slot = tensor.rpartition(":") if tensor.rpartition(":")[2].isdecimal() else (tensor, "", "")
         rows = logdir.rows(
@@ -94,6 +97,6 @@ def _find(logdir: Logdir, tensor: str | None, *, run_id: str | None) -> tuple[st
         )
     if not rows:
         raise QueryError(
-            f"{tensor} names no recorded tensor of {logdir.path}; see SELECT DISTINCT op_name FROM graph_op."
+            f"{logdir.path} has no recorded tensor named {tensor}; see SELECT DISTINCT op_name FROM graph_op."
         )
     return (rows[0][0], rows[0][1]) if rows[0][2] else None

@@ -1,4 +1,4 @@
-"""What `tfdbg-arrow why` prints for a reader."""
+"""Prints the answers of `tfdbg-arrow why` in a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUM_SPREAD = 20
 _NUM_NAMES = 5
 
 _ROLES = {
-    "origin": "here it went bad",
+    "origin": "it went bad here",
     "candidate": "bad here; an input was not recorded",
     "cause": "healthy",
     "unfollowed": "not followed any further",
@@ -26,12 +26,12 @@ _ROLES = {
 
 
 def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
-    """Prints the way back.
+    """Prints the path from a bad tensor back to its origin.
 
     Args:
-        found: What was found.
-        tree: Whether all ways are shown.
-        full: Whether every tensor of a long way is.
+        found: The path or paths.
+        tree: Whether to print all paths.
+        full: Whether to print every tensor of a long path.
     """
     out = console()
     origin = found.origin
@@ -48,7 +48,7 @@ def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
         for index, hop in enumerate(way):
             if _NUM_FIRST <= index < _NUM_FIRST + num_folded:
                 if index == _NUM_FIRST:
-                    out.print(styled((f"... {num_folded:,} more tensors on the way; --full shows them", "dim")))
+                    out.print(styled((f"... {num_folded:,} more tensors on the path; --full shows them", "dim")))
                 continue
             _print_hop(hop, note=_ROLES.get(hop.role), indent="    " if hop.role == "cause" else "")
     if found.is_cut:
@@ -56,21 +56,21 @@ def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
 
 
 def reason_lines(*, why: str | None, repair: str | None, growth: Growth | None) -> list[tuple[str, str]]:
-    """Returns why a tensor went bad as lines with their styles: each sentence, and what would mend it."""
+    """Returns (line, style) pairs that say why a tensor went bad and how to fix it."""
     lines = [(why, "bold")] if why is not None else []
     if repair is not None:
-        lines.append((f"To mend it: {repair}", ""))
+        lines.append((f"To fix it: {repair}", ""))
     if growth is not None:
-        lines += [(growth.sentence, "bold"), (f"To mend it: {growth.repair}", "")]
+        lines += [(growth.sentence, "bold"), (f"To fix it: {growth.repair}", "")]
     return lines
 
 
 def print_spread(found: Spread, *, full: bool) -> None:
-    """Prints what a bad tensor spoilt: the sums, then each tensor once, under the one through which it was found.
+    """Prints where a bad tensor went: totals, then each tensor once, below the one that it was computed from.
 
     Args:
-        found: What was found.
-        full: Whether every tensor is shown, not only the first ones and those that left the graph.
+        found: The tensors that became bad.
+        full: Whether to print every tensor, not only the first ones.
     """
     out = console()
     parts = [f"{len(found.hops) - 1:,} tensors were computed from it and are bad"]
@@ -107,7 +107,7 @@ def _in_tree_order(found: Spread) -> Iterator[SpreadHop]:
 
 
 def _reach(hop: SpreadHop) -> str | None:
-    """Where a tensor went beyond its graph."""
+    """Returns which functions returned a tensor and which variables hold it; None if it did not leave its graph."""
     parts = []
     if hop.returned_by:
         parts.append("returned by " + _some(hop.returned_by))
@@ -124,11 +124,11 @@ def _some(names: Sequence[str]) -> str:
 def _print_cut(num_hops: int) -> None:
     out = console()
     out.print()
-    out.print(styled((f"The search ended after {num_hops:,} tensors; --limit raises that.", "bold")))
+    out.print(styled((f"The search stopped after {num_hops:,} tensors; --limit raises the limit.", "bold")))
 
 
 def _print_tree(found: Provenance) -> None:
-    """Each tensor once, under the one through which it was found."""
+    """Prints each tensor once, below the one that led to it."""
     inputs: dict[int | None, list[Hop]] = {}
     for hop in found.hops:
         inputs.setdefault(hop.user_hop_index, []).append(hop)
@@ -187,9 +187,9 @@ def _where(hop: TensorHop) -> str:
 _HOW = {
     "argument": "passed as an argument",
     "capture": "captured by the function",
-    "loop": "handed on by the loop",
+    "loop": "passed on by the loop",
     "call": "returned by a call",
     "variable": "written to the variable that was read",
     "external": "from outside",
-    "unrecorded": "over unrecorded tensors",
+    "unrecorded": "through unrecorded tensors",
 }

@@ -1,13 +1,13 @@
-"""The query layer: reads logdirs with DuckDB; needs neither TensorFlow nor the writer.
+"""The query layer: reads logdirs with DuckDB. It needs neither TensorFlow nor the writer.
 
-* `logdir`: a logdir opened, as tables and views of the parts that hold; `engine.py` is what any other engine offers,
-  `spark.py` one of them, `sandbox` one in a process of its own.
-* `flow`: which tensors went into which. On it stand `nonfinite.py`, `provenance.py`, `spread.py` and `explanation`.
-* `alert_rules`, `diff`, `coverage.py`, `diagnosis`: what is odd in a run, what differs between two, what was not looked
-  at, and what is wrong with a logdir.
-* `verification`: whether a logdir is as it was written.
-* `structure`, `windows`, `history.py`, `values.py`: graphs, rows and series to look at.
-* `exports`, `results.py`: the same for other tools.
+* `logdir`: an open logdir, as tables and views over its live parts. `engine.py` defines the interface of every engine;
+  `spark.py` is an engine on Spark, and `sandbox` runs SQL in a separate process.
+* `flow`: which tensors were computed from which. `nonfinite.py`, `provenance.py`, `spread.py` and `explanation` use it.
+* `alert_rules`, `diff`, `coverage.py`, `diagnosis`: anomalies in a run, differences between two runs, tensors that were
+  not recorded, and problems of a logdir.
+* `verification`: checks that a logdir is unchanged since it was written.
+* `structure`, `windows`, `history.py`, `values.py`: graphs, rows and series for display.
+* `exports`, `results.py`: the same data for other tools.
 """
 
 from __future__ import annotations

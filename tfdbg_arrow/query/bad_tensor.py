@@ -1,4 +1,4 @@
-"""NonFinite: what is known of a bad tensor, put together from its run."""
+"""NonFinite: the description of a bad tensor, put together from its run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfdbg_arrow.query.results import FLAT
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
 _GRADIENT_FUNCS = frozenset({"imperative_grad", "_GradientsHelper"})
-"""Functions of TensorFlow below which gradients are computed."""
+"""Functions of TensorFlow that call the code of gradients."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Producer:
         op_type: Type of the op that computed it, or the name of an unrecorded function; None for a tensor from outside.
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
-        output_slot: Which of its outputs; None for a variable's writer and where unknown.
-        event_index: Its row in tensor_health; None where it was not recorded.
-        execution_index: The execution that made it, or in whose call it was made; None where unknown.
-        how: The first border between it and its user: `graph` (none, in one graph), `argument` and `capture`
-            (of a function), `loop` (a loop variable), `call` (a function's result), `variable` (read from one; the
-            op is the one that wrote it last), `eager` (none, between eager ops), `external` (from outside).
+        output_slot: Index of the op's output; None for a variable's writer and if unknown.
+        event_index: Its row in tensor_health; None if it was not recorded.
+        execution_index: The execution that made it, or in whose call it was made; None if unknown.
+        how: The first border between it and its user: `graph` (none, in one graph), `argument` or `capture`
+            (of a function), `loop` (a loop variable), `call` (a function's result), `variable` (read from a variable;
+            the op is the one that wrote it last), `eager` (none, between eager ops), `external` (from outside).
     """
 
     op_type: str | None
@@ -54,9 +54,9 @@ class InputTensor:
     """One input of the op that made a bad tensor.
 
     Attributes:
-        index: Which input, from 0.
-        health: Its health; of a variable that of the value last assigned; None where not recorded.
-        producer: Where it came from; None where that was not recorded.
+        index: Index of the input, from 0.
+        health: Its health, or for a variable the health of the last assigned value; None if it was not recorded.
+        producer: Where it came from; None if that was not recorded.
     """
 
     index: int
@@ -104,7 +104,7 @@ class CallSite:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorContext:
-    """Where and for what a tensor was computed, bad or not. The attributes are those of NonFinite."""
+    """Where and for what purpose a tensor, bad or not, was computed. The attributes are those of NonFinite."""
 
     inputs: tuple[InputTensor, ...]
     stack: tuple[Frame, ...]
@@ -118,7 +118,7 @@ class TensorContext:
 
 @dataclass(frozen=True, kw_only=True)
 class NonFinite(TensorHealth):
-    """A tensor with an infinity or a NaN in it; None is "not measured in this mode" or does not apply.
+    """A tensor that holds an infinity or a NaN. None means not measured in this mode, or not applicable.
 
     It also has the attributes of TensorHealth.
 
@@ -131,30 +131,30 @@ class NonFinite(TensorHealth):
         iteration: Iteration of the loop, from 0; None outside graphs.
         output_slot: Which output of the op, from 0; None for a tensor from outside.
         device_name: Where it was computed.
-        is_origin: Whether it is proven that one of the kinds asked for came up in this op: the tensor holds it, and no
-            input of the op does. False where an input does, and where an input that could was not recorded.
+        is_origin: True if it is proven that this op created one of the requested kinds: the tensor holds it, and no
+            input of the op does. False if an input holds it, or if an input that could hold it was not recorded.
         inputs: The inputs of the op, in order.
         stack: The Python stack that created the op (in a graph), executed it (eagerly) or first used the tensor
             (from outside), innermost frame first.
-        source: The line to look at: the user's innermost frame of the op; of a gradient, that of the op whose gradient
-            it is; where these have none, that of the innermost call that has one. None where there is none.
-        forward: Of a gradient, the op whose gradient it is; None for another op and where that was not recorded.
-        called_from: The calls that led to this very execution of the op, the innermost first, down to the call from
-            eager code; empty for an eager op.
+        source: The line to look at: the user's innermost frame of the op, or for a gradient that of the forward op. If
+            these have none, it is the frame of the innermost call that has one. None if there is none.
+        forward: For a gradient, the op whose gradient it computes; None for other ops and if it was not recorded.
+        called_from: The calls that led to this execution of the op, innermost first, ending with the call from eager
+            code; empty for an eager op.
         step: The training step, as marked.
-        layer: The Keras layer or module that the op belongs to, as the user named it; of a gradient that of its
-            forward op; None outside layers.
-        role: What the op is for: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
-        program_ops: The types of the program's ops that TensorFlow ran as this one op, in the order of creation, such
-            as `("Softmax", "Log")` for a LogSoftmax; empty where it ran the op as the program has it.
-        effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (the program
-            got it, and nothing computes with it any more), `metric` (only metrics took it), `absorbed` (everything
-            computed from it is finite). None where that cannot be told, and for a tensor that is no origin.
-        is_expected: Whether it is proven that the value did no harm: it was absorbed, or a check found it and an
-            update was skipped, as an optimizer with dynamic loss scaling does with a step whose gradients overflow.
-        expected_reason: How that is known; None where it is not expected.
-        worker: The task of a cluster that the run was, as `worker:1`; None outside one.
-        left_out: What the run was told not to record, or lost: an earlier bad tensor may be in it.
+        layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, that of its
+            forward op. None outside layers.
+        role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
+        program_ops: The types of the program's ops that TensorFlow ran as this one op, in order of creation, such as
+            `("Softmax", "Log")` for a LogSoftmax; empty if it ran the program's op itself.
+        effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (it was
+            returned to the program, and nothing computes with it any more), `metric` (only metrics took it),
+            `absorbed` (everything computed from it is finite). None if it is unknown or the tensor is not an origin.
+        is_expected: True if it is proven that the value did no harm: it was absorbed, or a check found it and an
+            update was skipped, as an optimizer with dynamic loss scaling does for a step whose gradients overflow.
+        expected_reason: Why the value is expected; None if it is not.
+        worker: The cluster task of the run, such as `worker:1`; None outside a cluster.
+        left_out: What the run did not record, as requested or by loss. It may contain an earlier bad tensor.
     """
 
     run_id: str
@@ -189,7 +189,7 @@ class BadTensorReader:
         logdir: The logdir.
         run_id: The run.
         kinds: The kinds that count: `nan`, `inf` or both.
-        is_allowed: Whether an origin may be bad.
+        is_allowed: Returns whether an origin is allowed to be bad.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class BadTensorReader:
 
     @cached_property
     def effects(self) -> Effects:
-        """Tells where bad values end."""
+        """Determines where bad values end."""
         return Effects(self._logdir, self.flow, self.origins, self.sinks, run_id=self._run_id)
 
     @cached_property
@@ -228,11 +228,11 @@ class BadTensorReader:
         return gap_sentences(stats).get(self._run_id, ())
 
     def describe(self, event: TensorEvent, *, effect: Effect | None) -> NonFinite:
-        """Returns all that is known of a bad tensor.
+        """Returns the description of a bad tensor.
 
         Args:
             event: The tensor.
-            effect: Where its badness ends, as far as that was looked for.
+            effect: Where its badness ends; None if this was not determined.
         """
         with self.flow.lock:
             return self._describe(event, effect or Effect(None, None))
@@ -259,7 +259,7 @@ class BadTensorReader:
         )
 
     def context(self, event: TensorEvent) -> TensorContext:
-        """Returns what the op of a tensor took, the stack that made or ran it, and what it was for."""
+        """Returns the inputs of the op of a tensor, the stack that made or ran the op, and the op's purpose."""
         inputs = tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
         stack = self._stacks.stack(self.flow.stack_trace_id(event))
         label = self.flow.labels.of(event)
@@ -288,7 +288,7 @@ class BadTensorReader:
         return next((layer for layer in layers if layer is not None), None)
 
     def _forward(self, label: Label) -> Forward | None:
-        """Returns the op whose gradient an op computes."""
+        """Returns the op whose gradient an op computes, or None."""
         forward = forward_op(self.flow, label)
         if forward is None:
             return None
@@ -301,7 +301,7 @@ class BadTensorReader:
         )
 
     def _calls(self, event: TensorEvent) -> list[tuple[CallSite, Frame | None]]:
-        """Returns the calls that led to the op of a graph's tensor, the innermost first, each with its own line."""
+        """Returns the calls that led to the op of a graph's tensor, innermost first, each with its own line."""
         if event.scope != "graph" or event.graph_id is None:
             return []
         found = []
@@ -331,10 +331,10 @@ class BadTensorReader:
         return found
 
     def _own_line(self, stack: tuple[Frame, ...], graph_id: int | None) -> Frame | None:
-        """Returns the user's innermost frame in the stack of an op; None where that is outside of the op's function.
+        """Returns the user's innermost frame in the stack of an op, or None if that frame is outside the op's function.
 
-        An op that TensorFlow or Keras created by itself, as in a SavedModel, has the user's frames of the call for
-        which its function was traced. The call that led to its execution may be another.
+        The stack of an op that TensorFlow or Keras created itself, as in a SavedModel, has the user's frames of the
+        call for which its function was traced. A different call may have led to its execution.
         """
         traced_at = [frame for frame in self._stacks.stack(self._graph_stack_ids.get(graph_id)) if frame.is_user]
         own = [frame for frame in stack if frame.is_user]
@@ -346,7 +346,7 @@ class BadTensorReader:
         return dict(self._logdir.rows(query, [self._run_id]))
 
     def origin_of(self, event: TensorEvent) -> TensorEvent:
-        """Returns the origin that a bad tensor goes back to."""
+        """Returns the origin of a bad tensor."""
         with self.flow.lock:
             return self.origins.of(event)
 
@@ -410,6 +410,6 @@ def _health(event: TensorEvent) -> TensorHealth:
 
 
 def _is_users_gradient(stack: tuple[Frame, ...]) -> bool:
-    """Whether a gradient was written by the user (`tf.custom_gradient`): TensorFlow called the user's code for it."""
+    """Returns whether the user wrote a gradient (`tf.custom_gradient`), so that TensorFlow called the user's code."""
     user = next((depth for depth, frame in enumerate(stack) if frame.is_user), len(stack))
     return any(frame.func in _GRADIENT_FUNCS and frame.owner == "framework" for frame in stack[user:])

@@ -1,6 +1,6 @@
-"""What a recorder says that it did not record, or not as asked: the rows of capture_stat, and how they read.
+"""The rows of capture_stat: what a recorder did not record, or not as requested, and how these rows read as text.
 
-The one declaration of their wording: answers, `coverage`, `info` and `doctor` all say a row by it.
+This is the only place that defines the wording. Answers, `coverage`, `info` and `doctor` all use it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from tfdbg_arrow.query.engine import Engine
 
 @dataclass(frozen=True, kw_only=True)
 class StatKind:
-    """What a `stat` means.
+    """The meaning of a `stat`.
 
     Attributes:
         stat: The value of the column.
-        words: What befell the subject, as `was dropped`.
-        is_loss: Whether something that could be bad may not have been looked at.
-        is_gap: Whether what is missing ran between what was recorded, so that an earlier bad value may be in it; such
-            rows are told with every answer.
-        is_asked: Whether it is what the user asked for, as far as the kind tells.
+        words: What happened to the subject, such as `was dropped`.
+        is_loss: Whether something that could be bad may not have been examined.
+        is_gap: Whether the missing part ran between recorded parts, so that it may contain an earlier bad value. Every
+            answer mentions such rows.
+        is_asked: Whether the user requested it, as far as the kind shows.
         advice: What to do.
     """
 
@@ -46,7 +46,7 @@ STAT_KINDS: Mapping[str, StatKind] = {
         ),
         StatKind(
             stat="disabled",
-            words="was left out as asked",
+            words="was left out as requested",
             is_loss=True,
             is_gap=True,
             is_asked=True,
@@ -56,55 +56,55 @@ STAT_KINDS: Mapping[str, StatKind] = {
             stat="unobservable",
             words="could not be observed",
             is_loss=True,
-            advice="What runs there has to be looked at by other means.",
+            advice="Inspect what runs there by other means.",
         ),
         StatKind(
             stat="failed",
             words="was not recorded in full because of an error",
             is_loss=True,
-            advice="Report it, with this reason, to the makers of tfdbg_arrow.",
+            advice="Report this reason to the developers of tfdbg_arrow.",
         ),
         StatKind(
             stat="changed",
-            words="ran otherwise than without recording",
+            words="ran differently than without recording",
             is_loss=False,
             is_asked=True,
-            advice="Nothing, unless what changed is what you are looking for.",
+            advice="No action is needed, unless the change is what you are looking for.",
         ),
         StatKind(
             stat="masked",
             words="was bad and did not stop the program",
             is_loss=False,
             is_asked=True,
-            advice="Nothing, unless that value should have stopped it: see docs/live_stop.md.",
+            advice="No action is needed, unless that value should have stopped it: see docs/live_stop.md.",
         ),
         StatKind(
             stat="recovered",
             words="were recovered",
             is_loss=False,
             is_asked=True,
-            advice="Nothing: what the program recorded before it died is there.",
+            advice="No action is needed: what the program recorded before it died is available.",
         ),
     )
 }
-"""By the value of `stat`."""
+"""The kinds by the value of `stat`."""
 
 _OTHER = StatKind(
     stat="",
     words="was noted",
     is_loss=True,
-    advice="Install the newest tfdbg_arrow, which may know what that means.",
+    advice="Install the latest tfdbg_arrow, which may know the meaning.",
 )
 
 
 @dataclass(frozen=True)
 class Cue:
-    """What the reason of a row tells beyond its kind.
+    """Additional meaning of a row that follows from its reason.
 
     Attributes:
-        words: What the reason holds.
+        words: A part of the reason.
         advice: What to do.
-        is_asked: Whether it is what the user asked for.
+        is_asked: Whether the user requested it.
     """
 
     words: str
@@ -116,19 +116,19 @@ CUES: tuple[Cue, ...] = (
     Cue("The spool had no room", "Raise max_memory_bytes, or record less by op_regex, tensor_dtypes or steps."),
     Cue(
         "The circular buffer kept only the last ones",
-        "Record with a larger circular_buffer_size, or with 0 for all.",
+        "Record with a larger circular_buffer_size, or with 0 to keep all events.",
         is_asked=True,
     ),
     Cue(
         "The black box wrote only",
-        "Record without dump_on to keep all, or with a larger circular_buffer_size.",
+        "Record without dump_on to keep all events, or with a larger circular_buffer_size.",
         is_asked=True,
     ),
     Cue("the middle of the run", "Record with a larger max_bytes, or narrow the recording down.", is_asked=True),
-    Cue("outside of the schedule", "Record with other steps to see those.", is_asked=True),
+    Cue("outside of the schedule", "Record with different steps to see these.", is_asked=True),
     Cue("The logdir's store could not be reached", "Check the store, and raise max_local_bytes so that more can wait."),
-    Cue("parts wait in", "Send what still waits by: tfdbg-arrow upload --remove DIRECTORY URL."),
-    Cue("Parts could not be written", "Free space where the logdir lies, and record again."),
+    Cue("parts wait in", "Upload the waiting parts with: tfdbg-arrow upload --remove DIRECTORY URL."),
+    Cue("Parts could not be written", "Free space on the disk of the logdir, and record again."),
     Cue(
         "was traced before recording began",
         "Call enable() before a concrete function is taken, or call the tf.function itself.",
@@ -138,29 +138,29 @@ CUES: tuple[Cue, ...] = (
     Cue("since XLA compiles it", "Record with xla='observe', which runs such functions without XLA."),
     Cue(
         "runs without XLA while recording",
-        "Record with xla='inside' where it must stay compiled.",
+        "Record with xla='inside' if it must stay compiled.",
         is_asked=True,
     ),
     Cue("on devices of other processes", "Record in those processes too: each writes a run of its own."),
     Cue("runs in another process", "Record in that process too: it writes a run of its own."),
     Cue(
         "a fork of this process records nothing",
-        "Call enable() in the child, or start it by spawn: it writes a run of its own then.",
+        "Call enable() in the child, or start it with the spawn method. It then writes a run of its own.",
     ),
 )
-"""In this order: the first that a reason holds counts. What the recorder writes holds them; a test looks."""
+"""The first cue whose words are contained in a reason applies. A test checks that the recorder writes these words."""
 
 
 @dataclass(frozen=True)
 class CaptureStat:
-    """A row of capture_stat, None for NULL; rows that differ only in time are one.
+    """A row of capture_stat, with None for NULL. Rows that differ only in time are merged.
 
     Attributes:
         run_id: The run.
-        stat: `dropped`, `disabled`, `unobservable`, `failed`, `changed` or `masked`.
+        stat: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `masked` or `recovered`.
         subject: What it happened to.
-        reason: Why.
-        num_events: How many events it concerns; None where that cannot be counted.
+        reason: Why it happened.
+        num_events: Number of affected events; None if it cannot be counted.
     """
 
     run_id: str
@@ -171,17 +171,17 @@ class CaptureStat:
 
     @property
     def kind(self) -> StatKind:
-        """What the `stat` means."""
+        """The meaning of the `stat`."""
         return STAT_KINDS.get(self.stat, _OTHER)
 
     @property
     def cue(self) -> Cue | None:
-        """What the reason tells beyond that, or None."""
+        """The additional meaning of the reason, or None."""
         return next((cue for cue in CUES if cue.words in self.reason), None)
 
     @property
     def is_asked(self) -> bool:
-        """Whether it is what the user asked for."""
+        """Whether the user requested it."""
         return self.kind.is_asked or (self.cue is not None and self.cue.is_asked)
 
     @property
@@ -191,18 +191,18 @@ class CaptureStat:
 
     @property
     def sentence(self) -> str:
-        """The row in words, as `step was traced before recording began (7 events)`."""
+        """The row as a sentence, such as `step was traced before recording began (7 events)`."""
         number = "" if self.num_events is None else f" ({self.num_events:,} events)"
-        # The reason of a gap is a sentence by itself; others begin with their verb.
+        # The reason of a gap is a complete sentence. Other reasons begin with their verb.
         return f"{self.reason}{number}" if self.kind.is_gap else f"{self.subject}: {self.reason}{number}"
 
 
 def read_capture_stats(logdir: Engine, *, run_id: str | None = None) -> tuple[CaptureStat, ...]:
-    """Returns what capture_stat says, by run, in order of time.
+    """Returns the rows of capture_stat, by run, in order of time.
 
     Args:
         logdir: The logdir.
-        run_id: Only this run; None: all.
+        run_id: Only this run; None means all.
     """
     rows = logdir.rows(
         "SELECT run_id, stat, subject, reason, CAST(sum(num_events) AS BIGINT) FROM capture_stat "
@@ -214,7 +214,7 @@ def read_capture_stats(logdir: Engine, *, run_id: str | None = None) -> tuple[Ca
 
 
 def merged(stats: Iterable[CaptureStat]) -> tuple[CaptureStat, ...]:
-    """Returns gaps of one run and reason as one each, with the first one's subject; the others as they are."""
+    """Merges gaps of the same run and reason, keeping the first subject. Other rows are returned unchanged."""
     found: dict[tuple[str, ...], CaptureStat] = {}
     for stat in stats:
         key = (stat.run_id, stat.stat, stat.reason, "" if stat.kind.is_gap else stat.subject)
@@ -227,7 +227,7 @@ def merged(stats: Iterable[CaptureStat]) -> tuple[CaptureStat, ...]:
 
 
 def gap_sentences(stats: Iterable[CaptureStat]) -> dict[str, tuple[str, ...]]:
-    """Returns, by run, what ran unrecorded between what was recorded, as sentences; runs without such are not there."""
+    """Returns one sentence per gap in the recording, keyed by run ID. Runs without gaps are omitted."""
     found: dict[str, tuple[str, ...]] = {}
     for stat in merged(stats):
         if stat.kind.is_gap:
@@ -236,11 +236,11 @@ def gap_sentences(stats: Iterable[CaptureStat]) -> dict[str, tuple[str, ...]]:
 
 
 def losses_text(stats: Iterable[CaptureStat], *, with_gaps: bool) -> str | None:
-    """Returns in one line what was lost, as `2 noted as unobservable`; None where nothing was.
+    """Returns the losses in one line, such as `2 noted as unobservable`, or None if there are none.
 
     Args:
         stats: The rows.
-        with_gaps: Whether those that `gap_sentences` tells are among it.
+        with_gaps: Whether to include the rows of `gap_sentences`.
     """
     lost = Counter(stat.stat for stat in stats if stat.kind.is_loss and (with_gaps or not stat.kind.is_gap))
     return ", ".join(f"{number:,} noted as {name}" for name, number in sorted(lost.items())) or None

@@ -1,4 +1,4 @@
-"""coverage: what a recording did not look at, and why."""
+"""coverage: finds what a recording did not examine, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HANDLES = frozenset({"resource", "variant"})
 
 @dataclass(frozen=True)
 class UnobservedOp:
-    """One op with outputs that were not recorded: its name, its type, and how many outputs."""
+    """One op with unrecorded outputs: its name, its type, and the number of these outputs."""
 
     op_name: str
     op_type: str | None
@@ -27,15 +27,15 @@ class UnobservedOp:
 
 @dataclass(frozen=True)
 class UnobservedOps:
-    """The ops of one graph that were not recorded, or not all of their outputs, for one reason.
+    """The ops of one graph with outputs that were not recorded for one reason.
 
     Attributes:
         run_id: The run.
         graph_id: The graph.
-        graph_name: Its name, None where unknown.
+        graph_name: Its name; None if unknown.
         reason: `not_recorded_reason` of graph_op_output.
-        num_outputs: How many output tensors.
-        num_could_be_bad: Those of them that can hold an infinity or a NaN, by their dtype.
+        num_outputs: Number of these outputs.
+        num_could_be_bad: Number of these outputs that can hold an infinity or a NaN, according to their dtype.
         ops: The ops, by name.
     """
 
@@ -56,9 +56,9 @@ class FailedExecutions:
         run_id: The run.
         op_type: Op type, or the function's runtime name.
         error_type: Name of the error's class.
-        num_executions: How many.
-        is_lossy: Whether tensors that they computed may be missing: a call ends with its first op that fails, while
-            others run beside it. The end of a data set (OutOfRangeError, StopIteration) comes before anything is
+        num_executions: Number of these executions.
+        is_lossy: Whether tensors that they computed may be missing: a call ends with the first op that fails, while
+            other ops run in parallel. The end of a dataset (OutOfRangeError, StopIteration) comes before anything is
             computed.
     """
 
@@ -73,16 +73,16 @@ class FailedExecutions:
 class ChangedOps:
     """The ops of one graph that TensorFlow's optimizer changed or absorbed before the graph ran.
 
-    Their values are inside other ops that were recorded, or were not needed: nothing is lost.
+    Nothing is lost: their values are inside other recorded ops, or were not needed.
 
     Attributes:
         run_id: The run.
         graph_id: The graph.
-        graph_name: Its name, None where unknown.
-        num_ops: How many ops the program's graph has.
-        num_replaced: How many of them an op of another type computes.
-        num_folded: How many of them were computed in advance, as a constant.
-        num_absorbed: How many of them have no op of their own: others compute them, or nothing needs them.
+        graph_name: Its name; None if unknown.
+        num_ops: Number of ops in the program's graph.
+        num_replaced: Number of these that an op of another type computes.
+        num_folded: Number of these that were computed in advance, as a constant.
+        num_absorbed: Number of these without an op of their own: other ops compute them, or nothing needs them.
     """
 
     run_id: str
@@ -96,14 +96,15 @@ class ChangedOps:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a recording did not look at.
+    """What a recording did not examine.
 
     Attributes:
         path: The logdir.
-        unobserved: What of the graphs was not recorded, by run, graph and reason.
-        stats: What capture_stat says, by run, in order of time.
+        unobserved: The ops that were not recorded, by run, graph and reason.
+        stats: The rows of capture_stat, by run, in order of time.
         failed: The executions that raised an error, by run, op type and error.
-        changed: What TensorFlow's optimizer changed, by run and graph; only of recordings with `graphs='executed'`.
+        changed: What TensorFlow's optimizer changed, by run and graph. Only recordings with `graphs='executed'` have
+            it.
     """
 
     path: str
@@ -114,22 +115,22 @@ class Coverage:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every tensor that can hold an infinity or a NaN was looked at, as far as the recording knows."""
+        """Whether every tensor that can hold an infinity or a NaN was examined, as far as the recording shows."""
         return self.summary is None
 
     @property
     def summary(self) -> str | None:
-        """What was not looked at although it can be bad, as one line; None where there is nothing."""
+        """What was not examined although it can be bad, in one line, or None if there is nothing."""
         return self._summary(with_gaps=True)
 
     @property
     def summary_beside_gaps(self) -> str | None:
-        """As `summary`, without what `gaps` tells."""
+        """Like `summary`, but without the gaps in `gaps`."""
         return self._summary(with_gaps=False)
 
     @property
     def gaps(self) -> dict[str, tuple[str, ...]]:
-        """By run, what ran unrecorded between what was recorded, as sentences."""
+        """One sentence per gap in the recording, keyed by run ID."""
         return gap_sentences(self.stats)
 
     def _summary(self, *, with_gaps: bool) -> str | None:
@@ -144,14 +145,14 @@ class Coverage:
 
 
 def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Coverage:
-    """Returns what a recording did not look at: nothing is known to be good of what this lists.
+    """Returns what a recording did not examine. Whether these tensors are good is unknown.
 
     Args:
-        logdir: A logdir, opened or its path.
-        run_id: Only this run; None: all.
+        logdir: An open logdir or its path.
+        run_id: Only this run; None means all.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
+        LogdirError: The path is not a readable logdir.
         QueryError: The run is unknown.
         BrokenPartError: A part cannot be read.
     """
@@ -200,10 +201,10 @@ _NEVER_BAD = tuple(sorted(NEVER_BAD | _HANDLES))
 
 
 def check_run(logdir: Engine, run_id: str | None) -> None:
-    """Makes sure that a logdir holds a run.
+    """Checks that a logdir contains a run.
 
     Raises:
-        QueryError: It does not.
+        QueryError: The run is not in the logdir.
     """
     if run_id is not None and not logdir.of_run(run_id).rows("SELECT 1 FROM run WHERE run_id = ? LIMIT 1", [run_id]):
         known = ", ".join(run.run_id for run in read_runs(logdir))

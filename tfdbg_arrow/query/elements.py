@@ -1,8 +1,9 @@
-"""The elements in a tensor's recorded bytes.
+"""Decodes the elements in a tensor's recorded bytes.
 
-Source of the formats that NumPy does not have: bfloat16 is the upper half of a float32; of float8 the names say the
-bits of exponent and mantissa, `fn` that there are no infinities, `uz` that there is one zero, and NaN in place of -0
-(OCP 8-bit floating point specification, and arXiv 2206.02915 for `fnuz`).
+Formats that NumPy does not have: bfloat16 is the upper half of a float32. The names of float8 dtypes give the number of
+bits of exponent and mantissa. `fn` means that there are no infinities, and `uz` that there is only one zero, with NaN
+encoded as -0.
+Source: OCP 8-bit floating point specification, and arXiv 2206.02915 for `fnuz`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NUMPY_DTYPES = frozenset(
 
 
 def _float8(mantissa_bits: int, bias: int, *, has_one_zero: bool) -> npt.NDArray[np.float32]:
-    """Returns the values of all 256 patterns of a float8 without infinities."""
+    """Returns the values of all 256 bit patterns of a float8 without infinities."""
     bits = np.arange(256)
     exponent, mantissa = (bits & 127) >> mantissa_bits, bits & (2**mantissa_bits - 1)
     fraction = mantissa * 2.0**-mantissa_bits
@@ -43,19 +44,19 @@ _DECODERS: dict[str, Callable[[npt.NDArray[np.uint8]], Array]] = {
 }
 
 DECODED_DTYPES = frozenset({*_NUMPY_DTYPES, *_FLOAT8, *_DECODERS})
-"""The dtypes whose elements `decode` gives."""
+"""The dtypes that `decode` supports."""
 
 
 def decode(raw: npt.NDArray[np.uint8], dtype: str) -> Array | None:
     """Returns the elements in a tensor's bytes.
 
     Args:
-        raw: The bytes, row-major and little-endian. What is no whole element at their end is left out.
+        raw: The bytes, row-major and little-endian. An incomplete element at the end is ignored.
         dtype: TensorFlow's name of the dtype.
 
     Returns:
-        The elements, with one dimension: bfloat16 and most float8 as float32, float8_e5m2 as float16, all others as
-        they are. None for a dtype that is not among DECODED_DTYPES.
+        The elements as a one-dimensional array: bfloat16 and most float8 dtypes as float32, float8_e5m2 as float16, all
+        others in their own dtype. None for a dtype that is not in DECODED_DTYPES.
     """
     if dtype in _NUMPY_DTYPES:
         kind = np.dtype(dtype).newbyteorder("<")

@@ -1,14 +1,14 @@
-"""Engine: what the queries of this package need of whatever runs their SQL.
+"""Engine: the interface that the queries of this package need from a SQL engine.
 
-`Logdir` is the engine on DuckDB, `tfdbg_arrow.query.spark.SparkLogdir` the one on Spark. Both run one SQL text, so
-the views, the rules and every query of this package keep to what DuckDB 2.0 and Spark 4 run as written, and with
-equal rows:
+`Logdir` is the engine on DuckDB, `tfdbg_arrow.query.spark.SparkLogdir` the one on Spark. Both run the same SQL text.
+Therefore the views, the rules and every query of this package only use SQL that DuckDB 2.0 and Spark 4 both run as
+written, with equal rows:
 
-* parameters are `?` in order, each a number, a text, a truth value or None;
+* parameters are `?` in order, each a number, a text, a boolean or None;
 * `ORDER BY` says `NULLS FIRST` or `NULLS LAST` wherever there can be a NULL;
 * a sum is cast to BIGINT, and `LIMIT` is at most MAX_ROWS;
-* `blob_prefix(value, n)`, the first n bytes of a BLOB, is a function that each engine defines: the only thing asked
-  for that the two have no common words for.
+* `blob_prefix(value, n)` returns the first n bytes of a BLOB. It is the only function that each engine has to define,
+  because the two have no common syntax for it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 _Kept = TypeVar("_Kept")
 
 MAX_ROWS = 2**31 - 1
-"""The greatest LIMIT: Spark's is an INTEGER."""
+"""The greatest LIMIT. In Spark it is an INTEGER."""
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """A logdir whose tables and public views can be asked in SQL.
+    """A logdir whose tables and public views can be queried in SQL.
 
     Attributes:
         path: The logdir.
@@ -48,7 +48,8 @@ class Engine(Protocol):
     def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Runs SQL over the tables and public views and returns every row.
 
-        Values are Python's own: lists for BIGINT[], bytes for BLOB, naive datetimes for TIMESTAMP, None for NULL.
+        Values are native Python values: lists for BIGINT[], bytes for BLOB, naive datetimes for TIMESTAMP, None for
+        NULL.
 
         Args:
             query: One SELECT.
@@ -60,36 +61,36 @@ class Engine(Protocol):
         """
 
     def of_run(self, run_id: str) -> Engine:
-        """Returns an engine for questions about one run, which may show no other; queries name the run all the same."""
+        """Returns an engine for queries about one run. It may only show this run, but queries still name the run."""
 
     def kept(self, _: Hashable, make: Callable[[], _Kept]) -> _Kept:
-        """Returns what a reader made of the rows; an engine may keep it for the next one, until the parts change.
+        """Returns what a reader made from the rows. An engine may cache it until the parts change.
 
         Args:
-            _: What it is.
-            make: Makes it.
+            _: The cache key.
+            make: Makes the value.
         """
         return make()
 
     def kept_rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Returns what `rows` does; an engine may keep it for whoever asks the same again, until the parts change.
+        """Returns the same as `rows`. An engine may cache the result until the parts change.
 
-        It is for answers of at most some thousand rows.
+        Use it for results of at most some thousand rows.
         """
         return self.rows(query, parameters)
 
     def check_time(self) -> None:
-        """Raises TimeLimitError if the time for the queries is over; loops that ask no query call it."""
+        """Raises TimeLimitError if the time for queries is over. Long loops without queries call it."""
 
     def extent(self, table_name: str) -> tuple[int, int, int]:
-        """Returns how much a table is: rows, parts and their bytes."""
+        """Returns the size of a table: number of rows, number of parts, bytes of the parts."""
 
 
 class Answers(Engine, Protocol):
-    """The questions that every engine answers, as methods."""
+    """The queries that every engine answers, as methods."""
 
     def of_run(self, run_id: str) -> Engine:
-        """Returns an engine for questions about one run: this one, where reading one run alone brings nothing."""
+        """Returns an engine for queries about one run: this one, unless reading only one run has a benefit."""
         return self
 
     def runs(self) -> tuple[Run, ...]:
@@ -100,14 +101,14 @@ class Answers(Engine, Protocol):
             return read_runs(self)
 
     def info(self) -> LogdirInfo:
-        """Returns what the logdir holds: runs, rows and bytes of each table, the range of time, the bad tensors."""
+        """Returns a summary: runs, rows and bytes of each table, the range of time, the number of bad tensors."""
         from tfdbg_arrow.query.info import read_info
 
         with strange_rows_told(self.path):
             return read_info(self)
 
     def coverage(self, *, run_id: str | None = None) -> Coverage:
-        """Returns what the recording did not look at, and why; see `tfdbg_arrow.query.coverage`."""
+        """Returns what the recording did not examine, and why; see `tfdbg_arrow.query.coverage`."""
         from tfdbg_arrow.query.coverage import coverage
 
         return coverage(self, run_id=run_id)
@@ -115,7 +116,7 @@ class Answers(Engine, Protocol):
     def nonfinite(
         self, *, kinds: Iterable[str] = ("nan", "inf"), run_id: str | None = None, limit: int | None = 1000
     ) -> list[NonFinite]:
-        """Returns the bad tensors by arrival; see `tfdbg_arrow.nonfinite`."""
+        """Returns the bad tensors in order of arrival; see `tfdbg_arrow.nonfinite`."""
         from tfdbg_arrow.query.nonfinite import nonfinite
 
         return nonfinite(self, kinds=kinds, run_id=run_id, limit=limit)
@@ -127,13 +128,13 @@ class Answers(Engine, Protocol):
         return first_nonfinite(self, kinds=kinds, run_id=run_id)
 
     def provenance(self, event_index: int, *, run_id: str | None = None, limit: int = 1000) -> Provenance:
-        """Returns how a bad tensor came about; see `tfdbg_arrow.query.provenance`."""
+        """Returns the path of a bad tensor back to its origins; see `tfdbg_arrow.query.provenance`."""
         from tfdbg_arrow.query.provenance import provenance
 
         return provenance(self, event_index, run_id=run_id, limit=limit)
 
     def spread(self, event_index: int, *, run_id: str | None = None, limit: int = 1000) -> Spread:
-        """Returns what a bad tensor spoilt; see `tfdbg_arrow.query.spread`."""
+        """Returns the tensors that a bad tensor made bad; see `tfdbg_arrow.query.spread`."""
         from tfdbg_arrow.query.spread import spread
 
         return spread(self, event_index, run_id=run_id, limit=limit)
@@ -148,7 +149,7 @@ class Answers(Engine, Protocol):
         limit: int = 1000,
         num_values: int = 0,
     ) -> list[HistoryRow]:
-        """Returns what chosen tensors held, over time; see `tfdbg_arrow.query.history`."""
+        """Returns the health of selected tensors over time; see `tfdbg_arrow.query.history`."""
         from tfdbg_arrow.query.history import history
 
         return history(self, pattern, steps=steps, run_id=run_id, after=after, limit=limit, num_values=num_values)
@@ -162,7 +163,7 @@ class Answers(Engine, Protocol):
         run_id: str | None = None,
         limit: int = 100,
     ) -> Alerts:
-        """Returns what alert rules find; see `tfdbg_arrow.query.alerts`."""
+        """Returns the findings of alert rules; see `tfdbg_arrow.query.alerts`."""
         from tfdbg_arrow.query.alert_rules.answer import alerts
 
         return alerts(

@@ -1,4 +1,4 @@
-"""TensorHealth: what was measured of one tensor; every answer about a tensor has these attributes."""
+"""TensorHealth: the measurements of one tensor. Every answer about a tensor has these attributes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TensorHealth:
-    """The health of a tensor; None is "not measured in this mode".
+    """The health of a tensor. None means not measured in this mode.
 
     Attributes:
         event_index: Its row in tensor_health.
-        dtype: Dtype by TensorFlow's name; None where an imported dump does not say it.
+        dtype: TensorFlow's name of the dtype; None if an imported dump does not contain it.
         shape: Dimensions.
         size: Number of elements.
         has_inf_or_nan: Whether any element is infinite or NaN.
-        num_neg_inf: Elements that are -infinity.
-        num_pos_inf: Elements that are +infinity.
-        num_nan: Elements that are NaN.
-        num_neg_finite: Finite elements below zero.
-        num_zero: Elements that are zero.
-        num_pos_finite: Finite elements above zero.
-        num_subnormal: Subnormal elements.
+        num_neg_inf: Number of elements that are -infinity.
+        num_pos_inf: Number of elements that are +infinity.
+        num_nan: Number of elements that are NaN.
+        num_neg_finite: Number of finite elements below zero.
+        num_zero: Number of elements that are zero.
+        num_pos_finite: Number of finite elements above zero.
+        num_subnormal: Number of subnormal elements.
         min_finite: Least finite element.
         max_finite: Greatest finite element.
         mean_finite: Mean of the finite elements.
@@ -50,9 +50,9 @@ class TensorHealth:
 
 
 HEALTH_COLUMNS = tuple(field.name for field in fields(TensorHealth))
-"""The attributes, which are columns of tensor_health."""
+"""The attributes of TensorHealth, which are columns of tensor_health."""
 
 
 def health_facts(tensor: TensorHealth) -> dict[str, Any]:
-    """Returns the health of any answer about a tensor, by attribute, to make another about the same tensor with."""
+    """Returns the health attributes of an answer, as keyword arguments for another answer about the same tensor."""
     return {name: getattr(tensor, name) for name in HEALTH_COLUMNS}

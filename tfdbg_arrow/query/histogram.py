@@ -1,4 +1,4 @@
-"""Histogram: how the elements of a recorded tensor are spread."""
+"""Histogram: the distribution of the elements of a recorded tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUM_BINS = 40
 
 @dataclass(frozen=True, kw_only=True)
 class HistogramBin:
-    """Finite elements from `low` up to `high`; `high` itself is in it in the last bin, and where it is `low`."""
+    """Number of finite elements in [low, high). In the last bin, and if `low` equals `high`, `high` is included."""
 
     low: float
     high: float
@@ -25,16 +25,17 @@ class HistogramBin:
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram:
-    """How the elements of a tensor are spread.
+    """The distribution of the elements of a tensor.
 
     Attributes:
-        is_modulus: Whether it is of the modulus of complex elements.
-        num_elements: How many elements the tensor has.
-        num_counted: How many of them, from the first on, were counted.
-        num_nan: NaN among them.
-        num_neg_inf: -infinity among them.
-        num_pos_inf: +infinity among them; of complex ones, with an infinite part.
-        bins: The finite ones, in bins of one width, or of integers a bin for each value; empty where there are none.
+        is_modulus: Whether it shows the modulus of complex elements.
+        num_elements: Number of elements of the tensor.
+        num_counted: Number of elements, starting at the first, that were counted.
+        num_nan: Number of NaN among them.
+        num_neg_inf: Number of -infinity among them.
+        num_pos_inf: Number of +infinity among them. For complex dtypes, the number with an infinite part.
+        bins: The finite elements in bins of equal width, or for few integer values one bin per value; empty if there
+            are no finite elements.
     """
 
     is_modulus: bool
@@ -47,21 +48,21 @@ class Histogram:
 
     @property
     def num_finite(self) -> int:
-        """The finite elements among those that were counted."""
+        """Number of finite elements among those that were counted."""
         return sum(bin_.num_elements for bin_ in self.bins)
 
 
 def read_histogram(
     logdir: Engine, event_index: int, *, run_id: str, num_bins: int = NUM_BINS, max_bytes: int = MAX_BYTES
 ) -> Histogram | None:
-    """Returns how the elements of a recorded tensor are spread, None where its values were not kept or are no numbers.
+    """Returns the distribution of a recorded tensor's elements, or None if they were not kept or are not numbers.
 
     Args:
         logdir: The logdir.
         event_index: Its row in tensor_health.
         run_id: The run.
-        num_bins: At most so many bins.
-        max_bytes: Of a larger tensor, only its first elements of so many bytes are counted.
+        num_bins: Maximum number of bins.
+        max_bytes: Only count the first elements of a larger tensor, up to this number of bytes.
 
     Raises:
         BrokenPartError: A part cannot be read.
@@ -71,17 +72,17 @@ def read_histogram(
 
 
 def count_elements(array: npt.NDArray[Any], *, num_elements: int | None = None, num_bins: int = NUM_BINS) -> Histogram:
-    """Returns how the elements of an array are spread.
+    """Returns the distribution of the elements of an array.
 
     Args:
-        array: The elements, of any shape; booleans, integers, floats or complex numbers.
-        num_elements: How many elements there are of which these are the first; None: these.
-        num_bins: At most so many bins.
+        array: The elements, of any shape: booleans, integers, floats or complex numbers.
+        num_elements: Number of elements of the whole tensor; None if the array holds all of them.
+        num_bins: Maximum number of bins.
     """
     is_modulus = array.dtype.kind == "c"
     if is_modulus:
         with np.errstate(over="ignore", invalid="ignore"):
-            # An infinite part makes it infinite, whatever the other is; that is no NaN.
+            # A number with an infinite part is infinite, even if the other part is NaN.
             array = np.abs(array)
     finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array.reshape(-1)
     is_float = array.dtype.kind == "f"
@@ -109,7 +110,7 @@ def _bins(finite: npt.NDArray[Any], num_bins: int) -> tuple[HistogramBin, ...]:
             HistogramBin(low=float(value), high=float(value), num_elements=found.get(value, 0))
             for value in range(int(low), int(high) + 1)
         )
-    # A quarter of it: the width of the greatest float64 would be infinite.
+    # The elements are divided by 4, because the range of the greatest float64 values would be infinite.
     counts, edges = np.histogram(finite.astype(np.float64) / 4, bins=num_bins, range=(low / 4, high / 4))
     ends = (edges * 4).tolist()
     return tuple(

@@ -1,4 +1,4 @@
-"""history: what chosen tensors held, over time."""
+"""history: returns the health of selected tensors over time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryRow(TensorHealth):
-    """One tensor, once computed; None is "not measured in this mode", unknown, or does not apply.
+    """One computation of a tensor. None means not measured in this mode, unknown, or not applicable.
 
     It also has the attributes of TensorHealth.
 
@@ -49,11 +49,11 @@ class HistoryRow(TensorHealth):
         execution_index: The execution, or the call in which its op ran.
         iteration: Iteration of the loop, from 0.
         graph_name: Its graph; None for an eager op.
-        op_name: The op in it.
+        op_name: The op in the graph.
         op_type: Type of the op.
-        output_slot: Which output of the op.
-        values: The first elements in row-major order, as many as were asked for, strings as text; None where they were
-            not kept, or the dtype is none of NumPy's.
+        output_slot: Index of the op's output.
+        values: The first elements in row-major order, up to the requested number, with strings as text; None if they
+            were not kept, or if NumPy does not have the dtype.
     """
 
     run_id: str
@@ -78,29 +78,29 @@ def history(
     limit: int = 1000,
     num_values: int = 0,
 ) -> list[HistoryRow]:
-    """Returns what chosen tensors held, by run and event_index.
+    """Returns the health of selected tensors, by run and event_index.
 
     Args:
-        logdir: A logdir, opened or its path.
-        pattern: A regular expression; it must match the whole of `op_name`, `op_name:slot` or the op type.
-        steps: First training step, and the one after the last; None: from the start, to the end.
-        run_id: Only this run; None: all.
+        logdir: An open logdir or its path.
+        pattern: A regular expression that must match the whole `op_name`, `op_name:slot` or op type.
+        steps: First training step, and the step after the last. None means from the start, or to the end.
+        run_id: Only this run; None means all.
         after: Only events after this one.
-        limit: At most so many rows.
-        num_values: How many elements of each tensor to give, where its values were kept.
+        limit: Maximum number of rows.
+        num_values: Number of elements of each tensor to return, if its values were kept.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
-        QueryError: The pattern is no regular expression, or a number is below 0.
+        LogdirError: The path is not a readable logdir.
+        QueryError: The pattern is not a valid regular expression, or a number is below 0.
         BrokenPartError: A part cannot be read.
     """
     try:
         re.compile(pattern)
     except re.error as error:
-        raise QueryError(f"the pattern {pattern!r} is no regular expression: {error}.") from error
+        raise QueryError(f"the pattern {pattern!r} is not a valid regular expression: {error}.") from error
     if limit < 0 or num_values < 0:
-        raise QueryError(f"limit is {limit} and num_values {num_values}; expected numbers from 0 on.")
-    whole = rf"\A(?:{pattern})\z"  # what it matches then is the whole name, which is never empty
+        raise QueryError(f"limit is {limit} and num_values is {num_values}; expected 0 or more.")
+    whole = rf"\A(?:{pattern})\z"  # the match is then the whole name, which is never empty
     first, end = steps
     with opened(logdir) as open_:
         columns = ", ".join(f"h.{column}" for column in _COLUMNS)
@@ -149,14 +149,14 @@ def _read_values(
 
 
 def texts(value: bytes, *, size: int) -> tuple[str, ...]:
-    """Returns the elements of a tensor of strings as text; of what is no UTF-8, the bytes as escapes.
+    """Returns the elements of a tensor of strings as text. Bytes that are not UTF-8 become escapes.
 
     Args:
-        value: `tensor_value.value`, whole.
+        value: `tensor_value.value`, complete.
         size: Number of elements.
 
     Raises:
-        BrokenPartError: The value does not hold so many.
+        BrokenPartError: The value does not hold this number of strings.
     """
     try:
         found = decode_strings(value, size)
@@ -166,11 +166,11 @@ def texts(value: bytes, *, size: int) -> tuple[str, ...]:
 
 
 def elements(value: bytes, dtype: str) -> tuple[object, ...]:
-    """Returns the elements that a prefix of a tensor's bytes holds.
+    """Returns the elements in a prefix of a tensor's bytes.
 
     Args:
         value: Bytes in row-major order, little-endian; the last element may be cut.
-        dtype: One of NumPy's dtypes.
+        dtype: A dtype that NumPy has.
     """
     kind = np.dtype(dtype).newbyteorder("<")
     array: npt.NDArray[np.generic] = np.frombuffer(value[: len(value) // kind.itemsize * kind.itemsize], kind)

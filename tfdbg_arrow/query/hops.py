@@ -1,4 +1,4 @@
-"""Hops: the tensors on the ways that provenance and spread find, with the op and the line that each is of."""
+"""Hops: the tensors on the paths that provenance and spread find, each with its op and source line."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ DEFAULT_LIMIT = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class TensorHop(TensorHealth):
-    """One tensor on a way; None is "not measured in this mode", unknown, or does not apply.
+    """One tensor on a path. None means not measured in this mode, unknown, or not applicable.
 
     It also has the attributes of TensorHealth.
 
     Attributes:
-        hop_index: Its place among the hops.
-        input_index: Which input of the later op it is on this way; None where unrecorded tensors lie between, and for
-            the tensor that was asked for.
-        how: The first border between the two ops, from the later one back: as `Producer.how`; `unrecorded` where
-            unrecorded tensors lie between; `start` for the tensor that was asked for.
+        hop_index: Its index among the hops.
+        input_index: Which input of the later op it is on this path; None for the start of the search, and if
+            unrecorded tensors lie between the two ops.
+        how: The first border between the two ops, from the later one back, as in `Producer.how`; `unrecorded` if
+            unrecorded tensors lie between them; `start` for the start of the search.
         execution_index: The execution, or the call in which its op ran.
         step: The training step, as marked.
         iteration: Iteration of the loop, from 0; None outside graphs.
         op_type: Type of the op that made it; None for a tensor from outside.
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
-        output_slot: Which output of the op.
-        program_ops: The types of the program's ops that TensorFlow ran as this one op; empty where it ran the op as the
-            program has it.
-        layer: The Keras layer or module that the op belongs to, as the user named it; of a gradient that of its
-            forward op; None outside layers.
-        op_role: What the op is for: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
-        forward_op_type: Of a gradient, the type of the op whose gradient it is.
+        output_slot: Index of the op's output.
+        program_ops: The types of the program's ops that TensorFlow ran as this one op; empty if it ran the program's
+            op itself.
+        layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, that of its
+            forward op. None outside layers.
+        op_role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
+        forward_op_type: For a gradient, the type of the op whose gradient it computes.
         forward_op_name: That op's name in its graph; None outside graphs.
-        source: The user's innermost frame in the stack that created the op, of a gradient that of its forward op
-            where it has one; or None.
+        source: The user's innermost frame in the stack that created the op, or for a gradient in that of its forward
+            op, if it has one; or None.
     """
 
     hop_index: int
@@ -70,7 +70,7 @@ _Hop = TypeVar("_Hop", bound=TensorHop)
 
 
 class HopReader:
-    """Tells of tensors what a hop says of them.
+    """Reads the attributes of hops.
 
     Args:
         logdir: The logdir.
@@ -84,7 +84,7 @@ class HopReader:
         self._stack_ids: dict[int, list[int]] = {}
 
     def facts(self, event: TensorEvent) -> dict[str, Any]:
-        """Returns the attributes of a TensorHop that depend on the tensor alone; `source` is filled in later."""
+        """Returns the attributes of a TensorHop that depend only on the tensor. `source` is filled in later."""
         label = self._flow.labels.of(event)
         forward = forward_op(self._flow, self._flow.label_of_maker(event))
         ids = [None if forward is None else forward.stack_trace_id, self._flow.stack_trace_id(event)]
@@ -107,7 +107,7 @@ class HopReader:
         }
 
     def with_sources(self, hops: Iterable[_Hop]) -> tuple[_Hop, ...]:
-        """Returns hops that were made of `facts` with their lines of source, which are read together."""
+        """Returns hops that were made from `facts` with their source lines, which are read together."""
         hops = tuple(hops)
         ids = {hop.event_index: self._stack_ids.get(hop.event_index, ()) for hop in hops}
         sources = self._stacks.user_sources(each for some in ids.values() for each in some)
@@ -118,27 +118,27 @@ class HopReader:
 
 
 def bad_start(flow: DataFlow, event_index: int, *, run_id: str) -> TensorEvent:
-    """Returns the row of a bad tensor to start from.
+    """Returns the row of a bad tensor from which a search starts.
 
     Raises:
-        QueryError: It is unknown, or not bad.
+        QueryError: The row is unknown or not bad.
     """
     event = flow.events.event(event_index)
     if event is None:
-        raise QueryError(f"event {event_index} of run {run_id} is no row of tensor_health.")
+        raise QueryError(f"event {event_index} of run {run_id} is not a row of tensor_health.")
     if not event.has_inf_or_nan:
         raise QueryError(
-            f"event {event_index} of run {run_id} holds no infinity and no NaN; give the event_index of "
-            "a bad tensor, as SELECT event_index FROM nonfinite_tensor has them."
+            f"event {event_index} of run {run_id} holds no infinity and no NaN; pass the event_index of "
+            "a bad tensor, for example from SELECT event_index FROM nonfinite_tensor."
         )
     return event
 
 
 def check_one_run(logdir: Engine, run_id: str | None) -> str:
-    """Returns the run that is meant.
+    """Returns the requested run, or the only run of the logdir for None.
 
     Raises:
-        QueryError: It is not in the logdir, or None where that holds not just one.
+        QueryError: The run is not in the logdir, or `run_id` is None and the logdir does not have exactly one run.
     """
     if run_id is not None and logdir.of_run(run_id).rows("SELECT 1 FROM run WHERE run_id = ? LIMIT 1", [run_id]):
         return run_id
@@ -147,19 +147,19 @@ def check_one_run(logdir: Engine, run_id: str | None) -> str:
         return known[0]
     if run_id not in known:
         what = f"{logdir.path} holds {len(known)} runs" if run_id is None else f"run {run_id!r} is not in {logdir.path}"
-        raise QueryError(f"{what}; give run_id as one of {', '.join(known) or '(it holds none)'}.")
+        raise QueryError(f"{what}; set run_id to one of {', '.join(known) or '(it holds none)'}.")
     return run_id
 
 
 def hop_columns(kind: type[TensorHop]) -> tuple[str, ...]:
-    """Returns the columns of the rows of a kind of hop."""
+    """Returns the column names of the rows for a kind of hop."""
     names = [field.name for field in fields(kind)]
     place = names.index("source")
     return (*names[:place], "file_path", "lineno", *names[place + 1 :])
 
 
 def hop_row(hop: TensorHop) -> dict[str, Any]:
-    """Returns a hop as one flat row: scalars only, the source as file and line, lists as text."""
+    """Returns a hop as one flat row of scalars: the source as file and line, lists as text."""
     row: dict[str, Any] = {}
     for field in fields(hop):
         value = getattr(hop, field.name)
@@ -174,10 +174,10 @@ def hop_row(hop: TensorHop) -> dict[str, Any]:
 
 
 class HopRows:
-    """An answer made of hops, as rows.
+    """An answer that consists of hops, as rows.
 
     Attributes:
-        hop_type: What its hops are.
+        hop_type: The class of its hops.
         hops: The hops, in order.
     """
 
@@ -186,9 +186,9 @@ class HopRows:
 
     @classmethod
     def columns(cls) -> tuple[str, ...]:
-        """Returns the columns of its rows."""
+        """Returns the column names of its rows."""
         return hop_columns(cls.hop_type)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the hops as flat rows, in order: scalars only, the source as file_path and lineno, lists as text."""
+        """Returns the hops as flat rows of scalars, in order: the source as file_path and lineno, lists as text."""
         return [hop_row(hop) for hop in self.hops]

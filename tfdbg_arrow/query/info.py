@@ -1,4 +1,4 @@
-"""What a logdir holds, at a glance."""
+"""Summary of the contents of a logdir."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MODES_WITHOUT_HEALTH = frozenset({"NO_TENSOR", "SHAPE"})
 
 @dataclass(frozen=True)
 class Run:
-    """One run; the attributes are columns of the table run, None for NULL.
+    """One run. The attributes are columns of the table run, with None for NULL.
 
-    But `left_out`: what the run was told not to record, or lost, as sentences.
+    `left_out` is not a column: it lists what the run did not record, as requested or by loss, as sentences.
     """
 
     run_id: str
@@ -34,7 +34,7 @@ class Run:
 
     @property
     def measures_health(self) -> bool:
-        """Whether the mode looks for infinities and NaN at all."""
+        """Whether the mode looks for infinities and NaN."""
         return self.tensor_debug_mode is not None and self.tensor_debug_mode not in MODES_WITHOUT_HEALTH
 
 
@@ -50,7 +50,7 @@ class TableInfo:
 
 @dataclass(frozen=True)
 class LogdirInfo:
-    """What a logdir holds.
+    """The contents of a logdir.
 
     Attributes:
         path: The logdir.
@@ -59,11 +59,11 @@ class LogdirInfo:
         bytes: Bytes of all live parts.
         first_wall_time_ns: When the first tensor or execution was recorded, in nanoseconds since
             1970-01-01T00:00:00Z; None if there is none.
-        last_wall_time_ns: When the last one was; None if there is none.
-        num_tensors: Recorded tensors.
-        num_nonfinite: Those of them with an infinity or a NaN.
-        unobserved: What could be bad and was not looked at, in one line, beside what `left_out` of the runs tells; None
-            where there is nothing.
+        last_wall_time_ns: When the last one was recorded; None if there is none.
+        num_tensors: Number of recorded tensors.
+        num_nonfinite: Number of these with an infinity or a NaN.
+        unobserved: What could be bad and was not examined, in one line, without what `left_out` of the runs lists; None
+            if there is nothing.
     """
 
     path: str
@@ -88,7 +88,7 @@ def read_runs(logdir: Engine) -> tuple[Run, ...]:
 
 
 def read_info(logdir: Answers) -> LogdirInfo:
-    """Returns what a logdir holds."""
+    """Returns the summary of a logdir."""
     tables = []
     for table in TABLES:
         tables.append(TableInfo(table.name, *logdir.extent(table.name)))

@@ -1,4 +1,4 @@
-"""Limits: how much memory and time the queries of a logdir may take."""
+"""Limits: the memory and time that the queries of a logdir may use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from tfdbg_arrow.errors import QueryError, TimeLimitError
 
 DEFAULT_MEMORY_LIMIT = 2 << 30
-"""Bytes."""
+"""In bytes."""
 MEMORY_LIMIT_VARIABLE = "TFDBG_ARROW_MEMORY_LIMIT"
 _LEAST_MEMORY_LIMIT = 32_000_000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|KB|MB|GB|TB|KIB|MIB|GIB|TIB)?", re.IGNORECASE)
@@ -27,11 +27,11 @@ def memory_limit_bytes(given: int | str | None) -> int:
     """Returns a memory limit in bytes.
 
     Args:
-        given: Bytes, or a size such as `500MB` or `2GiB`; None: the environment variable TFDBG_ARROW_MEMORY_LIMIT, or
-            DEFAULT_MEMORY_LIMIT if it is not set.
+        given: Bytes, or a size such as `500MB` or `2GiB`. None means the environment variable TFDBG_ARROW_MEMORY_LIMIT,
+            or DEFAULT_MEMORY_LIMIT if the variable is not set.
 
     Raises:
-        QueryError: It is no size, or less than 32 MB.
+        QueryError: The value is not a size, or is less than 32 MB.
     """
     source = "memory_limit"
     if given is None:
@@ -45,7 +45,7 @@ def memory_limit_bytes(given: int | str | None) -> int:
 
 
 class TimeLimit:
-    """The time until which the queries of a logdir may run. One thread at a time sets it."""
+    """The time until which the queries of a logdir may run. Only one thread at a time may set it."""
 
     def __init__(self) -> None:
         self._end: float | None = None
@@ -63,11 +63,11 @@ class TimeLimit:
 
     @contextlib.contextmanager
     def within(self, seconds: float, *, interrupt: Callable[[], None]) -> Iterator[None]:
-        """Limits what runs in the block; a limit within another one cannot extend it.
+        """Limits the time of the block. A limit within another one cannot extend it.
 
         Args:
-            seconds: How long it may take.
-            interrupt: Ends the query that runs.
+            seconds: The maximum time.
+            interrupt: Ends the running query.
         """
         outer_end, outer_seconds = self._end, self._seconds
         end = time.monotonic() + seconds
@@ -76,13 +76,13 @@ class TimeLimit:
         is_done = threading.Event()
 
         def watch() -> None:
-            # Many queries may follow each other; an interrupt ends only the one that runs.
+            # Many queries may follow each other, and an interrupt ends only the running one.
             wait_s = seconds
             while not is_done.wait(wait_s):
                 interrupt()
                 wait_s = _INTERRUPT_EVERY_S
 
-        # A daemon: it never keeps the process from ending.
+        # A daemon thread does not keep the process alive.
         watcher = threading.Thread(target=watch, daemon=True, name="tfdbg_arrow-time-limit")
         watcher.start()
         try:

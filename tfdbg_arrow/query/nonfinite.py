@@ -1,4 +1,4 @@
-"""first_nonfinite and nonfinite: which op made a bad value, from which inputs, on which line."""
+"""first_nonfinite and nonfinite: find the op that made a bad value, its inputs and its source line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfdbg_arrow.query.logdir import Logdir, opened
 from tfdbg_arrow.query.recorded import KINDS, bad_condition
 
 IsAllowed = Callable[[str | None, str | None], bool]
-"""Told the type and the name of an op (None where it has none), says whether it may make bad values."""
+"""Takes the type and the name of an op (None if it has no name), and returns whether it may make bad values."""
 
 
 def first_nonfinite(
@@ -30,30 +30,31 @@ def first_nonfinite(
     run_id: str | None = None,
     is_allowed: IsAllowed = lambda op_type, op_name: False,
 ) -> NonFinite | None:
-    """Returns the op that is to blame for what went bad: the earliest origin of a bad value that did harm.
+    """Returns the op that caused bad values: the earliest origin of a bad value that did harm.
 
-    Origins are ranked by what came of them: a bad variable counts more than a bad result, that more than a bad
-    metric. An origin that did no harm (see `NonFinite.is_expected`) is returned only where there is no other. Among
-    the origins of a rank the order of the program decides, not that of arrival: the answer is the same each time.
+    Origins are ranked by their effect: a bad variable counts more than a bad result, which counts more than a bad
+    metric. An origin that did no harm (see `NonFinite.is_expected`) is returned only if there is no other. Among the
+    origins of the same rank, the first in program order is returned. The answer does not depend on the order of
+    arrival.
 
-    Where the value of a forward op was bad and left out, and came back in the gradient, the answer is the forward op.
+    If the bad value of a forward op was left out and came back in the gradient, the answer is the forward op.
 
     Args:
-        logdir: A logdir, opened or its path.
+        logdir: An open logdir or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
-        run_id: Only this run; None: of the runs with the most harmful origin the one in which a bad value was recorded
-            first.
-        is_allowed: Told the type and the name of an op (None where it has none), whether it may make bad values:
-            origins for which it is true are passed over. What another op makes of their values counts.
+        run_id: Only this run. None means, of the runs with the most harmful origin, the one in which a bad value was
+            recorded first.
+        is_allowed: Takes the type and the name of an op (None if it has no name), and returns whether it may make bad
+            values. Origins for which it returns True are ignored. What other ops make from their values counts.
 
     Returns:
-        The origin. Of several workers that reduce together, the one where it came up, not one that received it. Where
-        filters left no proven origin, the bad tensor whose recorded inputs are not bad, with `is_origin` False. None
-        where no recorded tensor holds one of the kinds. Where only has_inf_or_nan was measured (CURT_HEALTH), a bad
-        tensor counts as holding every kind asked for.
+        The origin. If several workers reduce together, it is the op that created the value, not one that received it.
+        If filters left no proven origin, it is the bad tensor whose recorded inputs are not bad, with `is_origin`
+        False. None if no recorded tensor holds one of the kinds. If only has_inf_or_nan was measured (CURT_HEALTH), a
+        bad tensor counts as holding every requested kind.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
+        LogdirError: The path is not a readable logdir.
         QueryError: A kind or the run is unknown.
         BrokenPartError: A part cannot be read.
     """
@@ -68,7 +69,7 @@ def first_nonfinite(
 
 
 def has_nan_variable(logdir: Engine, *, run_id: str) -> bool:
-    """Returns whether an op wrote a NaN to a variable that is no metric's: this is found sooner than its origin."""
+    """Returns whether an op wrote a NaN to a variable other than a metric's. This is faster than finding the origin."""
     reader = BadTensorReader(logdir, run_id=run_id, kinds=("nan",))
     with reader.flow.lock:
         return any(row.num_nan for batch in reader.sinks.batches("variable") for row in batch)
@@ -76,14 +77,14 @@ def has_nan_variable(logdir: Engine, *, run_id: str) -> bool:
 
 @dataclass(frozen=True)
 class _Found:
-    """A culprit and the run that it is of."""
+    """A culprit and the reader of its run."""
 
     culprit: Culprit
     reader: BadTensorReader
 
     @property
     def rank(self) -> tuple[int, bool]:
-        """Its place among the culprits of several runs; one that came from another worker is after all others."""
+        """Its sort key among the culprits of several runs. Culprits from other workers sort last in their effect."""
         event = self.culprit.event
         is_received = (event.op_type or "").startswith(COLLECTIVES)
         is_received = is_received and not self.reader.origins.verdict(event).is_origin
@@ -91,7 +92,7 @@ class _Found:
 
     @property
     def harmless_rank(self) -> tuple[bool, bool]:
-        """The same among those that did no harm as far as is known."""
+        """Its sort key among the culprits that did no known harm."""
         return self.culprit.effect.expected_reason is not None, self.rank[1]
 
     def describe(self) -> NonFinite:
@@ -138,9 +139,9 @@ def _most_harmful(searches: Iterable[_RunSearch]) -> _Found | None:
 
 
 def _harmless(searches: Iterable[_RunSearch]) -> _Found | None:
-    """Returns the first origin of which it is not proven that it did no harm, else the first of all.
+    """Returns the first origin that is not proven harmless, or else the first of all.
 
-    One that came from another worker is after all others.
+    An origin that came from another worker sorts after the others.
     """
     best: _Found | None = None
     for search in searches:
@@ -153,28 +154,28 @@ def _harmless(searches: Iterable[_RunSearch]) -> _Found | None:
 
 
 def most_harmful(found: Iterable[NonFinite]) -> NonFinite | None:
-    """Returns the first of the bad tensors of the highest rank, as `first_nonfinite` ranks them; None where none is."""
+    """Returns the first bad tensor of the highest rank, ranked as by `first_nonfinite`, or None if there are none."""
     ranks = {effect: rank for rank, effect in enumerate(EFFECTS)}
     return min(found, key=lambda each: (each.is_expected, ranks.get(each.effect or "", len(EFFECTS) - 1)), default=None)
 
 
 def first_nan(logdir: Engine | str | Path, *, run_id: str | None = None) -> NonFinite | None:
-    """Returns the op that is to blame for the first NaN: `first_nonfinite` with kinds=("nan",)."""
+    """Returns the op that caused the first NaN: `first_nonfinite` with kinds=("nan",)."""
     return first_nonfinite(logdir, kinds=("nan",), run_id=run_id)
 
 
 def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run_id: str) -> list[NonFinite]:
-    """Returns the origins that bad tensors of a run go back to, each once, in the order of the tensors.
+    """Returns the distinct origins of bad tensors of a run, in the order of the tensors.
 
-    What came of them is not looked for: `effect` is None.
+    Their effects are not determined: `effect` is None.
 
     Args:
-        logdir: A logdir, opened or its path.
-        event_indexes: The tensors, as rows of tensor_health; one that is not there, or not bad, is left out.
+        logdir: An open logdir or its path.
+        event_indexes: The tensors, as rows of tensor_health. Rows that are missing or not bad are ignored.
         run_id: The run.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
+        LogdirError: The path is not a readable logdir.
         BrokenPartError: A part cannot be read.
     """
     found: dict[int, NonFinite] = {}
@@ -190,18 +191,18 @@ def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run
 
 
 def expected_reasons(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run_id: str) -> dict[int, str]:
-    """Returns why origins of a run are expected, by event_index; an origin that is not expected is left out.
+    """Returns why origins of a run are expected, by event_index. Origins that are not expected are omitted.
 
-    In a run where a bad value did harm, only an infinity that the program wrote itself is known to be harmless: of the
+    If a bad value did harm in the run, only infinities that the program wrote itself are known to be harmless. For the
     others, a later tensor of the same op may have done the harm.
 
     Args:
-        logdir: A logdir, opened or its path.
+        logdir: An open logdir or its path.
         event_indexes: The origins, as rows of tensor_health.
         run_id: The run.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
+        LogdirError: The path is not a readable logdir.
         BrokenPartError: A part cannot be read.
     """
     found: dict[int, str] = {}
@@ -229,19 +230,19 @@ def nonfinite(
     """Returns the tensors that hold a bad value, by run and event_index.
 
     Args:
-        logdir: A logdir, opened or its path.
+        logdir: An open logdir or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
-        run_id: Only this run; None: all, the one in which a bad value was recorded first at the front.
-        limit: At most so many; None: all. After its first NaN nearly every tensor of a training is bad.
+        run_id: Only this run; None means all, starting with the one in which a bad value was recorded first.
+        limit: Maximum number of tensors; None means all. After the first NaN, nearly every tensor of a training is bad.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
+        LogdirError: The path is not a readable logdir.
         QueryError: A kind, the run or the limit cannot be used.
         BrokenPartError: A part cannot be read.
     """
     wanted = _check_kinds(kinds)
     if limit is not None and limit < 0:
-        raise QueryError(f"limit is {limit}, expected a number of tensors from 0 on, or None for all.")
+        raise QueryError(f"limit is {limit}; expected 0 or more tensors, or None for all.")
     found: list[NonFinite] = []
     with opened(logdir) as open_:
         for run in _bad_runs(open_, wanted, run_id=run_id):
@@ -259,7 +260,7 @@ def _described(reader: BadTensorReader, kinds: tuple[str, ...], *, limit: int | 
             roots = reader.origins.roots([event], set())
             effects = [reader.effects.of(root) for root in roots]
         reasons = [effect.expected_reason for effect in effects]
-        # What only passed a bad value on is expected where all that it came from is; it has no effect of its own.
+        # A tensor that only passed a bad value on is expected if all of its origins are. It has no effect of its own.
         own = effects[0] if roots == [event] else Effect(None, None if None in reasons else reasons[0])
         yield reader.describe(event, effect=own)
 
@@ -288,7 +289,7 @@ def _bad_runs(logdir: Engine, kinds: tuple[str, ...], *, run_id: str | None) -> 
 
 
 def tensor_context(logdir: Engine, event_index: int, *, run_id: str) -> TensorContext:
-    """Returns what the op of a recorded tensor, bad or not, took in that very call, its stack, and what it was for.
+    """Returns the inputs of a recorded tensor's op in that call, its stack and its purpose. The tensor may be healthy.
 
     Args:
         logdir: The logdir.
@@ -303,5 +304,5 @@ def tensor_context(logdir: Engine, event_index: int, *, run_id: str) -> TensorCo
     with reader.flow.lock:
         event = reader.flow.events.event(event_index)
         if event is None:
-            raise QueryError(f"event {event_index} of run {run_id} is no row of tensor_health.")
+            raise QueryError(f"event {event_index} of run {run_id} is not a row of tensor_health.")
         return reader.context(event)

@@ -1,4 +1,4 @@
-"""provenance: from a bad tensor back, hop by hop, to the ops where it went bad and the healthy tensors they took."""
+"""provenance: follows a bad tensor back, hop by hop, to the ops that created the bad value and their healthy inputs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 
 @dataclass(frozen=True, kw_only=True)
 class Hop(TensorHop):
-    """One tensor on the way back from a bad one.
+    """One tensor on the path back from a bad one.
 
     It also has the attributes of TensorHop.
 
     Attributes:
-        user_hop_index: The hop whose op took it; None for the tensor that was asked for. Of a tensor that several took,
-            the one through which it was found first.
-        role: `origin` (a kind came up in its op), `propagator` (an input brought all it holds), `candidate` (bad, and
-            not proven to be either: an input was not recorded), `cause` (healthy input of an origin or candidate),
-            `unfollowed` (bad, and the search ended at its limit before it was looked at).
-        is_on_path: Whether it lies on the way to the earliest origin or candidate, or is a cause of that one.
-        why: One sentence on how the op made what is bad, where the counts prove it.
-        repair: What would mend it, as a short instruction; None where there is no sentence or no standard repair.
+        user_hop_index: The hop whose op took it; None for the start of the search. If several took it, the one through
+            which it was found first.
+        role: `origin` (its op created one of the kinds), `propagator` (all it holds came from an input), `candidate`
+            (bad, and neither is proven because an input was not recorded), `cause` (a healthy input of an origin or
+            candidate), `unfollowed` (bad, but the search reached its limit before examining it).
+        is_on_path: Whether it lies on the path to the earliest origin or candidate, or is a cause of that one.
+        why: One sentence on how the op created the bad value, if the counts prove it.
+        repair: How to fix it, as a short instruction; None if there is no sentence or no standard fix.
     """
 
     user_hop_index: int | None
@@ -47,10 +47,11 @@ class Provenance(HopRows):
 
     Attributes:
         run_id: The run.
-        hops: The tensors on all ways back, in the order in which they were found; the first is the one asked for.
-        is_cut: Whether there are more: the search ended at its limit.
-        growth: What had grown from step to step until its origin went bad; None where nothing had, or where magnitudes
-            were not recorded.
+        hops: The tensors on all paths back, in the order in which they were found. The first is the start of the
+            search.
+        is_cut: Whether the search reached its limit, so that there are more.
+        growth: What had grown from step to step until its origin went bad; None if nothing had, or if magnitudes were
+            not recorded.
     """
 
     hop_type: ClassVar[type[TensorHop]] = Hop
@@ -62,12 +63,12 @@ class Provenance(HopRows):
 
     @property
     def origin(self) -> Hop | None:
-        """The earliest origin found, else the earliest candidate; None where the search was cut before either."""
+        """The earliest origin found, or else the earliest candidate; None if the search was cut before either."""
         return next((hop for hop in self.path if hop.role in ("origin", "candidate")), None)
 
     @property
     def path(self) -> tuple[Hop, ...]:
-        """The way from that origin, after its causes, to the tensor that was asked for."""
+        """The path from that origin, preceded by its causes, to the start of the search."""
         on_path = [hop for hop in self.hops if hop.is_on_path]
         causes = [hop for hop in on_path if hop.role == "cause"]
         return (*causes, *reversed([hop for hop in on_path if hop.role != "cause"]))
@@ -78,22 +79,23 @@ def provenance(
 ) -> Provenance:
     """Follows a bad tensor back to where it went bad.
 
-    The way leads over the data edges of that very call and iteration, and over borders: arguments, captured variables
-    to their last assignment, nested calls, loops, eager tensors. A bad tensor is followed on through its bad inputs.
+    The path follows the data edges of that call and iteration, and crosses borders: arguments, captured variables to
+    their last assignment, nested calls, loops, eager tensors. From a bad tensor, the search continues with its bad
+    inputs.
 
     Args:
-        logdir: A logdir, opened or its path.
+        logdir: An open logdir or its path.
         event_index: The tensor's row in tensor_health.
-        run_id: The run; None where the logdir holds one only.
-        limit: At most so many tensors.
+        run_id: The run; None if the logdir has only one.
+        limit: Maximum number of tensors.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
+        LogdirError: The path is not a readable logdir.
         QueryError: The run or the row is unknown, or not bad.
         BrokenPartError: A part cannot be read.
     """
     if limit < 1:
-        raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
+        raise QueryError(f"limit is {limit}; expected 1 or more tensors.")
     with opened(logdir) as open_:
         run = check_one_run(open_, run_id)
         search = _Search(open_.of_run(run), run_id=run)
@@ -102,7 +104,7 @@ def provenance(
 
 
 class _Search:
-    """One search; bad tensors are followed earliest first, which leads back in time soonest."""
+    """One search. Bad tensors are followed earliest first, as this goes back in time the fastest."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
@@ -113,7 +115,7 @@ class _Search:
         self._hops: list[Hop] = []
         self._found: dict[int, int] = {}
         self._sources: dict[int, set[int]] = {}
-        """For each bad hop those that its op took, healthy ones where it is no propagator."""
+        """For each bad hop, the hops that its op took. Healthy ones are only included for origins and candidates."""
 
     def run(self, event_index: int, *, limit: int) -> Provenance:
         event = bad_start(self.flow, event_index, run_id=self._run_id)
@@ -135,11 +137,11 @@ class _Search:
         return None if event is None else find_growth(self._logdir, self.flow, event, run_id=self._run_id)
 
     def _expand(self, event: TensorEvent) -> list[TensorEvent]:
-        """Adds what a bad tensor's op took; returns the bad ones among it that are new."""
+        """Adds the inputs of a bad tensor's op, and returns the new bad ones."""
         own = self._found[event.event_index]
         verdict = self._origins.verdict(event)
         role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
-        # Of a propagator only the bad ones among them are hops.
+        # For a propagator, only the bad inputs become hops.
         is_propagator = role == "propagator"
         found: list[tuple[int | None, str, TensorEvent]] = [*self.flow.taken_by(event, is_recent=is_propagator)]
         sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(event).events
@@ -185,9 +187,9 @@ class _Search:
         )
 
     def _marked(self) -> tuple[Hop, ...]:
-        """The hops, those on the way to the earliest origin marked; a proven one goes before a candidate.
+        """Returns the hops with `is_on_path` set for the path to the earliest origin, or else the earliest candidate.
 
-        An infinity that the program wrote itself is an origin only where nothing made another bad value of it.
+        An infinity that the program wrote itself only counts as an origin if there is no other origin.
         """
         hops = list(self._hops)
         origins = [hop for hop in hops if hop.role == "origin"]
@@ -208,9 +210,9 @@ class _Search:
         return event is not None and self._origins.is_literal(event)
 
     def _earliest(self, ends: list[Hop]) -> Hop:
-        """Returns the end that none of the others led to; of several the one that was recorded first.
+        """Returns the end that no other end leads to. If there are several, returns the one that was recorded first.
 
-        Within a call the order of recording is not that of data flow.
+        Within a call, the order of recording is not the order of data flow.
         """
         indexes = {hop.hop_index for hop in ends}
         for end in sorted(ends, key=lambda hop: hop.event_index):

@@ -1,4 +1,4 @@
-"""What is recorded of tensors and executions, one by one."""
+"""Recorded tensors and executions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("nan", "inf")
 
 @dataclass(frozen=True, slots=True)
 class TensorEvent(TensorHealth):
-    """One row of tensor_health; the attributes are its columns, None for NULL."""
+    """One row of tensor_health. The attributes are its columns, with None for NULL."""
 
     wall_time_ns: int
     scope: str
@@ -33,9 +33,9 @@ class TensorEvent(TensorHealth):
     step: int | None
 
     def bad_kinds(self, kinds: Iterable[str] = KINDS) -> frozenset[str]:
-        """Returns which of the kinds the tensor holds.
+        """Returns the kinds, among the given ones, that the tensor holds.
 
-        Where only `has_inf_or_nan` was measured (CURT_HEALTH), a bad tensor may hold either: all of them.
+        If only `has_inf_or_nan` was measured (CURT_HEALTH), a bad tensor may hold any kind, so all are returned.
         """
         if not self.has_inf_or_nan:
             return frozenset()
@@ -55,7 +55,7 @@ class TensorEvent(TensorHealth):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where in the run's control flow a graph ran; None is unknown.
+    """Where in the run's control flow a graph ran. None means unknown.
 
     Attributes:
         step_id: TensorFlow's step id.
@@ -74,7 +74,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class SiteVisit:
-    """Where one graph left rows within one step: a call site in one control-flow frame.
+    """The rows of one graph at a call site in one control-flow frame, within one step.
 
     Attributes:
         graph_id: The graph.
@@ -82,7 +82,7 @@ class SiteVisit:
         frame_id: Its control-flow frame.
         iterations: The iterations with a row, in order.
         first_event_index: Least event_index of the rows.
-        num_rows: How many rows.
+        num_rows: Number of rows.
     """
 
     graph_id: int
@@ -100,17 +100,17 @@ class SiteVisit:
 
 @dataclass(frozen=True, slots=True)
 class EagerTensor:
-    """What is known of an eager tensor.
+    """The recorded facts about an eager tensor.
 
     Attributes:
         tensor_id: Its id.
         event: Its row in tensor_health, or None.
-        execution_index: The execution that made it; None for one from outside.
+        execution_index: The execution that made it; None for a tensor from outside.
         execution_event_index: That execution's event_index.
         op_type: That execution's op type or function name.
         graph_id: The called function's graph; None for an op.
-        output_slot: Which output of the execution.
-        dtype: Its dtype, None where unknown.
+        output_slot: Index of the execution's output.
+        dtype: Its dtype; None if unknown.
     """
 
     tensor_id: int
@@ -125,7 +125,7 @@ class EagerTensor:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One eager op or call; the attributes are columns of execution, None for NULL."""
+    """One eager op or call. The attributes are columns of execution, with None for NULL."""
 
     execution_index: int
     event_index: int
@@ -153,15 +153,15 @@ def read_events(logdir: Engine, condition: str, parameters: Sequence[object]) ->
     Args:
         logdir: The logdir.
         condition: SQL behind `WHERE run_id = ? AND`.
-        parameters: The run, then what stands for the `?` of the condition.
+        parameters: The run, then the values for the `?` of the condition.
     """
     return [_event(row) for row in logdir.rows(_SELECT + condition, parameters)]
 
 
 def bad_condition(kinds: Sequence[str]) -> str:
-    """Returns the SQL condition on tensor_health for holding one of the kinds.
+    """Returns the SQL condition on tensor_health that selects tensors with one of the kinds.
 
-    The one boolean column decides for healthy rows, so a scan of a healthy run reads no count.
+    The condition first tests one boolean column, so a scan of a healthy run does not read the counts.
     """
     if set(kinds) == set(KINDS):
         return "has_inf_or_nan"

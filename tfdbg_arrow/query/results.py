@@ -1,12 +1,12 @@
-"""Answers as data frames: a sequence of the dataclasses that the query layer returns becomes an Arrow table.
+"""Answers as data frames: turns a sequence of dataclasses that the query layer returned into an Arrow table.
 
 to_polars(logdir.history("Softmax")).group_by("step").agg(pl.col("max_finite").max())
 
-One column an attribute, in their order: a dataclass within is a struct, a tuple a list, None is NULL; NaN stays NaN.
-`NonFinite.forward` is several columns: `forward_op_type`, `forward_op_name` …, and its line `forward_file_path`,
-`forward_lineno`, `forward_func`, `forward_code`, `forward_owner`.
-The types are those that the dataclass declares, whatever the rows hold, but for elements of tensors (`object`), whose
-type depends on the tensors: booleans, integers or floats where all of them are such, else their text.
+Each attribute becomes one column, in order. A nested dataclass becomes a struct, a tuple a list, and None becomes NULL.
+NaN stays NaN. `NonFinite.forward` becomes several columns: `forward_op_type`, `forward_op_name` …, and its source line
+`forward_file_path`, `forward_lineno`, `forward_func`, `forward_code`, `forward_owner`.
+The types are those that the dataclass declares, regardless of the rows. The only exception are elements of tensors
+(`object`): they become booleans, integers or floats if all of them are, and otherwise text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCALARS: Mapping[type, pa.DataType] = {
     bytes: pa.binary(),
 }
 FLAT = "is_flat"
-"""In the metadata of a field that holds a dataclass: each attribute of that is a column of its own."""
+"""Metadata key of a field that holds a dataclass: each attribute of the dataclass becomes a column of its own."""
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -38,21 +38,21 @@ def to_arrow(rows: Iterable[Any], row_type: type | None = None) -> pa.Table:
     """Returns rows as an Arrow table.
 
     Args:
-        rows: Instances of one dataclass, as `nonfinite()`, `history()`, `alerts().alerts`, `provenance().hops`,
-            `coverage().stats` and `doctor().findings` give them.
-        row_type: That dataclass; needed where there may be no row to tell it.
+        rows: Instances of one dataclass, as returned by `nonfinite()`, `history()`, `alerts().alerts`,
+            `provenance().hops`, `coverage().stats` and `doctor().findings`.
+        row_type: The dataclass. It is required if there may be no rows.
 
     Raises:
-        QueryError: There is no row and no `row_type`, or a row is of another type.
+        QueryError: There are no rows and no `row_type`, or a row is of another type.
     """
     found = list(rows)
     kind = row_type or (type(found[0]) if found else None)
     if kind is None:
         raise QueryError(
-            "there is no row that tells the columns; give the type of the rows, as to_arrow(rows, NonFinite)."
+            "there are no rows to take the columns from; pass the type of the rows, as in to_arrow(rows, NonFinite)."
         )
     if not dataclasses.is_dataclass(kind):
-        raise QueryError(f"rows are {kind.__name__}, expected a dataclass of tfdbg_arrow.query, as NonFinite.")
+        raise QueryError(f"rows are {kind.__name__}, expected a dataclass of tfdbg_arrow.query such as NonFinite.")
     other = next((row for row in found if type(row) is not kind), None)
     if other is not None:
         raise QueryError(f"a row is a {type(other).__name__}, expected only {kind.__name__}.")
@@ -65,7 +65,7 @@ def to_arrow(rows: Iterable[Any], row_type: type | None = None) -> pa.Table:
 
 
 def to_polars(rows: Iterable[Any], row_type: type | None = None) -> Any:
-    """Returns rows as a `polars.DataFrame`; takes and raises what `to_arrow` does.
+    """Returns rows as a `polars.DataFrame`, with the arguments and errors of `to_arrow`.
 
     Raises:
         MissingDependencyError: Polars is not installed.
@@ -74,7 +74,7 @@ def to_polars(rows: Iterable[Any], row_type: type | None = None) -> Any:
 
 
 def to_pandas(rows: Iterable[Any], row_type: type | None = None) -> Any:
-    """Returns rows as a `pandas.DataFrame` with Arrow's types; takes and raises what `to_arrow` does.
+    """Returns rows as a `pandas.DataFrame` with Arrow types, with the arguments and errors of `to_arrow`.
 
     Raises:
         MissingDependencyError: pandas is not installed.
@@ -96,7 +96,7 @@ def as_polars(table: pa.Table) -> Any:
 
 
 def as_pandas(table: pa.Table) -> Any:
-    """Returns an Arrow table as a `pandas.DataFrame` of Arrow's types, in which NULL is not NaN and integers are whole.
+    """Returns an Arrow table as a `pandas.DataFrame` with Arrow types, which keep NULL apart from NaN, and integers.
 
     Raises:
         MissingDependencyError: pandas is not installed.
@@ -115,7 +115,7 @@ def _attributes(kind: type) -> tuple[tuple[str, Any], ...]:
 
 
 def _flat(prefix: str, values: Sequence[Any], annotation: Any) -> dict[str, pa.Array]:
-    """Returns a column for each attribute of dataclasses, and of the dataclasses within: all are NULL for None."""
+    """Returns a column for each attribute of dataclasses and of nested dataclasses. For None, all of them are NULL."""
     kind = _dataclass_in(annotation)
     assert kind is not None
     columns: dict[str, pa.Array] = {}
@@ -129,19 +129,19 @@ def _flat(prefix: str, values: Sequence[Any], annotation: Any) -> dict[str, pa.A
 
 
 def _dataclass_in(annotation: Any) -> type | None:
-    """Returns the dataclass that an annotation names, alone or beside None."""
+    """Returns the dataclass in an annotation, alone or combined with None."""
     named = (annotation, *typing.get_args(annotation))
     return next((each for each in named if isinstance(each, type) and dataclasses.is_dataclass(each)), None)
 
 
 def _array(values: Sequence[Any], annotation: Any) -> pa.Array:
-    """Returns the values of one attribute, of the Arrow type that its annotation asks for."""
+    """Returns the values of one attribute, with the Arrow type of its annotation."""
     type_ = _arrow_type(annotation, values)
     return pa.array([_plain(value, type_) for value in values], type_, from_pandas=False)
 
 
 def _arrow_type(annotation: Any, values: Iterable[Any]) -> pa.DataType:
-    """Returns the Arrow type of an annotation; the values tell what `object` is."""
+    """Returns the Arrow type of an annotation. For `object`, the values determine it."""
     if annotation in _SCALARS:
         return _SCALARS[annotation]
     there = [value for value in values if value is not None]
@@ -159,7 +159,7 @@ def _arrow_type(annotation: Any, values: Iterable[Any]) -> pa.DataType:
         return _arrow_type(next(each for each in arguments if each is not type(None)), there)
     if origin in (tuple, list):
         return pa.list_(_arrow_type(arguments[0], [item for value in there for item in value]))
-    raise QueryError(f"{annotation!r} has no column type; give a sequence of rows, as the attribute that holds them.")
+    raise QueryError(f"{annotation!r} has no column type; pass a sequence of rows, such as the attribute with them.")
 
 
 def _element_type(values: Sequence[object]) -> pa.DataType:
@@ -172,7 +172,7 @@ def _element_type(values: Sequence[object]) -> pa.DataType:
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
-    """Returns a value as Arrow takes it for a type: a dataclass as a dict, an element as a float or as its text."""
+    """Returns a value in the form that Arrow takes for a type: a dataclass as a dict, an element as float or text."""
     if value is None:
         return None
     if pa.types.is_struct(type_):

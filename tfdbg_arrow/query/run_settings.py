@@ -1,4 +1,4 @@
-"""What a run says of its settings."""
+"""Reads the settings of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfdbg_arrow.query.untrusted_json import parse_json
 
 
 def parse_settings(text: str) -> dict[str, Any]:
-    """Returns `run.settings`; empty where it is no JSON object."""
+    """Parses `run.settings`. Returns an empty dict if it is not a JSON object."""
     try:
         settings = parse_json(text)
     except ValueError:
@@ -18,7 +18,7 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 
 def withholds_source(logdir: Engine, *, run_id: str) -> bool:
-    """Returns whether a run was recorded so that no source text is kept (`redact`)."""
+    """Returns whether a run was recorded without source text (`redact`)."""
     for (text,) in logdir.rows("SELECT settings FROM run WHERE run_id = ? LIMIT 1", [run_id]):
         redacted = parse_settings(text).get("redact")
         return isinstance(redacted, list) and "source" in redacted

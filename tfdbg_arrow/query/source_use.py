@@ -1,4 +1,4 @@
-"""Source files as a run used them: which lines made ops, ran them, and made something bad."""
+"""Source files as a run used them: the lines that created ops, ran them, and made bad tensors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class SourceFile:
 
     Attributes:
         run_id: The run.
-        file_path: Its path as the interpreter knew it.
-        owner: Whose code it is: `user`, `framework` or `library`; None where no frame lies in it.
+        file_path: Its path, as the interpreter used it.
+        owner: The owner of the code: `user`, `framework` or `library`; None if no frame lies in the file.
         has_text: Whether the run kept its text.
-        num_ops: Ops of graphs whose innermost line in the user's code is in it.
-        num_bad: Bad tensors of these ops.
+        num_ops: Number of graph ops whose innermost line in the user's code is in the file.
+        num_bad: Number of bad tensors of these ops.
     """
 
     run_id: str
@@ -30,15 +30,15 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LineUse:
-    """What a run did on one line of a file: of each stack, the line that is innermost in the file counts.
+    """What a run did on one line of a file. For each stack, only its innermost line in the file counts.
 
     Attributes:
         lineno: The line, from 1.
-        num_ops: Ops of graphs that were created there.
-        num_executions: Eager ops and calls that ran there.
-        num_bad: Bad tensors that these gave.
-        first_bad_event_index: The first of them; None where there is none.
-        first_op: Name of the first op created there, else the type of the first execution.
+        num_ops: Number of graph ops that were created there.
+        num_executions: Number of eager ops and calls that ran there.
+        num_bad: Number of bad tensors that these made.
+        first_bad_event_index: The first of them; None if there is none.
+        first_op: Name of the first op created there, or else the type of the first execution.
     """
 
     lineno: int
@@ -71,19 +71,19 @@ def source_files(logdir: Engine, *, run_id: str) -> tuple[SourceFile, ...]:
 
 
 def source_text(logdir: Engine, file_path: str, *, run_id: str) -> tuple[str, ...] | None:
-    """Returns the lines of a file as the run kept them; None where it did not."""
+    """Returns the lines of a file as the run kept them, or None if it did not keep them."""
     rows = logdir.rows(
         "SELECT source_text FROM source_file WHERE run_id = ? AND file_path = ? AND source_text IS NOT NULL LIMIT 1",
         [run_id, file_path],
     )
     if not rows:
         return None
-    # Only \n ends a line: splitlines() would also split at form feeds and count otherwise than Python does.
+    # Only \n ends a line. splitlines() would also split at form feeds and count lines differently than Python.
     return tuple(str(rows[0][0]).replace("\r\n", "\n").replace("\r", "\n").split("\n"))
 
 
 def line_uses(logdir: Engine, file_path: str, *, run_id: str) -> tuple[LineUse, ...]:
-    """Returns what a run did on the lines of a file, by line; lines on which it did nothing are left out."""
+    """Returns what a run did on the lines of a file, by line. Lines without ops and executions are omitted."""
     rows = logdir.rows(
         "WITH place AS (SELECT stack_trace_id, min_by(lineno, depth) AS lineno FROM stack "
         "WHERE run_id = ? AND file_path = ? GROUP BY stack_trace_id), "

@@ -1,4 +1,4 @@
-"""Spark: a logdir's tables, views and answers in Spark 4, for runs that one machine cannot hold.
+"""Spark: a logdir's tables, views and answers in Spark 4, for runs that are too large for one machine.
 
 spark = SparkSession.builder.getOrCreate()
 logdir = tfdbg_arrow.query.spark.SparkLogdir(spark, "/shared/logdir")
@@ -38,35 +38,35 @@ _SETTINGS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
-    # By default more than 32 parts are listed by a Spark job with a task for each part: several times as slow.
+    # By default, more than 32 parts are listed by a Spark job with one task per part, which is several times slower.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
-"""Settings of the session that queries run in: what the meaning of a query depends on is as Spark has it by default."""
+"""Settings of the session that runs the queries. Settings that affect the meaning of a query have Spark's defaults."""
 _MAX_ATTEMPTS = 20
-"""Listings of the parts, each made because a part of the one before was gone."""
+"""Maximum number of listings of the parts. A new listing is made if a listed part no longer exists."""
 _MAX_KEPT_ROWS = 100_000
-"""Rows of answers that are kept; the questions ask much of the same again, and each time costs Spark a job."""
+"""Maximum number of cached rows. Queries are often repeated, and each one costs a Spark job."""
 _GLOB = re.compile(r"[]*?{}\\[]")
 
 
 class SparkLogdir(Answers):
-    """A logdir opened for reading in Spark; the query functions take one in the place of a `Logdir`.
+    """A logdir opened for reading in Spark. The query functions accept it instead of a `Logdir`.
 
-    Each table of the format and each public view is a temporary view over the parts that were live when it was opened.
-    `refresh` shows what came since.
+    Each table of the format and each public view is a temporary view over the parts that were live when the logdir was
+    opened. `refresh` shows newer parts.
 
     Args:
         spark: A `pyspark.sql.SparkSession`, of Spark 4.
-        logdir: The logdir, at a path that Spark's workers see too.
+        logdir: The logdir, at a path that Spark's workers can read too.
 
     Attributes:
         path: The logdir.
-        session: The Spark session that holds the views: one of its own, beside the given one, so that several logdirs
-            can be open at once. It shares the cluster, not the views and the SQL settings.
+        session: The Spark session that holds the views. It is a new session that shares the cluster of the given one,
+            but not its views and SQL settings, so several logdirs can be open at once.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
+        LogdirError: The path is not a readable logdir.
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
         MissingDependencyError: PySpark is not installed.
     """
@@ -102,13 +102,13 @@ class SparkLogdir(Answers):
     def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Runs SQL over the views and returns every row; see `Engine.rows`.
 
-        Until `refresh`, what was asked before is answered from memory, where it is not too long ago.
+        Results are cached until `refresh`, as far as the cache has room.
 
         Raises:
             QueryError: Spark refuses the statement or a parameter.
             BrokenPartError: A part cannot be read.
         """
-        # 1, 1.0 and True are one key of a dict otherwise.
+        # Include the types, because 1, 1.0 and True are equal as keys of a dict.
         key = (query, *((type(value), value) for value in parameters))
         found = self._kept.get(key)
         if found is not None:
@@ -116,13 +116,13 @@ class SparkLogdir(Answers):
             return list(found)
         found = self.table(query, parameters)[1]
         self._kept[key] = found
-        self._num_kept_rows += len(found) + 1  # an answer without rows takes room too
+        self._num_kept_rows += len(found) + 1  # an empty result takes space too
         while self._num_kept_rows > _MAX_KEPT_ROWS:
             self._num_kept_rows -= len(self._kept.popitem(last=False)[1]) + 1
         return list(found)
 
     def table(self, query: str, parameters: Sequence[object] = ()) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Runs SQL over the views, as `rows`, and returns (names of the columns, rows)."""
+        """Runs SQL over the views like `rows`, and returns (names of the columns, rows)."""
 
         def run() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
             frame = self.session.sql(query, args=list(parameters))
@@ -131,7 +131,7 @@ class SparkLogdir(Answers):
         return self._run(run)
 
     def extent(self, table_name: str) -> tuple[int, int, int]:
-        """Returns how much a table is: rows, parts and their bytes."""
+        """Returns the size of a table: number of rows, number of parts, bytes of the parts."""
         parts = [Path(part) for part in self._parts.get(table_name, ())]
         ((num_rows,),) = self.rows(f"SELECT count(*) FROM {table_name}")
         return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())
@@ -146,7 +146,7 @@ class SparkLogdir(Answers):
             except (PySparkException, Py4JError) as error:
                 if isinstance(error, (AnalysisException, IllegalArgumentException)):
                     raise QueryError(_message(error)) from error
-                # Compaction, of any run, may take a part away between the listing and the reading.
+                # Compaction of any run may remove a part between the listing and the reading.
                 if attempt < _MAX_ATTEMPTS - 1 and self._is_part_missing():
                     self.refresh()
                     continue
@@ -159,7 +159,7 @@ class SparkLogdir(Answers):
     def _reading_error(self, error: Exception) -> QueryError | BrokenPartError:
         text = str(error)
         for part in (part for parts in self._parts.values() for part in parts):
-            if "/".join(Path(part).parts[-3:]) in text:  # what is before it, Spark gives as in a URL
+            if "/".join(Path(part).parts[-3:]) in text:  # Spark writes the directories before it as in a URL
                 return BrokenPartError(
                     f"{part} cannot be read as Parquet ({_message(error)}); restore that file, or remove it and its "
                     f"line in {self.path}/manifest to read the rest."
@@ -168,16 +168,16 @@ class SparkLogdir(Answers):
 
 
 def register(spark: Any, logdir: str | Path) -> None:
-    """Makes a temporary view of every table, and of every public view, in a Spark session itself.
+    """Creates a temporary view of every table, and of every public view, in the given Spark session.
 
-    They hold the parts that are live now; register again to see what came since, or to see another logdir instead.
+    The views show the parts that are live now. Call it again to see newer parts, or another logdir instead.
 
     Args:
         spark: A `pyspark.sql.SparkSession`, of Spark 4.
-        logdir: The logdir, at a path that Spark's workers see too.
+        logdir: The logdir, at a path that Spark's workers can read too.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
+        LogdirError: The path is not a readable logdir.
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
         MissingDependencyError: PySpark is not installed.
     """
@@ -193,8 +193,8 @@ def _local(logdir: str | Path) -> Path:
     location = parse_location(logdir)
     if isinstance(location, RemoteLocation):
         raise LogdirError(
-            f"logdir is {logdir}, expected a path: Spark is told the parts that the manifests name, as files that it "
-            "and its workers see; mount the store, or copy the logdir."
+            f"logdir is {logdir}; expected a local path, because Spark and its workers read the parts as files. "
+            "Mount the store, or copy the logdir."
         )
     return location.absolute()
 
@@ -213,11 +213,11 @@ def _register_views(spark: Any) -> None:
 
 
 def _register_table(spark: Any, table: Table, path: Path, parts: Sequence[str]) -> None:
-    # Given whole, so that no part is opened now, and parts of an older MINOR version have NULL in the columns that
+    # With an explicit schema, no part is opened now, and parts of an older MINOR version have NULL in the columns that
     # they lack.
     schema = ", ".join(f"`{column.name}` {_TYPES[column.type]}" for column in table.columns)
     if parts:
-        # With the table as base path, run_id is a partition: a query about one run opens that run's parts only.
+        # With the table as base path, run_id is a partition: a query about one run opens only that run's parts.
         reader = spark.read.schema(schema).option("basePath", f"file://{path / table.name}")
         frame = reader.parquet(*(f"file://{_GLOB.sub(_escaped, part)}" for part in parts))
     else:

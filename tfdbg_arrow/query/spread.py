@@ -1,4 +1,4 @@
-"""spread: what a bad tensor spoilt, hop by hop: the tensors, the variables, what functions returned."""
+"""spread: follows a bad tensor, hop by hop, to the tensors, variables and function results that it made bad."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _BATCH = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class SpreadHop(TensorHop):
-    """One bad tensor that was computed from a bad one.
+    """One bad tensor that was computed from the start of the search.
 
     It also has the attributes of TensorHop.
 
     Attributes:
-        source_hop_index: The hop that its op took; None for the tensor that was asked for. Of several, the one through
-            which it was found first.
+        source_hop_index: The hop that its op took; None for the start of the search. If there are several, the one
+            through which it was found first.
         variables: The variables that it was written to, or that were updated with it, by the tensor ids of their
             handles, in order.
-        returned_by: The functions that returned it to eager code, each `name:output` once, in order.
+        returned_by: The distinct functions that returned it to eager code, as `name:output`, in order.
     """
 
     source_hop_index: int | None
@@ -40,12 +40,13 @@ class SpreadHop(TensorHop):
 
 @dataclass(frozen=True, kw_only=True)
 class Spread(HopRows):
-    """What a bad tensor spoilt.
+    """The tensors that a bad tensor made bad.
 
     Attributes:
         run_id: The run.
-        hops: The tensors in the order in which they were found; the first is the one asked for, as its op gave it.
-        is_cut: Whether there are more: the search ended at its limit.
+        hops: The tensors in the order in which they were found. The first is the start of the search, as its op made
+            it.
+        is_cut: Whether the search reached its limit, so that there are more.
     """
 
     hop_type: ClassVar[type[TensorHop]] = SpreadHop
@@ -56,12 +57,12 @@ class Spread(HopRows):
 
     @property
     def variables(self) -> tuple[int, ...]:
-        """The variables that were spoilt, by the tensor ids of their handles, in the order in which they were found."""
+        """The affected variables, by the tensor ids of their handles, in the order in which they were found."""
         return tuple(dict.fromkeys(variable for hop in self.hops for variable in hop.variables))
 
     @property
     def returned_by(self) -> tuple[str, ...]:
-        """The functions that returned what was spoilt to eager code, as `name:output`, in the order found."""
+        """The functions that returned an affected tensor to eager code, as `name:output`, in the order found."""
         return tuple(dict.fromkeys(name for hop in self.hops for name in hop.returned_by))
 
 
@@ -70,21 +71,21 @@ def spread(
 ) -> Spread:
     """Follows a bad tensor to all bad tensors that were computed from it.
 
-    It is the same way as that of `provenance`, the other way round: over the same borders, through bad tensors only.
+    This is the reverse of `provenance`: it crosses the same borders, and passes only through bad tensors.
 
     Args:
-        logdir: A logdir, or its path.
+        logdir: An open logdir or its path.
         event_index: The tensor's row in tensor_health.
-        run_id: The run; None where the logdir holds one only.
-        limit: At most so many tensors.
+        run_id: The run; None if the logdir has only one.
+        limit: Maximum number of tensors.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
+        LogdirError: The path is not a readable logdir.
         QueryError: The run or the row is unknown, or not bad.
         BrokenPartError: A part cannot be read.
     """
     if limit < 1:
-        raise QueryError(f"limit is {limit}, expected a number of tensors from 1 on.")
+        raise QueryError(f"limit is {limit}; expected 1 or more tensors.")
     with opened(logdir) as open_:
         run = check_one_run(open_, run_id)
         search = _Search(open_.of_run(run), run_id=run)
@@ -94,7 +95,7 @@ def spread(
 
 @dataclass(frozen=True)
 class _Edge:
-    """That the op of a tensor took another."""
+    """An input of the op of a tensor."""
 
     user: TensorEvent
     input_index: int | None
@@ -102,11 +103,11 @@ class _Edge:
 
 
 class _Search:
-    """One search: goes over the bad tensors of the run in order and asks each what it was computed from.
+    """One search. It goes over the bad tensors of the run in order and looks up what each was computed from.
 
-    A consumer may have been recorded before its producer, so each is noted with all that it took, and reached when
-    any of that turns out to be spoilt. An execution that takes nothing that a spoilt one gave or could write to is
-    not looked into.
+    A consumer may have been recorded before its producer. Therefore each tensor is noted with all its inputs, and
+    becomes affected when any of them does. An execution is skipped if it takes nothing that an affected execution
+    returned or could write to.
     """
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
@@ -117,13 +118,13 @@ class _Search:
         self._returned: dict[int, dict[str, None]] = {}
         self._spoilt: set[int] = set()
         self._touched: set[int] = set()
-        """Executions that hold spoilt tensors, or take what these may have come into."""
+        """Executions that hold affected tensors, or take something that may contain them."""
         self._carriers: set[int] = set()
-        """Eager tensors and variables that spoilt ones may have come into, by their ids."""
+        """Ids of eager tensors and variables that may contain affected tensors."""
         self._eagerly_written = self.flow.resources.eagerly_written()
         self._passed_over: dict[int, list[TensorEvent]] = {}
         self._takers: dict[int, set[int]] = {}
-        """For each eager tensor the executions that were passed over and take it."""
+        """For each eager tensor, the skipped executions that take it."""
 
     def run(self, event_index: int, *, limit: int) -> Spread:
         start = self.flow.computed(bad_start(self.flow, event_index, run_id=self._run_id))
@@ -154,7 +155,7 @@ class _Search:
         return Spread(run_id=self._run_id, hops=self._hop_reader.with_sources(hops), is_cut=is_cut)
 
     def _later(self, start: TensorEvent) -> Iterator[TensorEvent]:
-        """Yields the bad tensors from the start of the call on that a tensor was made in, as they were recorded."""
+        """Yields the bad tensors in order of recording, beginning with the call in which a tensor was made."""
         after = start.event_index - 1
         if start.scope == "graph":
             execution = None if start.execution_index is None else self.flow.events.execution(start.execution_index)
@@ -167,7 +168,7 @@ class _Search:
             after = batch[-1].event_index
 
     def _look_at(self, event: TensorEvent) -> None:
-        """Notes what a bad tensor was computed from; of one that only crossed a border, where it was returned."""
+        """Notes the inputs of a bad tensor, or where it was returned if it only crossed a border."""
         computed = self.flow.computed(event)
         if computed.event_index != event.event_index:
             if event.scope == "execution" and event.op_type in self.flow.graphs.function_graphs:
@@ -205,7 +206,7 @@ class _Search:
                 self._touch(row.execution_index)
 
     def _may_be_spoilt(self, event: TensorEvent) -> bool:
-        """Whether a tensor's execution took anything that is spoilt; notes those for which that may come out later."""
+        """Returns whether a tensor's execution may have taken an affected tensor. Notes skipped ones for later."""
         index = event.execution_index
         if index is None or index in self._touched or event.graph_id in self.flow.graphs.session_graphs:
             return True
@@ -243,7 +244,7 @@ class _Search:
             self._carry(handle)
 
     def _walk(self, start: TensorEvent, *, limit: int) -> list[tuple[TensorEvent, int | None, _Edge | None]]:
-        """Returns (tensor, index of the one that it was found from, the edge between), the earliest first."""
+        """Returns (tensor, index of the hop from which it was found, the edge between them), earliest first."""
         found: list[tuple[TensorEvent, int | None, _Edge | None]] = [(start, None, None)]
         known = {start.event_index}
         waiting = [(start.event_index, 0)]
@@ -261,7 +262,7 @@ class _Search:
         return found
 
     def _written(self, spoilt: set[int], *, before: int) -> dict[int, tuple[int, ...]]:
-        """Returns, by the written tensor, the handles of the variables that it was written to."""
+        """Returns, by written tensor, the handles of the variables that it was written to."""
 
         def is_wanted(execution: Execution) -> bool:
             inputs = self.flow.events.execution_inputs(execution.execution_index).values()

@@ -16,10 +16,10 @@ class Frame:
     """One frame of a stack.
 
     Attributes:
-        file_path: Path of the source file as the interpreter knew it.
+        file_path: Path of the source file, as the interpreter used it.
         lineno: Line number, from 1.
-        func: Name of the function, `<module>` at a module's top.
-        code: Text of the line without its indentation; None where the source could not be read.
+        func: Name of the function; `<module>` at the top level of a module.
+        code: Text of the line without its indentation; None if the source could not be read.
         owner: `user`, `framework` (TensorFlow, Keras) or `library`.
     """
 
@@ -31,7 +31,7 @@ class Frame:
 
     @property
     def is_user(self) -> bool:
-        """Whether the line is the user's own."""
+        """Whether the line is in the user's code."""
         return self.owner == "user"
 
 
@@ -44,7 +44,7 @@ class SourceLine:
 
 
 class StackReader:
-    """Reads the stacks of one run, each once.
+    """Reads the stacks of one run, each of them once.
 
     Args:
         logdir: The logdir.
@@ -57,7 +57,7 @@ class StackReader:
         self._stack = lru_cache(maxsize=10_000)(self._read_stack)
 
     def stack(self, stack_trace_id: int | None) -> tuple[Frame, ...]:
-        """Returns the frames, innermost first; none for None."""
+        """Returns the frames, innermost first; an empty tuple for None."""
         return () if stack_trace_id is None else self._stack(stack_trace_id)
 
     def user_sources(self, stack_trace_ids: Iterable[int]) -> dict[int, Frame]:
@@ -86,7 +86,7 @@ class StackReader:
 
 
 def user_source(stack: tuple[Frame, ...]) -> Frame | None:
-    """Returns the user's innermost frame, or None where no frame is the user's."""
+    """Returns the user's innermost frame, or None if no frame is the user's."""
     return next((frame for frame in stack if frame.is_user), None)
 
 
@@ -96,11 +96,11 @@ def source_lines(logdir: Engine, frame: Frame, *, run_id: str, context: int = 3)
     Args:
         logdir: The logdir.
         frame: The frame.
-        run_id: The run that the frame is of.
-        context: How many lines before and after.
+        run_id: The run of the frame.
+        context: Number of lines before and after the frame's line.
 
     Returns:
-        The lines in order; none where the run kept no text of the file or the line is not in it.
+        The lines in order; none if the run kept no text of the file or the file does not have the line.
     """
     rows = logdir.rows(
         "SELECT source_text FROM source_file WHERE run_id = ? AND file_path = ? AND source_text IS NOT NULL LIMIT 1",
@@ -108,7 +108,7 @@ def source_lines(logdir: Engine, frame: Frame, *, run_id: str, context: int = 3)
     )
     if not rows:
         return ()
-    # Only \n ends a line: splitlines() would also split at form feeds and count otherwise than Python does.
+    # Only \n ends a line. splitlines() would also split at form feeds and count lines differently than Python.
     lines = str(rows[0][0]).replace("\r\n", "\n").replace("\r", "\n").split("\n")
     if not 1 <= frame.lineno <= len(lines):
         return ()

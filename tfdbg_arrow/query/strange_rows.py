@@ -1,4 +1,4 @@
-"""Rows that no recording writes: whole Parquet, and yet a name that is NULL, or a graph that is not there."""
+"""Rows that no recording writes: valid Parquet, but with a name that is NULL or a reference to a missing graph."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tfdbg_arrow.schema.location import RemoteLocation
 
 _STUMBLES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 _READERS = frozenset(("tfdbg_arrow", "json", "re", "numpy", "pyarrow", "duckdb"))
-"""Packages in which strange rows make code stumble. What a callback of the caller's raises is the caller's."""
+"""Packages in which strange rows can raise errors. An error from a callback of the caller is passed on unchanged."""
 
 
 @contextlib.contextmanager
 def strange_rows_told(path: Path | RemoteLocation) -> Iterator[None]:
-    """Has the block say in one sentence that it cannot make sense of a logdir's rows.
+    """Turns errors of the block that strange rows cause into one LogdirError.
 
-    The tables promise much (no NULL in most columns, references that lead somewhere), and the code that answers
-    relies on it; a logdir of a stranger need not keep it.
+    The tables guarantee much (no NULL in most columns, references that lead to existing rows), and the code of the
+    queries relies on it. A logdir from an untrusted source need not follow these guarantees.
 
     Args:
         path: The logdir.
 
     Raises:
-        LogdirError: Code of ours stumbled over a value.
+        LogdirError: Code of this package failed on a value.
     """
     try:
         yield
@@ -38,6 +38,6 @@ def strange_rows_told(path: Path | RemoteLocation) -> Iterator[None]:
             raise
         what = " ".join(f"{type(error).__name__}: {error}".split())
         raise LogdirError(
-            f"the rows of {path} do not fit together ({what[:200]}): tfdbg_arrow writes no such rows, unless this is a "
-            "defect of it; `tfdbg-arrow verify` compares the parts with their checksums."
+            f"the rows of {path} do not fit together ({what[:200]}): tfdbg_arrow does not write such rows, unless it "
+            "has a bug; `tfdbg-arrow verify` compares the parts with their checksums."
         ) from error

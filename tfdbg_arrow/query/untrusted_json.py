@@ -1,4 +1,4 @@
-"""JSON out of a logdir, which may be anybody's."""
+"""Parses JSON from a logdir, which may come from an untrusted source."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def parse_json(text: str) -> Any:
-    """Returns what a text holds.
+    """Parses a JSON text.
 
     Raises:
-        ValueError: It is no JSON, or nested too deeply to be read.
+        ValueError: The text is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(text)

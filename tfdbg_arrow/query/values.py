@@ -1,4 +1,4 @@
-"""The elements of recorded tensors, a block at a time."""
+"""Reads the elements of recorded tensors one block at a time."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tfdbg_arrow.query.history import texts
 from tfdbg_arrow.schema.dtypes import DTYPES
 
 WRAP = 10
-"""Columns of a tensor with one dimension: its elements go on in the next row."""
+"""Number of columns for a tensor with one dimension. Its elements continue in the next row."""
 NUM_ROWS, NUM_COLUMNS = 20, 10
 MAX_BYTES = 64 * 2**20
-"""What is read of one tensor's elements at once."""
+"""Maximum number of bytes of a tensor's elements that are read at once."""
 _ITEMSIZES = {dtype.name: dtype.itemsize for dtype in DTYPES}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueRow:
-    """Elements that stand side by side in a tensor.
+    """Consecutive elements of a tensor.
 
     Attributes:
-        index: The place of the first of them: a number for each dimension.
+        index: The index of the first of them, one number per dimension.
         elements: The elements.
     """
 
@@ -39,18 +39,18 @@ class ValueRow:
 class TensorValues:
     """A block of a tensor's elements, as rows and columns.
 
-    The last dimension goes along the columns, all others along the rows; of a tensor with one dimension a row has WRAP
-    elements.
+    The last dimension runs along the columns, all others along the rows. For a tensor with one dimension, a row has
+    WRAP elements.
 
     Attributes:
-        dtype: Its dtype, by TensorFlow's name.
-        shape: Its dimensions.
-        num_elements: How many elements it has in all.
-        num_rows: How many rows that makes.
-        num_columns: How many columns.
+        dtype: TensorFlow's name of the dtype.
+        shape: The dimensions of the tensor.
+        num_elements: Number of elements of the tensor.
+        num_rows: Number of rows of the tensor.
+        num_columns: Number of columns of the tensor.
         first_row: The first row of the block.
-        first_column: The first column of it.
-        rows: The block; None where the elements are neither text nor of DECODED_DTYPES.
+        first_column: The first column of the block.
+        rows: The block; None if the elements are neither text nor of DECODED_DTYPES.
     """
 
     dtype: str
@@ -68,7 +68,7 @@ class TensorValues:
         return range(self.first_column, self.first_column + (len(self.rows[0].elements) if self.rows else 0))
 
     def index_at(self, row: int, column: int) -> tuple[int, ...]:
-        """Returns the place of an element: a number for each dimension."""
+        """Returns the index of an element, one number per dimension."""
         return _index(self.shape, row, column)
 
 
@@ -81,22 +81,22 @@ def read_values(
     num_rows: int = NUM_ROWS,
     num_columns: int = NUM_COLUMNS,
 ) -> TensorValues | None:
-    """Returns a block of a recorded tensor's elements, None where its values were not kept.
+    """Returns a block of a recorded tensor's elements, or None if its values were not kept.
 
     Args:
         logdir: The logdir.
         event_index: Its row in tensor_health.
         run_id: The run.
-        at: The element that the block starts at, a number for each dimension; the last ones may be left out, and are 0.
-        num_rows: At most so many rows.
-        num_columns: At most so many columns.
+        at: The index of the first element of the block, one number per dimension. Omitted last numbers are 0.
+        num_rows: Maximum number of rows.
+        num_columns: Maximum number of columns.
 
     Raises:
         QueryError: There is no such element, or a number is below 0.
         BrokenPartError: A part cannot be read.
     """
     if num_rows < 0 or num_columns < 0:
-        raise QueryError(f"num_rows is {num_rows} and num_columns {num_columns}; expected numbers from 0 on.")
+        raise QueryError(f"num_rows is {num_rows} and num_columns is {num_columns}; expected 0 or more.")
     kept = _kept(logdir, event_index, run_id=run_id)
     if kept is None:
         return None
@@ -108,7 +108,7 @@ def read_values(
     itemsize = _ITEMSIZES.get(dtype)
     rows: tuple[ValueRow, ...] | None = None
     if itemsize is not None or dtype == "string":
-        # Of very long rows fewer, so that a block stays small.
+        # Read fewer rows if they are very long, so that a block stays small.
         end = min(row + max(1, min(num_rows, MAX_BYTES // max(1, width * (itemsize or 1)))), height)
         num_wanted = num_bytes if itemsize is None else min(end * width * itemsize, num_bytes)
         found = _elements(_prefix(logdir, event_index, num_wanted, run_id=run_id), dtype, first=row * width, size=whole)
@@ -135,16 +135,16 @@ def read_values(
 def read_array(
     logdir: Engine, event_index: int, *, run_id: str, max_bytes: int = MAX_BYTES
 ) -> tuple[Array, int] | None:
-    """Returns the first elements of a recorded tensor in row-major order, and how many it has in all.
+    """Returns the first elements of a recorded tensor in row-major order, and its total number of elements.
 
     Args:
         logdir: The logdir.
         event_index: Its row in tensor_health.
         run_id: The run.
-        max_bytes: At most so many bytes of them.
+        max_bytes: Maximum number of bytes of these elements.
 
     Returns:
-        None where its values were not kept, or are not of DECODED_DTYPES.
+        The elements and the total number, or None if the values were not kept or are not of DECODED_DTYPES.
     """
     kept = _kept(logdir, event_index, run_id=run_id)
     if kept is None or _ITEMSIZES.get(kept[0]) is None:
@@ -196,7 +196,7 @@ def _index(shape: tuple[int, ...], row: int, column: int) -> tuple[int, ...]:
 
 
 def _elements(value: bytes, dtype: str, *, first: int, size: int) -> list[object] | None:
-    """Returns the elements that a prefix of a tensor's bytes holds, from one of them on."""
+    """Returns the elements in a prefix of a tensor's bytes, starting at the element `first`."""
     if dtype == "string":
         return list(texts(value, size=size)[first:])
     found = _array(value[first * (_ITEMSIZES[dtype] or 1) :], dtype)

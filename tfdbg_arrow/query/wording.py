@@ -1,4 +1,4 @@
-"""How a bad tensor reads: the pieces of a sentence, as the command line and errors put them together."""
+"""The texts about a bad tensor: the pieces of sentences that the command line and error messages use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COUNTS = (
     ("num_pos_finite", "positive"),
 )
 _MAX_NAMES = 6
-"""Types of ops that are named for one op."""
+"""Maximum number of op types that are listed for one op."""
 _BORDERS = {
     "graph": "",
     "argument": ", passed as an argument",
@@ -38,37 +38,37 @@ _EFFECTS = {
 
 
 def headline_text(found: NonFinite) -> str:
-    """Returns what is bad in one line, as `NaN in Sqrt_grad:0 (SqrtGrad), the gradient of Sqrt, line 9`."""
+    """Returns a one-line summary, such as `NaN in Sqrt_grad:0 (SqrtGrad), the gradient of Sqrt, line 9`."""
     gradient = "" if found.forward is None else f", {gradient_text(found.forward)}"
     return f"{bad_kinds_text(found)} in {tensor_text(found)}{gradient}"
 
 
 def gradient_text(forward: Forward) -> str:
-    """Returns whose gradient an op computes, as `the gradient of Sqrt, line 9`."""
+    """Returns the op whose gradient an op computes, such as `the gradient of Sqrt, line 9`."""
     line = "" if forward.source is None else f", line {forward.source.lineno}"
     return f"the gradient of {forward.op_type or forward.op_name or 'an unknown op'}{line}"
 
 
 def effect_text(found: NonFinite) -> str | None:
-    """Returns what a bad value did, as `reached a variable`; None where that is not known."""
+    """Returns the effect of a bad value, such as `reached a variable`, or None if it is not known."""
     if found.expected_reason is not None:
         return f"no harm: {found.expected_reason}"
     return None if found.effect is None else _EFFECTS[found.effect]
 
 
 def frame_text(frame: Frame) -> str:
-    """Returns a frame on one line, as `/home/me/train.py:9 in loss: y = tf.sqrt(x)`."""
+    """Returns a frame on one line, such as `/home/me/train.py:9 in loss: y = tf.sqrt(x)`."""
     return f"{frame.file_path}:{frame.lineno} in {frame.func}" + (f": {frame.code}" if frame.code else "")
 
 
 def call_lines(found: NonFinite) -> list[str]:
-    """Returns the calls that led to an op, the innermost first; calls that one line wrote in a row are one."""
+    """Returns the calls that led to an op, innermost first. Consecutive calls on the same line are merged."""
     lines = [_call_text(call) for call in found.called_from]
     return [line for index, line in enumerate(lines) if index == 0 or line != lines[index - 1]]
 
 
 def _call_text(call: CallSite) -> str:
-    """Returns a call on one line, as `/home/me/train.py:9 in main, layer dense: model(x)`."""
+    """Returns a call on one line, such as `/home/me/train.py:9 in main, layer dense: model(x)`."""
     layer = "" if call.layer is None else f", layer {call.layer}"
     if call.source is not None:
         code = f": {call.source.code}" if call.source.code else ""
@@ -79,7 +79,7 @@ def _call_text(call: CallSite) -> str:
 
 
 def label_facts(found: NonFinite) -> tuple[tuple[str, str], ...]:
-    """Returns what is known of the purpose and the effect of a bad tensor, as pairs of a name and a text."""
+    """Returns the known purpose and effect of a bad tensor, as pairs of a name and a text."""
     facts = (
         ("layer", found.layer),
         ("step", None if found.step is None else f"{found.step:,}"),
@@ -90,13 +90,13 @@ def label_facts(found: NonFinite) -> tuple[tuple[str, str], ...]:
 
 
 def bad_kinds_text(found: NonFinite) -> str:
-    """Returns the kinds of bad element in a tensor, as `NaN and -Inf`."""
+    """Returns the kinds of bad element in a tensor, such as `NaN and -Inf`."""
     names = [name for column, name in _COUNTS[:3] if getattr(found, column)]
     return " and ".join(names) or "Inf or NaN"
 
 
 def tensor_text(found: NonFinite) -> str:
-    """Returns a tensor's name, as `Log:0 (Log)`."""
+    """Returns a tensor's name, such as `Log:0 (Log)`."""
     if found.op_type is None:
         return "an eager tensor that came from outside"
     if found.op_name is None:
@@ -105,7 +105,7 @@ def tensor_text(found: NonFinite) -> str:
 
 
 def op_type_text(op_type: str, program_ops: Sequence[str]) -> str:
-    """Returns a type of op with the program's ops that it stands for, as `LogSoftmax, run for Softmax and Log`."""
+    """Returns an op type with the program's ops that it stands for, such as `LogSoftmax, run for Softmax and Log`."""
     if not program_ops:
         return op_type
     counts = Counter(program_ops)
@@ -117,14 +117,14 @@ def op_type_text(op_type: str, program_ops: Sequence[str]) -> str:
 
 
 def graph_text(found: NonFinite) -> str | None:
-    """Returns the graph and the loop's iteration, or None outside graphs."""
+    """Returns the graph and the loop iteration, or None outside graphs."""
     if found.graph_name is None:
         return None
     return found.graph_name + (f", iteration {found.iteration}" if found.iteration else "")
 
 
 def facts_text(health: TensorHealth) -> str:
-    """Returns dtype, shape and the counts above zero, as `float32 [2, 3]: 2 zero, 4 positive of 6`."""
+    """Returns dtype, shape and the nonzero counts, such as `float32 [2, 3]: 2 zero, 4 positive of 6 elements`."""
     text = health.dtype or "dtype not known"
     if health.shape is not None:
         text += f" [{', '.join(map(str, health.shape))}]"
@@ -137,7 +137,7 @@ def facts_text(health: TensorHealth) -> str:
 
 
 def producer_text(input_: InputTensor) -> str:
-    """Returns where an input came from, as `Softmax:0 (Softmax) in model, passed as an argument`."""
+    """Returns where an input came from, such as `Softmax:0 (Softmax) in model, passed as an argument`."""
     producer = input_.producer
     if producer is None:
         return "of unknown source"
@@ -150,7 +150,7 @@ def producer_text(input_: InputTensor) -> str:
 
 
 def input_health_text(input_: InputTensor) -> str:
-    """Returns an input's health, or that it was not recorded."""
+    """Returns an input's health as text, or that it was not recorded."""
     return "not recorded" if input_.health is None else facts_text(input_.health)
 
 

@@ -1,4 +1,4 @@
-"""Arrow schemas, made from the declaration."""
+"""Arrow schemas, built from the declaration."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tfdbg_arrow.schema.declaration import Column, Type
 from tfdbg_arrow.schema.tables import FORMAT_VERSION, table
 
 FIELD_ID_KEY = b"PARQUET:field_id"
-"""Key of a field's metadata: its Parquet field id, in decimal."""
+"""Metadata key of a field for its Parquet field id, in decimal."""
 TABLE_KEY = b"tfdbg_arrow.table"
-"""Key of the schema's and the file's metadata: name of the table."""
+"""Metadata key of the schema and the file for the name of the table."""
 FORMAT_VERSION_KEY = b"tfdbg_arrow.format_version"
-"""Key of the schema's and the file's metadata: MAJOR.MINOR."""
+"""Metadata key of the schema and the file for the format version, MAJOR.MINOR."""
 
 _ARROW_TYPES: dict[Type, pa.DataType] = {
     Type.BIGINT: pa.int64(),
@@ -22,7 +22,7 @@ _ARROW_TYPES: dict[Type, pa.DataType] = {
     Type.DOUBLE: pa.float64(),
     Type.VARCHAR: pa.string(),
     Type.BOOLEAN: pa.bool_(),
-    # Without a time zone, though always UTC: DuckDB's TIMESTAMPTZ needs pytz to reach Python.
+    # Always UTC, but stored without a time zone, because DuckDB needs pytz to convert TIMESTAMPTZ to Python.
     Type.TIMESTAMP: pa.timestamp("us"),
     Type.BLOB: pa.binary(),
     Type.BIGINT_LIST: pa.list_(pa.field("element", pa.int64(), nullable=False)),

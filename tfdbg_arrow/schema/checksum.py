@@ -1,7 +1,7 @@
-"""Checksums of lines of JSON, by which a changed byte, a lost line and a swapped one are found.
+"""Checksums of lines of JSON, which reveal changed bytes, lost lines and swapped lines.
 
-A line that has one ends in `, "checksum": "<8 hexadecimal digits>"}`: the CRC-32 of all bytes of its file before these.
-It finds what goes wrong by itself; it does not keep anybody from changing a file on purpose.
+A line with a checksum ends in `, "checksum": "<8 hexadecimal digits>"}`. The digits are the CRC-32 of all bytes of the
+file before this suffix. The checksum detects accidental damage; it does not protect a file from deliberate changes.
 
 Source: spec/README.md, "Checksums".
 """
@@ -12,12 +12,12 @@ import zlib
 
 CHECKSUM_KEY = "checksum"
 CHECKSUMS_SINCE = (1, 1)
-"""The first format version in which every line has one."""
+"""The first format version in which every line has a checksum."""
 _BEGIN = f', "{CHECKSUM_KEY}": "'
 
 
 def with_checksum(line: str, *, before: int = 0) -> str:
-    """Returns a line with its checksum.
+    """Returns a line with its checksum added.
 
     Args:
         line: A JSON object with at least one key, and a newline.
@@ -28,7 +28,7 @@ def with_checksum(line: str, *, before: int = 0) -> str:
 
 
 def is_intact(line: str, *, before: int = 0) -> bool | None:
-    """Returns whether a line, without its newline, has the right checksum; None if it has none where one belongs."""
+    """Returns whether a line, given without its newline, has the right checksum; None if it has no checksum."""
     begin, found, rest = line.rpartition(_BEGIN)
     return found + rest == _end(begin, before) if found else None
 

@@ -1,4 +1,4 @@
-"""The vocabulary in which the tables are declared: types, columns, tables."""
+"""The classes that declare tables: types, columns and tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Type(StrEnum):
-    """A column type, by its name in DuckDB's SQL."""
+    """A column type, named as in DuckDB's SQL."""
 
     BIGINT = "BIGINT"
     INTEGER = "INTEGER"
@@ -27,10 +27,10 @@ class Column:
         id: Parquet field id, unique within its table and never reused.
         name: Name in SQL.
         type: Type of a value.
-        doc: One line of fact: what the value is, and what NULL means where NULL is allowed.
-        nullable: Whether NULL may stand.
-        unit: Unit of the value, None where it has none.
-        references: `table.column` that the value points to within the same run, or None.
+        doc: One line that says what the value is, and what NULL means if NULL is allowed.
+        nullable: Whether the column can be NULL.
+        unit: Unit of the value; None if it has none.
+        references: `table.column` that the value refers to within the same run, or None.
     """
 
     id: int
@@ -59,7 +59,7 @@ class Table:
     key: tuple[str, ...]
 
     def column(self, name: str) -> Column:
-        """Returns the column of that name.
+        """Returns the column with the given name.
 
         Raises:
             KeyError: The table has no such column.

@@ -1,4 +1,4 @@
-"""TensorFlow's element types: number, name, size.
+"""TensorFlow's element types, with their numbers, names and sizes.
 
 Source: tensorflow/core/framework/types.proto (enum DataType), `tf.dtypes.DType.name` and `.size`.
 """
@@ -17,9 +17,9 @@ class Dtype:
 
     Attributes:
         number: Value of TensorFlow's enum DataType.
-        name: TensorFlow's name, as `float32`.
-        itemsize: Bytes of one element in memory; None where elements are no plain bytes. The types
-            of 2 and 4 bits take one byte each.
+        name: TensorFlow's name, such as `float32`.
+        itemsize: Bytes of one element in memory; None if elements are not plain bytes. Elements of the
+            2-bit and 4-bit types take one byte each.
     """
 
     number: int
@@ -64,13 +64,13 @@ _ROWS: tuple[tuple[int, str, int | None], ...] = (
 )
 
 DTYPES: tuple[Dtype, ...] = tuple(Dtype(number=n, name=name, itemsize=size) for n, name, size in _ROWS)
-"""All dtypes, by rising number."""
+"""All dtypes, in ascending order of their numbers."""
 
 _BY_NUMBER: dict[int, Dtype] = {dtype.number: dtype for dtype in DTYPES}
 
 
 def dtype_name(number: int) -> str:
-    """Returns the name of a dtype, `float32_ref` for a reference, `unknown_<number>` for one not listed here."""
+    """Returns the name of a dtype: `float32_ref` for a reference, `unknown_<number>` if it is not listed here."""
     if number in _BY_NUMBER:
         return _BY_NUMBER[number].name
     if number - _REF_OFFSET in _BY_NUMBER:
@@ -79,6 +79,6 @@ def dtype_name(number: int) -> str:
 
 
 def dtype_itemsize(number: int) -> int | None:
-    """Returns the bytes of one element; None where elements are no plain bytes or the dtype is not listed."""
+    """Returns the size of one element in bytes; None if elements are not plain bytes or the dtype is not listed."""
     dtype = _BY_NUMBER.get(number) or _BY_NUMBER.get(number - _REF_OFFSET)
     return None if dtype is None else dtype.itemsize

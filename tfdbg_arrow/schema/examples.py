@@ -301,4 +301,4 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "row_id": 81,
     },
 }
-"""Table name to a row: column name to value. The value of `tensor_value` is [1.0, -inf]."""
+"""One row for each table name, as a mapping from column name to value. The tensor in `tensor_value` is [1.0, -inf]."""

@@ -1,6 +1,6 @@
-"""Where a logdir lies: a directory here, or a URL that fsspec opens.
+"""Locations of logdirs: a local directory, or a URL that fsspec opens.
 
-Credentials are fsspec's own business: its options, its configuration files, the environment variables of the store's
+fsspec handles credentials, through its options, its configuration files and the environment variables of the store's
 client.
 """
 
@@ -36,9 +36,9 @@ _PACKAGES = {
     **dict.fromkeys(("oci",), "ocifs"),
     **dict.fromkeys(("oss",), "ossfs"),
 }
-"""What to install for a protocol."""
+"""The package to install for each protocol."""
 _REPLACES_WHOLE = frozenset({*_PACKAGES, "memory"} - {"sftp", "ssh"})
-"""Protocols of stores in which an object that is written appears whole, in the place of the one before."""
+"""Protocols of stores that replace an object atomically when it is written."""
 _T = TypeVar("_T")
 
 
@@ -47,29 +47,29 @@ class RemoteLocation:
     """A logdir at a URL.
 
     Attributes:
-        url: The URL, without a slash at its end.
-        protocol: What stands before `://`, in lower case.
+        url: The URL, without a trailing slash.
+        protocol: The part before `://`, in lower case.
     """
 
     url: str
     protocol: str
 
     def __str__(self) -> str:
-        """Returns the URL as it can be shown: without a password."""
+        """Returns the URL with the password masked."""
         return _PASSWORD.sub(r"\1:***@", self.url)
 
     def __repr__(self) -> str:
         return f"RemoteLocation({str(self)!r})"
 
     def open(self, storage_options: Mapping[str, Any] | None = None) -> RemoteDirectory:
-        """Returns the directory at the URL, which need not exist; nothing is asked of the store yet.
+        """Returns the directory at the URL without contacting the store; the directory need not exist.
 
         Args:
-            storage_options: fsspec's arguments for this protocol; None: its configuration's.
+            storage_options: fsspec's arguments for this protocol; None means those of its configuration.
 
         Raises:
             MissingDependencyError: fsspec, or its package for the protocol, is not installed.
-            LogdirError: The protocol is not known, or its file system refuses the options.
+            LogdirError: The protocol is unknown, or its file system refuses the options.
         """
         fsspec = _import_fsspec(self)
         try:
@@ -82,8 +82,8 @@ class RemoteLocation:
             ) from error
         except ValueError as error:
             raise LogdirError(
-                f"{self} has the protocol {self.protocol!r}, which fsspec does not know; expected one as s3://, gs://, "
-                "abfs:// or hdfs://, or a directory's path."
+                f"{self} has the protocol {self.protocol!r}, which fsspec does not know; expected a URL such as s3://, "
+                "gs://, abfs:// or hdfs://, or the path of a directory."
             ) from error
         options = dict(storage_options or {})
         if issubclass(kind, fsspec.asyn.AsyncFileSystem):
@@ -96,13 +96,13 @@ class RemoteLocation:
 
 
 class RemoteDirectory:
-    """A directory of a remote file system; names in it are relative to it and use `/`.
+    """A directory of a remote file system; the names of its files are relative to it and use `/`.
 
-    What goes wrong is raised as the file system gives it; `described` makes one sentence of it.
+    Methods raise the file system's own errors; `described` turns them into a LogdirError.
 
     Attributes:
-        location: Where it is.
-        is_concurrent: Whether several threads may use it at once.
+        location: The URL of the directory.
+        is_concurrent: Whether several threads may use the directory at the same time.
     """
 
     def __init__(self, location: RemoteLocation, file_system: Any, root: str) -> None:
@@ -118,20 +118,20 @@ class RemoteDirectory:
         """Returns the content of a file.
 
         Raises:
-            FileNotFoundError: It is not there.
+            FileNotFoundError: The file does not exist.
         """
         content: bytes = self._fs.cat_file(self._path(name))
         return content
 
     def write_bytes(self, name: str, content: bytes) -> None:
-        """Writes a file: a reader finds the one before or the new one, never half of it."""
+        """Writes a file atomically: a reader finds the previous file or the new one, never a part of it."""
         self._put_whole(name, lambda path: self._fs.pipe_file(path, content))
 
     def upload(self, source: Path, name: str) -> None:
-        """Copies a local file here; a reader finds it whole or not at all.
+        """Copies a local file into this directory; a reader finds the whole file or none.
 
         Raises:
-            FileNotFoundError: The local file is not there.
+            FileNotFoundError: The local file does not exist.
         """
         self._put_whole(name, lambda path: self._fs.put_file(str(source), path))
 
@@ -139,31 +139,31 @@ class RemoteDirectory:
         """Copies a file to a local path.
 
         Raises:
-            FileNotFoundError: It is not there.
+            FileNotFoundError: The file does not exist.
         """
         self._fs.get_file(self._path(name), str(target))
 
     def remove(self, name: str) -> None:
-        """Removes a file, if it is there, and what an interrupted `upload` of it left."""
+        """Removes a file and the leftovers of an interrupted `upload` of it, if they exist."""
         path = self._path(name)
         for each in (path,) if self._replaces_whole else (f"{path}{TEMPORARY_SUFFIX}", path):
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(each)
 
     def names(self, directory: str = "") -> tuple[str, ...]:
-        """Returns the names of what lies in a directory, sorted; none if it is not there."""
+        """Returns the sorted names of a directory's entries; an empty tuple if the directory does not exist."""
         self._fs.invalidate_cache()
         path = self._path(directory)
         try:
             found = self._fs.ls(path, detail=False)
         except FileNotFoundError:
             return ()
-        # An object store lists an object with the directory's own name, which makes it look non-empty.
+        # Object stores may list an object with the directory's own name, which would make the directory look non-empty.
         names = {str(item).rstrip("/").rsplit("/", 1)[-1] for item in found if str(item).rstrip("/") != path}
         return tuple(sorted(names))
 
     def version(self, name: str) -> str:
-        """Returns a text that changes when the file does."""
+        """Returns a string that changes when the file changes."""
         return str(self._fs.ukey(self._path(name)))
 
     def _path(self, name: str) -> str:
@@ -182,51 +182,54 @@ class RemoteDirectory:
         except OSError:
             if not (self._fs.exists(temporary) and self._fs.exists(path)):
                 raise
-            self._fs.rm_file(path)  # the rename does not replace
+            self._fs.rm_file(path)  # the rename does not replace an existing file
             self._fs.mv(temporary, path)
 
 
 def parse_location(location: str | os.PathLike[str]) -> Path | RemoteLocation:
-    """Returns what a logdir's text means: a path, or a URL if it begins as `protocol://`; `file://` is a path.
+    """Parses the location of a logdir into a path, or into a URL if it begins with `protocol://`.
+
+    A `file://` URL becomes a path.
 
     Raises:
-        LogdirError: It is no text, a URL that went through `pathlib.Path`, a URL inside another, or names no place.
+        LogdirError: The location is neither a string nor a path, is a URL that was converted to a `pathlib.Path` or
+            that contains another URL, or names no bucket or directory.
     """
     if isinstance(location, os.PathLike):
         path = Path(location)
         if _URL_THAT_WAS_A_PATH.match(str(path)):
             raise LogdirError(
-                f"{path} is a URL that was made a pathlib.Path, which takes a slash out of it; give it as text, as "
+                f"{path} is a URL that was converted to a pathlib.Path, which removed a slash; pass it as a string: "
                 f"{str(path).replace(':/', '://', 1)!r}."
             )
         return path
     if not isinstance(location, str):
-        raise LogdirError(f"the logdir is {location!r}, expected a path or a URL as text.")
+        raise LogdirError(f"the logdir is {location!r}, expected a path or a URL as a string.")
     match = _URL.fullmatch(location)
     if match is None:
         return Path(location)
     protocol, rest = match[1].lower(), match[2].strip("/")
     if ":" in protocol:
         raise LogdirError(
-            f"{location} is a URL inside another, expected a plain one as {protocol.rsplit(':', 1)[-1]}://…."
+            f"{location} is a URL inside another URL, expected a plain one such as {protocol.rsplit(':', 1)[-1]}://…."
         )
     if protocol in _LOCAL_PROTOCOLS:
         return Path(match[2])
     if not rest:
-        raise LogdirError(f"{location} names no bucket or directory, expected a URL as {protocol}://bucket/path.")
-    # Leading slashes have a meaning: `hdfs:///path` has no host.
+        raise LogdirError(f"{location} names no bucket or directory, expected a URL such as {protocol}://bucket/path.")
+    # Leading slashes are significant: `hdfs:///path` has no host.
     return RemoteLocation(url=f"{protocol}://{match[2].rstrip('/')}", protocol=protocol)
 
 
 @contextlib.contextmanager
 def described(what: str) -> Iterator[None]:
-    """Makes a LogdirError of whatever a remote file system raises in the block.
+    """Converts whatever a remote file system raises in the block into a LogdirError.
 
     Args:
-        what: How the message begins: what could not be done, and where.
+        what: The beginning of the message: what could not be done, and where.
 
     Raises:
-        LogdirError: The block raised; the message says how to go on.
+        LogdirError: The block raised an error; the message says what to check.
     """
     try:
         yield
@@ -237,12 +240,12 @@ def described(what: str) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns in one line what an error says."""
+    """Returns an error's type and message on one line."""
     return f"{type(error).__name__}: {_first_line(error)}".rstrip(": ")
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether trying again cannot help, because of credentials or a bucket that is not there."""
+    """Returns whether a retry cannot help, because credentials are wrong or something does not exist."""
     if isinstance(error, (PermissionError, FileNotFoundError)):
         return True
     return "credential" in type(error).__name__.lower()
@@ -275,10 +278,10 @@ def _import_fsspec(location: RemoteLocation) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _event_loop(pid: int) -> asyncio.AbstractEventLoop:
-    """Returns the loop for asynchronous file systems: ours, not the one that the program's own share.
+    """Returns this package's event loop for asynchronous file systems, separate from the one that the program uses.
 
     Args:
-        pid: The process: a fork's child has no thread for its parent's loop.
+        pid: Id of the process. A forked child needs its own loop, because the thread of its parent's loop is gone.
     """
     loop = asyncio.new_event_loop()
     loop.set_default_executor(_ExitProofExecutor())
@@ -287,9 +290,10 @@ def _event_loop(pid: int) -> asyncio.AbstractEventLoop:
 
 
 class _ExitProofExecutor(ThreadPoolExecutor):
-    """Runs a loop's name look-ups also while the interpreter exits, when a ThreadPoolExecutor refuses to.
+    """An executor for a loop's name look-ups that also works while the interpreter exits.
 
-    A recording that lasts to the end of its program is closed then.
+    A ThreadPoolExecutor refuses work at that time, but a recording that lasts until the end of its program is closed
+    then.
     """
 
     def __init__(self) -> None:
@@ -299,7 +303,7 @@ class _ExitProofExecutor(ThreadPoolExecutor):
             threading.Thread(target=self._run, name="tfdbg_arrow-names", daemon=True).start()
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
-        """Has a function called in one of the threads."""
+        """Calls a function in one of the threads."""
         future: Future[_T] = Future()
 
         def call() -> None:

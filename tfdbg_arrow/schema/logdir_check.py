@@ -1,4 +1,4 @@
-"""Whether a path is a logdir that can be read."""
+"""The check that a path is a readable logdir."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tfdbg_arrow.schema.own_files import OwnFiles
 
 
 def check_logdir(path: Path) -> None:
-    """Refuses a path that is not a logdir of a format that can be read.
+    """Raises an error if a path is not a logdir of a readable format.
 
     Raises:
-        LogdirError: The path does not exist, is a file, is empty, or is another kind of directory, or its marker leads
-            out of it.
+        LogdirError: The path does not exist, is a file, an empty directory or another kind of directory, or its marker
+            is a symbolic link to a file outside it.
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
     """
     try:
@@ -35,7 +35,7 @@ def check_logdir(path: Path) -> None:
     if any(name.startswith("tfdbg_events.") and name.endswith(".metadata") for name in names):
         raise LogdirError(
             f"{path} holds dumps of TensorFlow's Debugger V2 (tfdbg_events.* files), which are not a logdir of "
-            f"tfdbg_arrow; make one of them with `tfdbg-arrow import {path} LOGDIR`."
+            f"tfdbg_arrow; convert them with `tfdbg-arrow import {path} LOGDIR`."
         )
     raise LogdirError(
         f"{path} is not a logdir of tfdbg_arrow: it has no {MARKER_NAME}; give the directory that a recording wrote."

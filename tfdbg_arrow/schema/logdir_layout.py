@@ -1,7 +1,7 @@
 """Names and paths of a logdir, and its marker.
 
-All paths here are relative to the logdir and use `/`. Whatever is read from a logdir is
-untrusted: nothing here returns a path that leaves it.
+All paths here are relative to the logdir and use `/`. The content of a logdir is untrusted: no function of this module
+returns a path outside of it.
 
 Source: spec/README.md, "Layout of a logdir".
 """
@@ -34,7 +34,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def make_run_id(wall_time_ns: int, *, host_name: str, pid: int) -> str:
-    """Returns the id of a new run, as `20261120T163000.123456-myhost-4242`.
+    """Returns the id of a new run, such as `20261120T163000.123456-myhost-4242`.
 
     Args:
         wall_time_ns: When recording starts, in nanoseconds since 1970-01-01T00:00:00Z.
@@ -47,60 +47,62 @@ def make_run_id(wall_time_ns: int, *, host_name: str, pid: int) -> str:
 
 
 def check_run_id(text: str, *, where: str) -> str:
-    """Returns the run id if it can stand in paths and no reader takes it for a number.
+    """Returns the run id if it is safe to use in paths and no reader can mistake it for a number.
 
     Args:
         text: The run id.
-        where: What names it, for the message.
+        where: The source of the run id, for the message.
 
     Raises:
-        LogdirError: It has other characters than letters, digits, `.`, `_` and `-`, starts with
-            one of the latter three, has no letter, or is longer than 200.
+        LogdirError: It has characters other than letters, digits, `.`, `_` and `-`, does not start with a letter or
+            digit, has no letter, or is longer than 200 characters.
     """
     if _RUN_ID.fullmatch(text) is None:
         raise LogdirError(
             f"{where} gives the run id {shown(text)}, expected at most 200 letters, digits, '.', '_' and '-', "
-            "a letter among them and a letter or digit first; the logdir is damaged or not tfdbg_arrow's."
+            "with at least one letter, starting with a letter or digit; the logdir is damaged or was not written by "
+            "tfdbg_arrow."
         )
     return text
 
 
 def is_run_id(text: str) -> bool:
-    """Whether a text can be a run id."""
+    """Returns whether a text is a valid run id."""
     return _RUN_ID.fullmatch(text) is not None
 
 
 def is_part_name(name: str) -> bool:
-    """Whether a file of that name is a part."""
+    """Returns whether a file with this name is a part."""
     return _PART_NAME.fullmatch(name) is not None
 
 
 def part_directory(table_name: str, *, run_id: str) -> str:
-    """Returns the directory of a run's parts of a table."""
+    """Returns the directory that holds a table's parts of a run."""
     return f"{table_name}/run_id={run_id}"
 
 
 def part_path(table_name: str, *, run_id: str, number: int) -> str:
-    """Returns the path of a part; numbers count from 0 in each table of a run."""
+    """Returns the path of a part; parts are numbered from 0 in each table of a run."""
     return f"{part_directory(table_name, run_id=run_id)}/part-{number:06d}.parquet"
 
 
 def part_number(path: str) -> int:
-    """Returns the number of a part by its path.
+    """Returns the number of the part at a path.
 
     Raises:
-        ValueError: It is no part's path.
+        ValueError: The path is not that of a part.
     """
     match = _PART_NAME.fullmatch(path.rsplit("/", 1)[-1])
     if match is None:
-        raise ValueError(f"{path} is no part's path, expected one that ends in part-<number>.parquet")
+        raise ValueError(f"{path} is not the path of a part, expected one that ends in part-<number>.parquet")
     return int(match[1])
 
 
 def temporary_path(table_name: str, *, run_id: str, number: int) -> str:
-    """Returns the path of a part that is still being written: outside of the table's directory.
+    """Returns the path of a part that is still being written.
 
-    Readers that open a table by its path alone take every file in there for a part, whatever its name.
+    It lies outside the table's directory, because readers that open a table by its path alone treat every file in that
+    directory as a part.
     """
     return f"{SPOOL_DIRECTORY}/{run_id}.{table_name}.{number:06d}{TEMPORARY_SUFFIX}"
 
@@ -112,13 +114,15 @@ def manifest_path(run_id: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SpoolPaths:
-    """The files in which a run waits for its parts. They exist while it records, and after its process was killed.
+    """The files that hold a run's data until it is in parts.
+
+    They exist while the run is recorded, and remain if its process is killed.
 
     Attributes:
-        spool: The events; made last.
-        values: The elements that tensors keep.
-        rows: A journal of the rows of other tables than those of events.
-        journal: A journal of what the numbers in events stand for; locked while the run records, and removed last.
+        spool: The events; created last.
+        values: The recorded elements of tensors.
+        rows: A journal of the rows of tables that do not hold events.
+        journal: A journal that resolves the numbers in events; locked while the run is recorded, and removed last.
     """
 
     spool: Path
@@ -132,7 +136,7 @@ class SpoolPaths:
 
 
 def spool_paths(logdir: Path, *, run_id: str) -> SpoolPaths:
-    """Returns the files in which a run waits for its parts."""
+    """Returns the paths of a run's spool files."""
     directory = logdir / SPOOL_DIRECTORY
     return SpoolPaths(
         spool=directory / f"{run_id}.spool",
@@ -143,7 +147,7 @@ def spool_paths(logdir: Path, *, run_id: str) -> SpoolPaths:
 
 
 def spooled_run_ids(logdir: Path) -> tuple[str, ...]:
-    """Returns the runs of which files wait in the spool's directory, oldest first.
+    """Returns the ids of the runs that have files in the spool directory, oldest first.
 
     Raises:
         LogdirError: The directory cannot be listed.
@@ -153,7 +157,7 @@ def spooled_run_ids(logdir: Path) -> tuple[str, ...]:
 
 
 def stems_in(directory: Path, *, suffix: str) -> list[str]:
-    """Returns the names with a suffix in a directory of a logdir, without it; none where there is no such directory.
+    """Returns the names in a directory that end in a suffix, without the suffix; empty if there is no such directory.
 
     Raises:
         LogdirError: The directory cannot be listed.
@@ -168,12 +172,12 @@ def stems_in(directory: Path, *, suffix: str) -> list[str]:
 
 
 def marker_text() -> str:
-    """Returns the content of a new logdir's marker file."""
+    """Returns the content of the marker file of a new logdir."""
     return with_checksum(json.dumps({"format": FORMAT_NAME, "format_version": FORMAT_VERSION}) + "\n")
 
 
 def parse_marker(text: str, *, path: str | PurePath) -> str:
-    """Returns the format version that a marker file gives, once it is known to be readable.
+    """Returns the format version of a marker file after checking that this package can read it.
 
     Args:
         text: Content of the marker file.
@@ -190,20 +194,24 @@ def parse_marker(text: str, *, path: str | PurePath) -> str:
             f"{path} is not JSON ({error}), expected {marker_text().strip()}; the logdir is damaged."
         ) from None
     if not isinstance(marker, dict) or marker.get("format") != FORMAT_NAME:
-        raise LogdirError(f"{path} holds {shown(marker)}, expected {marker_text().strip()}; it marks no logdir.")
+        raise LogdirError(
+            f"{path} holds {shown(marker)}, expected {marker_text().strip()}; this is not the marker of a logdir."
+        )
     version = marker.get("format_version")
     if not isinstance(version, str):
-        raise LogdirError(f"{path} has the format_version {shown(version)}, expected a text like {FORMAT_VERSION!r}.")
+        raise LogdirError(
+            f"{path} has the format_version {shown(version)}, expected a string such as {FORMAT_VERSION!r}."
+        )
     check_format_version(version, path=path)
     if CHECKSUM_KEY in marker and not is_intact(text.removesuffix("\n")):
         raise LogdirError(
-            f"{path} does not match its {CHECKSUM_KEY}, expected {marker_text().strip()} or the like; it was changed "
-            "since it was written: restore it."
+            f"{path} does not match its {CHECKSUM_KEY}, expected a line such as {marker_text().strip()}; the file was "
+            "changed after it was written: restore it."
         )
     return version
 
 
 def shown(value: object) -> str:
-    """Returns a value as it can stand in a message: short, on one line."""
+    """Returns a value as short text on one line, for a message."""
     text = repr(value)
     return text if len(text) <= 80 else text[:80] + "…"

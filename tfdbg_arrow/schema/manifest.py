@@ -1,6 +1,7 @@
-"""Manifests: which parts hold, and up to where they hold what was recorded; one a run, a line a change.
+"""Manifests, which list the live parts of a run and how much of its spool they contain.
 
-Whatever is read from a logdir is untrusted: nothing here returns a path that leaves it.
+Each run has one manifest, and each change adds a line to it. The content of a logdir is untrusted: no function of this
+module returns a path outside of it.
 
 Source: spec/README.md, "Manifest".
 """
@@ -40,13 +41,13 @@ class ManifestEntry:
     """One sealed part.
 
     Attributes:
-        table: Name of the table; may be one that only a newer MINOR knows.
+        table: Name of the table, which can be a table that only a newer MINOR version defines.
         path: `<table>/run_id=<run id>/part-<number>.parquet`, relative to the logdir.
         rows: Number of rows.
         bytes: Size of the file in bytes.
-        sha256: Of the file's bytes, in lower-case hexadecimal.
-        min_event_index: Least event_index in it; None for a part without rows and a table without the column.
-        max_event_index: Greatest event_index in it; None as min_event_index.
+        sha256: SHA-256 of the file's bytes, in lower-case hexadecimal.
+        min_event_index: Smallest event_index in the part; None if the part has no rows or the table has no such column.
+        max_event_index: Largest event_index in the part; None if min_event_index is None.
     """
 
     table: str
@@ -58,7 +59,7 @@ class ManifestEntry:
     max_event_index: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Returns the entry as the JSON object of a manifest, without `op`."""
+        """Returns the entry as the JSON object of a manifest line, without `op`."""
         return {
             "table": self.table,
             "path": self.path,
@@ -79,12 +80,12 @@ class ManifestEntry:
             where: File and line, for the message.
 
         Raises:
-            LogdirError: A key is missing or its value is not one that a manifest of this run can hold.
+            LogdirError: A key is missing or has a value that is not valid in a manifest of this run.
         """
         fields = _object(value, where=where)
         table_name, path = _text(fields, "table", where=where), _text(fields, "path", where=where)
         if _TABLE_NAME.fullmatch(table_name) is None:
-            raise _damaged(where, f"has the table {shown(table_name)}, expected a table's name")
+            raise _damaged(where, f"has the table {shown(table_name)}, expected the name of a table")
         _check_part_path(path, table_name=table_name, run_id=run_id, where=where)
         sha256 = _text(fields, "sha256", where=where)
         if _SHA256.fullmatch(sha256) is None:
@@ -106,7 +107,7 @@ class ManifestEntry:
             and entry.max_event_index is not None
             and entry.min_event_index > entry.max_event_index
         ):
-            raise _damaged(where, f"has event indexes from {first} to {last}, expected the least first")
+            raise _damaged(where, f"has event indexes from {first} to {last}, expected the smaller one first")
         return entry
 
 
@@ -115,13 +116,13 @@ class ManifestChange:
     """One line of a manifest.
 
     Attributes:
-        removed: Paths of the parts that hold from now on no more.
-        added: The parts that hold from now on.
+        removed: Paths of the parts that are no longer live.
+        added: The new live parts.
         where: File and line, for messages.
-        spool_upto: Up to where the spool is in parts by this line; None: it says nothing of it.
-        is_recovery: Whether this line made parts of all that a killed process left in its spool.
-        is_add: Whether it is a line of one part that takes no other's place.
-        has_checksum: Whether it has a checksum, which is right then.
+        spool_upto: The position up to which the spool is in parts; None if the line has no such position.
+        is_recovery: Whether this line completes the recovery of a killed process's spool.
+        is_add: Whether the line adds one part and replaces none.
+        has_checksum: Whether the line has a checksum; if it has one, it is correct.
     """
 
     removed: tuple[str, ...]
@@ -134,11 +135,11 @@ class ManifestChange:
 
 
 def checksummed(lines: Iterable[str], *, before: int = 0) -> str:
-    """Returns lines as they stand in a manifest: each with its checksum.
+    """Returns lines of a manifest with their checksums.
 
     Args:
-        lines: What `add_line` and `replace_line` return.
-        before: `zlib.crc32` of what the manifest holds before them.
+        lines: Lines as returned by `add_line` and `replace_line`.
+        before: `zlib.crc32` of the manifest's content before these lines.
     """
     sealed = []
     for line in lines:
@@ -148,11 +149,12 @@ def checksummed(lines: Iterable[str], *, before: int = 0) -> str:
 
 
 def add_line(entry: ManifestEntry, *, spool_upto: int | None = None) -> str:
-    """Returns the manifest line, with its newline and without its checksum, for a part that was sealed.
+    """Returns the manifest line for a sealed part, with its newline and without its checksum.
 
     Args:
         entry: The part.
-        spool_upto: Up to where the spool is in the parts of its table now; None: the part is not from the spool.
+        spool_upto: The position up to which the spool is now in the parts of this table; None if the part does not come
+            from the spool.
     """
     return json.dumps({"op": "add", **entry.to_json(), **_upto(spool_upto)}) + "\n"
 
@@ -164,13 +166,14 @@ def replace_line(
     spool_upto: int | None = None,
     is_recovery: bool = False,
 ) -> str:
-    """Returns the manifest line, with its newline and without its checksum, for parts that take the place of others.
+    """Returns the manifest line for parts that replace others, with its newline and without its checksum.
 
     Args:
-        removed: Paths of the parts that hold from now on no more.
-        added: The parts that hold instead.
-        spool_upto: Up to which event index the spool is in the parts of events now; None: that does not change.
-        is_recovery: Whether all that a killed process left in its spool is in parts now.
+        removed: Paths of the parts that are no longer live.
+        added: The parts that replace them.
+        spool_upto: The first event index of the spool that is not yet in the parts of event tables; None means that
+            this does not change.
+        is_recovery: Whether everything that a killed process left in its spool is now in parts.
     """
     line = {"op": "replace", "removed": list(removed), "added": [entry.to_json() for entry in added]}
     return json.dumps({**line, **_upto(spool_upto), **({"is_recovery": True} if is_recovery else {})}) + "\n"
@@ -182,12 +185,13 @@ def _upto(spool_upto: int | None) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class SpoolProgress:
-    """What of a run's spool is in its parts.
+    """How much of a run's spool is already in parts.
 
     Attributes:
-        by_table: For a table of events, the first event index that is not; for another, such an offset in the rows.
-        events: The first event index that is not, for all tables of events.
-        is_recovered: Whether all of it is, and the process that made it is dead.
+        by_table: For each table of events, the first event index that is not in parts; for each other table, the first
+            offset in the rows journal that is not in parts.
+        events: The first event index that is not in parts, for all tables of events.
+        is_recovered: Whether the whole spool is in parts and the process that wrote it is dead.
     """
 
     by_table: Mapping[str, int]
@@ -196,7 +200,7 @@ class SpoolProgress:
 
 
 def spool_progress(text: str, *, run_id: str, path: str | PurePath) -> SpoolProgress:
-    """Returns what a manifest tells of the spool; the arguments and errors are those of `live_parts`."""
+    """Returns a manifest's information about the spool; the arguments and errors are those of `live_parts`."""
     by_table: dict[str, int] = {}
     events, is_recovered = 0, False
     for change in manifest_changes(text, run_id=run_id, path=path):
@@ -212,9 +216,9 @@ def spool_progress(text: str, *, run_id: str, path: str | PurePath) -> SpoolProg
 
 
 def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[ManifestEntry, ...]:
-    """Returns the parts that hold by the end of a manifest: those added, less those replaced.
+    """Returns the live parts at the end of a manifest: the parts that were added and not replaced.
 
-    A last line that is cut off (the process was killed while it wrote) is ignored.
+    An incomplete last line (the process was killed while it wrote the line) is ignored.
 
     Args:
         text: Content of the manifest.
@@ -225,7 +229,7 @@ def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[Manifes
         The entries in the order in which they were added.
 
     Raises:
-        LogdirError: A line is not one that a manifest of this run can hold.
+        LogdirError: A line is not valid in a manifest of this run.
     """
     live: dict[str, ManifestEntry] = {}
     for change in manifest_changes(text, run_id=run_id, path=path):
@@ -240,26 +244,31 @@ def live_parts(text: str, *, run_id: str, path: str | PurePath) -> tuple[Manifes
 
 
 def whole_lines(content: bytes) -> bytes:
-    """Returns a manifest without a last line that was cut off.
+    """Returns a manifest without an incomplete last line.
 
-    A line is whole if it is JSON, with its newline or without: the process may have been killed just before that.
+    A line is complete if it is JSON, even without its newline: the process may have been killed just before it wrote
+    the newline.
     """
     start = content.removesuffix(b"\n").rfind(b"\n") + 1
     return content[:start] if is_cut_off(content[start:].decode("utf-8", errors="replace")) else content
 
 
 def is_cut_off(line: str) -> bool:
-    """Whether the last line of a manifest, with its newline if it has one, was being written when the process died."""
+    """Returns whether the last line of a manifest is incomplete because the process died while it wrote the line.
+
+    Args:
+        line: The line, with its newline if it has one.
+    """
     try:
         json.JSONDecoder().raw_decode(line)
     except (ValueError, RecursionError):
-        # With its newline it was written whole, unless a power failure left blocks of the file empty.
+        # A line with its newline was written completely, unless a power failure left blocks of the file empty.
         return not line.endswith("\n") or line.startswith("\0\0") or _EMPTY_BLOCK in line
     return False
 
 
 def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterator[ManifestChange]:
-    """Yields what the lines of a manifest say, in order; the arguments and errors are those of `live_parts`."""
+    """Yields the changes of a manifest in order, one a line; the arguments and errors are those of `live_parts`."""
     crc, is_due = 0, False
     *whole, rest = text.split("\n")
     lines = [f"{line}\n" for line in whole] + ([rest] if rest else [])
@@ -277,15 +286,15 @@ def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterato
 
 
 def read_live_parts(logdir: Path, *, run_id: str) -> tuple[ManifestEntry, ...]:
-    """Returns the parts of a run that hold now; none if the run has no manifest yet.
+    """Returns the live parts of a run; an empty tuple if the run has no manifest yet.
 
     Args:
         logdir: The logdir.
         run_id: The run.
 
     Raises:
-        LogdirError: The run id or the manifest is not valid, or the manifest cannot be read, or is no file of the
-            logdir.
+        LogdirError: The run id or the manifest is not valid, the manifest cannot be read, or it is not a regular file
+            inside the logdir.
     """
     path = logdir / manifest_path(check_run_id(run_id, where=str(logdir)))
     OwnFiles(logdir).check([path])
@@ -299,9 +308,9 @@ def read_live_parts(logdir: Path, *, run_id: str) -> tuple[ManifestEntry, ...]:
 
 
 def run_ids(logdir: Path) -> tuple[str, ...]:
-    """Returns the runs that have a manifest, oldest first.
+    """Returns the ids of the runs that have a manifest, oldest first.
 
-    Files in the manifest directory that no run can have are left out.
+    Files in the manifest directory whose names are not run ids are ignored.
 
     Raises:
         LogdirError: The directory cannot be listed.
@@ -310,10 +319,10 @@ def run_ids(logdir: Path) -> tuple[str, ...]:
 
 
 def resolve_part(logdir: Path, entry: ManifestEntry) -> Path:
-    """Returns where a part lies, symbolic links followed.
+    """Returns the path of a part with symbolic links resolved.
 
     Raises:
-        LogdirError: It is no file of the logdir: a symbolic link leads out, or it is a pipe, a device or a directory.
+        LogdirError: A symbolic link leads out of the logdir, or the part is a pipe, a device or a directory.
     """
     path = logdir / entry.path
     OwnFiles(logdir).check([path])
@@ -348,18 +357,20 @@ def _change(value: object, *, run_id: str, where: str, has_checksum: bool) -> Ma
 
 
 def _check_checksum(value: object, line: str, *, before: int, is_due: bool, where: str) -> bool:
-    """Returns whether a line has a checksum: one of a format before 1.1 has none, nor have those before it.
+    """Returns whether a line has a checksum; lines of formats before 1.1, and lines before them, have none.
 
     Raises:
-        LogdirError: It is wrong, or missing behind a line that has one.
+        LogdirError: The checksum is wrong, or missing after a line that has one.
     """
     intact = is_intact(line.removesuffix("\n"), before=before)
     if intact is None:
         if not is_due and not (isinstance(value, dict) and CHECKSUM_KEY in value):
             return False
-        raise _damaged(where, f"has no {CHECKSUM_KEY} at its end, expected one as behind the lines before")
+        raise _damaged(where, f"has no {CHECKSUM_KEY} at its end, expected one as in the lines before")
     if not intact:
-        raise _damaged(where, f"does not match its {CHECKSUM_KEY}: it or what is before it was changed, lost or added")
+        raise _damaged(
+            where, f"does not match its {CHECKSUM_KEY}: this line or an earlier one was changed, removed or added"
+        )
     return True
 
 
@@ -379,7 +390,7 @@ def _object(value: object, *, where: str) -> dict[str, object]:
 def _text(fields: dict[str, object], key: str, *, where: str) -> str:
     value = fields.get(key)
     if not isinstance(value, str):
-        raise _damaged(where, f"has the {key} {shown(value)}, expected a text")
+        raise _damaged(where, f"has the {key} {shown(value)}, expected a string")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Which files are a logdir's own: what a stranger put in their place is not opened."""
+"""The check that a logdir's files are regular files inside it, so that nothing else is opened in their place."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from tfdbg_arrow.errors import LogdirError
 
 
 class OwnFiles:
-    """Refuses what is no file of a logdir: what leads out of it by a symbolic link, a pipe, a device, a directory.
+    """Checks that paths are regular files of a logdir.
 
-    A pipe would be waited for, a device may never end. Looks at each directory once.
+    It rejects symbolic links that lead out of the logdir, pipes, devices and directories. Reading a pipe would block,
+    and reading a device may never end. Each directory is examined once.
 
     Args:
         logdir: The logdir.
@@ -24,10 +25,10 @@ class OwnFiles:
         self._has_link: dict[str, bool] = {}
 
     def check(self, paths: Iterable[str | Path]) -> None:
-        """Makes sure that files, two directories deep at most, may be opened; one that is missing may.
+        """Checks that files at most two directories deep are safe to open; missing files are accepted.
 
         Raises:
-            LogdirError: One may not.
+            LogdirError: A path is not a regular file inside the logdir, or cannot be read.
         """
         for each in paths:
             path = str(each)
@@ -41,14 +42,14 @@ class OwnFiles:
                 raise LogdirError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
             if not stat.S_ISREG(mode):
                 raise LogdirError(
-                    f"{path} cannot be read (a pipe, a device or a directory, expected a file); restore it."
+                    f"{path} cannot be read (it is a pipe, a device or a directory, expected a file); restore it."
                 )
 
     def _check_inside(self, path: str) -> None:
         resolved, root = Path(os.path.realpath(path)), os.path.realpath(self._logdir)
         if not resolved.is_relative_to(root):
             raise LogdirError(
-                f"{path} leads by a symbolic link to {resolved}, expected a file inside {root}; copy the file "
+                f"{path} leads through a symbolic link to {resolved}, expected a file inside {root}; copy the file "
                 "there if you trust it."
             )
 

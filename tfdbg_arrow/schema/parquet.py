@@ -1,13 +1,13 @@
-"""Parquet settings, made from the declaration.
+"""Parquet settings, derived from the declaration.
 
-Why they are as they are:
+Reasons for the settings:
 
 * Float columns have no statistics: DuckDB prunes row groups by minimum and maximum, which
-  leave NaN out, and so loses rows for `isnan(x)` and `x > 100`.
-* Dictionaries serve the repeated names only; integers are mostly counters, so their
-  differences are small.
+  ignore NaN, and would lose rows for `isnan(x)` and `x > 100`.
+* Only names use dictionaries, because they repeat. Integers are mostly counters with small
+  differences, which suit delta encoding.
 * Page checksums let `verify` find a changed byte.
-* The Arrow schema is stored, since pyarrow drops the table's metadata without it.
+* The Arrow schema is stored, because pyarrow drops the table's metadata without it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from tfdbg_arrow.schema.declaration import Column, Type
 from tfdbg_arrow.schema.tables import table
 
 ROW_GROUP_ROWS = 122_880
-"""Rows of a row group, DuckDB's own vector-aligned size; pass it as `row_group_size` when writing."""
+"""Rows per row group, DuckDB's own vector-aligned size; pass it as `row_group_size` when writing."""
 
 _ELEMENT_BATCH = 16
-"""Values after which a page of elements may end, where Arrow looks after 1,024: of 64 KiB each, a page had 64 MiB."""
+"""Number of element values after which Arrow checks the size of a page.
+
+With Arrow's default of 1,024, a page of values of 64 KiB each would have 64 MiB.
+"""
 
 _INTEGERS = frozenset({Type.BIGINT, Type.INTEGER, Type.TIMESTAMP, Type.BIGINT_LIST})
 _WITHOUT_STATISTICS = frozenset({Type.DOUBLE, Type.BLOB})
 
 
 def leaf_path(column: Column) -> str:
-    """Returns the path of the column's values in a Parquet schema, as `shape.list.element`."""
+    """Returns the path of the column's values in a Parquet schema, such as `shape.list.element`."""
     return f"{column.name}.list.element" if column.type is Type.BIGINT_LIST else column.name
 
 
@@ -37,15 +40,15 @@ def _encoding(type_: Type) -> str:
 
 
 def parquet_options(name: str) -> dict[str, Any]:
-    """Returns how a table's parts are written.
+    """Returns the options for writing a table's parts.
 
     Args:
         name: Name of the table.
 
     Returns:
-        Keyword arguments for `pyarrow.parquet.ParquetWriter` and `write_table`, a new dict at each
-        call. Rows of a row group are not among them: `row_group_size=ROW_GROUP_ROWS` goes to
-        the call that writes a table.
+        Keyword arguments for `pyarrow.parquet.ParquetWriter` and `write_table`, as a new dict at each
+        call. They do not contain the size of row groups: pass `row_group_size=ROW_GROUP_ROWS` to the
+        call that writes a table.
 
     Raises:
         KeyError: The format has no such table.

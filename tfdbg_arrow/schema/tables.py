@@ -1,7 +1,7 @@
-"""THE declaration of every table and column of a logdir.
+"""The single declaration of every table and column of a logdir.
 
-Everything else that knows a column (Arrow schemas, Parquet settings, spec/tables.md,
-spec/schema.json, the views that DuckDB registers) is made from these objects.
+Everything else that depends on columns (Arrow schemas, Parquet settings, spec/tables.md,
+spec/schema.json, the views that DuckDB registers) is built from these objects.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import replace
 from tfdbg_arrow.schema.declaration import Column, Table, Type
 
 FORMAT_VERSION = "1.3"
-"""MAJOR.MINOR of the format, apart from the package's version."""
+"""MAJOR.MINOR of the format, independent of the package's version."""
 
 BAD_CONSTANT = "has_inf_or_nan"
-"""Key of a tensor in `graph_op.attributes`: it holds an infinity or a NaN."""
+"""Key in `graph_op.attributes` of a tensor that holds an infinity or a NaN."""
 
 _T = Type
 
@@ -41,7 +41,7 @@ def _wall_time(id_ns: int, id_timestamp: int, of: str) -> tuple[Column, Column]:
             name="wall_time",
             type=_T.TIMESTAMP,
             unit="us",
-            doc=f"{of}, as a UTC timestamp, cut to microseconds.",
+            doc=f"{of}, as a UTC timestamp truncated to microseconds.",
         ),
     )
 
@@ -52,7 +52,7 @@ def _step(id_: int) -> Column:
         name="step",
         type=_T.BIGINT,
         nullable=True,
-        doc="The training step that the user's last mark() before the event gave; NULL before the first.",
+        doc="The training step set by the last mark() before the event; NULL before the first mark().",
     )
 
 
@@ -63,8 +63,9 @@ def _layer(id_: int, of: str) -> Column:
         type=_T.VARCHAR,
         nullable=True,
         doc=(
-            f"The Keras layer or tf.Module that made the {of}, by the names that the user gave, from the outermost in, "
-            "as `encoder/dense_1`; of a gradient that of its forward op; NULL outside layers and where not known."
+            f"The Keras layer or tf.Module that made the {of}, as the user's names from the outermost to the "
+            "innermost, such as `encoder/dense_1`; for a gradient, the layer of its forward op; NULL outside layers or "
+            "if unknown."
         ),
     )
 
@@ -76,18 +77,18 @@ def _role(id_: int, of: str) -> Column:
         type=_T.VARCHAR,
         nullable=True,
         doc=(
-            f"What the {of} is for: `forward`, `gradient`, `optimizer`, `loss`, `metric`, or `input` (a function of a "
-            "tf.data pipeline); NULL where not known."
+            f"The purpose of the {of}: `forward`, `gradient`, `optimizer`, `loss`, `metric`, or `input` (a function of "
+            "a tf.data pipeline); NULL if unknown."
         ),
     )
 
 
 RUN = Table(
     name="run",
-    row="One instrumented process: what ran, where, with which settings, and how it ended.",
+    row="One recorded process: the program, its host, the settings, and how it ended.",
     key=("run_id",),
     columns=(
-        replace(_RUN_ID, doc="Identifies the run; also in the names of its directories.", references=None),
+        replace(_RUN_ID, doc="Identifies the run; also part of the names of its directories.", references=None),
         *_wall_time(2, 3, "When recording started"),
         Column(
             id=4,
@@ -95,22 +96,22 @@ RUN = Table(
             type=_T.BIGINT,
             unit="ns",
             nullable=True,
-            doc="When recording ended; NULL while it runs and where it never ended cleanly.",
+            doc="When recording ended; NULL while it runs or if it did not end cleanly.",
         ),
         Column(
             id=5,
             name="is_clean_end",
             type=_T.BOOLEAN,
-            doc="Whether recording was closed in order, with every event written.",
+            doc="Whether the recording was closed and every event written.",
         ),
         Column(id=6, name="format_version", type=_T.VARCHAR, doc="MAJOR.MINOR of the format of this run."),
-        Column(id=7, name="tfdbg_arrow_version", type=_T.VARCHAR, doc="Version of the writing package."),
+        Column(id=7, name="tfdbg_arrow_version", type=_T.VARCHAR, doc="Version of the package that wrote the run."),
         Column(
             id=8,
             name="tensorflow_version",
             type=_T.VARCHAR,
             nullable=True,
-            doc="`tf.__version__`; NULL where TensorFlow took no part.",
+            doc="`tf.__version__`; NULL if TensorFlow was not involved.",
         ),
         Column(
             id=9,
@@ -124,49 +125,49 @@ RUN = Table(
             name="python_version",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Version of the interpreter; NULL where an import does not know it.",
+            doc="Version of the Python interpreter; NULL if unknown (an imported dump).",
         ),
         Column(
             id=11,
             name="platform",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Operating system and machine, as platform.platform() says; NULL where not known.",
+            doc="Operating system and machine, as platform.platform() returns them; NULL if unknown.",
         ),
         Column(
             id=12,
             name="host_name",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Name of the host; NULL where an import does not know it or `redact` left it out.",
+            doc="Name of the host; NULL if unknown (an imported dump) or left out by `redact`.",
         ),
         Column(
             id=13,
             name="pid",
             type=_T.BIGINT,
             nullable=True,
-            doc="Process id on that host; NULL where an import does not know it.",
+            doc="Process id on that host; NULL if unknown (an imported dump).",
         ),
         Column(
             id=14,
             name="worker",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Task type and index in a cluster, as `worker:1`; NULL outside one.",
+            doc="Task type and index in a cluster, such as `worker:1`; NULL outside a cluster.",
         ),
         Column(
             id=15,
             name="command_line",
             type=_T.VARCHAR,
             nullable=True,
-            doc="`sys.orig_argv` as a JSON array; NULL where an import does not know it or `redact` left it out.",
+            doc="`sys.orig_argv` as a JSON array; NULL if unknown (an imported dump) or left out by `redact`.",
         ),
         Column(
             id=16,
             name="working_directory",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Working directory when recording started; NULL as command_line.",
+            doc="Working directory when recording started; NULL in the same cases as command_line.",
         ),
         Column(
             id=17,
@@ -174,8 +175,8 @@ RUN = Table(
             type=_T.VARCHAR,
             nullable=True,
             doc=(
-                "NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS, SHAPE or FULL_TENSOR; NULL where "
-                "an imported dump has no event."
+                "NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS, SHAPE or FULL_TENSOR; NULL if "
+                "an imported dump has no events."
             ),
         ),
         Column(
@@ -183,14 +184,14 @@ RUN = Table(
             name="circular_buffer_size",
             type=_T.BIGINT,
             nullable=True,
-            doc="How many last executions and graph tensors are kept; 0 or less: all; NULL where not known.",
+            doc="How many of the last executions and graph tensors are kept; 0 or less means all; NULL if unknown.",
         ),
         Column(
             id=19,
             name="op_regex",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Regular expression that op types had to match for their tensors to be recorded; NULL: all.",
+            doc="Only tensors of op types that match this regular expression were recorded; NULL means all op types.",
         ),
         Column(
             id=20,
@@ -198,17 +199,17 @@ RUN = Table(
             type=_T.VARCHAR,
             nullable=True,
             doc=(
-                "Dtypes that were recorded, as a JSON array of names, or the name of the callable; NULL: those of the "
-                "mode."
+                "The recorded dtypes, as a JSON array of names, or the name of the callable that chose them; NULL "
+                "means the dtypes of the mode."
             ),
         ),
         Column(
             id=21,
             name="health_backend",
             type=_T.VARCHAR,
-            doc="What measured the tensors: `native`, `tensorflow`, or `debugger_v2` for an imported dump.",
+            doc="Backend that measured the tensors: `native`, `tensorflow`, or `debugger_v2` for an imported dump.",
         ),
-        Column(id=22, name="settings", type=_T.VARCHAR, doc="Every other setting of the recording, as a JSON object."),
+        Column(id=22, name="settings", type=_T.VARCHAR, doc="All other settings of the recording, as a JSON object."),
     ),
 )
 
@@ -223,14 +224,14 @@ DEVICE = Table(
             id=3,
             name="device_name",
             type=_T.VARCHAR,
-            doc="Full TensorFlow name, as `/job:localhost/replica:0/task:0/device:CPU:0`.",
+            doc="Full TensorFlow name, such as `/job:localhost/replica:0/task:0/device:CPU:0`.",
         ),
     ),
 )
 
 SOURCE_FILE = Table(
     name="source_file",
-    row="One source file that a stack frame points into, with its whole text as it was when first seen.",
+    row="One source file that a stack frame refers to, with its full text at the time it was first seen.",
     key=("run_id", "source_file_id"),
     columns=(
         _RUN_ID,
@@ -239,14 +240,14 @@ SOURCE_FILE = Table(
             id=3,
             name="file_path",
             type=_T.VARCHAR,
-            doc="Path as the interpreter knew it, or what `redact` put there; a notebook cell has a made-up one.",
+            doc="Path that the interpreter used, or its replacement by `redact`; artificial for a notebook cell.",
         ),
         Column(
             id=4,
             name="source_text",
             type=_T.VARCHAR,
             nullable=True,
-            doc="The whole text; NULL where it could not be read or `redact` left it out.",
+            doc="The full text; NULL if it could not be read or was left out by `redact`.",
         ),
     ),
 )
@@ -263,24 +264,24 @@ STACK_FRAME = Table(
             id=4,
             name="file_path",
             type=_T.VARCHAR,
-            doc="The file's path, repeated here so that a frame can be read alone.",
+            doc="The file's path, repeated here so that you can read frames without a join.",
         ),
         Column(id=5, name="lineno", type=_T.INTEGER, doc="Line number, from 1."),
-        Column(id=6, name="func", type=_T.VARCHAR, doc="Name of the function, `<module>` at a module's top."),
+        Column(id=6, name="func", type=_T.VARCHAR, doc="Name of the function; `<module>` for module-level code."),
         Column(
             id=7,
             name="code",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Text of the line without its indentation; NULL as source_file.source_text.",
+            doc="Text of the line without its indentation; NULL in the same cases as source_file.source_text.",
         ),
         Column(
             id=8,
             name="owner",
             type=_T.VARCHAR,
             doc=(
-                "Whose code it is: `user`, `framework` (TensorFlow, Keras), `library` (other installed packages, the "
-                "standard library)."
+                "Owner of the code: `user`, `framework` (TensorFlow, Keras), or `library` (other installed packages, "
+                "the standard library)."
             ),
         ),
     ),
@@ -288,12 +289,12 @@ STACK_FRAME = Table(
 
 STACK_TRACE = Table(
     name="stack_trace",
-    row="One frame of one distinct stack trace, by depth.",
+    row="One frame of one distinct stack trace.",
     key=("run_id", "stack_trace_id", "depth"),
     columns=(
         _RUN_ID,
         Column(id=2, name="stack_trace_id", type=_T.BIGINT, doc="Identifies the stack trace within the run."),
-        Column(id=3, name="depth", type=_T.INTEGER, doc="0 is the innermost frame."),
+        Column(id=3, name="depth", type=_T.INTEGER, doc="Depth of the frame; 0 is the innermost."),
         Column(id=4, name="stack_frame_id", type=_T.BIGINT, references="stack_frame.stack_frame_id", doc="The frame."),
     ),
 )
@@ -312,7 +313,7 @@ GRAPH = Table(
             type=_T.BIGINT,
             nullable=True,
             references="graph.graph_id",
-            doc="The graph in which it was traced; NULL where that was eager code or an unrecorded graph.",
+            doc="The graph in which it was traced; NULL if it was traced in eager code or in an unrecorded graph.",
         ),
         Column(
             id=5,
@@ -320,7 +321,7 @@ GRAPH = Table(
             type=_T.BIGINT,
             nullable=True,
             references="stack_trace.stack_trace_id",
-            doc="The Python stack that made the graph's first function; NULL where unknown.",
+            doc="The Python stack that made the graph's first function; NULL if unknown.",
         ),
         *_wall_time(6, 7, "When the graph was first made into a function"),
     ),
@@ -333,12 +334,16 @@ GRAPH_OP = Table(
     columns=(
         _RUN_ID,
         Column(id=2, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="The graph."),
-        Column(id=3, name="op_index", type=_T.BIGINT, doc="Order of creation within the graph, from 0."),
+        Column(id=3, name="op_index", type=_T.BIGINT, doc="Position in the graph's order of creation, from 0."),
         Column(id=4, name="op_name", type=_T.VARCHAR, doc="Name, unique within the graph."),
-        Column(id=5, name="op_type", type=_T.VARCHAR, doc="Type, as `MatMul`."),
-        Column(id=6, name="num_outputs", type=_T.INTEGER, doc="How many output tensors it has."),
+        Column(id=5, name="op_type", type=_T.VARCHAR, doc="Type, such as `MatMul`."),
+        Column(id=6, name="num_outputs", type=_T.INTEGER, doc="Number of output tensors."),
         Column(
-            id=7, name="device_name", type=_T.VARCHAR, nullable=True, doc="Device asked for at creation; NULL: any."
+            id=7,
+            name="device_name",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Device requested when the op was created; NULL means any device.",
         ),
         Column(
             id=8,
@@ -346,8 +351,9 @@ GRAPH_OP = Table(
             type=_T.VARCHAR,
             nullable=True,
             doc=(
-                "The op's attributes as a JSON object: name to value; a tensor is given by dtype and shape, and by "
-                f"`{BAD_CONSTANT}` if it holds an infinity or a NaN, a function by name; NULL in an imported run."
+                "The op's attributes as a JSON object from name to value. A tensor is given by dtype and shape, and by "
+                f"`{BAD_CONSTANT}` if it holds an infinity or a NaN; a function is given by name. NULL in an imported "
+                "run."
             ),
         ),
         Column(
@@ -356,9 +362,9 @@ GRAPH_OP = Table(
             type=_T.BIGINT,
             nullable=True,
             references="stack_trace.stack_trace_id",
-            doc="The Python stack that created the op; NULL where no Python code did while recording.",
+            doc="The Python stack that created the op; NULL if no Python code created it during the recording.",
         ),
-        *_wall_time(10, 11, "When the op was created, or first seen where that was not observed"),
+        *_wall_time(10, 11, "When the op was created, or first seen if its creation was not observed"),
         Column(
             id=12,
             name="forward_graph_id",
@@ -366,8 +372,8 @@ GRAPH_OP = Table(
             nullable=True,
             references="graph.graph_id",
             doc=(
-                "The graph of forward_op_name: this one, or another where the gradient is a function apart; NULL as "
-                "forward_op_name."
+                "The graph of forward_op_name: this graph, or another one if the gradient is a separate function; NULL "
+                "if forward_op_name is NULL."
             ),
         ),
         Column(
@@ -377,8 +383,8 @@ GRAPH_OP = Table(
             nullable=True,
             references="graph_op.op_name",
             doc=(
-                "The op whose gradient the op computes: the one whose gradient function made it; NULL where none did, "
-                "or where its forward op is not known."
+                "The op whose gradient function created this op; NULL if no gradient function created it, or if the "
+                "forward op is unknown."
             ),
         ),
         _layer(14, "op"),
@@ -388,7 +394,7 @@ GRAPH_OP = Table(
 
 GRAPH_OP_INPUT = Table(
     name="graph_op_input",
-    row="One input of an op of a graph: a data edge, or a control edge.",
+    row="One input of an op of a graph: a data edge or a control edge.",
     key=("run_id", "graph_id", "op_name", "input_index", "is_control"),
     columns=(
         _RUN_ID,
@@ -398,50 +404,53 @@ GRAPH_OP_INPUT = Table(
             id=4,
             name="input_index",
             type=_T.INTEGER,
-            doc="Which input, from 0; control edges are counted by themselves.",
+            doc="Index of the input, from 0; control edges are numbered separately.",
         ),
         Column(
-            id=5, name="is_control", type=_T.BOOLEAN, doc="True: the op only waits for the source, no tensor flows."
+            id=5,
+            name="is_control",
+            type=_T.BOOLEAN,
+            doc="True if the op only waits for the source, and no tensor flows.",
         ),
         Column(
             id=6,
             name="source_op_name",
             type=_T.VARCHAR,
             references="graph_op.op_name",
-            doc="The op whose output it is.",
+            doc="The op that produces the input.",
         ),
         Column(
             id=7,
             name="source_output_slot",
             type=_T.INTEGER,
             nullable=True,
-            doc="Which of the source's outputs, from 0; NULL for a control edge.",
+            doc="Index of the source's output, from 0; NULL for a control edge.",
         ),
     ),
 )
 
 GRAPH_OP_OUTPUT = Table(
     name="graph_op_output",
-    row="One output tensor of an op of a graph, as known when it was traced.",
+    row="One output tensor of an op of a graph, with what was known at tracing.",
     key=("run_id", "graph_id", "op_name", "output_slot"),
     columns=(
         _RUN_ID,
         Column(id=2, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="The graph."),
         Column(id=3, name="op_name", type=_T.VARCHAR, references="graph_op.op_name", doc="The op."),
-        Column(id=4, name="output_slot", type=_T.INTEGER, doc="Which output, from 0."),
+        Column(id=4, name="output_slot", type=_T.INTEGER, doc="Index of the output, from 0."),
         Column(
             id=5,
             name="dtype",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Dtype, by TensorFlow's name, as `float32`, `resource`; NULL where an import does not know it.",
+            doc="TensorFlow's name of the dtype, such as `float32` or `resource`; NULL if unknown (an imported dump).",
         ),
         Column(
             id=6,
             name="static_shape",
             type=_T.BIGINT_LIST,
             nullable=True,
-            doc="Dimensions, -1 where unknown; NULL for an unknown rank.",
+            doc="Dimensions, -1 for each unknown one; NULL for an unknown rank.",
         ),
         Column(
             id=7,
@@ -449,8 +458,8 @@ GRAPH_OP_OUTPUT = Table(
             type=_T.BOOLEAN,
             nullable=True,
             doc=(
-                "Whether each computation of it is recorded in tensor_health; NULL where not known. What TensorFlow's "
-                "optimizer fuses, folds or prunes is not computed."
+                "Whether tensor_health has a row for each time the output is computed; NULL if unknown. Outputs that "
+                "TensorFlow's optimizer fuses, folds or prunes are not computed."
             ),
         ),
         Column(
@@ -459,9 +468,9 @@ GRAPH_OP_OUTPUT = Table(
             type=_T.VARCHAR,
             nullable=True,
             doc=(
-                "Why not: `mode`, `dtype`, `op_regex`, `tensor_dtypes`, `op_type`, `control_flow`, `xla` (compiled, as "
-                "the setting asks), `remote` (on a device of another process), `reference` (to a variable's memory, "
-                "which may change meanwhile); NULL where recorded."
+                "Why it is not recorded: `mode`, `dtype`, `op_regex`, `tensor_dtypes`, `op_type`, `control_flow`, "
+                "`xla` (compiled, as the setting asks), `remote` (on a device of another process), or `reference` (to "
+                "a variable's memory, which can change in the meantime); NULL if it is recorded."
             ),
         ),
     ),
@@ -470,8 +479,8 @@ GRAPH_OP_OUTPUT = Table(
 GRAPH_FUNCTION = Table(
     name="graph_function",
     row=(
-        "One runtime function made of a graph (a graph can have several: forward variants, gradients of loops), or all "
-        "runs of a session of graph mode that ask for the same."
+        "One runtime function made from a graph (a graph can have several, such as forward variants and gradients of "
+        "loops), or all runs of a graph-mode session with the same feeds, fetches and targets."
     ),
     key=("run_id", "function_name"),
     columns=(
@@ -480,17 +489,19 @@ GRAPH_FUNCTION = Table(
             id=2,
             name="function_name",
             type=_T.VARCHAR,
-            doc="Name in TensorFlow's runtime, as `__inference_step_42`: the op type of the executions that call it.",
+            doc="Name in TensorFlow's runtime, such as `__inference_step_42`; the op_type of executions that call it.",
         ),
-        Column(id=3, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="The graph it was made of."),
+        Column(
+            id=3, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="The graph that it was made from."
+        ),
         Column(
             id=4,
             name="session_index",
             type=_T.INTEGER,
             nullable=True,
             doc=(
-                "Where it stands for the runs of a session with the same feeds (its arguments) and fetches (its "
-                "results): which session, from 0; NULL for a function."
+                "Index of the session, from 0, if the row stands for session runs with the same feeds (its arguments) "
+                "and fetches (its results); NULL for a function."
             ),
         ),
         Column(
@@ -498,14 +509,14 @@ GRAPH_FUNCTION = Table(
             name="session_targets",
             type=_T.VARCHAR,
             nullable=True,
-            doc="JSON array of the ops that such a run was asked to run without a result; NULL for a function.",
+            doc="JSON array of the ops that such a run executes without fetching a result; NULL for a function.",
         ),
     ),
 )
 
 GRAPH_FUNCTION_INPUT = Table(
     name="graph_function_input",
-    row="One argument of a function, the Placeholder that stands for it in the graph; or what a session's run is fed.",
+    row="One argument of a function and the Placeholder for it in the graph, or one feed of a session run.",
     key=("run_id", "function_name", "input_index"),
     columns=(
         _RUN_ID,
@@ -517,14 +528,14 @@ GRAPH_FUNCTION_INPUT = Table(
             id=4,
             name="input_index",
             type=_T.INTEGER,
-            doc="Which argument, from 0: the input_index of the call's inputs.",
+            doc="Index of the argument, from 0; equal to the input_index of the call's input.",
         ),
         Column(id=5, name="op_name", type=_T.VARCHAR, references="graph_op.op_name", doc="The Placeholder."),
         Column(
             id=6,
             name="is_capture",
             type=_T.BOOLEAN,
-            doc="Whether it is a captured tensor, not an argument of the Python function.",
+            doc="Whether it is a captured tensor rather than an argument of the Python function.",
         ),
         Column(
             id=7,
@@ -532,8 +543,8 @@ GRAPH_FUNCTION_INPUT = Table(
             type=_T.INTEGER,
             nullable=True,
             doc=(
-                "Of a session's run: which output of the op is fed, from 0; the op may be any, and does not run for "
-                "it. NULL for a function."
+                "For a session run, the index of the fed output, from 0; any op can be fed, and a feed does not "
+                "execute the op. NULL for a function."
             ),
         ),
     ),
@@ -541,7 +552,7 @@ GRAPH_FUNCTION_INPUT = Table(
 
 GRAPH_FUNCTION_OUTPUT = Table(
     name="graph_function_output",
-    row="One result of a function: the tensor of the graph that it returns.",
+    row="One result of a function, and the tensor of the graph that it returns.",
     key=("run_id", "function_name", "output_index"),
     columns=(
         _RUN_ID,
@@ -553,18 +564,18 @@ GRAPH_FUNCTION_OUTPUT = Table(
             id=4,
             name="output_index",
             type=_T.INTEGER,
-            doc="Which result, from 0: the output_slot of the calling op or execution.",
+            doc="Index of the result, from 0; equal to the output_slot of the calling op or execution.",
         ),
         Column(
             id=5, name="op_name", type=_T.VARCHAR, references="graph_op.op_name", doc="The op whose output is returned."
         ),
-        Column(id=6, name="output_slot", type=_T.INTEGER, doc="Which of its outputs."),
+        Column(id=6, name="output_slot", type=_T.INTEGER, doc="Index of that op's output."),
     ),
 )
 
 GRAPH_CALL = Table(
     name="graph_call",
-    row="One function that an op of a graph can call: the callee of a call, a branch, a loop's condition or body.",
+    row="One function that an op of a graph can call: the callee of a call, a branch, or a loop's condition or body.",
     key=("run_id", "graph_id", "op_name", "attribute", "branch_index"),
     columns=(
         _RUN_ID,
@@ -583,7 +594,7 @@ GRAPH_CALL = Table(
             id=5,
             name="branch_index",
             type=_T.INTEGER,
-            doc="Place in a list of functions; 0 where the attribute holds one.",
+            doc="Index in a list of functions; 0 if the attribute holds a single function.",
         ),
         Column(id=6, name="function_name", type=_T.VARCHAR, doc="The callee's runtime name."),
         Column(
@@ -592,14 +603,14 @@ GRAPH_CALL = Table(
             type=_T.BIGINT,
             nullable=True,
             references="graph.graph_id",
-            doc="The callee's graph; NULL where it was not recorded.",
+            doc="The callee's graph; NULL if it was not recorded.",
         ),
         Column(
             id=8,
             name="is_inline",
             type=_T.BOOLEAN,
             doc=(
-                "Whether the callee runs within the caller's step (calls, branches, loops), not apart from it "
+                "Whether the callee runs within the caller's step (calls, branches, loops) rather than separately "
                 "(functions of a data set)."
             ),
         ),
@@ -609,8 +620,8 @@ GRAPH_CALL = Table(
 EXECUTED_OP = Table(
     name="executed_op",
     row=(
-        "One node of a graph that TensorFlow ran, after its optimizer changed the graph; only of recordings with "
-        "`graphs='executed'`."
+        "One node of a graph that TensorFlow executed, after its optimizer changed the graph; only recordings with "
+        "`graphs='executed'` have rows."
     ),
     key=("run_id", "executed_graph_id", "node_name"),
     columns=(
@@ -620,7 +631,7 @@ EXECUTED_OP = Table(
             name="executed_graph_id",
             type=_T.BIGINT,
             doc=(
-                "Identifies the optimized graph within the run, from 0. It holds an outermost function and the "
+                "Identifies the optimized graph within the run, from 0. The graph holds an outermost function and the "
                 "functions that TensorFlow inlined into it."
             ),
         ),
@@ -629,7 +640,7 @@ EXECUTED_OP = Table(
             id=4,
             name="op_type",
             type=_T.VARCHAR,
-            doc="The type that ran, as `_FusedMatMul`: not always that of the op in graph_op.",
+            doc="The op type that ran, such as `_FusedMatMul`; it can differ from the type in graph_op.",
         ),
         Column(
             id=5,
@@ -637,7 +648,7 @@ EXECUTED_OP = Table(
             type=_T.BIGINT,
             nullable=True,
             references="graph.graph_id",
-            doc="The program's graph that the node comes from; NULL where that is not known.",
+            doc="The program's graph that the node comes from; NULL if unknown.",
         ),
         Column(
             id=6,
@@ -646,8 +657,8 @@ EXECUTED_OP = Table(
             nullable=True,
             references="graph_op.op_name",
             doc=(
-                "The program's op whose outputs the node computes: of a fused node the last of the ops that it "
-                "computes. NULL where the optimizer made the node for none."
+                "The program's op whose outputs the node computes; for a fused node, the last of the ops that it "
+                "computes. NULL if the optimizer added the node and it computes no op of the program."
             ),
         ),
         Column(
@@ -657,8 +668,8 @@ EXECUTED_OP = Table(
             nullable=True,
             references="graph_op.op_name",
             doc=(
-                "Where op_name is NULL: the op of the same graph that the node's name names, or the nearest one that "
-                "is computed from it; NULL where there is none."
+                "If op_name is NULL, the op of the same graph that the node's name contains, or else the nearest op "
+                "computed from the node; NULL if there is none."
             ),
         ),
         Column(
@@ -666,14 +677,14 @@ EXECUTED_OP = Table(
             name="call_site",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Path of calling ops from the outermost graph, as tensor_health.call_site; NULL where not known.",
+            doc="Path of calling ops from the outermost graph, as in tensor_health.call_site; NULL if unknown.",
         ),
         Column(
             id=9,
             name="device_name",
             type=_T.VARCHAR,
             nullable=True,
-            doc="The device that TensorFlow chose; NULL where it left the choice open.",
+            doc="The device that TensorFlow chose; NULL if it left the choice open.",
         ),
         Column(
             id=10,
@@ -681,8 +692,8 @@ EXECUTED_OP = Table(
             type=_T.BIGINT,
             nullable=True,
             doc=(
-                "Of an `_Arg` which argument of the outermost function it is, of a `_Retval` which result, from 0; "
-                "NULL of other nodes."
+                "Index, from 0, of the outermost function's argument (for an `_Arg` node) or result (for a `_Retval` "
+                "node); NULL for other nodes."
             ),
         ),
         Column(
@@ -691,8 +702,8 @@ EXECUTED_OP = Table(
             type=_T.VARCHAR,
             nullable=True,
             doc=(
-                "The dtypes of its outputs as a JSON array of TensorFlow's names, null for a reference; NULL where not "
-                "known."
+                "The dtypes of its outputs as a JSON array of TensorFlow's names, null for a reference; NULL if "
+                "unknown."
             ),
         ),
     ),
@@ -700,7 +711,7 @@ EXECUTED_OP = Table(
 
 EXECUTED_OP_INPUT = Table(
     name="executed_op_input",
-    row="One input of a node of a graph that TensorFlow ran: a data edge, or a control edge.",
+    row="One input of a node of a graph that TensorFlow executed: a data edge or a control edge.",
     key=("run_id", "executed_graph_id", "node_name", "input_index"),
     columns=(
         _RUN_ID,
@@ -716,34 +727,34 @@ EXECUTED_OP_INPUT = Table(
             id=4,
             name="input_index",
             type=_T.INTEGER,
-            doc="Which input, from 0: the data edges first, then the control edges.",
+            doc="Index of the input, from 0: the data edges come first, then the control edges.",
         ),
         Column(
             id=5,
             name="is_control",
             type=_T.BOOLEAN,
-            doc="True: the node only waits for the source, no tensor flows.",
+            doc="True if the node only waits for the source, and no tensor flows.",
         ),
         Column(
             id=6,
             name="source_node_name",
             type=_T.VARCHAR,
             references="executed_op.node_name",
-            doc="The node whose output it is.",
+            doc="The node that produces the input.",
         ),
         Column(
             id=7,
             name="source_output_slot",
             type=_T.INTEGER,
             nullable=True,
-            doc="Which of the source's outputs, from 0; NULL for a control edge.",
+            doc="Index of the source's output, from 0; NULL for a control edge.",
         ),
     ),
 )
 
 EXECUTION = Table(
     name="execution",
-    row="One eager op, or one call of a function from eager code.",
+    row="One eager op or one call of a function from eager code.",
     key=("run_id", "execution_index"),
     columns=(
         _RUN_ID,
@@ -751,13 +762,13 @@ EXECUTION = Table(
             id=2,
             name="execution_index",
             type=_T.BIGINT,
-            doc="Identifies the execution within the run, in order of start.",
+            doc="Identifies the execution within the run; executions are numbered in the order in which they start.",
         ),
         Column(
             id=3,
             name="event_index",
             type=_T.BIGINT,
-            doc="Its place among all events: for a call the start, before everything that runs in it.",
+            doc="Position among all events; for a call, its start, before everything that runs in it.",
         ),
         *_wall_time(4, 5, "When the event was recorded"),
         Column(id=6, name="op_type", type=_T.VARCHAR, doc="Op type, or the function's runtime name."),
@@ -769,22 +780,22 @@ EXECUTION = Table(
             references="graph.graph_id",
             doc="The called function's graph; NULL for an op and for an unrecorded function.",
         ),
-        Column(id=8, name="num_inputs", type=_T.INTEGER, doc="How many tensors went in."),
-        Column(id=9, name="num_outputs", type=_T.INTEGER, doc="How many tensors come out."),
+        Column(id=8, name="num_inputs", type=_T.INTEGER, doc="Number of input tensors."),
+        Column(id=9, name="num_outputs", type=_T.INTEGER, doc="Number of output tensors."),
         Column(
             id=10,
             name="stack_trace_id",
             type=_T.BIGINT,
             nullable=True,
             references="stack_trace.stack_trace_id",
-            doc="The Python stack that executed it; NULL where unknown.",
+            doc="The Python stack that executed it; NULL if unknown.",
         ),
         Column(
             id=11,
             name="thread_id",
             type=_T.BIGINT,
             nullable=True,
-            doc="The Python thread, as threading.get_ident() gives it; NULL in an imported run.",
+            doc="The Python thread, as returned by threading.get_ident(); NULL in an imported run.",
         ),
         _step(12),
         Column(
@@ -794,8 +805,8 @@ EXECUTION = Table(
             nullable=True,
             references="execution.execution_index",
             doc=(
-                "The execution whose gradient it computes: the one whose gradient function ran it; NULL where none "
-                "did, or where the forward execution is not known."
+                "The execution whose gradient function ran this one; NULL if no gradient function ran it, or if the "
+                "forward execution is unknown."
             ),
         ),
         _layer(14, "execution"),
@@ -805,40 +816,40 @@ EXECUTION = Table(
 
 EXECUTION_INPUT = Table(
     name="execution_input",
-    row="One tensor that went into an execution.",
+    row="One input tensor of an execution.",
     key=("run_id", "execution_index", "input_index"),
     columns=(
         _RUN_ID,
         Column(
             id=2, name="execution_index", type=_T.BIGINT, references="execution.execution_index", doc="The execution."
         ),
-        Column(id=3, name="input_index", type=_T.INTEGER, doc="Which input, from 0."),
+        Column(id=3, name="input_index", type=_T.INTEGER, doc="Index of the input, from 0."),
         Column(
             id=4,
             name="tensor_id",
             type=_T.BIGINT,
-            doc="Identifies the eager tensor within the process; a variable is known by its handle's.",
+            doc="Identifies the eager tensor within the process; a variable is identified by its handle's id.",
         ),
     ),
 )
 
 EXECUTION_OUTPUT = Table(
     name="execution_output",
-    row="One tensor that came out of an execution, of any dtype.",
+    row="One output tensor of an execution, of any dtype.",
     key=("run_id", "execution_index", "output_slot"),
     columns=(
         _RUN_ID,
         Column(
             id=2, name="execution_index", type=_T.BIGINT, references="execution.execution_index", doc="The execution."
         ),
-        Column(id=3, name="output_slot", type=_T.INTEGER, doc="Which output, from 0."),
+        Column(id=3, name="output_slot", type=_T.INTEGER, doc="Index of the output, from 0."),
         Column(id=4, name="tensor_id", type=_T.BIGINT, doc="Identifies the eager tensor within the process."),
         Column(
             id=5,
             name="dtype",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Dtype, by TensorFlow's name; NULL where an import does not know it.",
+            doc="TensorFlow's name of the dtype; NULL if unknown (an imported dump).",
         ),
     ),
 )
@@ -856,7 +867,7 @@ EXECUTION_ERROR = Table(
             id=3,
             name="event_index",
             type=_T.BIGINT,
-            doc="The place of the error among all events: for a call behind everything that ran in it.",
+            doc="Position of the error among all events; for a call, after everything that ran in it.",
         ),
         *_wall_time(4, 5, "When the error was recorded"),
         Column(
@@ -871,8 +882,8 @@ EXECUTION_ERROR = Table(
 TENSOR_HEALTH = Table(
     name="tensor_health",
     row=(
-        "One tensor, once computed: an output of a graph op or of an execution, or an eager tensor that came from "
-        "outside."
+        "One tensor each time it is computed: an output of a graph op or of an execution, or an eager tensor that came "
+        "from outside."
     ),
     key=("run_id", "event_index"),
     columns=(
@@ -881,7 +892,7 @@ TENSOR_HEALTH = Table(
             id=2,
             name="event_index",
             type=_T.BIGINT,
-            doc="Place among all events of the process, by arrival: within a call not always the order of data flow.",
+            doc="Position among all events of the process, by arrival; within a call this can differ from data flow.",
         ),
         *_wall_time(3, 4, "When the tensor was recorded"),
         Column(
@@ -889,8 +900,8 @@ TENSOR_HEALTH = Table(
             name="scope",
             type=_T.VARCHAR,
             doc=(
-                "`graph`: an op inside a function; `execution`: an eager op or a call; `external`: an eager tensor "
-                "that no recorded op made, when first used."
+                "`graph` for an op inside a function, `execution` for an eager op or a call, `external` for an eager "
+                "tensor that no recorded op made, at its first use."
             ),
         ),
         Column(
@@ -900,8 +911,8 @@ TENSOR_HEALTH = Table(
             nullable=True,
             references="execution.execution_index",
             doc=(
-                "The execution that made it; graph: the call in which it ran, NULL where none or not certain; "
-                "external: the first user."
+                "The execution that made the tensor. For `graph`, the call in which the op ran, NULL if there is none "
+                "or it is uncertain; for `external`, the first execution that used it."
             ),
         ),
         Column(
@@ -910,8 +921,8 @@ TENSOR_HEALTH = Table(
             type=_T.BIGINT,
             nullable=True,
             doc=(
-                "TensorFlow's step id: equal for all tensors of one call of an outermost function; NULL outside graphs "
-                "and where the backend cannot know."
+                "TensorFlow's step id, equal for all tensors of one call of an outermost function; NULL outside graphs "
+                "or if the backend cannot determine it."
             ),
         ),
         Column(
@@ -920,8 +931,8 @@ TENSOR_HEALTH = Table(
             type=_T.BIGINT,
             nullable=True,
             doc=(
-                "TensorFlow's control-flow frame: tells the loops of a step apart; 0 is outside all loops; NULL as "
-                "step_id."
+                "TensorFlow's control-flow frame, which distinguishes the loops of a step; 0 is outside all loops; "
+                "NULL in the same cases as step_id."
             ),
         ),
         Column(
@@ -929,7 +940,7 @@ TENSOR_HEALTH = Table(
             name="iteration",
             type=_T.BIGINT,
             nullable=True,
-            doc="Iteration of that frame's loop, from 0; NULL as step_id.",
+            doc="Iteration of that frame's loop, from 0; NULL in the same cases as step_id.",
         ),
         Column(
             id=10,
@@ -937,9 +948,9 @@ TENSOR_HEALTH = Table(
             type=_T.VARCHAR,
             nullable=True,
             doc=(
-                "Path of calling ops from the outermost graph to the op's graph, as `while/body/_5/call_1`: an op's "
-                "name, behind it what the runtime adds for a branch or a part of a loop; empty at the top; NULL as "
-                "step_id."
+                "Path of calling ops from the outermost graph to the op's graph, such as `while/body/_5/call_1`: each "
+                "op's name, followed by the runtime's suffix for a branch or a part of a loop; empty in the outermost "
+                "graph; NULL in the same cases as step_id."
             ),
         ),
         Column(
@@ -948,7 +959,7 @@ TENSOR_HEALTH = Table(
             type=_T.BIGINT,
             nullable=True,
             references="graph.graph_id",
-            doc="The graph that holds the op; NULL outside graphs.",
+            doc="The graph that contains the op; NULL outside graphs.",
         ),
         Column(
             id=12,
@@ -957,8 +968,8 @@ TENSOR_HEALTH = Table(
             nullable=True,
             references="graph_op.op_name",
             doc=(
-                "The op in that graph; where TensorFlow's optimizer made the node for no op of the program, "
-                "executed_op.node_name; NULL outside graphs."
+                "The op in that graph, or executed_op.node_name if TensorFlow's optimizer added the node and it "
+                "computes no op of the program; NULL outside graphs."
             ),
         ),
         Column(
@@ -967,8 +978,8 @@ TENSOR_HEALTH = Table(
             type=_T.VARCHAR,
             nullable=True,
             doc=(
-                "Op type, or the function's runtime name; NULL for external. It is the type that ran, which the "
-                "optimizer may have changed: executed_op.op_type."
+                "Op type, or the function's runtime name; NULL for `external`. This is the type that ran, which the "
+                "optimizer may have changed (see executed_op.op_type)."
             ),
         ),
         Column(
@@ -976,7 +987,7 @@ TENSOR_HEALTH = Table(
             name="output_slot",
             type=_T.INTEGER,
             nullable=True,
-            doc="Which output of the op, from 0; NULL for external.",
+            doc="Index of the op's output, from 0; NULL for `external`.",
         ),
         Column(
             id=15, name="tensor_id", type=_T.BIGINT, nullable=True, doc="Identifies the eager tensor; NULL in graphs."
@@ -987,33 +998,31 @@ TENSOR_HEALTH = Table(
             type=_T.BIGINT,
             nullable=True,
             references="device.device_id",
-            doc="The device on which it was computed; NULL where unknown.",
+            doc="The device on which it was computed; NULL if unknown.",
         ),
         Column(
             id=17,
             name="dtype",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Dtype, by TensorFlow's name; NULL where an import does not know it.",
+            doc="TensorFlow's name of the dtype; NULL if unknown (an imported dump).",
         ),
-        Column(
-            id=18, name="rank", type=_T.INTEGER, nullable=True, doc="Number of dimensions; NULL where not measured."
-        ),
-        Column(id=19, name="shape", type=_T.BIGINT_LIST, nullable=True, doc="Dimensions; NULL where not measured."),
+        Column(id=18, name="rank", type=_T.INTEGER, nullable=True, doc="Number of dimensions; NULL if not measured."),
+        Column(id=19, name="shape", type=_T.BIGINT_LIST, nullable=True, doc="Dimensions; NULL if not measured."),
         Column(
             id=20,
             name="size",
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Number of elements; NULL where not measured.",
+            doc="Number of elements; NULL if not measured.",
         ),
         Column(
             id=21,
             name="has_inf_or_nan",
             type=_T.BOOLEAN,
             nullable=True,
-            doc="Whether any element is infinite or NaN; NULL where not measured.",
+            doc="Whether any element is infinite or NaN; NULL if not measured.",
         ),
         Column(
             id=22,
@@ -1021,7 +1030,7 @@ TENSOR_HEALTH = Table(
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Elements that are -infinity; NULL where not measured.",
+            doc="Elements that are -infinity; NULL if not measured.",
         ),
         Column(
             id=23,
@@ -1029,7 +1038,7 @@ TENSOR_HEALTH = Table(
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Elements that are +infinity; NULL where not measured.",
+            doc="Elements that are +infinity; NULL if not measured.",
         ),
         Column(
             id=24,
@@ -1037,7 +1046,7 @@ TENSOR_HEALTH = Table(
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Elements that are NaN; NULL where not measured.",
+            doc="Elements that are NaN; NULL if not measured.",
         ),
         Column(
             id=25,
@@ -1045,7 +1054,7 @@ TENSOR_HEALTH = Table(
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Finite elements below zero; NULL where not measured.",
+            doc="Finite elements below zero; NULL if not measured.",
         ),
         Column(
             id=26,
@@ -1053,7 +1062,7 @@ TENSOR_HEALTH = Table(
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Elements that are +0 or -0; NULL where not measured.",
+            doc="Elements that are +0 or -0; NULL if not measured.",
         ),
         Column(
             id=27,
@@ -1061,31 +1070,35 @@ TENSOR_HEALTH = Table(
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Finite elements above zero; NULL where not measured.",
+            doc="Finite elements above zero; NULL if not measured.",
         ),
         Column(
             id=28,
             name="min_finite",
             type=_T.DOUBLE,
             nullable=True,
-            doc="Least finite element; NULL where there is none, not measured, or complex.",
+            doc="Smallest finite element; NULL if there is none, if not measured, or for complex dtypes.",
         ),
         Column(
-            id=29, name="max_finite", type=_T.DOUBLE, nullable=True, doc="Greatest finite element; NULL as min_finite."
+            id=29,
+            name="max_finite",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc="Largest finite element; NULL in the same cases as min_finite.",
         ),
         Column(
             id=30,
             name="mean_finite",
             type=_T.DOUBLE,
             nullable=True,
-            doc="Arithmetic mean of the finite elements; NULL as min_finite.",
+            doc="Arithmetic mean of the finite elements; NULL in the same cases as min_finite.",
         ),
         Column(
             id=31,
             name="stddev_finite",
             type=_T.DOUBLE,
             nullable=True,
-            doc="Population standard deviation of the finite elements; NULL as min_finite.",
+            doc="Population standard deviation of the finite elements; NULL in the same cases as min_finite.",
         ),
         Column(
             id=32,
@@ -1093,8 +1106,8 @@ TENSOR_HEALTH = Table(
             type=_T.DOUBLE,
             nullable=True,
             doc=(
-                "Largest magnitude of the finite elements (of a complex one its modulus); NULL where there is none or "
-                "not measured."
+                "Largest magnitude of the finite elements (for a complex element, its modulus); NULL if there is none "
+                "or not measured."
             ),
         ),
         Column(
@@ -1103,7 +1116,7 @@ TENSOR_HEALTH = Table(
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Subnormal elements; NULL where not measured.",
+            doc="Elements that are subnormal; NULL if not measured.",
         ),
         _step(34),
         Column(
@@ -1112,8 +1125,8 @@ TENSOR_HEALTH = Table(
             type=_T.BOOLEAN,
             nullable=True,
             doc=(
-                "Graph: whether execution_index was inferred from times and names, in an imported run; NULL where it "
-                "was observed or is not known."
+                "True if the execution_index of a `graph` row was inferred from times and names, in an imported run; "
+                "NULL if it was observed or is unknown."
             ),
         ),
     ),
@@ -1122,8 +1135,8 @@ TENSOR_HEALTH = Table(
 OP_DIGEST = Table(
     name="op_digest",
     row=(
-        "What one op output held in one part of tensor_health, its tensors of one dtype together: extremes and sums, "
-        "by which a reader can leave out what it cannot find anything in."
+        "Extremes and sums over the tensors of one op output and one dtype in one part of tensor_health. They let a "
+        "reader skip parts and outputs that cannot match."
     ),
     key=("run_id", "part_number", "digest_index"),
     columns=(
@@ -1132,16 +1145,16 @@ OP_DIGEST = Table(
             id=2,
             name="part_number",
             type=_T.BIGINT,
-            doc="Number of the part of tensor_health; the same as that of the row's own part.",
+            doc="Number of the part of tensor_health; equal to the number of the part that holds this row.",
         ),
-        Column(id=3, name="digest_index", type=_T.BIGINT, doc="Which row of the part's digest, from 0."),
+        Column(id=3, name="digest_index", type=_T.BIGINT, doc="Index of the row in the part's digest, from 0."),
         Column(
             id=4,
             name="graph_id",
             type=_T.BIGINT,
             nullable=True,
             references="graph.graph_id",
-            doc="The graph that holds the op; NULL outside graphs.",
+            doc="The graph that contains the op; NULL outside graphs.",
         ),
         Column(
             id=5,
@@ -1156,28 +1169,28 @@ OP_DIGEST = Table(
             name="op_type",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Op type, or the function's runtime name; NULL for external.",
+            doc="Op type, or the function's runtime name; NULL for `external`.",
         ),
         Column(
             id=7,
             name="output_slot",
             type=_T.INTEGER,
             nullable=True,
-            doc="Which output of the op, from 0; NULL for external.",
+            doc="Index of the op's output, from 0; NULL for `external`.",
         ),
         Column(
             id=8,
             name="dtype",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Dtype, by TensorFlow's name; NULL where an import does not know it.",
+            doc="TensorFlow's name of the dtype; NULL if unknown (an imported dump).",
         ),
-        Column(id=9, name="num_tensors", type=_T.BIGINT, doc="Rows of tensor_health."),
+        Column(id=9, name="num_tensors", type=_T.BIGINT, doc="Number of rows of tensor_health."),
         Column(
             id=10,
             name="num_bad_tensors",
             type=_T.BIGINT,
-            doc="Tensors for which has_inf_or_nan is true.",
+            doc="Number of tensors whose has_inf_or_nan is true.",
         ),
         Column(
             id=11,
@@ -1185,7 +1198,7 @@ OP_DIGEST = Table(
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Least size; NULL where none is measured.",
+            doc="Smallest size; NULL if no size was measured.",
         ),
         Column(
             id=12,
@@ -1193,30 +1206,39 @@ OP_DIGEST = Table(
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Greatest size; NULL as min_size.",
+            doc="Largest size; NULL if min_size is NULL.",
         ),
         Column(
             id=13,
             name="min_shape",
             type=_T.VARCHAR,
             nullable=True,
-            doc="Least shape as text, as `32,64`, by the bytes; empty: a scalar; NULL where none is measured.",
+            doc=(
+                "Smallest shape in byte order of its text, such as `32,64`; empty for a scalar; NULL if no shape was "
+                "measured."
+            ),
         ),
-        Column(id=14, name="max_shape", type=_T.VARCHAR, nullable=True, doc="Greatest of them; NULL as min_shape."),
+        Column(
+            id=14,
+            name="max_shape",
+            type=_T.VARCHAR,
+            nullable=True,
+            doc="Largest shape in the same order; NULL if min_shape is NULL.",
+        ),
         Column(
             id=15,
             name="max_nonzero",
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Greatest size - num_zero of tensors of more than one element; NULL where there is none.",
+            doc="Largest size - num_zero of tensors with more than one element; NULL if there are none.",
         ),
         Column(
             id=16,
             name="max_zero_share",
             type=_T.DOUBLE,
             nullable=True,
-            doc="Greatest num_zero / size; NULL where there is none.",
+            doc="Largest num_zero / size; NULL if there is none.",
         ),
         Column(
             id=17,
@@ -1224,34 +1246,34 @@ OP_DIGEST = Table(
             type=_T.BIGINT,
             nullable=True,
             unit="elements",
-            doc="Greatest num_subnormal; NULL where none is measured.",
+            doc="Largest num_subnormal; NULL if none was measured.",
         ),
         Column(
             id=18,
             name="max_magnitude",
             type=_T.DOUBLE,
             nullable=True,
-            doc="Greatest max_abs_finite; NULL where there is none.",
+            doc="Largest max_abs_finite; NULL if there is none.",
         ),
         Column(
             id=19,
             name="num_logs",
             type=_T.BIGINT,
-            doc="Tensors with max_abs_finite above 0.",
+            doc="Number of tensors with max_abs_finite above 0.",
         ),
         Column(
             id=20,
             name="sum_log",
             type=_T.DOUBLE,
             nullable=True,
-            doc="Sum of ln(max_abs_finite) over these; NULL where there is none.",
+            doc="Sum of ln(max_abs_finite) over these tensors; NULL if there are none.",
         ),
         Column(
             id=21,
             name="sum_log_square",
             type=_T.DOUBLE,
             nullable=True,
-            doc="Sum of the squares of these logarithms; NULL as sum_log.",
+            doc="Sum of the squares of these logarithms; NULL if sum_log is NULL.",
         ),
         Column(
             id=22,
@@ -1259,20 +1281,30 @@ OP_DIGEST = Table(
             type=_T.DOUBLE,
             nullable=True,
             doc=(
-                "Least mean square, mean_finite * mean_finite + stddev_finite * stddev_finite, cut to the range of "
-                "DOUBLE; NULL where there is none."
+                "Smallest mean square, mean_finite * mean_finite + stddev_finite * stddev_finite, clipped to the range "
+                "of DOUBLE; NULL if there is none."
             ),
         ),
-        Column(id=23, name="max_square", type=_T.DOUBLE, nullable=True, doc="Greatest of them; NULL as min_square."),
+        Column(
+            id=23,
+            name="max_square",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc="Largest mean square; NULL if min_square is NULL.",
+        ),
         Column(
             id=24,
             name="min_stddev",
             type=_T.DOUBLE,
             nullable=True,
-            doc="Least stddev_finite; NULL where there is none.",
+            doc="Smallest stddev_finite; NULL if there is none.",
         ),
         Column(
-            id=25, name="max_stddev", type=_T.DOUBLE, nullable=True, doc="Greatest stddev_finite; NULL as min_stddev."
+            id=25,
+            name="max_stddev",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc="Largest stddev_finite; NULL if min_stddev is NULL.",
         ),
         Column(
             id=26,
@@ -1280,32 +1312,41 @@ OP_DIGEST = Table(
             type=_T.DOUBLE,
             nullable=True,
             doc=(
-                "Least mean of y - y * y over the elements y: mean_finite less the mean square, cut to the range of "
-                "DOUBLE; NULL where there is none."
+                "Smallest mean of y - y * y over the elements y, which is mean_finite minus the mean square, clipped "
+                "to the range of DOUBLE; NULL if there is none."
             ),
         ),
         Column(
             id=27,
             name="num_norms",
             type=_T.BIGINT,
-            doc="Tensors of scope `graph` that have a mean_finite and for which has_inf_or_nan is false.",
+            doc="Number of tensors of scope `graph` that have a mean_finite and whose has_inf_or_nan is false.",
         ),
         Column(
             id=28,
             name="min_norm",
             type=_T.DOUBLE,
             nullable=True,
-            doc="Least Euclidean norm of these, the root of size times mean square, cut too; NULL where there is none.",
+            doc=(
+                "Smallest Euclidean norm of these tensors, the square root of size times mean square, clipped in the "
+                "same way; NULL if there are none."
+            ),
         ),
-        Column(id=29, name="max_norm", type=_T.DOUBLE, nullable=True, doc="Greatest of them; NULL as min_norm."),
+        Column(
+            id=29,
+            name="max_norm",
+            type=_T.DOUBLE,
+            nullable=True,
+            doc="Largest Euclidean norm of these tensors; NULL if min_norm is NULL.",
+        ),
         Column(
             id=30,
             name="max_norm_jump",
             type=_T.DOUBLE,
             nullable=True,
             doc=(
-                "How many times the mean of the ten of these before it in the part a norm is, at most; 0 where none "
-                "has ten before it with a mean above 0; NULL where that is not known."
+                "Largest ratio of a norm to the mean of the ten norms before it in the part; 0 if no norm has ten "
+                "norms before it with a mean above 0; NULL if unknown."
             ),
         ),
     ),
@@ -1324,15 +1365,15 @@ TENSOR_VALUE = Table(
             references="tensor_health.event_index",
             doc="The tensor's row in tensor_health.",
         ),
-        Column(id=3, name="dtype", type=_T.VARCHAR, doc="Dtype, by TensorFlow's name."),
+        Column(id=3, name="dtype", type=_T.VARCHAR, doc="TensorFlow's name of the dtype."),
         Column(id=4, name="shape", type=_T.BIGINT_LIST, doc="Dimensions."),
         Column(
             id=5,
             name="value",
             type=_T.BLOB,
             doc=(
-                "The elements in row-major order, little-endian, without padding; of strings first where each ends, as "
-                "int64, then their bytes."
+                "The elements in row-major order, little-endian, without padding; for strings, the end offset of each "
+                "as int64, then their bytes."
             ),
         ),
     ),
@@ -1348,7 +1389,7 @@ MARK = Table(
             id=2,
             name="event_index",
             type=_T.BIGINT,
-            doc="Place among all events: the label holds for the events after it.",
+            doc="Position among all events; the label applies to the events after it.",
         ),
         *_wall_time(3, 4, "When the label was set"),
         Column(
@@ -1356,7 +1397,7 @@ MARK = Table(
             name="step",
             type=_T.BIGINT,
             nullable=True,
-            doc="The training step in force from here on; NULL where none was given yet.",
+            doc="The training step that applies from here on; NULL if none has been set yet.",
         ),
         Column(id=6, name="label", type=_T.VARCHAR, doc="The label's name; `step` for the training step itself."),
         Column(id=7, name="value", type=_T.VARCHAR, doc="The label's value as text."),
@@ -1365,7 +1406,7 @@ MARK = Table(
 
 CAPTURE_STAT = Table(
     name="capture_stat",
-    row="Something that was not recorded, or not as asked, and why.",
+    row="Something that was not recorded, or was recorded in another way than requested, and why.",
     key=("run_id", "event_index", "stat", "subject"),
     columns=(
         _RUN_ID,
@@ -1373,24 +1414,24 @@ CAPTURE_STAT = Table(
             id=2,
             name="event_index",
             type=_T.BIGINT,
-            doc="How many events the process had recorded when this was noted.",
+            doc="Number of events that the process had recorded when this was noted.",
         ),
         *_wall_time(3, 4, "When it was noted"),
         Column(
             id=5,
             name="stat",
             type=_T.VARCHAR,
-            doc="What: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `masked`, `recovered`.",
+            doc="What happened: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `masked` or `recovered`.",
         ),
-        Column(id=6, name="subject", type=_T.VARCHAR, doc="What it happened to: an op, a function, a table, a thread."),
-        Column(id=7, name="reason", type=_T.VARCHAR, doc="Why, as a sentence."),
+        Column(id=6, name="subject", type=_T.VARCHAR, doc="What it happened to, such as an op, a function or a table."),
+        Column(id=7, name="reason", type=_T.VARCHAR, doc="The reason, as a sentence."),
         Column(
             id=8,
             name="num_events",
             type=_T.BIGINT,
             unit="events",
             nullable=True,
-            doc="How many events it concerns; NULL where that cannot be counted.",
+            doc="Number of events affected; NULL if they cannot be counted.",
         ),
     ),
 )
@@ -1398,8 +1439,8 @@ CAPTURE_STAT = Table(
 DUMP_MESSAGE = Table(
     name="dump_message",
     row=(
-        "What records of an imported Debugger V2 dump hold that no other column does; records that differ only in what "
-        "other columns hold share a row."
+        "The content of records of an imported Debugger V2 dump that no other column holds; records that differ only "
+        "in what other columns hold share a row."
     ),
     key=("run_id", "message_id"),
     columns=(
@@ -1409,7 +1450,7 @@ DUMP_MESSAGE = Table(
             id=3,
             name="is_whole",
             type=_T.BOOLEAN,
-            doc="True: the message is the record, byte for byte. False: parts of it stand in other columns.",
+            doc="True if the message is the record, byte for byte; false if other columns hold parts of it.",
         ),
         Column(
             id=4,
@@ -1417,9 +1458,9 @@ DUMP_MESSAGE = Table(
             type=_T.BIGINT,
             nullable=True,
             references="stack_trace.stack_trace_id",
-            doc="The stack whose frame ids were taken out of the code location; NULL where none were.",
+            doc="The stack whose frame ids were removed from the code location; NULL if none were removed.",
         ),
-        Column(id=5, name="message", type=_T.BLOB, doc="A DebugEvent, serialised."),
+        Column(id=5, name="message", type=_T.BLOB, doc="A serialised DebugEvent."),
     ),
 )
 
@@ -1438,13 +1479,13 @@ DUMP_RECORD = Table(
                 "`graph_execution_traces`."
             ),
         ),
-        Column(id=3, name="record_index", type=_T.BIGINT, doc="Which record of the file, from 0."),
+        Column(id=3, name="record_index", type=_T.BIGINT, doc="Index of the record in the file, from 0."),
         Column(
             id=4,
             name="message_id",
             type=_T.BIGINT,
             references="dump_message.message_id",
-            doc="What the record holds besides what follows.",
+            doc="The content of the record that the other columns of this row do not hold.",
         ),
         Column(
             id=5, name="wall_time_s", type=_T.DOUBLE, unit="s", doc="DebugEvent.wall_time, in seconds since 1970-01-01."
@@ -1455,8 +1496,8 @@ DUMP_RECORD = Table(
             type=_T.BIGINT,
             nullable=True,
             doc=(
-                "The row made of it: source_file_id, stack_frame_id, graph_id, device_id, execution_index, or a "
-                "trace's event_index; NULL for others."
+                "The row made from the record: a source_file_id, stack_frame_id, graph_id, device_id or "
+                "execution_index, or the event_index of a trace; NULL for other records."
             ),
         ),
     ),
@@ -1496,7 +1537,7 @@ _BY_NAME = {table_.name: table_ for table_ in TABLES}
 
 
 def table(name: str) -> Table:
-    """Returns the table of that name.
+    """Returns the table with the given name.
 
     Raises:
         KeyError: The format has no such table.

@@ -1,4 +1,4 @@
-"""The version policy in code: which logdirs this package reads."""
+"""The version policy: the format versions that this package reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _VERSION = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})")
 
 
 def parse_format_version(text: str, *, path: str | PurePath) -> tuple[int, int]:
-    """Splits a format version.
+    """Parses a format version.
 
     Args:
         text: `MAJOR.MINOR`, as found in a logdir.
@@ -22,7 +22,7 @@ def parse_format_version(text: str, *, path: str | PurePath) -> tuple[int, int]:
         (MAJOR, MINOR).
 
     Raises:
-        LogdirError: The text is not of that form.
+        LogdirError: The text does not have this form.
     """
     match = _VERSION.fullmatch(text)
     if match is None:
@@ -35,17 +35,17 @@ def parse_format_version(text: str, *, path: str | PurePath) -> tuple[int, int]:
 
 
 def check_format_version(text: str, *, path: str | PurePath) -> None:
-    """Refuses a format that this package cannot read.
+    """Raises an error if this package cannot read a format version.
 
-    A newer MINOR is accepted: it only adds columns and tables, which readers ignore.
+    A newer MINOR version is accepted: it only adds columns and tables, which readers ignore.
 
     Args:
         text: `MAJOR.MINOR`, as found in a logdir.
         path: The file that holds it, for the message.
 
     Raises:
-        LogdirError: The text is not of that form.
-        FormatVersionError: The MAJOR is another than this package's.
+        LogdirError: The text does not have this form.
+        FormatVersionError: The MAJOR version differs from this package's.
 
     Source:
         spec/README.md, "Versions".
@@ -54,7 +54,7 @@ def check_format_version(text: str, *, path: str | PurePath) -> None:
     own_major, _ = parse_format_version(FORMAT_VERSION, path="tfdbg_arrow")
     if major != own_major:
         raise FormatVersionError(
-            f"{path} gives the format version {text}, and this tfdbg_arrow reads {own_major}.x only: "
+            f"{path} gives the format version {text}, but this tfdbg_arrow reads only {own_major}.x: "
             f"install a tfdbg_arrow that reads format {major}.x "
             f"({'pip install --upgrade tfdbg-arrow' if major > own_major else 'an older release; see its CHANGELOG'})."
         )

@@ -1,12 +1,12 @@
-"""What is recorded and not yet in sealed parts: files of records, names and rows, and what makes tables of them.
+"""The spool, which holds recorded data that is not yet in sealed parts, and its conversion into tables.
 
-The writer's sink makes parts of them while a program runs; what a process left when it died is made into tables by the
-same code.
+The writer's sink converts the spool into parts while a program runs. The same code converts the spool that a dead
+process left.
 
-* `records.py`: the events, `batch.py`: many of them as columns, `values.py`: the elements that tensors keep.
-* `names.py`: what the numbers in records stand for, `graph_links.py`: the graphs' part of it.
-* `call_join.py`: which call a tensor belongs to, `convert.py`: batches -> tables, `metadata_table.py`: rows -> a table.
-* `ring.py` and `black_box.py`: which events stay where not all are kept.
-* `spool_file.py`, `journal.py` and `run_files.py`: the files, and whether the process that made them is alive.
-* `recovery.py`: what a dead process left, as tables, by the help of `journaled_names.py`.
+* `records.py`: the events; `batch.py`: batches of events as columns; `values.py`: the recorded elements of tensors.
+* `names.py`: resolves the numbers in records; `graph_links.py`: resolves those of graphs.
+* `call_join.py`: assigns tensors to calls; `convert.py`: batches -> tables; `metadata_table.py`: rows -> a table.
+* `ring.py` and `black_box.py`: choose the events to keep if not all are kept.
+* `spool_file.py`, `journal.py` and `run_files.py`: the files, and the check whether their process is alive.
+* `recovery.py`: converts the spool of a dead process into tables, using `journaled_names.py`.
 """

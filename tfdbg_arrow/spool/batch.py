@@ -1,7 +1,7 @@
 """Batches of spool records, as columns.
 
-Copy records by `pick` and `join_records`: NumPy itself copies the fields one by one, which is slow and loses the bytes
-that are no field, such as a payload's last integer.
+Copy records with `pick` and `join_records`. NumPy's own functions copy the fields one by one, which is slow and loses
+the bytes that belong to no field, such as the last integer of a payload.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _WORDS = RECORD_SIZE // 8
 _PAYLOAD_WORD = _WORDS - PAYLOAD_LENGTH
 
 _TRANSPOSE_ROWS = 512
-"""Records transposed at a time: 128 KiB, which stay in the cache."""
+"""Number of records that are transposed at a time: 128 KiB, which stay in the cache."""
 
 
 def pick(records: Records, rows: Ints) -> Records:
-    """Returns a copy of some records, all of their bytes."""
+    """Returns a copy of some records with all of their bytes."""
     picked: Records = records.view(_RAW).take(rows).view(RECORD_DTYPE)
     return picked
 
 
 def join_records(pieces: Sequence[Records]) -> Records:
-    """Returns the records of all pieces, one behind the other, all of their bytes."""
+    """Returns the concatenated records of all pieces with all of their bytes."""
     joined: Records = np.concatenate([np.empty(0, _RAW), *(piece.view(_RAW) for piece in pieces)]).view(RECORD_DTYPE)
     return joined
 
 
 def num_whole(records: Records) -> int:
-    """Returns how many records from the start hold whole groups: no EXECUTION or tensor lacks its followers."""
+    """Returns how many records from the start form complete groups, in which no EXECUTION or tensor lacks followers."""
     last = len(records) - 1
     while last >= 0 and records["kind"][last] in (Kind.INPUTS, Kind.DIMS):
         last -= 1
@@ -63,7 +63,7 @@ def num_whole(records: Records) -> int:
 
 
 def num_followers(records: Records) -> Ints:
-    """Returns how many INPUTS or DIMS records belong behind each record."""
+    """Returns how many INPUTS or DIMS records must follow each record."""
     kind = records["kind"]
     shaped = (kind <= Kind.EXTERNAL_TENSOR) & ((records["flags"] & Flag.SHAPE) != 0)
     more = np.where(kind == Kind.EXECUTION, records["size"] - PAYLOAD_LENGTH, 0)
@@ -73,9 +73,9 @@ def num_followers(records: Records) -> Ints:
 
 
 class Batch:
-    """A batch of records in order of event_index, and their fields as columns.
+    """A batch of records in order of event_index, with their fields as columns.
 
-    The records are transposed once: each column would else touch every one of them.
+    The records are transposed once, because otherwise each column would read the memory of every record.
     """
 
     def __init__(self, records: Records) -> None:
@@ -92,7 +92,7 @@ class Batch:
         return len(self.records)
 
     def field(self, name: str, rows: Ints | None = None) -> npt.NDArray[Any]:
-        """Returns a field of all records or of some; `commit` as a signed integer."""
+        """Returns a field of all records or of the given rows; `commit` is returned as a signed integer."""
         dtype, offset = _FIELDS[name]
         word = self._columns[offset // 8]
         if name != "commit":
@@ -111,13 +111,13 @@ class Batch:
         return payload
 
     def set_execution_index(self, rows: Ints, execution_index: Ints) -> None:
-        """Changes a field of some records."""
+        """Sets the execution_index of some records."""
         self.field("execution_index")[rows] = execution_index
         self.records["execution_index"][rows] = execution_index
 
     @cached_property
     def heads(self) -> Ints:
-        """For each record the position of the record that it follows, its own for a head, -1 for an orphan."""
+        """For each record, the position of the record that it follows: its own for a head, -1 for an orphan."""
         is_head = (self.kind != Kind.INPUTS) & (self.kind != Kind.DIMS)
         heads: Ints = np.maximum.accumulate(np.where(is_head, np.arange(len(self)), -1))
         return heads

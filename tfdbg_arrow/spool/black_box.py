@@ -1,9 +1,9 @@
-"""The black box: the last events in memory, given out only when a bad value comes up.
+"""The black box, which holds the last events in memory and writes them only when a bad value occurs.
 
-Of a healthy run nothing is given out. A bad value gives out what is held and so many events after it; then
-the box fills again. A kind of bad value (NaN; infinity alone) gives out the first time that it comes up, and again each
-time that it comes after as many healthy events as the box holds: a value that stays bad does not empty the box
-over and over.
+A healthy run writes nothing. A bad value writes the events in the box and a number of events after it; then the box
+fills again. Each kind of bad value (NaN; infinity without NaN) empties the box at its first occurrence. It empties the
+box again only after as many events without that kind as the box holds, so that a value that stays bad does not empty
+the box over and over.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tfdbg_arrow.spool.records import Flag, Kind, Records
 from tfdbg_arrow.spool.ring import LastEvents, bad_positions, in_order, values_of
 
 MAX_DUMPS = 16
-"""How often one kind of bad value makes the box give out what it holds."""
+"""How often one kind of bad value can empty the box."""
 
 Dump = tuple[Records, dict[int, bytes]]
-"""Records in order of event_index, and the elements of tensors by event_index."""
+"""The records in order of event_index, and the elements of tensors by event_index."""
 
 
 class BlackBox:
@@ -28,7 +28,7 @@ class BlackBox:
 
     Args:
         size: At least 1.
-        dump_after: How many executions and graph tensors, counted together, are given out after a bad value.
+        dump_after: How many events after a bad value are written: executions and graph tensors, counted together.
     """
 
     def __init__(self, size: int, *, dump_after: int) -> None:
@@ -38,19 +38,23 @@ class BlackBox:
         self._values: dict[int, bytes] = {}
         self._num_counted = 0
         self._num_left = 0
-        """How many events are still given out after the last bad value."""
+        """How many events are still to be written after the last bad value."""
         self._last_bad: dict[str, int] = {}
         self._num_dumps: dict[str, int] = {"inf": 0, "nan": 0}
         self.num_given_out = 0
-        """Executions and graph tensors given out so far."""
+        """Number of executions and graph tensors written so far."""
 
     @property
     def num_kept_back(self) -> int:
-        """Executions and graph tensors that were not given out so far."""
+        """Number of executions and graph tensors that have not been written so far."""
         return self._num_counted - self.num_given_out
 
     def add(self, batch: Batch, *, values: Mapping[int, bytes]) -> Dump | None:
-        """Takes whole groups of records, and the elements by event_index; returns what is to be written, if any."""
+        """Adds complete groups of records, with the elements by event_index.
+
+        Returns:
+            The records and elements to write; None if there are none.
+        """
         self._values.update(values)
         is_counted = _is_counted(batch)
         counts = np.cumsum(is_counted, dtype=np.int64)
@@ -72,7 +76,7 @@ class BlackBox:
         return records, found
 
     def _pass(self, batch: Batch, is_counted: Mask, start: int, end: int) -> list[Records]:
-        """Gives out records while some are due after a bad value, and holds the others."""
+        """Returns the records that are still due after a bad value, and adds the others to the box."""
         if not self._num_left:
             self._last.add(batch, start, end)
             return []
@@ -83,7 +87,7 @@ class BlackBox:
         return [pick(batch.records, np.arange(start, cut))]
 
     def _cuts(self, batch: Batch, counts: Ints) -> list[int]:
-        """Returns the positions behind bad tensors at which the box is emptied, in order."""
+        """Returns the positions after bad tensors at which the box is emptied, in order."""
         cuts: set[int] = set()
         for kind, positions in bad_positions(batch).items():
             if not len(positions):
@@ -101,7 +105,7 @@ _EAGER = (Kind.EXECUTION, Kind.EXECUTION_ERROR, Kind.EXECUTION_TENSOR, Kind.EXTE
 
 
 def _end_of_event(batch: Batch, position: int) -> int:
-    """Returns the position behind a tensor and what stands next to it of the same execution."""
+    """Returns the position after a tensor and the adjacent records of the same execution."""
     execution_index = batch.field("execution_index")
     is_eager = batch.kind[position] in _EAGER
     end = position + 1

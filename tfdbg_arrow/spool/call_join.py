@@ -1,10 +1,11 @@
-"""Which call a graph tensor was computed in: step id -> execution.
+"""Assigns graph tensors to the calls that computed them: step id -> execution.
 
-A step id is new for each call of an outermost function. It belongs to the call in flight whose outermost graph
-reaches the graphs of all its tensors. Where several calls do (two threads inside the same function at once), an
-argument of the step whose memory is that of one call's argument decides; else the answer is -1, never a guess.
+Each call of an outermost function gets a new step id. The step belongs to the call in flight whose outermost graph
+reaches the graphs of all tensors of the step. If several calls qualify (two threads inside the same function at once),
+an argument of the step that shares its memory with an argument of one call decides. Otherwise the answer is -1; the
+module never guesses.
 
-Source: design of the recording: the call is recorded before it runs, its end after it returned.
+Source: design of the recording. A call is recorded before it runs, and its end after it returned.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from tfdbg_arrow.spool.records import Flag, Kind
 
 NO_CALL = -1
 _MAX_STEPS = 8_192
-"""Steps that are remembered; the oldest are forgotten first."""
+"""Number of steps that are remembered; the oldest are forgotten first."""
 _MAX_CALLS = 4_096
-"""Calls in flight that are remembered: an end that never comes must not fill the memory."""
+"""Number of calls in flight that are remembered, so that calls without an end do not fill the memory."""
 _MAX_STATE_STEPS = 1_024
-"""Steps of which a state tells: the last ones."""
+"""Number of steps that a state contains, the last ones."""
 _NEVER = 2**63 - 1
 
 
@@ -43,17 +44,17 @@ class _Call:
 @dataclass(kw_only=True)
 class _Undecided:
     first: int
-    """Least event_index seen of the step."""
+    """Smallest event_index of the step so far."""
     graphs: set[int] = field(default_factory=set)
 
 
 class CallJoin:
-    """Follows the calls in flight from batch to batch.
+    """Tracks the calls in flight from batch to batch.
 
     Args:
-        call_graph: Which graphs run inline in which.
-        max_looks: How often to look at a call to tell whether it is a tensor's; what comes then has no certain call.
-            None: as often as it takes, which for what nobody recorded may be for ever.
+        call_graph: Says which graphs run inline in which.
+        max_looks: How often calls may be examined in total; later tensors get no certain call. None means without
+            limit, which can take forever for data that no recorder wrote.
     """
 
     def __init__(self, call_graph: CallGraph, *, max_looks: int | None = None) -> None:
@@ -69,12 +70,12 @@ class CallJoin:
         """Finds the calls of a batch's graph tensors.
 
         Args:
-            batch: Records in order of event_index, behind all batches before.
-            graph_ids: For each record: GRAPH_TENSOR: the graph of its node; EXECUTION: the graph of the
-                called function; -1 where there is none.
+            batch: Records in order of event_index, after those of all earlier batches.
+            graph_ids: One graph for each record. For a GRAPH_TENSOR, the graph of its node; for an EXECUTION, the
+                graph of the called function; -1 if there is none.
 
         Returns:
-            The execution_index for each record, NO_CALL for one that is no graph tensor or has no certain call.
+            The execution_index for each record; NO_CALL if it is not a graph tensor or has no certain call.
         """
         calls = _Calls(*self._follow(batch, graph_ids), reaches=self._reaches)
         joined = np.full(len(batch), NO_CALL, dtype=np.int64)
@@ -91,7 +92,7 @@ class CallJoin:
         return joined
 
     def state(self) -> dict[str, object]:
-        """Returns what the next batches need to know of those before, as plain data of bounded size."""
+        """Returns what later batches need from the earlier ones, as plain data of bounded size."""
         calls = [[call.execution_index, call.graph_id, call.thread_id, call.start] for call in self._in_flight.values()]
         decided = [
             [step, execution_index]
@@ -105,7 +106,7 @@ class CallJoin:
         return {"calls": calls, "decided": decided[::-1], "undecided": undecided[::-1]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state` returned; what is not of its form is left out."""
+        """Restores what `state` returned; data of another form is ignored."""
         for entry in _lists(state.get("calls")):
             match entry:
                 case [int(execution_index), int(graph_id), int(thread_id), int(start)] if _fit(*entry):
@@ -124,19 +125,19 @@ class CallJoin:
                     self._undecided[step] = _Undecided(first=first, graphs=set(graphs))
 
     def _take_hints(self, steps: Ints, hints: Ints, graph_ids: Ints, calls: _Calls) -> None:
-        """Decides the steps of arguments that were seen to be the very tensors that a call was given."""
+        """Decides the steps of arguments that are known to be the same tensors as the arguments of a call."""
         hinted = np.flatnonzero(hints >= 0)
         if not len(hinted):
             return
         fields = np.unique(np.stack([steps[hinted], hints[hinted], graph_ids[hinted]], axis=1), axis=0)
         for step, execution_index, graph_id in fields.tolist():
-            # A function of a data set may be handed the same tensor, but never runs the call's own graph.
+            # A function of a data set may receive the same tensor, but never runs the call's own graph.
             if calls.graph_of(execution_index) == graph_id:
                 self._decided[step] = execution_index
                 self._undecided.pop(step, None)
 
     def _reaches(self, graph_id: int, inner_graph_id: int) -> bool:
-        """Like the call graph's own, but what was once True is not asked again."""
+        """Returns the same as the call graph's method; results that are True are cached."""
         pair = (graph_id, inner_graph_id)
         if pair in self._reached:
             return True
@@ -146,7 +147,7 @@ class CallJoin:
         return True
 
     def _follow(self, batch: Batch, graph_ids: Ints) -> tuple[list[_Call], list[int]]:
-        """Takes in the batch's starts and ends; returns all calls in flight during it, by start, and their ends."""
+        """Processes the batch's starts and ends; returns all calls in flight during it, by start, and their ends."""
         kind = batch.kind
         rows = np.flatnonzero(((kind == Kind.EXECUTION) & (graph_ids >= 0)) | (kind == Kind.EXECUTION_END))
         calls = list(self._in_flight.values())
@@ -172,7 +173,7 @@ class CallJoin:
         return calls, [ends.get(call.execution_index, _NEVER) for call in calls]
 
     def _end(self, call: _Call, event: int, ends: dict[int, int]) -> None:
-        """Ends a call, and the calls that its thread made within it and that were never seen to end."""
+        """Ends a call, and the calls that its thread made within it and whose ends were not recorded."""
         stack = self._threads[call.thread_id]
         while stack:
             inner = stack.pop()
@@ -195,14 +196,14 @@ class CallJoin:
         steps, first_run, run_step = np.unique(step_ids[starts], return_index=True, return_inverse=True)
         first = events[starts[first_run]]
         last = np.empty(len(steps), dtype=np.int64)
-        last[run_step] = events[starts + lengths - 1]  # the last run of a step wins
+        last[run_step] = events[starts + lengths - 1]  # the last stretch of a step wins
         graphs, run_graph = np.unique(graph_ids[starts], return_inverse=True)
         pairs = np.unique(run_step * len(graphs) + run_graph)
         pair_graphs = graphs[pairs % len(graphs)].tolist()
         bounds = np.searchsorted(pairs, np.arange(len(steps) + 1) * len(graphs)).tolist()
         answers = np.empty(len(steps), dtype=np.int64)
         step_list, first_list, last_list = steps.tolist(), first.tolist(), last.tolist()
-        for place in np.argsort(first).tolist():  # by time, so that _Calls need not search
+        for place in np.argsort(first).tolist():  # by time, so that _Calls does not have to search
             found = self._decided.get(step_list[place])
             if found is None:
                 reached = pair_graphs[bounds[place] : bounds[place + 1]]
@@ -213,7 +214,7 @@ class CallJoin:
         return np.repeat(answers[run_step], lengths)
 
     def _decide(self, step: int, first: int, last: int, graphs: list[int], calls: _Calls) -> int:
-        """Returns the one call that was in flight at every tensor of the step so far, else NO_CALL."""
+        """Returns the only call that was in flight at every tensor of the step so far; NO_CALL if there is none."""
         so_far = self._undecided.setdefault(step, _Undecided(first=first))
         so_far.graphs.update(graphs)
         if self._looks_left < 0:
@@ -227,7 +228,7 @@ class CallJoin:
 
 
 class _Calls:
-    """The calls in flight at some moment of a batch."""
+    """The calls in flight during a batch."""
 
     def __init__(self, calls: list[_Call], ends: list[int], *, reaches: Callable[[int, int], bool]) -> None:
         self._calls = calls
@@ -238,23 +239,23 @@ class _Calls:
         self._now = -1
         self._num_started = 0
         self._active: list[int] = []
-        """Places of the calls in flight at the event `_now`, by start."""
+        """Positions of the calls in flight at the event `_now`, by start."""
 
     @property
     def num_active(self) -> int:
-        """How many calls were looked at last."""
+        """Number of calls in flight at the last event that was examined."""
         return len(self._active)
 
     def graph_of(self, execution_index: int) -> int:
-        """Returns the graph of the function that a call in flight called, NO_CALL where there is no such call."""
+        """Returns the graph of the function that a call in flight called; NO_CALL if there is no such call."""
         return next((call.graph_id for call in self._calls if call.execution_index == execution_index), NO_CALL)
 
     def changes(self) -> Ints:
-        """Returns the event indexes at which the calls in flight change, rising."""
+        """Returns the event indexes at which the calls in flight change, in ascending order."""
         return np.sort(np.concatenate([self._starts, self._ends]))
 
     def only(self, first: int, last: int, graphs: set[int]) -> int:
-        """Returns the one call that was in flight from `first` to `last` and reaches the graphs, else NO_CALL."""
+        """Returns the only call that was in flight from `first` to `last` and reaches the graphs, or NO_CALL."""
         found = NO_CALL
         for place in self._in_flight_at(first):
             if self._end_list[place] <= last:
@@ -267,7 +268,7 @@ class _Calls:
         return found
 
     def _in_flight_at(self, event: int) -> list[int]:
-        """Returns the places of the calls in flight; asked in order of time it looks at each call once."""
+        """Returns the positions of the calls in flight; if asked in order of time, it examines each call once."""
         if event < self._now:
             return np.flatnonzero((self._starts < event) & (self._ends > event)).tolist()
         self._now = event
@@ -279,7 +280,7 @@ class _Calls:
 
 
 def _by_range(graph_ids: Ints, events: Ints, calls: _Calls) -> Ints:
-    """Joins tensors whose step is not known: by graph, between two changes of the calls in flight."""
+    """Assigns calls to tensors of unknown step: by graph, between two changes of the calls in flight."""
     spans = np.searchsorted(calls.changes(), events)
     starts, lengths = _runs(spans, graph_ids)
     known: dict[tuple[int, int], int] = {}
@@ -293,7 +294,7 @@ def _by_range(graph_ids: Ints, events: Ints, calls: _Calls) -> Ints:
 
 
 def _runs(first: Ints, second: Ints) -> tuple[Ints, Ints]:
-    """Returns start and length of the stretches over which both arrays stay the same."""
+    """Returns the start and length of each stretch over which both arrays stay the same."""
     changes = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
     starts = np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
     return starts, np.diff(starts, append=len(first))

@@ -1,4 +1,4 @@
-"""Spool records -> Arrow tables, a whole batch at a time: no Python object per event.
+"""Converts spool records into Arrow tables, a whole batch at a time and without a Python object per event.
 
 Source: spool/records.py for the records, schema/tables.py for the columns.
 """
@@ -29,7 +29,7 @@ EVENT_TABLES = (
     *("execution", "execution_input", "execution_output", "execution_error"),
     *("tensor_health", "tensor_value"),
 )
-"""The tables that events are converted into: their rows grow with what runs; all others describe the program."""
+"""The tables into which events are converted. They grow with each executed op; other tables describe the program."""
 _MAX_DTYPE = 256
 
 _SCOPES = ("graph", "execution", "external")
@@ -42,21 +42,21 @@ _MAGNITUDES = {"min_finite": "min", "max_finite": "max", "mean_finite": "mean", 
 
 
 class Converter:
-    """Makes the event tables of a run."""
+    """Converts records into the event tables of a run."""
 
     def __init__(self, run_id: str, *, names: Names) -> None:
         self._run_id = run_id
         self._names = names
 
     def tables(self, batch: Batch, *, values: Mapping[int, bytes]) -> dict[str, pa.Table]:
-        """Converts whole groups of records.
+        """Converts complete groups of records.
 
         Args:
             batch: The records; the execution_index of a GRAPH_TENSOR is that of its call, or -1.
             values: Elements by event_index, for the tensors whose elements are kept.
 
         Returns:
-            By table name, in order of event_index; tables without a row are left out.
+            The tables by name, with rows in order of event_index; tables without rows are left out.
         """
         made: dict[str, pa.Table] = {}
         executions = np.flatnonzero(batch.kind == Kind.EXECUTION)
@@ -77,7 +77,7 @@ class Converter:
         return {name: table for name, table in made.items() if table.num_rows}
 
     def devices(self, batch: Batch) -> dict[int, str]:
-        """Returns name by device id of the devices of tensors that get a row."""
+        """Returns the names, by device id, of the devices of tensors that get a row."""
         devices = batch.field("device", batch.covered)
         ids = np.flatnonzero(np.bincount(devices[devices > 0]))
         names = self._names.of_strings(ids)
@@ -210,7 +210,7 @@ class Converter:
 
 
 def _shapes(batch: Batch) -> pa.ListArray:
-    """Returns the shape of each covered tensor, NULL where not measured or where a DIMS record is missing."""
+    """Returns the shape of each covered tensor; NULL if it was not measured or a DIMS record is missing."""
     rows = batch.covered
     known = (batch.flags[rows] & Flag.SHAPE) != 0
     lengths = np.where(known, batch.field("rank", rows).astype(np.int64), 0)
@@ -238,7 +238,7 @@ def _shapes(batch: Batch) -> pa.ListArray:
 
 
 def _strings(ids: Ints, texts: Sequence[str]) -> pa.Array:
-    """Returns texts[ids] as strings, NULL for negative ids."""
+    """Returns texts[ids] as strings; NULL for negative ids."""
     used, places = compact(ids, len(texts))
     dictionary = pa.array([texts[i] for i in used], pa.string())
     return dictionary.take(_nullable(places, places >= 0))

@@ -1,4 +1,4 @@
-"""What went wrong in the sink: counted, told once, kept for capture_stat."""
+"""Failures of the sink, which are counted, reported once and kept for capture_stat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 
 class Failures:
-    """Counts what went wrong and keeps it for capture_stat."""
+    """Counts failures, reports the first of each kind, and keeps rows for capture_stat."""
 
     def __init__(self, on_failure: Callable[[str], None]) -> None:
         self._on_failure = on_failure
@@ -18,14 +18,14 @@ class Failures:
 
     @contextlib.contextmanager
     def caught(self, where: str) -> Iterator[None]:
-        """Turns an exception of the block into a counted failure."""
+        """Counts an exception of the block as a failure instead of raising it."""
         try:
             yield
         except Exception as error:
             self.add(where, error)
 
     def add(self, where: str, error: Exception, *, num_events: int | None = None) -> None:
-        """Counts a failure and tells of the first of its kind; of all that a disk refuses, of the first."""
+        """Counts a failure, and reports the first of each kind; of all OSErrors, only the first is reported."""
         kind = (where, type(error).__name__)
         if kind in self._repeats:
             self._repeats[kind] += 1
@@ -39,28 +39,28 @@ class Failures:
                 return
             self._has_told_of_disk = True
         with contextlib.suppress(Exception):
-            self._on_failure(f"tfdbg_arrow could not do all of its recording ({where}): {reason}")
+            self._on_failure(f"tfdbg_arrow could not record everything ({where}): {reason}")
 
     def note(self, stat: str, subject: str, reason: str, num_events: int | None) -> None:
         """Keeps a row for capture_stat."""
         self._notes.append((stat, subject, reason, num_events))
 
     def note_repeats(self) -> None:
-        """Keeps a row for each kind of failure that came again after it was told."""
+        """Keeps a row for each kind of failure that occurred again after it was reported."""
         for (where, name), count in self._repeats.items():
             if count:
                 lost = self._lost[where, name]
-                self.note("failed", f"{where} (again)", f"{name} came {count} more times.", lost or None)
+                self.note("failed", f"{where} (again)", f"Further errors of type {name}: {count}.", lost or None)
         self._repeats = dict.fromkeys(self._repeats, 0)
         self._lost = dict.fromkeys(self._lost, 0)
 
     @property
     def has_notes(self) -> bool:
-        """Whether there are rows that were not taken yet."""
+        """Whether there are rows that have not been taken yet."""
         return bool(self._notes)
 
     def take_notes(self) -> list[tuple[str, str, str, int | None]]:
-        """Returns the rows kept since the last call, equal ones as one with the sum of their events."""
+        """Returns the rows kept since the last call; equal rows are merged and their events summed."""
         notes, self._notes = self._notes, []
         sums: dict[tuple[str, str, str], int | None] = {}
         for stat, subject, reason, num_events in notes:

@@ -1,18 +1,18 @@
-"""Keys of graph tensors, and which graph calls which."""
+"""Keys of graph tensors, and the calls between graphs."""
 
 from __future__ import annotations
 
 import math
 import re
 import threading
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 from tfdbg_arrow.spool.journal import Journal
 
 TensorNode = tuple[int, str, str, int]
 """graph_id, op_name, op_type, output_slot."""
 
-# What TensorFlow's inliner adds to a calling node's name.
+# Suffixes that TensorFlow's inliner adds to the name of a calling node.
 # Source: tensorflow/core/common_runtime/lower_{while,if,case}_op.cc.
 _PATH_SUFFIX = {
     "body": "/body",
@@ -24,14 +24,14 @@ _PATH_SUFFIX = {
 
 
 _NODES_AN_ENTRY = 1_000
-"""Tensors that are one entry of the journal: each entry is a system call."""
+"""Number of tensors per entry of the journal, because each entry costs a system call."""
 
 _MAX_DEPTH = 400
-"""Calls within calls whose names are looked up: no program of TensorFlow's nests so many."""
+"""Depth of nested calls up to which names are looked up; no TensorFlow program nests that deep."""
 
 
 def inlined_suffix(attribute: str, branch_index: int) -> str:
-    """Returns what TensorFlow's inliner adds to the name of a calling node.
+    """Returns a regular expression for the suffix that TensorFlow's inliner adds to the name of a calling node.
 
     Args:
         attribute: The attribute that names the callee.
@@ -41,14 +41,15 @@ def inlined_suffix(attribute: str, branch_index: int) -> str:
 
 
 class GraphLinks:
-    """Gives out tensor keys, and knows which graph calls which.
+    """Assigns keys to graph tensors, and stores which graph calls which.
 
-    Threads: any may trace, the sink's thread asks; one lock guards all.
+    Any thread may add entries while it traces, and the sink's thread reads them; one lock guards everything.
 
     Args:
-        journal: Told of all, before anyone is given a key; None: what is told comes from one.
-        max_looks: How often to look at a call to find a call site; those asked for then stay as they are. None: as
-            often as it takes, which for what nobody recorded may be for ever.
+        journal: Journal in which everything is written before a key is returned; None if the entries come from a
+            journal.
+        max_looks: How often calls may be examined in total to find call sites; later paths are returned unchanged.
+            None means without limit, which can take forever for data that no recorder wrote.
     """
 
     def __init__(self, journal: Journal | None = None, *, max_looks: int | None = None) -> None:
@@ -63,7 +64,10 @@ class GraphLinks:
         self._renames: dict[int, dict[str, set[str]]] = {}
 
     def add_nodes(self, nodes: Sequence[TensorNode]) -> int:
-        """Returns the key of the first of some tensors of graph ops; the others follow. Record ops write them."""
+        """Adds tensors of graph ops and returns the key of the first; the others get the following keys.
+
+        Record ops write these keys.
+        """
         with self._lock:
             key = len(self._nodes)
             self._nodes.extend(nodes)
@@ -77,7 +81,7 @@ class GraphLinks:
             return self._nodes[start:]
 
     def add_function(self, function_name: str, graph_id: int) -> None:
-        """Notes that a runtime function was made of a graph."""
+        """Adds a runtime function that was made from a graph."""
         with self._lock:
             self._graph_of_function[function_name] = graph_id
             self._note("function", function_name, graph_id)
@@ -87,11 +91,11 @@ class GraphLinks:
         return self._graph_of_function.get(function_name)
 
     def add_callee(self, graph_id: int, call: tuple[str, str, int], callee_graph_id: int) -> None:
-        """Notes that an op of a graph runs another graph within its own step.
+        """Adds a call: an op of a graph runs another graph within its own step.
 
         Args:
             graph_id: The calling graph.
-            call: Name of the calling op, attribute that names the callee, index in a list of callees.
+            call: Name of the calling op, attribute that names the callee, and index in a list of callees.
             callee_graph_id: The called graph.
         """
         with self._lock:
@@ -101,16 +105,16 @@ class GraphLinks:
             self._note("callee", graph_id, *call, callee_graph_id)
 
     def add_rename(self, graph_id: int, op_name: str, node_name: str) -> None:
-        """Notes that a calling op has another name in a runtime function than in its graph."""
+        """Adds another name that a calling op has in a runtime function."""
         with self._lock:
             self._renames.setdefault(graph_id, {}).setdefault(op_name, set()).add(node_name)
             self._note("rename", graph_id, op_name, node_name)
 
     def call_site(self, path: str, inner_graph_id: int) -> str:
-        """Returns a call site in the names of the graphs, given TensorFlow's path of node names.
+        """Converts TensorFlow's path of node names into a call site with the op names of the graphs.
 
-        They differ where a runtime function renamed a calling op. A path that leads through calls
-        that were not recorded is returned as it is.
+        They differ if a runtime function renamed a calling op. A path through calls that were not
+        recorded is returned unchanged.
         """
         if not path or not self._renames or path.count("/") > _MAX_DEPTH:
             return path
@@ -123,7 +127,10 @@ class GraphLinks:
         return path
 
     def _follow(self, path: str, graph_id: int, inner_graph_id: int, failed: set[tuple[int, int]]) -> str | None:
-        """Returns the rest of a path in the names of the graphs; `failed` holds what was tried: (its length, graph)."""
+        """Returns the rest of a path with the op names of the graphs; None if it does not lead to the inner graph.
+
+        `failed` holds the (length of the rest, graph) pairs that did not lead there.
+        """
         if not path:
             return "" if graph_id == inner_graph_id else None
         if (len(path), graph_id) in failed:
@@ -153,18 +160,6 @@ class GraphLinks:
             if reachable is None:
                 reachable = self._reachable[graph_id] = self._closure(graph_id)
             return inner_graph_id in reachable
-
-    def calling_ops(self, graph_id: int) -> set[str]:
-        """Returns the ops of a graph that run functions within their step."""
-        with self._lock:
-            return {op_name for op_name, _, _ in self._calls.get(graph_id, {})}
-
-    def called_from(self, graph_id: int, op_names: Container[str]) -> set[int]:
-        """Returns the graphs that some ops of a graph run within their step, directly or through other graphs."""
-        with self._lock:
-            calls = self._calls.get(graph_id, {})
-            called = {callee for (op_name, _, _), callee in calls.items() if op_name in op_names}
-            return {inner for callee in called for inner in self._closure(callee)}
 
     def _note(self, *entry: object) -> None:
         if self._journal is not None:

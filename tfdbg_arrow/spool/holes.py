@@ -1,4 +1,4 @@
-"""Gives disk blocks of a file back while its offsets stay: holes."""
+"""Frees disk blocks of a file without changing its offsets, by punching holes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import ctypes
 import sys
 
 MIN_HOLE_BYTES = 1 << 20
-"""Where little is given back at a time, it is gathered up to this."""
+"""Minimum size of a hole; smaller ranges are collected first."""
 _PUNCH_HOLE_KEEPING_SIZE = 0x02 | 0x01
 
 
 def punch_hole(descriptor: int, start: int, end: int) -> None:
-    """Gives back what lies between two offsets, which reads as zeros from then on.
+    """Frees the disk blocks between two offsets, which read as zeros from then on.
 
-    Best effort: where the file system cannot do it, the blocks come back when the file is removed.
+    This is best effort: if the file system does not support it, the blocks are freed when the file is removed.
     """
     if _fallocate is not None:
         _fallocate(descriptor, _PUNCH_HOLE_KEEPING_SIZE, start, end - start)

@@ -1,10 +1,10 @@
 """Journals: append-only files that outlive the process that writes them.
 
-An entry is `MAGIC`, the length and the CRC-32 of its payload as little-endian 32-bit integers, then the payload: one
-byte for its kind and the rest. A string (`s`) is its id, 32 bits, and UTF-8; all else is JSON (`j`), an array that
-begins with a word. The native core writes the same (`writer/native/journal.h`).
+An entry consists of `MAGIC`, the length and the CRC-32 of its payload as little-endian 32-bit integers, and the
+payload. The first byte of the payload is its kind. A string (`s`) consists of its 32-bit id and UTF-8. Everything else
+is JSON (`j`), an array that begins with a word. The native core writes the same format (`writer/native/journal.h`).
 
-An entry that was cut off, or changed, is left out; what is behind it is found by the next `MAGIC`.
+Readers skip an entry that is cut off or changed, and continue at the next `MAGIC`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 
 MAGIC = b"\xf0TJ1"
 MAX_ENTRY_BYTES = 16 * 2**20
-"""Longer entries are not written, and not believed."""
+"""Longer entries are neither written nor accepted."""
 MAX_JOURNAL_BYTES = 512 * 2**20
-"""Of a longer journal the rest is not read."""
+"""Only this many bytes of a longer journal are read."""
 _MAX_KEPT_BYTES = 64 * 2**20
 _ATTEMPTS = 2
 _HEAD = struct.Struct("<4sII")
@@ -34,24 +34,24 @@ _MIN_BUDGET = 1 << 24
 
 
 class Journal:
-    """Appends to a new journal; any thread may.
+    """A new journal that any thread can append to.
 
-    What could not be written is counted in `num_unwritten`, and raises nothing.
+    Entries that could not be written are counted in `num_unwritten` and raise no error.
 
     Args:
-        path: The file, which must not exist; its directory is made if missing.
-        is_kept: Whether what could not be written is kept to be written later, as it may be where the order of the
-            entries does not matter.
+        path: The file, which must not exist; its directory is created if missing.
+        is_kept: Whether entries that could not be written are kept to be written later, which is possible if the order
+            of the entries does not matter.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be created.
     """
 
     def __init__(self, path: Path, *, is_kept: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        # Whoever holds it may be interrupted by a finalizer that appends, too.
+        # Reentrant, because a finalizer that also appends can interrupt the thread that holds it.
         self._lock = threading.RLock()
         self.last_error = ""
         self._is_kept = is_kept
@@ -61,15 +61,15 @@ class Journal:
 
     @property
     def num_unwritten(self) -> int:
-        """How many entries are not there that should be."""
+        """Number of entries that could not be written."""
         return self._num_lost + len(self._kept)
 
     def append_string(self, number: int, text: str) -> bool:
-        """Appends an interned string; returns whether it is there."""
+        """Appends an interned string; returns whether it was written."""
         return self._append(b"s" + _STRING_ID.pack(number) + text.encode("utf-8", errors="backslashreplace"))
 
     def append(self, *entry: object) -> bool:
-        """Appends a word and what belongs to it, plain data; returns whether it is there."""
+        """Appends a word and its plain data; returns whether the entry was written."""
         try:
             payload = b"j" + _JSON.encode(entry).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -78,22 +78,22 @@ class Journal:
         return self._append(payload)
 
     def write_kept(self) -> None:
-        """Appends what could not be written before, as far as it can be now."""
+        """Appends the entries that could not be written before, as far as possible."""
         with self._lock:
             while self._kept and self._write(self._kept[0]):
                 self._kept_bytes -= len(self._kept.popleft())
 
     def size(self) -> int:
-        """Returns how many bytes there are: where the next entry begins.
+        """Returns the size of the file in bytes, which is the offset of the next entry.
 
         Raises:
-            OSError: The file system does not say.
+            OSError: The size cannot be determined.
         """
         with self._lock:
             return 0 if self.descriptor < 0 else os.fstat(self.descriptor).st_size
 
     def release(self, upto: int) -> None:
-        """Gives the disk blocks before an offset back, where there are enough of them and the file system can."""
+        """Frees the disk blocks before an offset, if there are enough of them and the file system supports it."""
         from tfdbg_arrow.spool.holes import MIN_HOLE_BYTES, punch_hole
 
         if upto - self._released >= MIN_HOLE_BYTES and self.descriptor >= 0:
@@ -101,14 +101,14 @@ class Journal:
             self._released = upto
 
     def close(self) -> None:
-        """Lets go of the file, and of the lock on it."""
+        """Closes the file and releases the lock on it."""
         with self._lock:
             descriptor, self.descriptor = self.descriptor, -1
             if descriptor >= 0:
                 os.close(descriptor)
 
     def abandon(self) -> None:
-        """Lets go of the file in a fork's child, where another thread may have held what guards it."""
+        """Closes the file in a forked child, where a thread of the parent may have held the thread lock."""
         self._lock = threading.RLock()
         self.close()
 
@@ -130,7 +130,7 @@ class Journal:
             return False
 
     def _write(self, entry: bytes) -> bool:
-        """Writes an entry all at once, as others append to the file, too; what is torn is tried once more."""
+        """Writes an entry in one call, because others also append to the file; retries a partial write once."""
         for _ in range(_ATTEMPTS):
             try:
                 written = os.write(self.descriptor, entry)
@@ -148,7 +148,7 @@ class Journal:
 
 
 def _plain(value: Any) -> object:
-    """Returns a NumPy scalar as Python's own, anything else as text: what checks the rows will say so."""
+    """Returns a NumPy scalar as a Python object, and anything else as text, which the check of the rows rejects."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -160,9 +160,9 @@ class Entry:
     """One entry of a journal.
 
     Attributes:
-        offset: Where it begins.
+        offset: Offset of the entry in the file.
         string: The id and the text of an interned string; None for other entries.
-        data: What the JSON holds, a word first; empty for a string.
+        data: The JSON array, which begins with a word; empty for a string.
     """
 
     offset: int
@@ -171,14 +171,14 @@ class Entry:
 
 
 class JournalReader:
-    """Reads a journal, which may be torn or anything else.
+    """Reads a journal, which may be incomplete or have any other content.
 
     Args:
         path: The file.
-        start: Where to begin: an offset where an entry begins.
+        start: Offset of the entry to begin with.
 
     Attributes:
-        num_torn: How often bytes were found so far that are no whole entry.
+        num_torn: How often bytes that are not a complete entry were found so far.
     """
 
     def __init__(self, path: Path, *, start: int = 0) -> None:
@@ -186,14 +186,16 @@ class JournalReader:
         self.num_torn = 0
 
     def entries(self) -> Iterator[Entry]:
-        """Yields the whole entries, in order. Takes time in proportion to the file, and memory to an entry.
+        """Yields the complete entries in order.
+
+        It takes time in proportion to the size of the file, and memory in proportion to the size of an entry.
 
         Raises:
             OSError: The file cannot be read.
         """
         with open(self._path, "rb", buffering=_READ_BYTES) as file:
             size = min(os.fstat(file.fileno()).st_size, self._start + MAX_JOURNAL_BYTES)
-            # Each try to read an entry where there is none costs up to its length: together no more than this.
+            # Each attempt to read an entry where there is none costs up to its length; this limits the total.
             budget = 4 * size + _MIN_BUDGET
             offset = self._start
             while offset + _HEAD.size <= size and budget > 0:
@@ -217,7 +219,7 @@ class JournalReader:
 
 
 def _find_magic(file: Any, start: int, size: int) -> int:
-    """Returns where the next entry may begin; the file's size if there is none."""
+    """Returns the offset at which the next entry may begin; the file's size if there is none."""
     offset = start
     while offset < size:
         file.seek(offset)

@@ -1,4 +1,4 @@
-"""Whether every byte of a journal is that of a whole entry; recovery reads on where one is not."""
+"""The check that a journal consists only of complete entries; recovery, in contrast, skips incomplete ones."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _PAGE_BYTES = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class BrokenEntry:
-    """Where a journal is no sequence of whole entries.
+    """An incomplete or changed entry of a journal.
 
     Attributes:
-        offset: Where the entry begins.
-        is_cut: Whether it is the last one, and cut where the kernel cuts what a killed process writes: at a page.
+        offset: Offset of the entry.
+        is_cut: Whether the file ends within the entry at a page boundary, where the kernel cuts the write of a killed
+            process.
     """
 
     offset: int
@@ -28,11 +29,13 @@ class BrokenEntry:
 
 
 def first_broken_entry(path: Path, *, start: int = 0) -> BrokenEntry | None:
-    """Returns the first entry of a journal that is not whole; None: all are. Memory is that of an entry.
+    """Returns the first broken entry of a journal; None if all entries are complete.
+
+    Memory is limited to the size of an entry.
 
     Args:
         path: The file.
-        start: Where to begin: an offset where an entry begins.
+        start: Offset of the entry to begin with.
 
     Raises:
         OSError: The file cannot be read.

@@ -1,4 +1,4 @@
-"""What a journal tells of the numbers in records."""
+"""Resolves the numbers in records with the help of a journal."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _UNKNOWN_NODE: TensorNode = (-1, "", "", -1)
 class JournaledNames:
     """The strings, nodes and graphs of a recording, read from its journal.
 
-    Whatever is missing there, or cannot be, is left out: records that name it lack a name.
+    Missing and impossible entries are left out; records that refer to them get no name.
 
     Args:
         journal: The journal of names.
 
     Attributes:
-        graphs: Which graph calls which.
-        num_torn: How often bytes of the journal were no entry.
+        graphs: The calls between graphs.
+        num_torn: How often bytes of the journal were not a complete entry.
 
     Raises:
         OSError: The journal cannot be read.
@@ -43,7 +43,7 @@ class JournaledNames:
             else:
                 self._take(entry.data, nodes)
         self.num_torn = reader.num_torn
-        # A number far beyond how many there are is none that a recording gave out.
+        # No recording assigns a number far above the number of entries.
         self._strings = _as_list(strings, "", max_length=2 * num_entries)
         self._nodes = _as_list(nodes, _UNKNOWN_NODE, max_length=2 * max(num_entries, len(nodes)))
 
@@ -57,12 +57,12 @@ class JournaledNames:
 
     @property
     def num_strings(self) -> int:
-        """How many strings there are."""
+        """Number of strings."""
         return len(self._strings)
 
     def _take(self, data: Sequence[Any], nodes: dict[int, TensorNode]) -> None:
         match data:
-            case ["node", int(first), *entry] if first >= 0:  # one by one, as recorders of 0.1.0 wrote them
+            case ["node", int(first), *entry] if first >= 0:  # one entry per node, as version 0.1.0 wrote them
                 self._take(["nodes", first, [entry]], nodes)
             case ["nodes", int(first), list(found)] if first >= 0:
                 nodes.update((key, node) for key, entry in enumerate(found, start=first) if (node := _as_node(entry)))

@@ -1,4 +1,4 @@
-"""Rows given as mappings -> a table."""
+"""Converts rows, given as mappings or columns, into tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdbg_arrow.spool.failures import Failures
 def checked_tables(
     name: str, rows: Sequence[Mapping[str, object]], *, run_id: str, failures: Failures
 ) -> Iterator[pa.Table]:
-    """Yields tables of the rows that are rows of a table; the others are counted as failures.
+    """Yields tables of the valid rows; invalid rows are counted as failures.
 
     The arguments are those of `metadata_table`.
     """
@@ -25,14 +25,14 @@ def checked_tables(
         if len(rows) == 1:
             failures.add(f"table {name}", error, num_events=1)
             return
-        for row in rows:  # keep the good ones
+        for row in rows:  # keep the valid ones
             yield from checked_tables(name, [row], run_id=run_id, failures=failures)
 
 
 def checked_column_tables(
     name: str, columns: Mapping[str, Sequence[object]], *, run_id: str, failures: Failures
 ) -> Iterator[pa.Table]:
-    """As `checked_tables`, of rows that are given as columns of equal length."""
+    """Does the same as `checked_tables` for rows that are given as columns of equal length."""
     try:
         table = column_table(name, columns, run_id=run_id)
     except Exception:
@@ -42,7 +42,7 @@ def checked_column_tables(
 
 
 def rows_of_columns(columns: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """Returns the rows of columns; none where these are no columns of equal length."""
+    """Converts columns into rows; returns an empty list if they are not columns of equal length."""
     lists = [values for values in columns.values() if isinstance(values, (list, tuple))]
     if len(lists) < len(columns) or len({len(values) for values in lists}) != 1:
         return []
@@ -50,7 +50,7 @@ def rows_of_columns(columns: Mapping[str, object]) -> list[Mapping[str, object]]
 
 
 def column_table(name: str, columns: Mapping[str, Sequence[object]], *, run_id: str) -> pa.Table:
-    """Makes a table of columns of equal length; the arguments and errors are those of `metadata_table`."""
+    """Makes a table from columns of equal length; the arguments and errors are those of `metadata_table`."""
     schema = arrow_schema(name)
     unknown = sorted(columns.keys() - set(schema.names))
     if unknown:
@@ -73,19 +73,19 @@ def column_table(name: str, columns: Mapping[str, Sequence[object]], *, run_id: 
 
 
 def metadata_table(name: str, rows: Sequence[Mapping[str, object]], *, run_id: str) -> pa.Table:
-    """Makes a table of rows given as mappings.
+    """Makes a table from rows given as mappings.
 
     Args:
         name: Name of the table.
-        rows: Column name to value; `run_id` is set here, `wall_time` is made of `wall_time_ns`
-            where it is missing, another missing column is NULL.
+        rows: Mappings from column name to value. This function sets `run_id`, and computes a missing
+            `wall_time` from `wall_time_ns`; other missing columns become NULL.
         run_id: The run.
 
     Raises:
-        ValueError: A column does not exist, or NULL stands where the declaration has none.
-        pa.ArrowException: A value is not of its column's type.
+        ValueError: A column does not exist, or a column that is not nullable is NULL.
+        pa.ArrowException: A value does not have the type of its column.
     """
     names = {key for row in rows for key in row}
     if not names:
-        names = {"run_id"}  # columns tell how many rows there are
+        names = {"run_id"}  # the length of a column gives the number of rows
     return column_table(name, {key: [row.get(key) for row in rows] for key in names}, run_id=run_id)

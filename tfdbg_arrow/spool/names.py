@@ -13,21 +13,21 @@ from tfdbg_arrow.spool.batch import Ints
 
 
 class Strings(Protocol):
-    """Where interned strings come from."""
+    """A source of interned strings."""
 
     def strings(self, start: int) -> list[str]:
-        """Returns the interned strings from id `start` on; id 0 is the empty one."""
+        """Returns the interned strings from id `start` on; id 0 is the empty string."""
 
 
 class TensorNodes(Protocol):
-    """Keys of graph tensors, given out by the hooks' graph registry; append-only."""
+    """Keys of graph tensors, assigned by the hooks' graph registry; append-only."""
 
     def nodes(self, start: int) -> Sequence[tuple[int, str, str, int]]:
         """Returns (graph_id, op_name, op_type, output_slot) of the keys from `start` on."""
 
 
 class CallGraph(Protocol):
-    """What is known of functions and of the graphs that run inline in others."""
+    """The known functions, and the graphs that run inline in other graphs."""
 
     def graph_id_of_function(self, function_name: str) -> int | None:
         """Returns the graph of a runtime function; None for an op and for an unrecorded function."""
@@ -36,17 +36,17 @@ class CallGraph(Protocol):
         """Returns whether `inner_graph_id` runs inline in a call of `graph_id`; True if they are equal."""
 
     def call_site(self, path: str, inner_graph_id: int) -> str:
-        """Returns a call site in the op names of the graphs, given the runtime's path of node names."""
+        """Converts the runtime's path of node names into a call site with the op names of the graphs."""
 
 
 class Names:
-    """The names that records refer to by number, kept level with the recorder and the registry."""
+    """The names that records refer to by number, kept in sync with the recorder and the registry."""
 
     def __init__(self, strings: Strings, *, nodes: TensorNodes, call_graph: CallGraph) -> None:
         self._source, self._nodes, self._call_graph = strings, nodes, call_graph
         self._ids: dict[str, int] = {}
         self.texts: list[str] = []
-        """Distinct names; a name id points here."""
+        """Distinct names; a name id is an index of this list."""
         self._string_ids: list[int] = []
         self._node_rows: list[tuple[int, int, int, int]] = []
         self._function_graphs: dict[int, int] = {}
@@ -55,7 +55,7 @@ class Names:
         self.refresh()
 
     def refresh(self) -> None:
-        """Takes over what was added; call it after a drain, so that all that the records name is known."""
+        """Reads the added names. Call this after a drain, so that every name in the drained records is known."""
         for text in self._source.strings(len(self._string_ids)):
             self._string_ids.append(self._intern(text))
         for graph_id, op_name, op_type, slot in self._nodes.nodes(len(self._node_rows)):
@@ -89,9 +89,10 @@ class Names:
         return found[0], found[1], found[2], found[3]
 
     def _executed_node(self, string_id: int) -> tuple[int, int, int, int]:
-        """Returns a node by its string: graph, name ids of op name and op type, slot; -1 where it is no such string.
+        """Returns the node that a string describes: graph, name ids of op name and op type, and slot.
 
-        The native core writes it: graph id, slot, op type and op name, one a line.
+        All four are -1 if the string does not describe a node. The native core writes the string as four lines: graph
+        id, slot, op type and op name.
         """
         known = self._executed_nodes.get(string_id)
         if known is None and string_id < len(self._string_ids):
@@ -102,7 +103,7 @@ class Names:
         return known or (-1, -1, -1, -1)
 
     def call_sites(self, string_ids: npt.NDArray[Any], *, graph_ids: Ints) -> Ints:
-        """Returns the name ids of call sites, given the runtime's paths and the graphs that they lead to."""
+        """Returns the name ids of call sites for the runtime's paths and the graphs that they lead to."""
         names = self.of_strings(string_ids)
         width = int(graph_ids.max(initial=0)) + 2
         pairs, places = np.unique(names * width + graph_ids + 1, return_inverse=True)
@@ -117,7 +118,7 @@ class Names:
         return sites[places]
 
     def function_graphs(self, string_ids: npt.NDArray[Any]) -> Ints:
-        """Returns the graph of each called function, -1 for ops and unrecorded functions."""
+        """Returns the graph of each called function; -1 for ops and unrecorded functions."""
         names = self.of_strings(string_ids)
         used, places = compact(names, len(self.texts))
         graphs = np.full(len(used) + 1, -1, dtype=np.int64)
@@ -125,22 +126,22 @@ class Names:
             graph = self._function_graphs.get(name)
             if graph is None:
                 found = self._call_graph.graph_id_of_function(self.texts[name])
-                if found is None:  # asked again next time: the function may be registered by then
+                if found is None:  # not cached, because the function may be registered later
                     continue
                 graph = self._function_graphs[name] = found
             graphs[place] = graph
-        return graphs[places]  # a name of -1 has the place -1: the last element
+        return graphs[places]  # a name of -1 has the position -1, which is the last element
 
 
 def _lookup(table: Ints, keys: npt.NDArray[Any]) -> Ints:
-    """Returns table[keys], -1 for keys outside of it."""
+    """Returns table[keys]; -1 for keys outside the table."""
     padded: Ints = np.append(table, -1)
     found: Ints = padded[np.where((keys >= 0) & (keys < len(table)), keys, len(table))]
     return found
 
 
 def compact(ids: Ints, length: int) -> tuple[list[int], Ints]:
-    """Returns the ids in use, rising, and for each element its place among them, -1 for a negative one."""
+    """Returns the ids in use, in ascending order, and the position of each element among them (-1 if negative)."""
     seen = np.zeros(length + 1, dtype=np.bool_)
     seen[ids] = True  # -1 marks the last
     seen[length] = False

@@ -2,26 +2,25 @@
 
 The C++ core (`native/record.h`) and the Python recorder write the same layout; the sink
 reads it as a NumPy structured array. A record is 256 bytes, little-endian. All fields up to
-`size` mean the same in every kind that uses them; the rest is either tensor facts or a
+`size` have the same meaning in every kind that uses them; the rest is either tensor facts or a
 payload of 19 integers (`PAYLOAD_DTYPE`).
 
-Which fields count, by kind:
+The fields that each kind uses:
 
-* GRAPH_TENSOR: everything but `tensor_id`; `execution_index` where the tensor is known to be an argument of that
-  call (-1: not known); `node` is the key that
-  `GraphRegistry` gave the tensor.
+* GRAPH_TENSOR: all fields except `tensor_id`. `execution_index` is set if the tensor is known to be an argument of that
+  call, and -1 otherwise. `node` is the key that `GraphRegistry` assigned to the tensor.
 * EXECUTION_TENSOR, EXTERNAL_TENSOR: `node` is the interned op type (not for EXTERNAL),
   `execution_index`, `slot`, `tensor_id`.
 * EXECUTION: `node` is the interned op type or function name, `size` the number of inputs, `slot`
-  the number of outputs, `tensor_id` the stack trace id (-1: none), `step_id` the Python thread's
-  identifier, `frame_id` the execution whose gradient it computes (-1: none), `call_site` the interned layer and
-  `device` the interned role (0: none, in both); the payload holds the first 19 input tensor ids.
-* INPUTS: further input tensor ids of the execution just before, `slot` the index of the first.
-* EXECUTION_END: the call `execution_index` has returned, or raised.
+  the number of outputs, `tensor_id` the stack trace id (-1 if none), `step_id` the Python thread's
+  identifier, `frame_id` the execution whose gradient it computes (-1 if none), `call_site` the interned layer and
+  `device` the interned role (both 0 if none); the payload holds the first 19 input tensor ids.
+* INPUTS: further input tensor ids of the preceding execution; `slot` is the index of the first.
+* EXECUTION_END: the call `execution_index` has returned or raised.
 * EXECUTION_ERROR: the execution `execution_index` has raised; `node` is the interned class name of the error.
-* DIMS: dimensions 6 and up of the tensor just before, in the payload.
+* DIMS: dimensions 6 and up of the preceding tensor, in the payload.
 
-`EXECUTION` and its `INPUTS`, and a tensor and its `DIMS`, stand next to each other.
+An `EXECUTION` and its `INPUTS` are adjacent, and so are a tensor and its `DIMS`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ NO_STEP = -(2**63)
 
 
 class Kind(IntEnum):
-    """What a record tells."""
+    """The kind of a record."""
 
     GRAPH_TENSOR = 1
     EXECUTION_TENSOR = 2
@@ -54,14 +53,14 @@ class Kind(IntEnum):
 
 
 class Flag(IntFlag):
-    """What of a tensor was measured."""
+    """The measured facts of a tensor."""
 
     COVERED = 1
-    """The tensor gets a row in tensor_health; without it only execution_output."""
+    """The tensor gets a row in tensor_health; without this flag it only gets one in execution_output."""
     SHAPE = 2
-    """`rank`, `dims`, `size` are measured."""
+    """`rank`, `dims` and `size` are measured."""
     BAD = 4
-    """Some element is infinite or NaN."""
+    """An element is infinite or NaN."""
     COUNTS = 8
     """The three counts of bad elements are measured (CONCISE_HEALTH and up)."""
     SIGNS = 16
@@ -69,13 +68,13 @@ class Flag(IntFlag):
     NUMERICS = 32
     """Magnitudes and subnormals are measured (FULL_NUMERICS)."""
     ORDERED = 64
-    """min, max, mean and stddev exist: a real dtype with a finite element."""
+    """min, max, mean and stddev exist: the dtype is real and an element is finite."""
     ANY_FINITE = 128
-    """max_abs exists: some element is finite."""
+    """max_abs exists: an element is finite."""
     VALUE = 256
-    """The elements are kept: `value_bytes` bytes at `value_offset` of the value spool."""
+    """The elements are kept, as `value_bytes` bytes at `value_offset` of the value spool."""
     CHECKED = 512
-    """Whether an element is bad was measured (CURT_HEALTH and up); BAD says the answer."""
+    """It was measured whether an element is bad (CURT_HEALTH and up); BAD holds the result."""
     CONTEXT = 1024
     """step_id, frame_id, iteration and call_site are known."""
 
@@ -124,7 +123,7 @@ RECORD_DTYPE = np.dtype(
         "itemsize": RECORD_SIZE,
     }
 )
-"""Layout of a record. `commit` is event_index + 1 once the record is whole."""
+"""Layout of a record. `commit` is event_index + 1 once the record is complete."""
 
 PAYLOAD_DTYPE = np.dtype(
     {
@@ -134,7 +133,7 @@ PAYLOAD_DTYPE = np.dtype(
         "itemsize": RECORD_SIZE,
     }
 )
-"""The same 256 bytes, seen as the payload of EXECUTION, INPUTS and DIMS: `array.view(PAYLOAD_DTYPE)`."""
+"""The same 256 bytes viewed as the payload of EXECUTION, INPUTS and DIMS: `array.view(PAYLOAD_DTYPE)`."""
 
 Records = npt.NDArray[np.void]
 """An array of RECORD_DTYPE."""

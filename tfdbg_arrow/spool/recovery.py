@@ -1,10 +1,10 @@
-"""What a process that died left in its spool, as tables.
+"""Converts the spool of a dead process into tables.
 
-The process may have been killed at any moment: while it wrote a record or an entry, between sealing a part and giving
-its slots back, while it ended. The manifest says up to where the spool is in each table's parts, line by line; what
-lies beyond is converted here by the code that the sink uses.
+The process may have been killed at any moment: while it wrote a record or an entry, after it sealed a part but before
+it freed the slots, or while it ended. The manifest's lines say up to where the spool is in each table's parts. This
+module converts the rest, with the same code as the sink.
 
-The files may be anybody's. Whatever they hold gives rows, or fewer rows and notes, or one error.
+The files are untrusted. Any content results in rows, in fewer rows and notes, or in one error.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ from tfdbg_arrow.spool.values import ValueReader, split_by_value_bytes
 
 _MAX_CIRCULAR_BUFFER = 2**24
 _MAX_BATCH_VALUE_BYTES = 32 << 20
-"""Bytes of elements that are read at once."""
+"""Maximum bytes of elements that are read at once."""
 _MAX_LOOKS = 20_000_000
 _MAX_ROWS = 5_000_000
-"""Rows of the journal that are taken: what waits for a part is some thousands as a rule."""
+"""Maximum number of rows that are read from the journal; usually some thousands wait there."""
 _ROW_TABLES = frozenset(table.name for table in TABLES) - frozenset(EVENT_TABLES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered:
-    """What a dead process left beyond its parts.
+    """Data of a dead process that was not in its parts.
 
     Attributes:
-        run_id: Its run.
-        num_events: How many executions and tensors there are.
-        tables: Rows by table, in pieces of bounded size that are made as they are read: once, and in this order.
+        run_id: The run of the process.
+        num_events: Number of executions and tensors.
+        tables: Rows by table name, in pieces of bounded size. The pieces are created while you read them, so you can
+            read the iterables only once and in this order.
     """
 
     run_id: str
@@ -64,7 +65,7 @@ class Recovered:
 
 
 class SealedRows:
-    """What is to be known of a run's sealed parts.
+    """Reads facts from the sealed parts of a run.
 
     Args:
         logdir: The logdir.
@@ -75,11 +76,11 @@ class SealedRows:
         self._logdir, self._parts = logdir, parts
 
     def has_ended(self) -> bool:
-        """Returns whether the recording ended, and wrote all: its process died before it removed its spool."""
+        """Returns whether the recording ended with everything written, so that only the spool was not yet removed."""
         return True in self._column("run", "is_clean_end")
 
     def device_ids(self) -> frozenset[int]:
-        """Returns the devices that have a row."""
+        """Returns the ids of the devices that have a row."""
         return frozenset(self._column("device", "device_id"))
 
     def _column(self, table: str, column: str) -> list[Any]:
@@ -97,18 +98,18 @@ class SealedRows:
 
 
 def recovered(paths: SpoolPaths, *, run_id: str, progress: SpoolProgress, sealed: SealedRows) -> Recovered:
-    """Reads what a dead process left.
+    """Reads the spool of a dead process.
 
-    Memory grows with what was in the spool, up to some five times its size.
+    Memory grows with the spool, to about five times its size.
 
     Args:
-        paths: Its files.
-        run_id: Its run.
-        progress: What of them is in parts already.
-        sealed: The rows of the parts.
+        paths: The spool files of the process.
+        run_id: The run of the process.
+        progress: How much of the spool is already in parts.
+        sealed: The sealed parts of the run.
 
     Raises:
-        LogdirError: A file cannot be read, or the spool is none.
+        LogdirError: A file cannot be read, or the spool file is not a spool.
     """
     reader = _Recovery(paths, run_id=run_id, progress=progress)
     try:
@@ -162,7 +163,7 @@ class _Recovery:
                 tables[table] = data
         if kept:
             tables["tensor_value"] = self._values(header, converter, kept)
-        # Last: what the others had to tell is in it.
+        # Last, because it contains the notes about the other tables.
         tables["capture_stat"] = itertools.chain(tables.pop("capture_stat", ()), self._stats(num_events))
         return Recovered(run_id=self._run_id, num_events=num_events, tables=tables)
 
@@ -173,7 +174,7 @@ class _Recovery:
         yield from checked_tables("capture_stat", stats, run_id=self._run_id, failures=self._failures)
 
     def _note(self, path: Path, what: str, count: int) -> None:
-        self._failures.note("failed", f"spool/{path.name}", f"{what} were torn or changed in {count} places", None)
+        self._failures.note("failed", f"spool/{path.name}", f"damaged entries in the journal of {what}: {count}", None)
 
     def _stat(self, stat: str, subject: str, reason: str, num_events: int | None) -> dict[str, object]:
         return {
@@ -186,7 +187,7 @@ class _Recovery:
         }
 
     def _read_rows(self, header: SpoolHeader) -> tuple[dict[str, list[Mapping[str, object]]], Mapping[str, Any]]:
-        """Returns the rows that are in no part, by table, and what the call join knew at the spool's tail."""
+        """Returns the rows that are not in parts, by table, and the state of the call join at the spool's tail."""
         rows: dict[str, list[Mapping[str, object]]] = {}
         state: Mapping[str, Any] = {}
         if not self._paths.rows.exists():
@@ -195,7 +196,7 @@ class _Recovery:
         num_rows = 0
         for entry in reader.entries():
             if num_rows > _MAX_ROWS:
-                reason = f"more than {_MAX_ROWS:,} rows wait there: the others were left out"
+                reason = f"it holds more than {_MAX_ROWS:,} rows that are not in parts; the rest was left out"
                 self._failures.note("failed", f"spool/{self._paths.rows.name}", reason, None)
                 break
             match entry.data:
@@ -215,7 +216,10 @@ class _Recovery:
         return rows, state
 
     def _selected(self, header: SpoolHeader, names: Names, join: CallJoin, *, num_strings: int) -> Iterator[Batch]:
-        """Yields the records as batches of whole groups; of a circular buffer or black box those that it would keep."""
+        """Yields the records as batches of complete groups.
+
+        With a circular buffer or black box, these are only the records that it would keep.
+        """
         facts = recording_facts(self._paths.journal)
         size, dump_after = facts.get("circular_buffer_size"), facts.get("dump_after")
         self._is_buffer = isinstance(size, int) and 0 < size <= _MAX_CIRCULAR_BUFFER
@@ -262,7 +266,7 @@ class _Recovery:
             yield batch
 
     def _convert(self, converter: Converter, batch: Batch) -> Iterator[tuple[str, pa.Table]]:
-        """Yields the rows of a batch by table, without those that are in parts."""
+        """Yields the rows of a batch by table, without the rows that are already in parts."""
         by_start: dict[int, list[str]] = {}
         for table in EVENT_TABLES:
             start = max(self._progress.events, self._progress.by_table.get(table, 0), int(batch.event_index[0]))
@@ -275,10 +279,10 @@ class _Recovery:
                 yield from ((table, made[table]) for table in wanted if table in made)
 
     def _with_values(self, batch: Batch, header: SpoolHeader) -> list[Records]:
-        """Returns the records of tensors whose elements are kept and in no part, and what belongs to them."""
+        """Returns the records of tensors whose elements are kept and not in parts, with their follower records."""
         heads = batch.heads
         has_value = (batch.flags & Flag.VALUE) != 0
-        if self._is_buffer:  # which read the elements into memory when it took the events
+        if self._is_buffer:  # a buffer reads the elements into memory when it adds the events
             has_value &= batch.field("value_offset") >= header.values_tail
         rows = np.flatnonzero((heads >= 0) & has_value[heads])
         start = max(self._progress.events, self._progress.by_table.get("tensor_value", 0))
@@ -307,21 +311,23 @@ class _ValueFile:
 
     def read_value(self, offset: int, size: int) -> bytes:
         if offset < self._start or size < 0 or offset + size > self._end:
-            raise ValueError(f"the value spool has no {size} bytes at {offset}: it holds {self._start} to {self._end}")
+            raise ValueError(
+                f"the value spool does not have {size} bytes at {offset}: it holds {self._start} to {self._end}"
+            )
         content = os.pread(self._descriptor, size, offset)
         if len(content) != size:
-            raise ValueError(f"the value spool gave {len(content)} of {size} bytes at {offset}")
+            raise ValueError(f"the value spool returned only {len(content)} of {size} bytes at {offset}")
         return content
 
     def release_values(self, upto: int) -> None:
-        """Does nothing: the file is another's."""
+        """Does nothing, because the file belongs to another process."""
 
 
-_REASON = "The process ended without an end of its recording: what it had not written yet was read from its spool."
+_REASON = "The process ended before its recording was closed; the data that it had not written was read from its spool."
 
 
 def _with_end(pieces: Iterator[Records]) -> Iterator[Records]:
-    """Yields the pieces, and an empty one."""
+    """Yields the pieces, and then an empty one."""
     yield from pieces
     yield join_records([])
 
@@ -331,6 +337,6 @@ def _since(records: Records, event_index: int) -> Records:
 
 
 def _bound_ids(records: Records, *, num_strings: int) -> None:
-    """Has records name no device that nobody knows: its number may be anything."""
+    """Clears device ids that no known string has, because untrusted records can hold any id."""
     device = records["device"]
     device[(device < 0) | (device >= num_strings)] = 0

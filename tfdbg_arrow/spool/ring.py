@@ -1,4 +1,4 @@
-"""The circular buffer: the last executions and the last graph tensors, in memory as records."""
+"""The circular buffer, which keeps the records of the last executions and the last graph tensors in memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tfdbg_arrow.spool.batch import Batch, Ints, Mask, join_records, pick
 from tfdbg_arrow.spool.records import Flag, Kind, Records
 
 _SLACK = 4_096
-"""Heads kept beyond the size before the oldest are dropped: dropping touches all of the rest."""
+"""Number of heads kept beyond the size before the oldest are dropped, because dropping copies all the others."""
 
 
 class _Kept:
-    """Records of one sort, each with the key that decides how long it stays.
+    """Records of one sort, each with the key that decides how long it is kept.
 
-    A record that follows another has its head's key; `heads` counts only those that the size is about.
+    A record that follows another has the key of its head; `heads` counts only the records that the size limits.
     """
 
     def __init__(self, size: int) -> None:
@@ -36,7 +36,7 @@ class _Kept:
             self.trim()
 
     def trim(self) -> Records:
-        """Drops all but the last `size` heads and what goes with them; returns what stays."""
+        """Drops all but the last `size` heads and their records; returns the kept records."""
         records = join_records(self._records)
         keys = np.concatenate([np.empty(0, np.int64), *self._keys])
         is_counted = np.concatenate([np.empty(0, np.bool_), *self._is_counted])
@@ -51,7 +51,7 @@ class _Kept:
         return records
 
     def emptied(self) -> _Kept:
-        """Returns an empty one that goes on counting."""
+        """Returns an empty instance that continues the counts."""
         empty = _Kept(self._size)
         empty.num_overwritten = self.num_overwritten
         return empty
@@ -61,7 +61,7 @@ _EAGER = (Kind.EXECUTION, Kind.EXECUTION_ERROR, Kind.EXECUTION_TENSOR, Kind.EXTE
 
 
 class LastEvents:
-    """Holds the last `size` executions, with all eager records that belong to them, and the last `size` graph tensors.
+    """The last `size` executions, with all eager records that belong to them, and the last `size` graph tensors.
 
     Args:
         size: At least 1.
@@ -73,16 +73,16 @@ class LastEvents:
 
     @property
     def num_overwritten_executions(self) -> int:
-        """Executions dropped so far."""
+        """Number of executions dropped so far."""
         return self._eager.num_overwritten
 
     @property
     def num_overwritten_graph_tensors(self) -> int:
-        """Graph tensors dropped so far."""
+        """Number of graph tensors dropped so far."""
         return self._graph.num_overwritten
 
     def add(self, batch: Batch, start: int, end: int) -> None:
-        """Takes some records of a batch, whole groups."""
+        """Adds the records of a batch from `start` to `end`, which must be complete groups."""
         heads, kind = batch.heads, batch.kind
         own = start + np.flatnonzero(heads[start:end] >= 0)
         head_kind, covered = kind[heads[own]], (batch.flags[heads[own]] & Flag.COVERED) != 0
@@ -94,16 +94,16 @@ class LastEvents:
         if len(eager):
             keys = batch.field("execution_index", heads[eager])
             newest = np.maximum(np.maximum.accumulate(keys), self._newest)
-            keys = np.where(keys < 0, newest, keys)  # no user known: it goes with the newest execution
+            keys = np.where(keys < 0, newest, keys)  # without a known user, it stays with the newest execution
             self._newest = int(newest[-1])
             self._eager.add(pick(batch.records, eager), keys=keys, is_counted=kind[eager] == Kind.EXECUTION)
 
     def records(self) -> Records:
-        """Returns what is held; eager ones first."""
+        """Returns the held records, eager ones first."""
         return join_records([self._eager.trim(), self._graph.trim()])
 
     def take(self) -> Records:
-        """Returns what is held, and holds nothing any more."""
+        """Returns the held records and empties the buffer."""
         records = self.records()
         self._eager, self._graph = self._eager.emptied(), self._graph.emptied()
         return records
@@ -123,17 +123,17 @@ def values_of(records: Records, values: Mapping[int, bytes]) -> dict[int, bytes]
 
 
 def bad_positions(batch: Batch) -> dict[str, Ints]:
-    """Returns the positions of bad tensors by kind: `inf` where there is no NaN, `nan` where there is one."""
+    """Returns the positions of bad tensors by kind: `nan` for tensors with a NaN, `inf` for all others."""
     bad = batch.covered[(batch.flags[batch.covered] & Flag.BAD) != 0]
     has_nan = batch.field("num_nan", bad) > 0
     return {"inf": bad[~has_nan], "nan": bad[has_nan]}
 
 
 class Ring:
-    """Keeps the last `size` executions, with all eager records that belong to them, and the last `size` graph tensors.
+    """A circular buffer of the last `size` executions, with their eager records, and the last `size` graph tensors.
 
-    What it holds soon after the first infinity and the first NaN stays for good: else a buffer would lose what one
-    looks for in it.
+    The content shortly after the first infinity and the first NaN is kept permanently, because these events are what
+    users look for.
 
     Args:
         size: At least 1.
@@ -149,16 +149,16 @@ class Ring:
 
     @property
     def num_overwritten_executions(self) -> int:
-        """Executions dropped so far."""
+        """Number of executions dropped so far."""
         return self._last.num_overwritten_executions
 
     @property
     def num_overwritten_graph_tensors(self) -> int:
-        """Graph tensors dropped so far."""
+        """Number of graph tensors dropped so far."""
         return self._last.num_overwritten_graph_tensors
 
     def add(self, batch: Batch, *, values: Mapping[int, bytes]) -> None:
-        """Takes whole groups of records, and the elements by event_index."""
+        """Adds complete groups of records, with the elements by event_index."""
         start = 0
         for cut in self._cuts(batch):
             self._last.add(batch, start, cut)
@@ -167,16 +167,16 @@ class Ring:
         self._last.add(batch, start, len(batch))
         if values:
             self._values.update(values)
-            self.content()  # elements can be large: drop at once what no record needs
+            self.content()  # elements can be large, so drop unneeded ones at once
 
     def content(self) -> tuple[Records, dict[int, bytes]]:
-        """Returns what is kept: records in order of event_index, and the elements by event_index."""
+        """Returns the kept records in order of event_index, and the elements by event_index."""
         records = in_order(join_records([*self._stays, self._last.records()]))
         self._values = values_of(records, self._values)
         return records, self._values
 
     def _cuts(self, batch: Batch) -> list[int]:
-        """Returns the positions of heads at which what is kept is to stay: half a buffer after a first bad tensor."""
+        """Returns the positions of heads at which to keep the content: half a buffer after a first bad tensor."""
         heads = np.flatnonzero(batch.heads == np.arange(len(batch)))
         cuts = []
         for kind, positions in bad_positions(batch).items():

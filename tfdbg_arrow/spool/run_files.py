@@ -1,9 +1,8 @@
-"""The journals of a recording, and what tells whether its process is alive.
+"""The journals of a recording, and the check whether its process is alive.
 
-The journal of names is locked as long as the process lives: the kernel lets go of the lock when it dies, whatever
-killed it. A lock of `flock` is shared with a fork's child, so the child closes its copy of the descriptor first thing.
-The lock tells nothing on another machine, to which a file system may not carry it: there, a run whose journal was
-touched lately may be alive. The sink touches it all along.
+The journal of names is locked while the process lives. The kernel releases the lock when the process dies for any
+reason. A forked child shares the `flock`, so it closes its copy of the descriptor first. Another machine may not see
+the lock; there, a run counts as possibly alive if its journal was touched recently. The sink touches it regularly.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ from tfdbg_arrow.schema.logdir_layout import SpoolPaths
 from tfdbg_arrow.spool.journal import Journal, JournalReader
 
 MAX_SILENCE_S = 600.0
-"""How long a process of another machine may not have touched its journal and still be taken to be alive."""
+"""How long a process on another machine counts as alive after it last touched its journal."""
 _LOCK_PATIENCE_S = 30.0
-"""How long to wait for readers, who hold the lock of a dead run while they read what it left."""
+"""How long to wait for readers, which hold the lock of a dead run while they read its spool."""
 _LOCK_POLL_S = 0.02
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RunFiles:
-    """The journals of a recording, which this process makes and locks.
+    """The journals of a recording, which this process creates and locks.
 
     Args:
-        paths: Where the recording keeps what is not in parts yet.
+        paths: The spool files of the recording.
         run_id: The run.
-        host_name: What stands for this host; None: its name.
-        circular_buffer_size: Of the recording; 0 or less: all events are kept.
-        dump_after: Likewise; None: no black box.
+        host_name: A replacement for the name of this host; None means its real name.
+        circular_buffer_size: Setting of the recording; 0 or less means that all events are kept.
+        dump_after: Setting of the recording; None means no black box.
 
     Attributes:
-        names: What the numbers in records stand for.
-        rows: Rows of the tables that no events are converted into.
+        names: The journal that resolves the numbers in records.
+        rows: The journal of rows of the tables that do not hold events.
 
     Raises:
-        OSError: They cannot be made.
+        OSError: The files cannot be created.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class RunFiles:
         self._paths = paths
         self.names = Journal(paths.journal, is_kept=True)
         try:
-            has_lock = _lock(self.names.descriptor, fcntl.LOCK_EX)  # a reader may hold it for a moment
+            has_lock = _lock(self.names.descriptor, fcntl.LOCK_EX)  # a reader may hold it briefly
             facts = {
                 "run_id": run_id,
                 "machine": _machine(),
@@ -77,22 +76,22 @@ class RunFiles:
             raise
 
     def touch(self) -> None:
-        """Shows machines that do not see the lock that this process is alive."""
+        """Touches the journal, to show machines that do not see the lock that this process is alive."""
         with contextlib.suppress(OSError):
             os.utime(self.names.descriptor)
 
     def abandon(self) -> None:
-        """Lets go of the files in a fork's child, which must not keep them locked."""
+        """Closes the files in a forked child, which must not keep them locked."""
         self.names.abandon()
         self.rows.abandon()
 
     def close(self) -> None:
-        """Lets go of the files, which stay."""
+        """Closes the files without removing them."""
         self.rows.close()
         self.names.close()
 
     def remove(self) -> None:
-        """Removes the files: all of it is in the logdir."""
+        """Removes the files after their content is in the logdir."""
         self._paths.rows.unlink(missing_ok=True)
         self._paths.journal.unlink(missing_ok=True)
         self.close()
@@ -100,20 +99,21 @@ class RunFiles:
 
 @contextlib.contextmanager
 def held_if_dead(journal: Path, *, to_change: bool, other_machines: bool = False) -> Iterator[bool]:
-    """Yields whether the process that made a journal is dead, and holds the journal for the block if so.
+    """Yields whether the process that made a journal is dead, and if so holds its lock during the block.
 
-    Any number may hold it to read, one to change what it stands for, and nobody while its process lives.
+    Any number of processes may hold a shared lock to read, or one an exclusive lock to change the run. Nobody gets the
+    lock while the run's process lives.
 
     Args:
         journal: The journal of names.
-        to_change: Whether to hold it alone.
-        other_machines: Whether to take a process of another machine for dead that has just been heard of.
+        to_change: Whether to take an exclusive lock.
+        other_machines: Whether to treat a process of another machine as dead even if it was active recently.
 
     Raises:
         OSError: The journal cannot be opened.
     """
     try:
-        descriptor = os.open(journal, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe nobody may be waited for
+        descriptor = os.open(journal, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # do not block on a pipe
     except FileNotFoundError:
         yield False
         return
@@ -126,7 +126,7 @@ def held_if_dead(journal: Path, *, to_change: bool, other_machines: bool = False
 
 
 def _take(descriptor: int, journal: Path, *, to_change: bool) -> bool:
-    """Returns whether the lock could be had on a file that is still there."""
+    """Returns whether the lock was acquired on a file that still exists."""
     deadline = time.monotonic() + _LOCK_PATIENCE_S
     while to_change:
         try:
@@ -143,7 +143,7 @@ def _take(descriptor: int, journal: Path, *, to_change: bool) -> bool:
 
 
 def _is_readable(descriptor: int) -> bool:
-    """Takes a file's lock to read; returns False where another process holds it alone, which lives or recovers it."""
+    """Takes a shared lock; returns False if another process, the run's own or a recovery, holds it exclusively."""
     try:
         _lock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -152,7 +152,7 @@ def _is_readable(descriptor: int) -> bool:
 
 
 def _is_known_dead(descriptor: int, journal: Path) -> bool:
-    """Returns whether a process without a lock is dead for sure."""
+    """Returns whether a process that holds no lock is certainly dead."""
     facts = recording_facts(journal)
     if facts.get("has_lock") is True and facts.get("machine") == _machine():
         return True
@@ -160,7 +160,7 @@ def _is_known_dead(descriptor: int, journal: Path) -> bool:
 
 
 def recording_facts(journal: Path) -> dict[str, object]:
-    """Returns what the head of a journal tells of its recording, nothing where it is torn."""
+    """Returns the facts about the recording from the first entry of a journal; empty if that entry is damaged."""
     first = next(JournalReader(journal).entries(), None)
     if first is not None and len(first.data) == 2 and first.data[0] == "recording" and isinstance(first.data[1], dict):
         return first.data[1]
@@ -168,10 +168,10 @@ def recording_facts(journal: Path) -> dict[str, object]:
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Locks a file; returns False where the file system has no locks.
+    """Locks a file; returns False if the file system does not support locks.
 
     Raises:
-        BlockingIOError: Another one has it, and `kind` says not to wait.
+        BlockingIOError: Another process holds the lock, and `kind` says not to wait.
     """
     try:
         fcntl.flock(descriptor, kind)
@@ -183,7 +183,7 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 def _machine() -> str:
-    """Returns what tells this machine, since it was started, from others; empty where that is not known."""
+    """Returns an id of this machine since its last boot; an empty string if it is unknown."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):

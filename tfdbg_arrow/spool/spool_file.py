@@ -1,4 +1,4 @@
-"""The file of a spool: its header, and what a dead process left in it.
+"""Reads the event file of a spool: its header, and the records that a dead process left.
 
 Source: writer/native/spool.h, which maps the same file.
 """
@@ -23,14 +23,15 @@ HEADER_SIZE = 4096
 HEADER = struct.Struct("<8sIIQq")
 """Magic, version, record size, capacity in records, pid."""
 HEAD_WORD, TAIL_WORD, VALUES_TAIL_WORD, ROWS_TAIL_WORD = 64 // 8, 128 // 8, 192 // 8, 200 // 8
-"""Where the header's counters are, as indexes of 64-bit integers.
+"""Positions of the header's counters, as indexes of 64-bit integers.
 
-The next event index; before which one all is in sealed parts; likewise, offsets in the value spool and in the rows.
+HEAD is the next event index, and TAIL is the event index before which everything is in sealed parts. VALUES_TAIL and
+ROWS_TAIL are the corresponding offsets in the value spool and in the rows.
 """
 MAX_CAPACITY = 2**24
-"""Records of the largest spool that is read: 4 GiB of them."""
+"""Number of records of the largest spool that is read, which take 4 GiB."""
 CHUNK_RECORDS = 65_536
-"""Records that are read at a time."""
+"""Number of records that are read at a time."""
 _MAX_EVENT_INDEX = 2**62
 
 
@@ -39,9 +40,9 @@ class SpoolHeader:
     """The header of a spool.
 
     Attributes:
-        capacity: How many records fit.
+        capacity: Number of records that fit in the file.
         tail: The first event index that may not be in sealed parts.
-        values_tail: The first offset of the value spool that was not given back.
+        values_tail: The first offset of the value spool that was not freed.
         rows_tail: The first offset in the journal of rows that may not be in sealed parts.
     """
 
@@ -55,7 +56,7 @@ def read_header(path: Path) -> SpoolHeader:
     """Reads the header of a spool.
 
     Raises:
-        LogdirError: The file cannot be read, or is not a spool that this version reads.
+        LogdirError: The file cannot be read, or is not a spool that this version can read.
     """
     try:
         with open(path, "rb") as file:
@@ -64,28 +65,28 @@ def read_header(path: Path) -> SpoolHeader:
     except OSError as error:
         raise LogdirError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
     if len(content) < HEADER_SIZE or content[:8] != MAGIC:
-        raise _damaged(path, "it is no event spool of tfdbg_arrow")
+        raise _damaged(path, "it is not an event spool of tfdbg_arrow")
     _, version, record_size, capacity, _ = HEADER.unpack_from(content)
     if (version, record_size) != (VERSION, RECORD_SIZE):
         raise _damaged(
             path,
-            f"it is of version {version} with records of {record_size} bytes, expected version {VERSION} and "
+            f"it has version {version} and records of {record_size} bytes, expected version {VERSION} and "
             f"{RECORD_SIZE} bytes",
         )
     if not 0 < capacity <= MAX_CAPACITY or capacity & (capacity - 1) or size != HEADER_SIZE + capacity * RECORD_SIZE:
-        raise _damaged(path, f"it has {size} bytes and says that it holds {capacity} records")
+        raise _damaged(path, f"it has {size} bytes, which does not match its capacity of {capacity} records")
     words = np.frombuffer(content, "<u8")
     tail, values_tail, rows_tail = (int(words[i]) for i in (TAIL_WORD, VALUES_TAIL_WORD, ROWS_TAIL_WORD))
     if max(tail, values_tail, rows_tail) > _MAX_EVENT_INDEX:
-        raise _damaged(path, f"its counters are {tail}, {values_tail} and {rows_tail}")
+        raise _damaged(path, f"its counters are {tail}, {values_tail} and {rows_tail}, which is out of range")
     return SpoolHeader(capacity=capacity, tail=tail, values_tail=values_tail, rows_tail=rows_tail)
 
 
 def read_committed(path: Path, header: SpoolHeader) -> Iterator[Records]:
-    """Yields the records from the tail on that were committed, in order; at most CHUNK_RECORDS at a time.
+    """Yields the committed records from the tail on, in order; at most CHUNK_RECORDS at a time.
 
-    A record that was being written when the process died is left out, one behind it is not. So are records that follow
-    one that is left out and belong to it, and those that are of no known kind.
+    It leaves out records that were being written when the process died, records that belong to such a record, and
+    records of an unknown kind. Other records after a left-out one are yielded.
 
     Raises:
         OSError: The file cannot be read.
@@ -101,7 +102,7 @@ def read_committed(path: Path, header: SpoolHeader) -> Iterator[Records]:
             rows = np.flatnonzero((records["commit"] == expected) & is_known)
             events, follows = rows + first, np.isin(kind[rows], (Kind.INPUTS, Kind.DIMS))
             before = np.concatenate([[last_whole], events[:-1]])[: len(events)]
-            # A record without its predecessor cuts off those that follow it, up to the next head.
+            # If a follower lacks its predecessor, all followers up to the next head are left out.
             is_cut = follows & (before != events - 1)
             number = np.cumsum(~follows | is_cut)
             cut_groups = number[is_cut]
@@ -112,7 +113,7 @@ def read_committed(path: Path, header: SpoolHeader) -> Iterator[Records]:
 
 
 def _read_slots(descriptor: int, capacity: int, first: int, count: int) -> Records:
-    """Returns the slots of some event indexes, whatever they hold; zeros where the file ends."""
+    """Returns the slots of some event indexes, with any content; zeros beyond the end of the file."""
     content = np.zeros(count * RECORD_SIZE, np.uint8)
     done = 0
     while done < count:
@@ -135,6 +136,6 @@ def _read_into(out: memoryview, descriptor: int, slot: int) -> None:
 
 def _damaged(path: Path, what: str) -> LogdirError:
     return LogdirError(
-        f"{path} cannot be recovered: {what}. Use the version of tfdbg_arrow that recorded it, or remove it: the parts "
-        "of the run can be read without it."
+        f"{path} cannot be recovered: {what}. Use the version of tfdbg_arrow that recorded it, or remove the file: the "
+        "parts of the run can be read without it."
     )

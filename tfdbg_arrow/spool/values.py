@@ -1,4 +1,4 @@
-"""Reads the elements that FULL_TENSOR keeps, in bounded memory, and gives their space back."""
+"""Reads the recorded elements of tensors in bounded memory, and frees their space."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.records import Flag, Kind
 
 _MAX_VALUE_BYTES = 2**31 - 1
-"""What one value of a Parquet BLOB written by Arrow can hold."""
+"""Maximum size of one value of a Parquet BLOB written by Arrow."""
 _HOLE_PATIENCE_S = 10.0
-"""How long the space of elements that no record names is kept: their record may be on its way."""
+"""How long to keep the space of elements that no record refers to, because their record may still arrive."""
 
 
 class KeptElements(Protocol):
-    """Where kept elements lie."""
+    """The storage of kept elements."""
 
     def read_value(self, offset: int, size: int) -> bytes:
         """Returns kept elements."""
 
     def release_values(self, upto: int) -> None:
-        """Gives back the space of kept elements before that offset."""
+        """Frees the space of kept elements before an offset."""
 
 
 class ValueReader:
-    """Reads kept elements and gives their space back.
+    """Reads kept elements and frees their space.
 
-    Threads keep elements first and commit the record after, so records can come in another order than their
-    elements: space is given back only up to the first elements that no drained record has named yet.
+    Threads store elements before they commit the record, so records can arrive in another order than their elements.
+    Space is freed only up to the first elements that no drained record has referred to yet.
 
     Args:
-        kept: Where the elements lie.
+        kept: The storage of the elements.
     """
 
     def __init__(self, kept: KeptElements) -> None:
         self._kept = kept
         self._held: deque[tuple[int, int, int]] = deque()
-        """(event index, offset, end) of the elements that were read, in the order of their events."""
+        """(event index, offset, end) of the elements that have been read, in the order of their events."""
         self._read: list[tuple[int, int]] = []
-        """(offset, end) of those among them that are not needed any more."""
+        """(offset, end) of those elements that are no longer needed."""
         self._released = 0
         self._hole_since: float | None = None
 
     def read(self, batch: Batch, *, failures: Failures) -> dict[int, bytes]:
-        """Returns the elements of a batch's tensors by event_index; those that cannot be read are told and left out."""
+        """Returns the elements of a batch's tensors by event_index; unreadable ones are counted as failures."""
         values: dict[int, bytes] = {}
         sizes = _value_bytes(batch)
         rows = np.flatnonzero(sizes >= 0)
@@ -76,11 +76,11 @@ class ValueReader:
     def _read_value(self, offset: int, size: int) -> bytes:
         try:
             return self._kept.read_value(offset, size)
-        except (OSError, RuntimeError):  # once more: no other chance comes
+        except (OSError, RuntimeError):  # retry once, because there is no later chance
             return self._kept.read_value(offset, size)
 
     def release(self, upto: int) -> None:
-        """Gives the space of the elements of events before an event index back."""
+        """Frees the space of the elements of events before an event index."""
         while self._held and self._held[0][0] < upto:
             _, offset, end = self._held.popleft()
             heapq.heappush(self._read, (offset, end))
@@ -100,7 +100,7 @@ class ValueReader:
 
 
 def _value_bytes(batch: Batch) -> Ints:
-    """Returns the bytes of each tensor's kept elements, -1 where none are kept."""
+    """Returns the size in bytes of each tensor's kept elements; -1 if none are kept."""
     wanted = Flag.VALUE | Flag.SHAPE
     rows = np.flatnonzero((batch.kind <= Kind.EXTERNAL_TENSOR) & ((batch.flags & wanted) == wanted))
     sizes = np.full(len(batch), -1, dtype=np.int64)
@@ -109,7 +109,7 @@ def _value_bytes(batch: Batch) -> Ints:
 
 
 def split_by_value_bytes(batch: Batch, *, max_bytes: int) -> Iterator[Batch]:
-    """Yields the records in batches whose kept elements have at most so many bytes; whole groups stay together."""
+    """Yields the records in batches whose kept elements take about `max_bytes` at most; groups are never split."""
     sizes = np.maximum(_value_bytes(batch), 0)
     if int(sizes.sum()) <= max_bytes:
         yield batch

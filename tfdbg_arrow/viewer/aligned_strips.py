@@ -1,4 +1,4 @@
-"""Aligned strips: many runs from left to right, one below the other, so that what stands below is of the same step."""
+"""Aligned strips: many runs drawn one below the other along a common axis of steps or time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NUM_BUCKETS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """A part of a run that is alike: of healthy buckets side by side, or of one that holds something bad.
+    """A part of a run: adjacent healthy buckets, or one bucket with bad tensors.
 
     Attributes:
         first: Its first bucket, from 0.
-        num_buckets: How many there are.
-        num_tensors: Recorded tensors in it.
-        num_bad: Those with an infinity or a NaN.
-        first_bad_event_index: The first of them; None where none is bad.
+        num_buckets: Number of buckets.
+        num_tensors: Number of recorded tensors.
+        num_bad: Number of tensors with an infinity or a NaN.
+        first_bad_event_index: The first bad tensor; None if none is bad.
     """
 
     first: int
@@ -34,11 +34,11 @@ class AlignedStrips:
     """Many runs along one axis.
 
     Attributes:
-        axis: `step`, or `time` where no run has a marked training step.
-        low: Least step, or time in nanoseconds since 1970-01-01T00:00:00Z; None where nothing is recorded.
-        high: Greatest one.
-        num_buckets: Into how many buckets of equal length the axis is cut.
-        strips: By run, its stretches in order; a run that has no place on the axis is left out.
+        axis: `step`, or `time` if no run has a marked training step.
+        low: The lowest step, or time in nanoseconds since 1970-01-01T00:00:00Z; None if nothing is recorded.
+        high: The highest step or time.
+        num_buckets: Number of buckets of equal length on the axis.
+        strips: The stretches of each run in order, by run ID; without runs that have no steps on an axis of steps.
     """
 
     axis: str
@@ -51,15 +51,16 @@ class AlignedStrips:
 def read_aligned_strips(
     logdir: Logdir, run_ids: Sequence[str], *, steps: tuple[int, int] | None, num_buckets: int = NUM_BUCKETS
 ) -> AlignedStrips:
-    """Returns many runs along one axis, by one query for all of them.
+    """Returns many runs along one axis. One query reads all of them.
 
-    What a run recorded before its first marked step is in the first bucket.
+    Tensors that a run recorded before its first marked step are in the first bucket.
 
     Args:
         logdir: The logdir.
         run_ids: The runs.
-        steps: The least and greatest training step of all runs, also of others; None: go along the time.
-        num_buckets: Into how many buckets to cut the axis, at most.
+        steps: The lowest and highest training step of the axis, which may include other runs; None means an axis of
+            time.
+        num_buckets: Maximum number of buckets on the axis.
     """
     runs = f"run_id IN ({', '.join('?' * len(run_ids))})" if run_ids else "1 = 0"
     if steps is None:

@@ -1,4 +1,4 @@
-"""Bars: a histogram as rectangles, with those of infinities and NaN apart."""
+"""Bars: a histogram as rectangles, with separate bars for infinities and NaN."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.histogram import Histogram, HistogramBin
 
 _GAP = 1.5
-"""Between the finite bins and the others, in widths of a bar."""
+"""Gap between the finite bins and the other bars, in widths of a bar."""
 _LEAST_PERCENT = 1.5
 
 
@@ -17,10 +17,10 @@ class Bar:
 
     Attributes:
         kind: `finite`, `neg-inf`, `pos-inf` or `nan`.
-        text: What it says.
-        start: Percent from the left.
-        width: Percent of the width.
-        height: Percent of the height; never so little that it could not be seen.
+        text: Its label.
+        start: Left edge, in percent of the width.
+        width: Width, in percent of the total width.
+        height: Height, in percent; at least a visible minimum unless the bar is empty.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Bar:
 
 
 def bars(histogram: Histogram) -> tuple[Bar, ...]:
-    """Returns a histogram as bars from left to right; infinities and NaN only where there are any."""
+    """Returns a histogram as bars from left to right, with bars for infinities and NaN only if there are any."""
     before = [("neg-inf", "-Inf", histogram.num_neg_inf)] if histogram.num_neg_inf else []
     after = [one for one in (("pos-inf", "+Inf", histogram.num_pos_inf), ("nan", "NaN", histogram.num_nan)) if one[2]]
     num_slots = len(before) * (1 + _GAP) + max(1, len(histogram.bins)) + len(after) * (1 + _GAP)
@@ -57,7 +57,7 @@ def bars(histogram: Histogram) -> tuple[Bar, ...]:
 
 
 def bin_text(bin_: HistogramBin) -> str:
-    """Returns the range of a bin."""
+    """Returns the range of a bin as text."""
     return f"{bin_.low:.4g}" if bin_.low == bin_.high else f"{bin_.low:.4g} to {bin_.high:.4g}"
 
 

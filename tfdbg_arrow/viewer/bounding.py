@@ -1,4 +1,4 @@
-"""Bounded: queries that are ended where they take too long."""
+"""A time limit for queries."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tfdbg_arrow.viewer.failures import TookTooLongError
 
 @contextlib.contextmanager
 def bounded(logdir: Logdir, timeout_s: float) -> Iterator[None]:
-    """Ends every query of the logdir that runs after so many seconds.
+    """Limits the time of the logdir's queries in the body.
 
     Args:
-        logdir: The logdir; it is asked in one thread at a time.
-        timeout_s: How long its queries may take together.
+        logdir: The logdir; only one thread may use it at a time.
+        timeout_s: Time limit for all queries together, in seconds.
 
     Raises:
-        TookTooLongError: They took longer.
+        TookTooLongError: The queries took longer.
     """
     try:
         with logdir.within(timeout_s):
             yield
     except TimeLimitError as error:
         raise TookTooLongError(
-            f"this took longer than {timeout_s:g} seconds and was ended; narrow it down by run, step or op."
+            f"this took longer than {timeout_s:g} seconds and was stopped; narrow it down by run, step or op."
         ) from error

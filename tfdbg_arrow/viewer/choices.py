@@ -1,4 +1,4 @@
-"""What the filters of a page offer to choose from."""
+"""Choices that the filters of a page offer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_CHOICES = 500
 
 @dataclass(frozen=True, kw_only=True)
 class GraphChoice:
-    """A graph to choose: its id and its name."""
+    """A graph to choose from."""
 
     graph_id: int
     graph_name: str
@@ -31,7 +31,7 @@ def read_texts(logdir: Logdir, query: str, run_id: str | None) -> tuple[str, ...
 
     Args:
         logdir: The logdir.
-        query: Gives one column; the run is every parameter of it.
+        query: A query with one column. Each of its parameters is the run ID.
         run_id: The run.
     """
     rows = logdir.kept_rows(f"SELECT * FROM ({query}) AS c ORDER BY 1 LIMIT {MAX_CHOICES}", [run_id] * query.count("?"))

@@ -1,7 +1,7 @@
-"""Comparison of two runs in a process of its own.
+"""Comparison of two runs in a separate process.
 
-A comparison of large runs takes long and more memory than a server should: in its own process it can be ended at any
-moment, gives its memory back, and leaves other pages as fast as they were.
+Comparing large runs takes long and needs more memory than a server should use. A separate process can be stopped at any
+time, frees its memory when it ends, and does not slow down other pages.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tfdbg_arrow.schema.location import RemoteLocation, parse_location
 from tfdbg_arrow.viewer.failures import NoAnswerError, TookTooLongError
 
 _running = threading.Lock()
-"""One comparison at a time, as each may take a gigabyte."""
+"""Allows one comparison at a time, because each may use a gigabyte of memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What is compared.
+    """A request to compare two runs.
 
     Attributes:
         path: The logdir's path or URL.
         storage_options: fsspec's arguments for a URL.
         run_a: Run A.
         run_b: Run B.
-        known: Ops to look behind, as `tfdbg_arrow.query.diff.diff` takes them.
-        last_step: The last training step to compare; None: all.
+        known: Ops that are known to diverge, as `tfdbg_arrow.query.diff.diff` takes them.
+        last_step: The last training step to compare; None means all.
     """
 
     path: str
@@ -48,7 +48,7 @@ class Comparison:
 
     @property
     def command(self) -> str:
-        """The command that makes the same comparison, however long it takes."""
+        """The command that makes the same comparison without a time limit."""
         options = (("--known", self.known), ("--last-step", self.last_step))
         given = [word for name, value in options if value is not None for word in (name, str(value))]
         path = str(parse_location(self.path))  # without a password
@@ -58,7 +58,7 @@ class Comparison:
 def comparison_of(
     logdir: Logdir, *, run_a: str, run_b: str, known: str | None = None, last_step: int | None = None
 ) -> Comparison:
-    """Returns what to compare, of an opened logdir."""
+    """Returns the request to compare two runs of an open logdir."""
     path = logdir.path.url if isinstance(logdir.path, RemoteLocation) else str(logdir.path)
     return Comparison(
         path=path,
@@ -74,18 +74,19 @@ def compare(asked: Comparison, *, timeout_s: float) -> Diff:
     """Compares two runs of a logdir, as `tfdbg_arrow.query.diff.diff` does.
 
     Args:
-        asked: What to compare.
-        timeout_s: How long it may take.
+        asked: The request.
+        timeout_s: Time limit in seconds.
 
     Raises:
-        TookTooLongError: It took longer; the message has the command that takes what it needs.
-        TfdbgArrowError: What the comparison raised.
+        TookTooLongError: The comparison took longer; the message gives the command that has no time limit.
+        NoAnswerError: The process ended without an answer.
+        TfdbgArrowError: The comparison raised this error.
     """
-    instead = f"compare the first training steps only (last_step=20 in the address), or take the time: {asked.command}"
+    instead = f"compare only the first training steps (last_step=20 in the address), or run: {asked.command}"
     if not _running.acquire(timeout=timeout_s):
         raise TookTooLongError(f"another comparison is still running; try again, {instead}")
     try:
-        # What it spills goes there, also where it is ended and cannot clean up.
+        # DuckDB spills into this directory, which is removed even if the process is stopped and cannot clean up.
         with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_view_diff_") as directory:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", "from tfdbg_arrow.viewer.comparison import main; main()"],
@@ -101,15 +102,15 @@ def compare(asked: Comparison, *, timeout_s: float) -> Diff:
             )
     except subprocess.TimeoutExpired:
         raise TookTooLongError(
-            f"the comparison took longer than {timeout_s:g} seconds and was ended; {instead}"
+            f"the comparison took longer than {timeout_s:g} seconds and was stopped; {instead}"
         ) from None
     finally:
         _running.release()
     if done.returncode:
         raise NoAnswerError(
-            f"the comparison ended without an answer (exit code {done.returncode}; its log says more); {instead}"
+            f"the comparison ended without an answer (exit code {done.returncode}; see its log); {instead}"
         )
-    found = pickle.loads(done.stdout)  # of our own process, which was told what to do by ours
+    found = pickle.loads(done.stdout)  # safe: written by a process that we started
     if isinstance(found, TfdbgArrowError):
         raise found
     assert isinstance(found, Diff)
@@ -117,7 +118,7 @@ def compare(asked: Comparison, *, timeout_s: float) -> Diff:
 
 
 def main() -> None:
-    """Reads a Comparison from the standard input, and writes a Diff, or the error that there was, to the output."""
+    """Reads a Comparison from stdin and writes a Diff, or the error that was raised, to stdout."""
     asked: Comparison = pickle.load(sys.stdin.buffer)
     found: Diff | TfdbgArrowError
     try:

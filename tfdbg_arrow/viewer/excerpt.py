@@ -1,4 +1,4 @@
-"""Excerpt: some lines of a source file around the one that matters."""
+"""Excerpt: the lines of a source file around a given line."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Excerpt:
     """Lines of a source file.
 
     Attributes:
-        run_id: The run that kept the text.
-        frame: The frame whose line is lit.
-        lines: The lines in order; none where the run kept no text of the file.
-        is_withheld: Whether it was told to keep none.
+        run_id: The run that recorded the text.
+        frame: The frame whose line is highlighted.
+        lines: The lines in order; empty if the run did not record the file's text.
+        is_withheld: Whether the setting `redact` prevented recording the text.
     """
 
     run_id: str
@@ -26,7 +26,7 @@ class Excerpt:
 
 
 def read_excerpt(logdir: Logdir, frame: Frame | None, *, run_id: str, context: int = 7) -> Excerpt | None:
-    """Returns the lines around a frame, None where there is no frame."""
+    """Returns the lines around a frame; None if `frame` is None."""
     if frame is None:
         return None
     lines = source_lines(logdir, frame, run_id=run_id, context=context)

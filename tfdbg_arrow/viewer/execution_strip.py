@@ -1,4 +1,4 @@
-"""ExecutionStrip: all executions of a run from left to right, and how many of them are bad where."""
+"""ExecutionStrip: all executions of a run from left to right, with the number of bad ones in each stretch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class ExecutionBucket:
     """One stretch of a run.
 
     Attributes:
-        bucket: Its place, from 0.
+        bucket: Its position, from 0.
         first_execution_index: Its first execution.
-        last_execution_index: Its last one.
-        first_step: Least training step in it, as marked.
-        last_step: Greatest one.
-        num_executions: Executions.
-        num_calls: Those that called a recorded function.
-        num_bad: Those that made a tensor with an infinity or a NaN.
+        last_execution_index: Its last execution.
+        first_step: The lowest marked training step.
+        last_step: The highest marked training step.
+        num_executions: Number of executions.
+        num_calls: Number of executions that called a recorded function.
+        num_bad: Number of executions that computed a tensor with an infinity or a NaN.
     """
 
     bucket: int
@@ -36,7 +36,7 @@ class ExecutionBucket:
 
     @property
     def bad_percent(self) -> float:
-        """How much of the stretch is bad; never so little that it could not be seen."""
+        """The bad share of the stretch; if anything is bad, at least a visible minimum."""
         return max(12.0, 100 * self.num_bad / self.num_executions) if self.num_bad else 0.0
 
 
@@ -45,10 +45,10 @@ class ExecutionStrip:
     """All executions of a run.
 
     Attributes:
-        num_buckets: Into how many stretches of equally many executions the run is cut.
-        buckets: Those that hold executions, in order.
-        num_executions: Executions in all.
-        num_bad: Those that made a tensor with an infinity or a NaN.
+        num_buckets: Number of stretches of equal length that the run is divided into.
+        buckets: The stretches that contain executions, in order.
+        num_executions: Number of all executions.
+        num_bad: Number of executions that computed a tensor with an infinity or a NaN.
     """
 
     num_buckets: int
@@ -58,7 +58,7 @@ class ExecutionStrip:
 
 
 def read_execution_strip(logdir: Logdir, *, run_id: str, num_buckets: int = NUM_BUCKETS) -> ExecutionStrip | None:
-    """Returns a run from its first execution to its last, None where it has none."""
+    """Returns a run from its first to its last execution; None if it has no executions."""
     ((low, high),) = logdir.kept_rows(
         "SELECT min(execution_index), max(execution_index) FROM execution WHERE run_id = ?", [run_id]
     )

@@ -1,4 +1,4 @@
-"""What a page cannot do, and the HTTP status that says so."""
+"""Errors of pages, and the HTTP status of each error."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from tfdbg_arrow.query.sandbox import SandboxBusyError
 
 
 class NoSuchPageError(TfdbgArrowError):
-    """What a URL names is not in the logdir, or is no page."""
+    """A URL names something that is not in the logdir, or a page that does not exist."""
 
 
 class TookTooLongError(TfdbgArrowError):
-    """A page's queries were ended because they took too long."""
+    """A page's queries were stopped because they took too long."""
 
 
 class NoAnswerError(TfdbgArrowError):
-    """A process that works for a page ended without an answer."""
+    """A helper process of a page ended without an answer."""
 
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (

@@ -1,4 +1,4 @@
-"""What the picture of a neighbourhood shows: boxes with their words, and lines between them; graph.js places them."""
+"""The picture of a neighbourhood: labelled boxes and the lines between them. graph.js computes the layout."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _MAX_LABEL = 30
 _MAX_TITLE = 300
 _MAX_BORDERS = 12
 _MAX_LABELLED_EDGES = 60
-"""Lines of a picture that have words; of more the words stand in their titles alone."""
+"""A picture with more lines than this shows their texts only as titles, not as labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """One op, or what lies beyond the graph.
+    """A box for one op, or for a tensor that enters or leaves the graph.
 
     Attributes:
-        kind: `op`, `call` (it stands for a whole graph), `border` (in another graph).
-        state: The op's health, as `OpNode.state`; `border` has none.
-        mark: What says it without colour.
-        head: The first line: the type.
+        kind: `op`, `call` (an op that calls a graph) or `border` (an op in another graph).
+        state: The op's health, as in `OpNode.state`; None for a `border`.
+        mark: A symbol that shows the state without colour.
+        head: The first line: the op type.
         lines: The other lines.
-        title: All of it, for a pointer that rests on it.
-        label: The same in one line, for who hears it.
-        href: Where it leads.
-        into: Where it leads into the graph that it stands for.
-        is_focus: Whether it is the op that is looked at.
-        level: How many ops away it is; below 0 it is an input.
-        num_hidden: How many more inputs (of an input) or consumers (of a consumer) it has than are shown.
+        title: The full text, shown when the pointer is over the box.
+        label: The same on one line, for screen readers.
+        href: The URL that a click opens.
+        into: The URL of the called graph.
+        is_focus: Whether this is the op that the page shows.
+        level: Distance from that op in ops; inputs have negative levels.
+        num_hidden: Number of further inputs (of an input) or consumers (of a consumer) that are not shown.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A tensor that flows, or an order that is kept, from one box to another, by their places in the list."""
+    """A tensor or control edge from one box to another. `source` and `target` are positions in the list of boxes."""
 
     source: int
     target: int
@@ -73,18 +73,18 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A picture: its boxes, the one that is looked at first, and its lines."""
+    """A picture: boxes, the focused one first, and lines."""
 
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
 
 
 def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
-    """Returns what the picture of a neighbourhood shows.
+    """Returns the picture of a neighbourhood.
 
     Args:
         around: The neighbourhood.
-        links: Where things are shown.
+        links: Links to other ops and graphs.
     """
     places = {node.op_name: place for place, node in enumerate(around.nodes)}
     outputs = {(node.op_name, output.output_slot): output for node in around.nodes for output in node.outputs}
@@ -116,11 +116,11 @@ def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
                 is_bad=output is not None and output.health is not None and output.health.num_bad > 0,
             )
         )
-    # Those next to the op, so that what lies outside does not crowd out what lies inside.
+    # Only the borders closest to the op, so that they do not crowd out ops of the graph itself.
     near = sorted(around.borders, key=lambda border: abs(around.nodes[places[border.op_name]].level))
     for border in near[:_MAX_BORDERS]:
         place = places[border.op_name]
-        # What comes in stands above an input, what goes out below a consumer: the rest would only be in the way.
+        # Draw tensors that enter only above inputs, and results only below consumers; others would clutter the picture.
         is_result = border.kind == "result"
         if (around.nodes[place].level < 0 and is_result) or (around.nodes[place].level > 0 and not is_result):
             continue
@@ -204,7 +204,7 @@ def _inputs_text(edge: OpEdge) -> str:
 
 
 def _shortened(text: str, most: int = _MAX_LABEL) -> str:
-    """Returns a text for a box: of a long one the end, where names differ."""
+    """Returns a text for a box. A long text keeps its end, because that is where names differ."""
     most = max(most, _MAX_LABEL // 2)
     return printable(text) if len(text) <= most else f"…{printable(text[1 - most :])}"
 

@@ -1,4 +1,4 @@
-"""Where the parts of a graph are shown, as far and at the call that a page shows."""
+"""Links to ops and graphs that keep the depth and the call of the page they are on."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tfdbg_arrow.viewer.links import Links, Url
 from tfdbg_arrow.viewer.pages.graph import DEFAULT_DEPTH, GraphView
 
 _MAX_LINKED = 4000
-"""Characters of an op's name that an address can hold."""
+"""Maximum number of characters of an op's name in an address."""
 
 
 class GraphLinks:
-    """Where ops and graphs are shown, as far, and at the call, that a page shows.
+    """Links to ops and graphs that keep the depth and the call of a page.
 
     Args:
         links: Links between pages.
         run_id: The run.
-        view: What the page shows.
-        run: The one run of the graph that it shows.
+        view: The view that the page shows.
+        run: The single run of the graph that the page shows; None if it shows all of them.
     """
 
     def __init__(self, links: Links, run_id: str, view: GraphView, run: GraphRun | None) -> None:
@@ -29,43 +29,43 @@ class GraphLinks:
         self._run = run
 
     def op(self, op_name: str) -> Url | None:
-        """Returns where an op of the graph is shown; None where its name does not fit into an address."""
+        """Returns the link to an op of the graph; None if its name is too long for an address."""
         return self._to(op=op_name)
 
     def over_the_run(self, op_name: str) -> Url | None:
-        """Returns where an op is shown with the worst health of the run."""
+        """Returns the link to an op with its worst health of the whole run."""
         return self._to(op=op_name, event=None)
 
     def at(self, event_index: int | None, op_name: str | None = None) -> Url | None:
-        """Returns where an op is shown in the call of a tensor; None: the tensor's own op."""
+        """Returns the link to an op in the call of a tensor; without an op, to the tensor's own op."""
         return None if event_index is None else self._to(graph=None, op=op_name, event=event_index)
 
     def farther(self, *, up: int = 0, down: int = 0) -> Url | None:
-        """Returns where so many ops more are shown, or fewer; None where that cannot be."""
+        """Returns the link to the same op with a changed depth; None if the new depth is out of range."""
         wanted = (self._view.up + up, self._view.down + down)
         if not all(0 <= number <= MAX_DEPTH for number in wanted):
             return None
         return self._to(op=self._view.op_name, up=wanted[0], down=wanted[1])
 
     def control(self, is_shown: bool) -> Url | None:
-        """Returns where the same is shown with control edges, or without."""
+        """Returns the link to the same view with or without control edges."""
         return self._to(op=self._view.op_name, control=None if is_shown else 0)
 
     def caller(self, caller: Caller) -> Url | None:
-        """Returns where an op that calls the graph is shown."""
+        """Returns the link to an op that calls the graph."""
         return self._to(graph=caller.graph_id, op=caller.op_name, event=None)
 
     def tensors(self, op_name: str) -> Url | None:
-        """Returns where the recorded tensors of an op are listed."""
+        """Returns the link to the list of an op's recorded tensors."""
         name = op_name if len(op_name) <= _MAX_LINKED else None
         return self._links.page("tensors", run=self._run_id, graph=self._view.graph_id, name=name)
 
     def graph(self, graph_id: int | None) -> Url | None:
-        """Returns where the ops of a graph are listed."""
+        """Returns the link to the list of a graph's ops; None if `graph_id` is None."""
         return None if graph_id is None else self._links.page("graph", run=self._run_id, graph=graph_id)
 
     def callee(self, call: CalledGraph, event_index: int | None = None) -> Url | None:
-        """Returns the way into a called graph, at a call of it."""
+        """Returns the link into a called graph, to a certain call if `event_index` is given."""
         if event_index is not None:
             return self.at(event_index)
         if call.graph_id is None:
@@ -73,7 +73,7 @@ class GraphLinks:
         return self._to(graph=call.graph_id, op=call.entry_op_name, event=None)
 
     def border(self, border: Border) -> Url | None:
-        """Returns where the other side of a border is shown, in the call that belongs to the one shown."""
+        """Returns the link to the other side of a border, in the call that corresponds to the one shown."""
         event_index = None
         if self._run is not None and border.kind == "loop":
             event_index = self._run.previous_event_index if border.other_graph_id == self._run.graph_id else None

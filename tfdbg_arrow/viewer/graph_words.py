@@ -1,4 +1,4 @@
-"""What the structure of a graph is called on a page: shapes, outputs, their health, calls, loops, borders."""
+"""Texts for the structure of a graph: shapes, outputs, their health, calls, loops, borders."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _PARTS = {"f": "calls", "cond": "condition", "body": "body", "then_branch": "the
 
 
 def shape_text(shape: Sequence[int] | None) -> str:
-    """Returns a static shape as `[?, 64]`; `[…]` where not even the rank is known."""
+    """Returns a static shape as `[?, 64]`, or as `[…]` if the rank is unknown."""
     return "[…]" if shape is None else f"[{', '.join('?' if size < 0 else str(size) for size in shape)}]"
 
 
 def output_text(output: OpOutput) -> str:
-    """Returns what is known of an output's tensors without their elements: `float32 [?, 64]`."""
+    """Returns the dtype and static shape of an output, as `float32 [?, 64]`."""
     return f"{output.dtype or 'dtype unknown'} {shape_text(output.static_shape)}"
 
 
@@ -47,7 +47,7 @@ def health_text(output: OpOutput) -> str:
 
 
 def count_pills(health: OutputHealth) -> tuple[Pill, ...]:
-    """Returns the bad elements of all tensors of an output, counts of zero left out."""
+    """Returns the counts of bad elements over all tensors of an output, without zero counts."""
     counts = (("nan", health.num_nan, "NaN"), ("neg-inf", health.num_neg_inf, "-Inf"))
     return tuple(
         Pill(kind, f"{count:,} {text}")
@@ -57,12 +57,12 @@ def count_pills(health: OutputHealth) -> tuple[Pill, ...]:
 
 
 def part_text(call: CalledGraph) -> str:
-    """Returns what a called graph is to the op that calls it: `body`, `branch 2`."""
+    """Returns the role of a called graph for the op that calls it, e.g. `body` or `branch 2`."""
     return f"branch {call.branch_index}" if call.attribute == "branches" else _PARTS.get(call.attribute, call.attribute)
 
 
 def iterations_text(iterations: Iterations) -> str:
-    """Returns how often a loop went round."""
+    """Returns the number of iterations of a loop as text."""
     number = (
         f"{iterations.fewest:,}"
         if iterations.fewest == iterations.most
@@ -73,7 +73,7 @@ def iterations_text(iterations: Iterations) -> str:
 
 
 def border_text(border: Border) -> str:
-    """Returns what a border is."""
+    """Returns the description of a border."""
     caller = f"{border.caller_op_name} in {border.caller_graph_name or border.caller_graph_id}"
     if border.kind == "loop":
         return "from the iteration before"
@@ -83,7 +83,7 @@ def border_text(border: Border) -> str:
 
 
 def attribute_items(attributes: str | None) -> list[tuple[str, str]]:
-    """Returns the attributes of an op as (name, text)."""
+    """Returns the attributes of an op as (name, text) pairs."""
     if attributes is None:
         return []
     try:

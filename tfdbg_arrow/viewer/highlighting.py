@@ -1,4 +1,4 @@
-"""Source code as HTML, coloured by what its words are."""
+"""Source code as HTML with syntax highlighting."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _CLASSES: tuple[tuple[_TokenType, str], ...] = (
 
 
 def highlighted(lines: Sequence[str]) -> list[Markup]:
-    """Returns each line of a Python source as HTML; of a very long line its beginning, and how long it is.
+    """Returns each line of a Python source as HTML. Very long lines are cut, with the number of omitted characters.
 
-    Whatever the text is, what comes out is text in <span> elements: nothing of it is markup.
+    The source is always escaped: the result is text in <span> elements, never markup from the source.
     """
     if sum(map(len, lines)) > _MAX_CHARACTERS or any(len(line) > _MAX_LINE for line in lines):
         return [_cut(line) for line in lines]
@@ -41,7 +41,7 @@ def highlighted(lines: Sequence[str]) -> list[Markup]:
                 found.append([])
             if piece:
                 found[-1].append(_span(kind, piece))
-    if len(found) != len(lines):  # a lexer that takes or adds lines must not shift them
+    if len(found) != len(lines):  # if the lexer dropped or added lines, line numbers would be wrong
         return [_cut(line) for line in lines]
     return [Markup("").join(pieces) for pieces in found]
 

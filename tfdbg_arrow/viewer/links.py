@@ -1,4 +1,4 @@
-"""Links: where things are shown, on the server by URL, in a report by place in the file."""
+"""Links between pages: URLs on the server, fragments in a report."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from tfdbg_arrow.query.windows.tensors import TensorFilter
 
 
 class Url(str):
-    """A URL that this module made: ASCII, percent-encoded, whole."""
+    """A complete URL that this module created: ASCII and percent-encoded."""
 
     __slots__ = ()
 
 
 class Links(Protocol):
-    """Where a thing is shown; None where it is not."""
+    """Returns links to pages, source files and tensors; None if the target is not available."""
 
     def page(self, name: str, /, **parameters: object) -> Url | None:
-        """Returns where a page is; parameters that are None are left out."""
+        """Returns the link to a page. Parameters that are None are omitted."""
 
     def source(self, run_id: str, file_path: str, lineno: int | None = None) -> Url | None:
-        """Returns where a source file is, at a line."""
+        """Returns the link to a source file, at a line."""
 
     def tensor(self, run_id: str, event_index: int | None) -> Url | None:
-        """Returns where a recorded tensor is."""
+        """Returns the link to a recorded tensor."""
 
 
 class ServerLinks:
     """Links between the pages of a server."""
 
     def page(self, name: str, /, **parameters: object) -> Url:
-        """Returns a page's URL; parameters that are None are left out."""
+        """Returns a page's URL. Parameters that are None are omitted."""
         given = {key: value for key, value in parameters.items() if value is not None}
         path = "/" if name == "overview" else f"/{name}"
         return Url(path + (f"?{urlencode(given, errors='backslashreplace')}" if given else ""))
 
     def source(self, run_id: str, file_path: str, lineno: int | None = None) -> Url:
-        """Returns the URL of a source file; the fragment leads to the line."""
+        """Returns the URL of a source file, with a fragment for the line."""
         url = self.page("source", run=run_id, file=file_path, line=lineno)
         return url if lineno is None else Url(f"{url}#L{lineno}")
 
     def tensor(self, run_id: str, event_index: int | None) -> Url | None:
-        """Returns the URL of a recorded tensor."""
+        """Returns the URL of a recorded tensor; None if `event_index` is None."""
         return None if event_index is None else self.page("tensor", run=run_id, event=event_index)
 
 
@@ -52,8 +52,8 @@ class ReportLinks:
     """Links inside a report.
 
     Args:
-        sources: Prefix of the ids of each file that is in it, by (run, path).
-        tensors: Ids of the tensors that are in it, by (run, event_index).
+        sources: The prefix of the element IDs of each included file, by (run, path).
+        tensors: The element IDs of the included tensors, by (run, event_index).
     """
 
     def __init__(
@@ -63,24 +63,24 @@ class ReportLinks:
         self._tensors = dict(tensors or {})
 
     def page(self, name: str, /, **parameters: object) -> Url | None:
-        """Returns the place of a page that is in the report as a whole."""
+        """Returns the fragment of a page; None if the report does not include the page."""
         return Url(f"#{name}") if name in ("overview", "alerts") and not parameters else None
 
     def source(self, run_id: str, file_path: str, lineno: int | None = None) -> Url | None:
-        """Returns the place of a line, where its file is in the report."""
+        """Returns the fragment of a line; None if the report does not include its file."""
         prefix = self._sources.get((run_id, file_path))
         if prefix is None:
             return None
         return Url(f"#{prefix}" if lineno is None else f"#{prefix}L{lineno}")
 
     def tensor(self, run_id: str, event_index: int | None) -> Url | None:
-        """Returns the place of a recorded tensor, where it is in the report."""
+        """Returns the fragment of a recorded tensor; None if the report does not include it."""
         found = None if event_index is None else self._tensors.get((run_id, event_index))
         return None if found is None else Url(f"#{found}")
 
 
 def filter_parameters(filter_: TensorFilter) -> dict[str, object]:
-    """Returns a filter as the parameters of the tensors page."""
+    """Returns a filter as URL parameters of the tensors page."""
     return {
         "op_type": filter_.op_type,
         "name": filter_.name,
@@ -95,7 +95,7 @@ def filter_parameters(filter_: TensorFilter) -> dict[str, object]:
 
 
 def execution_filter_parameters(filter_: ExecutionFilter) -> dict[str, object]:
-    """Returns a filter as the parameters of the executions page."""
+    """Returns a filter as URL parameters of the executions page."""
     return {
         "op_type": filter_.op_type,
         "name": filter_.name,

@@ -1,4 +1,4 @@
-"""What things are called on a page."""
+"""Names and texts for tensors, alerts, times and files on a page."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from tfdbg_arrow.query.untrusted_json import parse_json
 
 
 class NamedTensor(Protocol):
-    """What a tensor's name is made of; NonFinite, Hop, TensorRow and Alert have it."""
+    """The attributes that form a tensor's name; NonFinite, Hop, TensorRow and Alert have them."""
 
     @property
     def op_name(self) -> str | None:
-        """The op in its graph."""
+        """The name of the op in its graph."""
 
     @property
     def op_type(self) -> str | None:
-        """Its type."""
+        """The op type."""
 
     @property
     def output_slot(self) -> int | None:
-        """Which output."""
+        """The index of the output."""
 
 
 BORDERS = {
     "graph": "taken directly",
     "argument": "passed as an argument",
     "capture": "captured by the function",
-    "loop": "handed on by the loop",
+    "loop": "passed on by the loop",
     "call": "returned by a call",
     "variable": "through a variable",
     "eager": "taken directly",
     "external": "from outside",
-    "unrecorded": "over unrecorded tensors",
+    "unrecorded": "through unrecorded tensors",
 }
-"""How a tensor came to the op that took it, by `Hop.how`."""
+"""How a tensor reached the op that used it, by `Hop.how`."""
 ROLES = {
-    "origin": "here it went bad",
+    "origin": "it went bad here",
     "candidate": "bad here; an input was not recorded",
     "propagator": "passed it on",
     "cause": "healthy input",
 }
-"""What a tensor is on the way back from a bad one, by `Hop.role`."""
+"""The role of a tensor on the path back from a bad one, by `Hop.role`."""
 
 
 def tensor_name(tensor: NamedTensor) -> str:
-    """Returns a tensor's name, as `Log:0`, or what stands for one."""
+    """Returns a tensor's name, as `Log:0`, or a description if it has no name."""
     if tensor.op_type is None and tensor.op_name is None:
         return "a tensor from outside"
     slot = "" if tensor.output_slot is None else f":{tensor.output_slot}"
@@ -55,14 +55,14 @@ def tensor_name(tensor: NamedTensor) -> str:
 
 
 def alert_name(alert: Alert) -> str:
-    """Returns what an alert is about: a tensor, or a whole graph."""
+    """Returns the name of the tensor or function that an alert is about."""
     if alert.op_name is None and alert.op_type is None and alert.graph_name is not None:
         return f"the function {alert.graph_name}"
     return tensor_name(alert)
 
 
 def short_function_name(op_type: str) -> str:
-    """Returns a function's runtime name without what TensorFlow adds: `__inference_step_42` is `step`."""
+    """Returns a function's name without the parts that TensorFlow adds: `__inference_step_42` becomes `step`."""
     for prefix in ("__inference_", "__forward_", "__backward_"):
         if op_type.startswith(prefix):
             name, _, number = op_type.removeprefix(prefix).rpartition("_")
@@ -100,12 +100,12 @@ def offset_text(nanoseconds: int) -> str:
 
 
 def device_text(device_name: str) -> str:
-    """Returns a device's name without the job: `/job:localhost/replica:0/task:0/device:CPU:0` is `CPU:0`."""
+    """Returns a device's name without the job: `/job:localhost/replica:0/task:0/device:CPU:0` becomes `CPU:0`."""
     return device_name.rpartition("/device:")[2] or device_name
 
 
 def command_text(command_line: str | None) -> str | None:
-    """Returns a recorded command line as it was typed, or None where it is not known."""
+    """Returns a recorded command line as text; None if it is not known."""
     if command_line is None:
         return None
     try:

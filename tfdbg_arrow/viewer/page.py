@@ -1,4 +1,4 @@
-"""PageKind: what every page is made of; Shell: what every page shows around its own."""
+"""PageKind: the definition of a page. Shell: the data that every page shows around its content."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tfdbg_arrow.viewer.parameters import Parameters
 
 @dataclass(frozen=True, kw_only=True)
 class PageKind:
-    """One kind of page. Its name is that of its URL, its module, its template and its test.
+    """One kind of page. Its URL, module, template and test have the same name.
 
     Attributes:
         name: The name.
-        title: What it is called in the navigation.
-        key: The letter that leads to it, after `g`; None where it is about one thing and in no navigation.
-        read: Reads a page's data, a frozen dataclass.
-        assets: Files under static/ that only this page loads, styles and scripts, in this order.
+        title: The title in the navigation.
+        key: The letter that opens the page after `g`; None for a page that is not in the navigation.
+        read: Reads a page's data and returns a frozen dataclass.
+        assets: Styles and scripts under static/ that only this page loads, in this order.
     """
 
     name: str
@@ -38,12 +38,12 @@ class PageKind:
 
 @dataclass(frozen=True, kw_only=True)
 class Shell:
-    """What every page shows around its own.
+    """The data that every page shows around its content.
 
     Attributes:
         logdir: The logdir's path or URL.
         runs: Its runs, oldest first.
-        run_id: The run that was chosen; None: all.
+        run_id: The selected run; None means all.
     """
 
     logdir: str
@@ -52,12 +52,12 @@ class Shell:
 
 
 def read_shell(logdir: Logdir, parameters: Parameters) -> Shell:
-    """Returns what stands around a page."""
+    """Returns the shell of a page."""
     return Shell(logdir=str(logdir.path), runs=logdir.runs(), run_id=chosen_run(logdir, parameters))
 
 
 def chosen_run(logdir: Logdir, parameters: Parameters) -> str | None:
-    """Returns the run that a URL names, None where it names none.
+    """Returns the run that a URL names; None if it names no run.
 
     Raises:
         NoSuchPageError: The logdir has no such run.
@@ -69,10 +69,11 @@ def chosen_run(logdir: Logdir, parameters: Parameters) -> str | None:
 
 
 def one_run(logdir: Logdir, parameters: Parameters) -> str | None:
-    """Returns the run that a page about one run is of: the one named, else the first with a bad tensor, else the first.
+    """Returns the run that a page about one run shows.
 
     Returns:
-        None where the logdir holds no run.
+        The run that the URL names, else the first run with a bad tensor, else the first run; None if the logdir has no
+        run.
     """
     run_id = chosen_run(logdir, parameters)
     if run_id is not None:
@@ -85,12 +86,12 @@ def one_run(logdir: Logdir, parameters: Parameters) -> str | None:
 
 
 def needed_run(logdir: Logdir, parameters: Parameters) -> str:
-    """Returns `one_run`, which has to be there.
+    """Returns `one_run`, or raises an error if there is no run.
 
     Raises:
-        NoSuchPageError: The logdir holds no run.
+        NoSuchPageError: The logdir has no run.
     """
     run_id = one_run(logdir, parameters)
     if run_id is None:
-        raise NoSuchPageError(f"{logdir.path} holds no run yet.")
+        raise NoSuchPageError(f"{logdir.path} has no runs yet.")
     return run_id

@@ -1,4 +1,4 @@
-"""Pills: the health of a tensor in a few words, each with its kind; and as shares of its elements."""
+"""Pills: the health of a tensor as short labels, and as shares of its elements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMERICS = (("min_finite", "min"), ("max_finite", "max"), ("mean_finite", "mean
 
 @dataclass(frozen=True)
 class Pill:
-    """One fact about a tensor: its kind, which has a look, and its text, which says all of it."""
+    """One fact about a tensor: a kind, which determines the style, and a text."""
 
     kind: str
     text: str
@@ -22,7 +22,7 @@ class Pill:
 
 @dataclass(frozen=True)
 class Share:
-    """Elements of one kind as a part of all: percent from the left, percent of the width."""
+    """The share of one kind of elements. `start` and `width` are percentages of the total width."""
 
     kind: str
     start: float
@@ -30,7 +30,7 @@ class Share:
 
 
 def pills(health: TensorHealth) -> tuple[Pill, ...]:
-    """Returns what was measured of a tensor: bad elements first, counts of zero left out."""
+    """Returns the measured health of a tensor, bad elements first, without zero counts."""
     found = [
         Pill(kind, f"{count:,} {text}") for kind, name, text in (*_BAD, *_FINITE) if (count := getattr(health, name))
     ]
@@ -46,7 +46,7 @@ def pills(health: TensorHealth) -> tuple[Pill, ...]:
 
 
 def facts(health: TensorHealth) -> tuple[Pill, ...]:
-    """Returns what a tensor is: dtype, shape, size, and its magnitudes where they were measured."""
+    """Returns dtype, shape and size of a tensor, and its magnitudes if they were measured."""
     found = [Pill("fact", health.dtype)] if health.dtype is not None else []
     if health.shape is not None:
         found.append(Pill("fact", f"[{', '.join(map(str, health.shape))}]"))
@@ -59,7 +59,7 @@ def facts(health: TensorHealth) -> tuple[Pill, ...]:
 
 
 def shares(health: TensorHealth) -> tuple[Share, ...]:
-    """Returns the kinds of a tensor's elements as parts of its size, bad ones never too thin to be seen."""
+    """Returns the share of each kind of a tensor's elements. Every share has a visible minimum width."""
     counts = [(kind, getattr(health, name)) for kind, name, _ in (*_BAD, *_FINITE)]
     total = sum(count or 0 for _, count in counts)
     if not total or any(count is None for _, count in counts):

@@ -1,4 +1,4 @@
-"""Reader: a logdir as a server reads it, by many requests at once, each bounded in time and memory."""
+"""Reader: lets concurrent requests of a server read a logdir, with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _REMOTE_REFRESH_S = 30.0
 
 
 class Reader:
-    """Opens a logdir as often as requests need it at once, and remembers answers until the logdir changes.
+    """Opens a logdir for concurrent requests and caches answers until the logdir changes.
 
     Args:
         path: The logdir's path or URL.
-        timeout_s: Seconds after which the queries of one request are ended.
-        memory_limit: What the queries of all requests together may take of memory, as in `open_logdir`.
+        timeout_s: Time limit for the queries of one request, in seconds.
+        memory_limit: Memory limit for the queries of all requests together, as in `open_logdir`.
         storage_options: fsspec's arguments for a URL.
-        skip_broken: Whether to leave out parts that are broken.
+        skip_broken: Whether to skip broken parts.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
+        LogdirError: The path is not a readable logdir.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Reader:
         self._cache: OrderedDict[Hashable, Any] = OrderedDict()
         self._cached_state: Hashable = None
         try:
-            # What cannot be opened is told before a server starts.
+            # Open the logdir now, so that errors are raised before the server starts.
             self._idle: list[tuple[Logdir, Hashable]] = [(self._open(), self._state())]
         except BaseException:
             self._spill.cleanup()
             raise
 
     def close(self) -> None:
-        """Closes the logdir; requests that still run end with an error."""
+        """Closes the logdir. Requests that are still running end with an error."""
         with self._lock:
             idle, self._idle = self._idle, []
         for logdir, _ in idle:
@@ -76,14 +76,14 @@ class Reader:
         self._spill.cleanup()
 
     def read(self, key: Hashable, compute: Callable[[Logdir], _Result]) -> _Result:
-        """Returns what a function reads out of the logdir, as it is now.
+        """Returns what a function reads from the current logdir.
 
         Args:
-            key: Names the answer: where it was given before and the logdir has not changed, it is given again.
-            compute: Reads it.
+            key: Identifies the answer. If it is cached and the logdir has not changed, the cached answer is returned.
+            compute: The function that reads the answer.
 
         Raises:
-            TookTooLongError: It took longer than the timeout, or all others did who were before it.
+            TookTooLongError: The function took longer than the timeout, or no connection became free in that time.
         """
         state = self._state()
         with self._lock:
@@ -104,23 +104,23 @@ class Reader:
         return answer
 
     def state(self) -> str:
-        """Returns a name of what the logdir holds now: another one, once it holds something else."""
+        """Returns a hash of the logdir's current state; it changes when the logdir changes."""
         return hashlib.sha256(repr(self._state()).encode()).hexdigest()[:16]
 
     def check_run(self, run_id: str) -> None:
-        """Makes sure that the logdir holds a run.
+        """Checks that the logdir has a run.
 
         Raises:
-            QueryError: It does not; the message names those that it holds.
+            QueryError: The logdir does not have the run; the message lists the runs that it has.
         """
         known = [run.run_id for run in self.read("runs", lambda logdir: logdir.runs())]
         if run_id not in known:
-            raise QueryError(f"run {run_id!r} is not in {self.path}; it holds {', '.join(known) or 'no run'}.")
+            raise QueryError(f"run {run_id!r} is not in {self.path}; it has {', '.join(known) or 'no runs'}.")
 
     @contextlib.contextmanager
     def _borrowed(self, state: Hashable) -> Iterator[Logdir]:
         if not self._slots.acquire(timeout=self._timeout_s):
-            raise TookTooLongError("other pages are still being read; try again, or ask them for less.")
+            raise TookTooLongError("other pages are still being read; try again later.")
         try:
             with self._lock:
                 logdir, seen = self._idle.pop() if self._idle else (None, None)
@@ -143,12 +143,12 @@ class Reader:
             skip_broken=self._skip_broken,
             memory_limit=self._memory_limit,
         )
-        # One in a directory of its own, lest a page's spill be written where the program was started.
+        # Spill to a private directory; the default is in the directory in which the program was started.
         logdir.sql("SET temp_directory = '" + self._spill.name.replace("'", "''") + "'")
         return logdir
 
     def _state(self) -> Hashable:
-        """What changes when the logdir does: its manifests, by size and time; for a URL, the time."""
+        """Returns a value that changes with the logdir: sizes and times of its manifests; for a URL, a 30 s clock."""
         if "://" in str(self.path):
             return int(time.monotonic() / _REMOTE_REFRESH_S)
         try:

@@ -1,4 +1,4 @@
-"""Pages as HTML and as JSON. Whatever comes from a logdir is text in both: escaped, and made printable."""
+"""Renders pages as HTML and JSON. All texts from a logdir are escaped and made printable."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ def render_page(
 
     Args:
         kind: The kind of page.
-        page: Its data, as `kind.read` gave it.
-        shell: What stands around it.
-        links: Where other things are shown.
+        page: Its data, as returned by `kind.read`.
+        shell: The data shown around it.
+        links: Links to other pages.
         kinds: The pages of the navigation.
-        questions: What the logdir was asked for it.
-        state: Names the logdir's content that it shows, or an earlier one.
+        questions: The queries that were run for the page.
+        state: The state of the logdir that the page shows, or an earlier state.
     """
     return render(
         "layout.html",
@@ -131,19 +131,19 @@ def render_page(
 
 
 def render(template: str, **values: Any) -> str:
-    """Returns a template with values in it."""
+    """Renders a template with values and returns the text."""
     return _environment().get_template(template).render(**values)
 
 
 def json_text(value: Any) -> str:
-    """Returns a value as JSON in plain ASCII without `<`, `>` and `&`, so that nobody takes any of it for markup."""
+    """Returns a value as ASCII JSON without `<`, `>` and `&`, so that it cannot be parsed as markup."""
     text = json.dumps(to_json(value), allow_nan=False, ensure_ascii=True)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @lru_cache(maxsize=1)
 def static_files() -> dict[str, tuple[bytes, str]]:
-    """Returns what the pages load, by its path under static/: the bytes and the content type."""
+    """Returns (bytes, content type) of the files that pages load, by path under static/."""
     return {
         name: (file.read_bytes(), _CONTENT_TYPES[name.rpartition(".")[2]])
         for name, file in _files_under(resources.files("tfdbg_arrow.viewer") / "static")
@@ -160,7 +160,7 @@ def _files_under(directory: Traversable, prefix: str = "") -> Iterator[tuple[str
 
 
 def _shown(value: Any) -> Any:
-    """Makes what a template shows printable, and cuts it where nobody would read on; markup and URLs of ours pass."""
+    """Makes a value printable for a template and shortens very long texts. Our own markup and URLs are unchanged."""
     if isinstance(value, (Markup, Url)) or value is None:
         return "" if value is None else value
     text = str(value)
@@ -176,5 +176,5 @@ def _value_text(value: Any) -> str:
 
 
 def _is_bad_value(value: Any) -> bool:
-    """Whether an element is infinite or NaN, or a part of it."""
+    """Returns whether an element, or a part of a complex element, is infinite or NaN."""
     return isinstance(value, (float, complex)) and not cmath.isfinite(value)

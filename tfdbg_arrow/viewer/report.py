@@ -1,7 +1,7 @@
-"""The report: the first screen, the alerts, their tensors and their source as one file that opens from disk.
+"""The report: the overview, the alerts, their tensors and their source code as one file that opens from disk.
 
-It loads nothing: style and script stand in it, and its policy allows just these two by their hashes. What the pages
-show stands in it a second time as JSON, for programs, in a form that no HTML parser takes for the end of its element.
+The file loads nothing. Style and script are inline, and its content security policy allows only these two, by hash. The
+data of the pages is included a second time as JSON, for programs, escaped so that it cannot end its HTML element.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RULES_BUDGET_S = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSection:
-    """A source file in a report: the id of its element, and the page."""
+    """A source file in a report: the ID of its element, and the page."""
 
     id: str
     page: SourcePage
@@ -45,7 +45,7 @@ class SourceSection:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSection:
-    """A tensor in a report: the id of its element, and the page."""
+    """A tensor in a report: the ID of its element, and the page."""
 
     id: str
     page: TensorPage
@@ -53,15 +53,15 @@ class TensorSection:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a report holds.
+    """The content of a report.
 
     Attributes:
         shell: The logdir and its runs.
         overview: The first screen.
         alerts: The first alerts of each rule.
-        tensors: The tensors on the way to the origin, and those that alerts begin with.
-        sources: The files that these name and whose text the run kept.
-        left_out: What a reader might look for and is not in it, a sentence each.
+        tensors: The tensors on the path to the origin, and the first tensor of each finding.
+        sources: The source files of these, if the run recorded their text.
+        left_out: Omitted content, one text for each item.
     """
 
     shell: Shell
@@ -74,7 +74,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenReport:
-    """A report on disk: its size in bytes, and what it left out."""
+    """A report on disk: its size in bytes, and texts about omitted content."""
 
     size: int
     left_out: tuple[str, ...]
@@ -83,16 +83,16 @@ class WrittenReport:
 def write_report(
     logdir: Logdir | str | Path, path: str | Path, *, run_id: str | None = None, max_bytes: int = DEFAULT_MAX_BYTES
 ) -> WrittenReport:
-    """Writes a report; the file appears whole or not at all.
+    """Writes a report. The file is written atomically.
 
     Args:
         logdir: A logdir, or its path or URL.
         path: The file.
-        run_id: Only this run; None: all.
-        max_bytes: How large the file may become; what does not fit is left out, and named in it.
+        run_id: The run to report; None means all.
+        max_bytes: Maximum size of the file. Content that does not fit is omitted, and the file lists it.
 
     Raises:
-        LogdirError: The logdir cannot be read, or the file not written.
+        LogdirError: The logdir cannot be read, or the file cannot be written.
         QueryError: The run is unknown.
     """
     with contextlib.nullcontext(logdir) if isinstance(logdir, Logdir) else open_logdir(logdir) as opened:
@@ -111,20 +111,22 @@ def write_report(
 
 
 def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: float = _RULES_BUDGET_S) -> Report:
-    """Returns what a report holds, before anything is left out for its size.
+    """Returns the content of a report, before content is omitted because of its size.
 
     Args:
         logdir: The logdir.
-        run_id: Only this run; None: all.
-        rules_budget_s: Seconds after which no further alert rule is run.
+        run_id: The run to report; None means all.
+        rules_budget_s: Time limit for the alert rules, in seconds.
     """
     overview = read_overview(logdir, run_id=run_id, budget_s=rules_budget_s)
     alerts = read_alerts(logdir, run_id=run_id, limit=_NUM_ALERTS, budget_s=rules_budget_s)
-    left_out = [f"the rule {rule}: it took too long, or too much memory" for rule in alerts.unfinished_rules]
+    left_out = [f"the rule {rule}: it took too long or used too much memory" for rule in alerts.unfinished_rules]
     num_findings = sum(group.num_findings for group in alerts.groups)
     shown = sum(len(group.findings) for group in alerts.groups)
     if shown < num_findings:
-        left_out.append(f"{num_findings - shown:,} of {num_findings:,} findings: the first {_NUM_ALERTS} a rule")
+        left_out.append(
+            f"{num_findings - shown:,} of {num_findings:,} findings: only the first {_NUM_ALERTS} per rule are shown"
+        )
     wanted = list(dict.fromkeys(_tensors(overview, alerts)))
     tensors = tuple(
         TensorSection(
@@ -136,7 +138,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
     num_tensors = sum(summary.num_tensors for summary in overview.runs if run_id in (None, summary.run.run_id))
     if num_tensors > len(tensors):
         left_out.append(
-            f"{num_tensors - len(tensors):,} of {num_tensors:,} recorded tensors: all but those on the way to the "
+            f"{num_tensors - len(tensors):,} of {num_tensors:,} recorded tensors: all but those on the path to the "
             "origin and the first of each finding"
         )
     sources = []
@@ -156,12 +158,12 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
 
 
 def render_report(report: Report, *, max_bytes: int = DEFAULT_MAX_BYTES) -> tuple[str, tuple[str, ...]]:
-    """Returns a report as HTML of at most so many bytes, and what it leaves out.
+    """Returns a report as HTML, and texts about omitted content.
 
     Args:
-        report: What it holds.
-        max_bytes: How large it may become. What is dropped first: the JSON, the source files from the last on, the
-            tensors from the last on. The first screen and the alerts stay.
+        report: The content.
+        max_bytes: Maximum size in bytes. If the report is larger, it omits first the JSON, then source files and
+            tensors, starting with the last. The overview and the alerts are always included.
     """
     tensors, sources = list(report.tensors), list(report.sources)
     left_out = list(report.left_out)
@@ -220,7 +222,7 @@ def _render(
 
 
 def _hash(text: str) -> str:
-    """Returns what a content security policy calls a text in an element by."""
+    """Returns the hash by which a content security policy allows an inline text."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
@@ -236,7 +238,7 @@ def _tensors(overview: OverviewPage, alerts: AlertsPage) -> Iterator[tuple[str, 
 
 
 def _files(overview: OverviewPage, alerts: AlertsPage, tensors: tuple[TensorSection, ...]) -> Iterator[tuple[str, str]]:
-    """Yields (run, path) of the user's files that the other parts name, the nearest to the answer first."""
+    """Yields (run, path) of the user's files that the other parts refer to, most relevant first."""
     frames: list[tuple[str, Frame | None]] = []
     if overview.origin is not None:
         run = overview.origin.run_id

@@ -1,4 +1,4 @@
-"""Rules as a page runs them: one after the other, the worst first, as far as the time allows."""
+"""Runs alert rules for a page, one after the other, the most severe first, within a time limit."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tfdbg_arrow.viewer.bounding import bounded
 from tfdbg_arrow.viewer.failures import TookTooLongError
 
 _FIRST = ("nonfinite_origin", "nonfinite")
-"""What a reader looks for first, and what every mode finds."""
+"""The rules that are run first: readers look for them first, and they work in every mode."""
 _LEAST_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleRun:
-    """What one rule found.
+    """The result of one rule.
 
     Attributes:
         rule: The rule.
-        num_found: How many alerts there are.
-        findings: The alerts, rolled up.
+        num_found: Number of all alerts.
+        findings: The alerts, grouped into findings.
         alerts: The first alerts.
     """
 
@@ -35,11 +35,11 @@ class RuleRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleRuns:
-    """What rules found.
+    """The results of several rules.
 
     Attributes:
-        runs: Of each rule that was run, the worst first.
-        unfinished: The rules that were not run to their end: the time was up, or the memory limit stopped them.
+        runs: The results of the rules that finished, the most severe first.
+        unfinished: The rules that did not finish because the time was up or the memory limit was reached.
     """
 
     runs: tuple[RuleRun, ...]
@@ -49,14 +49,14 @@ class RuleRuns:
 def run_rules(
     logdir: Logdir, kinds: Iterable[str] | None = None, *, run_id: str | None, limit: int, budget_s: float
 ) -> RuleRuns:
-    """Runs built-in rules as far as the time allows; one that takes long leaves nothing for those after it.
+    """Runs built-in rules until the time is up. The rules after a slow rule may not be run.
 
     Args:
         logdir: The logdir.
-        kinds: Only these rules; None: all.
-        run_id: Only this run; None: all.
-        limit: At most so many alerts of each rule.
-        budget_s: Seconds for all of them.
+        kinds: The rules to run; None means all.
+        run_id: The run to read; None means all.
+        limit: Maximum number of alerts for each rule.
+        budget_s: Time limit for all rules together, in seconds.
     """
     wanted = None if kinds is None else set(kinds)
     rules = [rule for rule in builtin_rules() if wanted is None or rule.kind in wanted]

@@ -1,8 +1,8 @@
-"""Guard: who may ask the server, and what the browser may do with the answer.
+"""Guard: decides which requests are answered, and what the browser may do with the answers.
 
-The server stands on the machine of someone whose browser also shows pages of strangers, and what it shows was written
-by strangers. So: only with the token of this start; only under names of this machine (a page that lets its own name
-point here is refused); only from its own pages; and no answer may load, run or tell anything elsewhere.
+The user's browser also shows untrusted pages, and the content of a logdir is untrusted. Therefore a request needs the
+token of this start of the server, must use a host name of this machine (this prevents DNS rebinding), and must not come
+from another site. The headers of every answer forbid the browser to load, run or send anything elsewhere.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def new_token() -> str:
 
 
 class Guard:
-    """Stands before the application and refuses what is not its user's.
+    """Middleware that refuses requests that do not come from the server's user.
 
     Args:
         app: The application.
-        token: The secret that the address has.
-        hosts: Names under which the server may be asked, without ports.
-        cookie_name: Name of the cookie that keeps the token; cookies are shared by the ports of a host, so the name
-            has to tell servers apart.
+        token: The secret that the printed address contains.
+        hosts: The host names that requests may use, without ports.
+        cookie_name: Name of the cookie that stores the token. Cookies are shared between the ports of a host, so each
+            server needs a different name.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: Iterable[str], cookie_name: str = "tfdbg_arrow") -> None:
@@ -60,7 +60,7 @@ class Guard:
         self._cookie_name = cookie_name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, as ASGI asks."""
+        """Answers one ASGI request."""
         if scope["type"] != "http":
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
@@ -80,19 +80,21 @@ class Guard:
             await self._app(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Returns the answer to a request that does not go through; None for one that does."""
+        """Returns the response to a refused request; None if the request is allowed."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or _host_name(hosts[0]) not in self._hosts:
-            return _refused(400, "This server does not answer under that name; open the address that it printed.")
+            return _refused(400, "This server does not answer to that host name; open the address that it printed.")
         if scope["method"] not in _METHODS:
             return _refused(405, "Only GET and HEAD are answered.", allow=", ".join(_METHODS))
         if not _is_plain(scope):
-            return _refused(400, "The path is not one of this server's.")
+            return _refused(400, "The path is not valid on this server.")
         if headers.get("sec-fetch-site", "none") not in _OWN_SITES:
-            return _refused(403, "Asked from another site; paste the address that the server printed instead.")
+            return _refused(
+                403, "The request came from another site; paste the address that the server printed instead."
+            )
         if headers.get("origin", f"http://{hosts[0]}") != f"http://{hosts[0]}":
-            return _refused(403, "Asked from another site's page.")
+            return _refused(403, "The request came from a page of another site.")
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in query if name == TOKEN_PARAMETER]
         if given:
@@ -127,7 +129,7 @@ class Guard:
 
 
 def _host_name(host: str) -> str:
-    """Returns the name in a Host header, in lower case, without the port."""
+    """Returns the name in a Host header in lower case, without the port; an empty text if it is not valid."""
     name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
     if not name:
         name, port = host, ""
@@ -135,7 +137,7 @@ def _host_name(host: str) -> str:
 
 
 def _is_plain(scope: Scope) -> bool:
-    """Whether the path is written plainly: letters, digits and a few signs, no way up, nothing encoded twice."""
+    """Returns whether the path is plain: only letters, digits, `.`, `_`, `-` and `/`, no `..`, nothing encoded."""
     raw = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass")
     path = raw.partition(b"?")[0]
     if len(path) + len(scope["query_string"]) > _MAX_TARGET or not path.startswith(b"/") or path.startswith(b"//"):

@@ -1,4 +1,4 @@
-"""The server: the pages behind the guard."""
+"""The server: serves the pages behind the guard."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def create_app(
     cookie_name: str = "view",
     sandbox: Sandbox | None = None,
 ) -> ASGIApp:
-    """Returns the application: every page as HTML and as JSON, behind the guard.
+    """Returns the application, which serves every page as HTML and as JSON behind the guard.
 
     Args:
         reader: Reads the logdir.
-        token: The secret that opens it.
-        hosts: Names under which it may be asked.
-        cookie_name: Name of the cookie that keeps the token.
-        sandbox: Answers SQL; None: nobody does.
+        token: The secret that requests need.
+        hosts: The host names that requests may use.
+        cookie_name: Name of the cookie that stores the token.
+        sandbox: Runs SQL; None means that there is no SQL page.
     """
     kinds = PAGES if sandbox is None else (*PAGES, sql_page(sandbox))
     routes = [Route("/static/{name:path}", _static), Route("/state.json", _state(reader))]
@@ -66,13 +66,13 @@ def create_app(
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server that listens, and has not begun to answer.
+    """A server that listens but does not answer requests until run() is called.
 
     Attributes:
         url: The address to open, with the token.
-        host: The name or address it listens at.
+        host: The name or address that the server listens on.
         port: The port.
-        run: Answers requests until the process is interrupted, or stop() is called.
+        run: Answers requests until the process is interrupted or stop() is called.
         stop: Ends run() from another thread.
     """
 
@@ -96,27 +96,27 @@ def listen(
 
     Args:
         reader: Reads the logdir.
-        token: The secret that opens it.
-        host: The address to listen at; `0.0.0.0` or `::` for all of this machine's.
-        port: The port; 0: any free one.
-        run_id: The run that the address opens; None: all.
-        sandbox: Answers SQL on a page of its own; None: nobody does.
+        token: The secret that requests need.
+        host: The address to listen on; `0.0.0.0` or `::` means all addresses of this machine.
+        port: The port; 0 means any free port.
+        run_id: The run that the address opens; None means all.
+        sandbox: Runs SQL for the SQL page; None means that there is no SQL page.
 
     Raises:
-        SettingError: The address cannot be listened at.
+        SettingError: The server cannot listen on the address.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[:2], family=family)
     except (OSError, OverflowError, UnicodeError) as error:
         raise SettingError(
-            f"cannot listen at {host} port {port}: {error}; choose a free port with --port, or 0 for any."
+            f"cannot listen on {host} port {port}: {error}; choose a free port with --port, or 0 for any free port."
         ) from error
     port = listener.getsockname()[1]
     name = _shown_host(host)
     hosts = {name, *_hosts(host)}
     app = create_app(reader, token=token, hosts=hosts, cookie_name=f"tfdbg_arrow_{port}", sandbox=sandbox)
-    # No access log: the first request's line holds the token.
+    # No access log, because the line of the first request would contain the token.
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -151,7 +151,7 @@ def _hosts(host: str) -> set[str]:
 
 
 def _shown_host(host: str) -> str:
-    """Returns the name for the address that is printed."""
+    """Returns the host name for the printed address."""
     if host in _ANY:
         return socket.gethostname().lower()
     return f"[{host}]" if ":" in host else host
@@ -169,7 +169,7 @@ def _answer(reader: Reader, kind: PageKind, kinds: Sequence[PageKind]) -> Callab
                 return kind.read(logdir, parameters), questions
 
         def make() -> Response:
-            state = reader.state()  # before the page is read: it shows this or what came since
+            state = reader.state()  # before the page is read, so the page shows this state or a newer one
             page, questions = reader.read((kind.name, parameters.key), read)
             if is_json:
                 return Response(json_text(page), media_type="application/json")
@@ -179,7 +179,7 @@ def _answer(reader: Reader, kind: PageKind, kinds: Sequence[PageKind]) -> Callab
             )
             return HTMLResponse(text)
 
-        # In a thread: while one page is read, others are answered.
+        # In a thread, so that other pages are answered while this one is read.
         return await run_in_threadpool(make)
 
     return answer
@@ -214,7 +214,7 @@ async def _failure(request: Request, error: Exception) -> Response:
 
 
 async def _defect(request: Request, error: Exception) -> Response:
-    return _failed(request, 500, f"This is a defect of the viewer ({type(error).__name__}); its log says more.")
+    return _failed(request, 500, f"This is a bug in the viewer ({type(error).__name__}); see its log.")
 
 
 async def _http_failure(request: Request, error: Exception) -> Response:
@@ -223,7 +223,7 @@ async def _http_failure(request: Request, error: Exception) -> Response:
 
 
 def _failed(request: Request, status: int, message: str) -> Response:
-    """One shape of error, for people and for programs."""
+    """Returns an error as an HTML page, or as JSON if the request asked for JSON."""
     if _is_json(request):
         text = json_text({"error": {"status": status, "message": message}})
         return Response(text, status_code=status, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Sparklines: a measure over time as lines of an SVG, for where no script draws it."""
+"""Sparklines: a measure over time as lines of an SVG, for pages without the script that draws it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 1000, 100
-"""The drawing's own units."""
+"""Size of the drawing, in its own units."""
 
 
 def sparkline(values: Sequence[float | None], *, is_log: bool = False) -> tuple[Markup, ...]:
-    """Returns a measure as the points of lines, as `0,100 10,90`; where a value is missing a line ends.
+    """Returns a measure as the points of lines, e.g. `0,100 10,90`. A line ends at a missing value.
 
     Args:
         values: The values, from left to right.
-        is_log: Whether a step upwards is a factor; zeros are then at the foot, one decade below the least value.
+        is_log: Whether the scale is logarithmic. Zeros are then drawn one decade below the lowest positive value.
     """
     heights = _heights(values, is_log=is_log)
     known = [height for height in heights if height is not None]
@@ -31,7 +31,7 @@ def sparkline(values: Sequence[float | None], *, is_log: bool = False) -> tuple[
             continue
         y = HEIGHT * (1 - ((height - low) / (high - low) if high > low else 0.0))
         lines[-1].append(f"{number * step:.1f},{y:.1f}")
-    # A point alone is a short stroke, so that it can be seen.
+    # A single point becomes a line to itself, so that it is visible.
     return tuple(escape(" ".join(line if len(line) > 1 else line * 2)) for line in lines if line)
 
 

@@ -1,4 +1,4 @@
-"""Strip: a whole run from left to right, and how much of it is bad where."""
+"""Strip: a whole run from left to right, with the number of bad tensors in each stretch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Bucket:
     """One stretch of a run.
 
     Attributes:
-        bucket: Its place, from 0.
+        bucket: Its position, from 0.
         first_event_index: Its first tensor.
-        first_step: Least training step in it, as marked.
-        last_step: Greatest one.
-        num_tensors: Recorded tensors.
-        num_bad: Those with an infinity or a NaN.
+        first_step: The lowest marked training step.
+        last_step: The highest marked training step.
+        num_tensors: Number of recorded tensors.
+        num_bad: Number of tensors with an infinity or a NaN.
     """
 
     bucket: int
@@ -31,7 +31,7 @@ class Bucket:
 
     @property
     def bad_percent(self) -> float:
-        """How much of the stretch is bad; never so little that it could not be seen."""
+        """The bad share of the stretch; if anything is bad, at least a visible minimum."""
         return max(12.0, 100 * self.num_bad / self.num_tensors) if self.num_bad else 0.0
 
 
@@ -41,9 +41,9 @@ class Strip:
 
     Attributes:
         run_id: The run.
-        num_buckets: Into how many stretches of equally many events it is cut.
-        buckets: Those that hold tensors, in order.
-        first_bad_event_index: The first bad tensor by arrival; None where none is bad.
+        num_buckets: Number of stretches of equal length that the run is divided into.
+        buckets: The stretches that contain tensors, in order.
+        first_bad_event_index: The first bad tensor by arrival; None if none is bad.
         first_bad_step: Its training step, as marked.
     """
 
@@ -55,7 +55,7 @@ class Strip:
 
 
 def read_strip(logdir: Logdir, *, run_id: str, num_buckets: int = NUM_BUCKETS) -> Strip | None:
-    """Returns a run from its first recorded tensor to its last, None where it has none."""
+    """Returns a run from its first to its last recorded tensor; None if it has no tensors."""
     ((low, high, first_bad, first_bad_step),) = logdir.rows(
         "SELECT min(event_index), max(event_index), min(CASE WHEN has_inf_or_nan THEN event_index END), "
         "min_by(step, CASE WHEN has_inf_or_nan THEN event_index END) FROM tensor_health WHERE run_id = ?",

@@ -1,4 +1,4 @@
-"""Chosen values: the ops whose tensors are kept whole while of all others only the health is."""
+"""Chosen values: the ops whose tensors are kept completely, while only the health of all others is kept."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from tfdbg_arrow.errors import SettingError
 
 Choice = Callable[[str, str | None], bool]
-"""`(op_type, op_name)`; the name is None for an eager op."""
+"""A function of (op_type, op_name); the name is None for an eager op."""
 
 
 @dataclass(frozen=True)
 class ChosenValues:
-    """Which ops were chosen.
+    """The choice of ops.
 
     Attributes:
         text: The regular expression, or the name of the callable.
-        chooses: Whether an op is among them. The user's own callable: it may raise.
+        chooses: Returns whether an op is chosen. It may call the user's callable, which can raise an error.
     """
 
     text: str
@@ -26,21 +26,23 @@ class ChosenValues:
 
 
 def parse_values(values: object) -> ChosenValues:
-    """Returns the choice that the user means.
+    """Parses the user's choice of ops.
 
     Args:
         values: A regular expression that the name or the type of an op must match (`re.match`), or a callable that
             takes (op_type, op_name).
 
     Raises:
-        SettingError: It is neither.
+        SettingError: `values` is neither, or the regular expression is invalid.
     """
     if isinstance(values, str | re.Pattern):
         try:
             pattern = re.compile(values)
             pattern.match("")
         except (re.error, TypeError) as error:
-            raise SettingError(f"values is {values!r}, no regular expression of text: {error}") from error
+            raise SettingError(
+                f"values is {values!r}, which is not a valid regular expression for text: {error}"
+            ) from error
 
         def matches(op_type: str, op_name: str | None) -> bool:
             return pattern.match(op_type) is not None or (op_name is not None and pattern.match(op_name) is not None)

@@ -1,6 +1,6 @@
-"""TensorFlow's own entry points, enable_dump_debug_info() and disable_dump_debug_info(), as a recording of ours.
+"""TensorFlow's entry points enable_dump_debug_info() and disable_dump_debug_info(), which make a tfdbg_arrow recording.
 
-`tfdbg-arrow run` puts them in the place of TensorFlow's, in the program that it runs.
+`tfdbg-arrow run` replaces TensorFlow's functions with these in the program that it runs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tfdbg_arrow.writer.settings import Request, Settings
 
 
 class DumpWriter:
-    """What enable_dump_debug_info returns: the methods that TensorFlow documents for it.
+    """The result of enable_dump_debug_info, with the methods that TensorFlow documents for it.
 
     Attributes:
-        dump_root: Where the program asked for the dump.
+        dump_root: The dump_root that the program requested.
     """
 
     def __init__(self, dump_root: str) -> None:
@@ -31,18 +31,18 @@ class DumpWriter:
         session.flush()
 
     def FlushExecutionFiles(self) -> None:  # noqa: N802
-        """Writes everything recorded so far, what the circular buffers hold included."""
+        """Writes everything recorded so far, including the content of the circular buffers."""
         session.flush()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How `tfdbg-arrow run` records a program that calls enable_dump_debug_info.
+    """Describes how `tfdbg-arrow run` records a program that calls enable_dump_debug_info.
 
     Attributes:
-        request: Where to, and what the program cannot ask for.
-        begin: Starts a recording in the place of the one in force; returns its run's id, None where it is off.
-        end: Ends the one in force.
+        request: The logdir, and the settings that the program cannot choose.
+        begin: Replaces the active recording with a new one; returns the id of its run, or None if recording is off.
+        end: Ends the active recording.
     """
 
     request: Request
@@ -68,7 +68,7 @@ _state = _State()
 
 
 def follow(launch: Launch | None) -> None:
-    """From here on recordings go where a launch sends them; None: to their dump_root."""
+    """Directs later recordings to the logdir of a launch; None directs them to their dump_root."""
     with _state.lock:
         _state.launch, _state.in_force = launch, None
 
@@ -82,25 +82,27 @@ def enable_dump_debug_info(
 ) -> DumpWriter:
     """Records this process, with the arguments and defaults of tf.debugging.experimental.enable_dump_debug_info.
 
-    A second call with the same settings does nothing, but that another `dump_root` ends the recording and begins one
-    there. What the circular buffers hold is written when the writer is flushed, when a bad value comes up, and when
-    recording ends.
+    A second call with the same settings does nothing, except that another `dump_root` ends the recording and begins a
+    new one there. The content of the circular buffers is written when the writer is flushed, when a bad value occurs,
+    and when the recording ends.
 
     Args:
-        dump_root: The logdir. Under `tfdbg-arrow run` it is ignored: that command knows where to write.
-        tensor_debug_mode: How much of each tensor; also FULL_NUMERICS, which TensorFlow declares only.
-        circular_buffer_size: Keep only so many last executions and so many last graph tensors; 0 or less: all.
+        dump_root: The logdir. Under `tfdbg-arrow run` it is ignored, because that command chooses the logdir.
+        tensor_debug_mode: How much of each tensor to record. FULL_NUMERICS, which TensorFlow only declares, is also
+            supported.
+        circular_buffer_size: Keep only this many of the last executions and of the last graph tensors; 0 or less means
+            all.
         op_regex: Record tensors only of ops whose type matches (`re.match`).
-        tensor_dtypes: Record tensors only of these dtypes (a list of dtypes or their names), or for which the
-            callable is true of their dtype; None or an empty list: the mode's own.
+        tensor_dtypes: Record tensors only of these dtypes (a list of dtypes or their names), or of dtypes for which the
+            callable returns True; None or an empty list means the dtypes of the mode.
 
     Returns:
         A writer with `FlushNonExecutionFiles()`, `FlushExecutionFiles()` and `dump_root`.
 
     Raises:
-        SettingError: A setting cannot be used, or is not that of the call before. It is a ValueError.
+        SettingError: A setting is not valid, or differs from the earlier call. It is a ValueError.
         LogdirError: The dump_root cannot be written.
-        RecordingError: A recording that enable() began is in force, or recording cannot start.
+        RecordingError: A recording that enable() began is active, or recording cannot start.
         MissingDependencyError: TensorFlow is not installed.
     """
     writer = DumpWriter(os.fspath(dump_root))
@@ -113,7 +115,7 @@ def enable_dump_debug_info(
             tensor_debug_mode=tensor_debug_mode,
             circular_buffer_size=circular_buffer_size,
             op_regex=op_regex,
-            tensor_dtypes=tensor_dtypes or None,  # there, an empty list is no filter
+            tensor_dtypes=tensor_dtypes or None,  # in TensorFlow, an empty list means no filter
         )
         before = _in_force()
         if before is None:
@@ -145,13 +147,13 @@ def _begin(request: Request, launch: Launch | None) -> None:
 
 
 def _in_force() -> _InForce | None:
-    """Returns the recording that was begun here, unless it has ended meanwhile."""
+    """Returns the recording that this module began, unless it has ended in the meantime."""
     found = _state.in_force
     return found if found is not None and found.run_id == session.run_id() else None
 
 
 def _check_same(before: _InForce, now: _InForce) -> None:
-    """Refuses other settings while a recording is in force; TensorFlow ignores another filter."""
+    """Raises an error if settings differ from those of the active recording; TensorFlow ignores another filter."""
     for name, old, new in (
         ("tensor_debug_mode", before.settings.mode, now.settings.mode),
         ("circular_buffer_size", before.settings.circular_buffer_size, now.settings.circular_buffer_size),
@@ -160,6 +162,6 @@ def _check_same(before: _InForce, now: _InForce) -> None:
     ):
         if old != new:
             raise SettingError(
-                f"{name} is {getattr(now.request, name)!r}, but enable_dump_debug_info() has been called with "
-                f"{getattr(before.request, name)!r} already; call disable_dump_debug_info() first"
+                f"{name} is {getattr(now.request, name)!r}, but enable_dump_debug_info() has already been called with "
+                f"{getattr(before.request, name)!r}; call disable_dump_debug_info() first"
             )

@@ -1,4 +1,4 @@
-"""A Keras callback that labels what is recorded with the training's own step, epoch and phase."""
+"""A Keras callback that labels recorded events with the step, epoch and phase of the training."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tfdbg_arrow.writer.session import mark
 class MarkCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Calls mark() before each batch and epoch of fit, evaluate and predict.
 
-    A recording labels fit without it. Use it to have steps counted from 0 in a fit, and evaluation and prediction
-    labelled outside fit too.
+    A recording labels fit even without this callback. Use it if you want steps to count from 0 in each fit, or if you
+    want to label evaluation and prediction outside fit.
 
-    `step` counts the training batches of all epochs, from 0. With `steps_per_execution` above 1 Keras
-    calls once for several batches: they share the mark of the first.
+    `step` counts the training batches of all epochs, from 0. With `steps_per_execution` above 1, Keras calls the
+    callback once for several batches, which share the mark of the first one.
     """
 
     def __init__(self) -> None:
@@ -25,11 +25,11 @@ class MarkCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._labels = FitLabels(lambda step, labels: mark(step=step, **labels))
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Notes that fit has begun."""
+        """Stores that fit has begun."""
         self._labels.train_begins()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Notes that fit has ended."""
+        """Stores that fit has ended."""
         self._labels.train_ends()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -41,7 +41,7 @@ class MarkCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._labels.batch_begins(batch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts the steps of the call."""
+        """Adds the steps of the call to the count."""
         self._labels.batch_ends(batch, self.params)
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -49,7 +49,7 @@ class MarkCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._labels.phase_begins("test")
 
     def on_test_end(self, logs: Any = None) -> None:
-        """Labels, within fit, the return to training."""
+        """Labels the return to training, if evaluation ran within fit."""
         self._labels.test_ends()
 
     def on_predict_begin(self, logs: Any = None) -> None:

@@ -1,9 +1,9 @@
-"""Records a program that knows nothing of it, from its import of TensorFlow to its end.
+"""Records an unchanged program from its import of TensorFlow to its end.
 
-Recording starts when the program has imported TensorFlow, not before: what it sets up first (environment variables
-that TensorFlow reads, its own imports) works as ever. A program that calls TensorFlow's own
-`tf.debugging.experimental.enable_dump_debug_info` is recorded with the settings that it gives there; TensorFlow's own
-dumping never starts.
+Recording starts when the program has imported TensorFlow, and not earlier, so that its own set-up works as usual (for
+example environment variables that TensorFlow reads, and imports). A program that calls TensorFlow's
+`tf.debugging.experimental.enable_dump_debug_info` is recorded with the settings of that call; TensorFlow's own dumping
+never starts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from tfdbg_arrow.errors import (
     LogdirError,
     MissingDependencyError,
     NonFiniteError,
-    RecordingError,
     TfdbgArrowError,
 )
 from tfdbg_arrow.schema import TABLES
@@ -33,7 +32,7 @@ from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.schema.logdir_layout import manifest_path, part_directory
 from tfdbg_arrow.schema.manifest import read_live_parts
 from tfdbg_arrow.writer import dump_api, session
-from tfdbg_arrow.writer.backend import native_core
+from tfdbg_arrow.writer.backend import require_native_core
 from tfdbg_arrow.writer.program import Program, ProgramAborted, check_program, run_program
 from tfdbg_arrow.writer.remote.upload_logdir import remove_run_if_empty
 from tfdbg_arrow.writer.settings import Request
@@ -43,13 +42,13 @@ _TENSORFLOW = "tensorflow"
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a recorded program ended.
+    """The end of a recorded program.
 
     Attributes:
-        exit_code: Its own, as `python` would give it: 1 for an exception, 130 for Ctrl-C.
-        run_ids: The runs that were recorded, in order; empty where nothing was.
-        is_child: Whether this process is one that the program forked, and has nothing to tell of the recording.
-        stop: The first error with which the recording stopped the program; None where it did not.
+        exit_code: The exit code that `python` would return: 1 for an exception, 130 for Ctrl-C.
+        run_ids: The recorded runs, in order; empty if nothing was recorded.
+        is_child: Whether this process was forked by the program, so that it has no recording to report.
+        stop: The first error with which the recording stopped the program; None if it did not.
     """
 
     exit_code: int
@@ -62,12 +61,12 @@ def record_program(program: Program, request: Request) -> Outcome:
     """Runs a program in this process to its end, and records it.
 
     Args:
-        program: What to run.
-        request: How to record it, unless the program calls enable_dump_debug_info.
+        program: The program to run.
+        request: The settings of the recording, unless the program calls enable_dump_debug_info.
 
     Raises:
-        RecordingError: The program is not there, or it cannot be recorded.
-        SettingError: A setting cannot be used.
+        RecordingError: The program does not exist, or cannot be recorded.
+        SettingError: A setting is not valid.
         LogdirError: The logdir cannot be written.
         MissingDependencyError: TensorFlow is not installed.
     """
@@ -81,11 +80,7 @@ def record_program(program: Program, request: Request) -> Outcome:
         raise MissingDependencyError(
             "recording needs TensorFlow, which is not installed; run: pip install 'tfdbg-arrow[tensorflow]'"
         )
-    if request.health_backend == "native" and native_core() is None:
-        raise RecordingError(
-            "health_backend is 'native', but tfdbg_arrow was installed without its native core, for want of a C++ "
-            "compiler; use 'auto', or install a C++17 compiler and then tfdbg_arrow again"
-        )
+    require_native_core()
     launch = _Launch(request)
     pid = os.getpid()
     exit_code = 0
@@ -94,7 +89,7 @@ def record_program(program: Program, request: Request) -> Outcome:
     try:
         exit_code = run_program(program)
     except ProgramAborted:
-        pass  # launch.failure says why
+        pass  # launch.failure holds the reason
     finally:
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
@@ -102,7 +97,7 @@ def record_program(program: Program, request: Request) -> Outcome:
             launch.end()
             dump_api.follow(None)
             if logdir is not None and is_new and not launch.run_ids:
-                with contextlib.suppress(OSError):  # it holds something after all
+                with contextlib.suppress(OSError):  # it is not empty
                     logdir.rmdir()
     if launch.failure is not None:
         raise launch.failure
@@ -110,7 +105,7 @@ def record_program(program: Program, request: Request) -> Outcome:
 
 
 class _Launch:
-    """The recordings of one program: with the settings of the launch, then with those that it asks for itself."""
+    """The recordings of one program, first with the settings of the launch, then with those that it requests itself."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -119,7 +114,7 @@ class _Launch:
         self.stop: NonFiniteError | None = None
 
     def start(self, tensorflow: ModuleType) -> None:
-        """Starts to record, and takes the place of TensorFlow's own dumping."""
+        """Starts recording, and replaces TensorFlow's own dumping."""
         try:
             self._enable(self._request)
         except TfdbgArrowError as error:
@@ -131,11 +126,11 @@ class _Launch:
         _replace_everywhere(experimental.disable_dump_debug_info, dump_api.disable_dump_debug_info)
 
     def end(self) -> None:
-        """Ends the recording in force, and keeps the first error with which one stopped the program."""
+        """Ends the active recording, and stores the first error with which a recording stopped the program."""
         self.stop = self.stop or session.stop_error()
         try:
             session.disable()
-        except NonFiniteError as error:  # a bad value that the program left lying about
+        except NonFiniteError as error:  # a bad value that the program left unused
             self.stop = self.stop or error
 
     def _enable(self, request: Request) -> str | None:
@@ -145,18 +140,18 @@ class _Launch:
         return run_id
 
     def _begin_asked_for(self, request: Request) -> str | None:
-        """Records with the settings that the program asked for, in the place of those of the launch."""
+        """Begins a recording with the settings that the program requested, instead of those of the launch."""
         self.end()
         self._discard_if_empty()
         return self._enable(request)
 
     def _discard_if_empty(self) -> None:
-        """Removes the last run if nothing happened in it: the program asked for its own settings at once."""
+        """Removes the last run if nothing happened in it, because the program requested its own settings at once."""
         logdir = parse_location(self._request.logdir)
         if not self.run_ids:
             return
         if not isinstance(logdir, Path):
-            # One that is left is complete, and empty: no reason to stop the program.
+            # A run that remains is complete and empty, which is no reason to stop the program.
             with contextlib.suppress(LogdirError):
                 if remove_run_if_empty(logdir.open(self._request.storage_options), run_id=self.run_ids[-1]):
                     self.run_ids.pop()
@@ -169,7 +164,7 @@ class _Launch:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function once, with the module, as soon as that module has been imported."""
+    """Calls a function once, with a module as its argument, as soon as that module has been imported."""
 
     def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -195,7 +190,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 class _ObservedLoader(importlib.abc.Loader):
-    """A loader that calls a function after the module's own has done its work."""
+    """A loader that calls a function after the module's own loader has finished."""
 
     def __init__(self, loader: Any, action: Callable[[ModuleType], None]) -> None:
         self._loader = loader
@@ -217,7 +212,7 @@ class _ObservedLoader(importlib.abc.Loader):
 
 
 def _replace_everywhere(original: object, replacement: object) -> None:
-    """Puts a replacement in the place of a function of TensorFlow's, under all the names that it exports it by."""
+    """Replaces a function of TensorFlow under all names by which it is exported."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == _TENSORFLOW:
             names = [key for key, value in list(vars(module).items()) if value is original]

@@ -1,6 +1,7 @@
-"""How the memory that a recording may take is shared out.
+"""Divides the memory that a recording may take.
 
-Measured by `benchmarks/memory.py`: what a flood of events takes under several bounds, also on a disk that refuses all.
+`benchmarks/memory.py` measures the memory for a flood of events with several limits, and with a disk on which all
+writes fail.
 """
 
 from __future__ import annotations
@@ -14,24 +15,27 @@ DEFAULT_MAX_MEMORY_BYTES = 256 << 20
 MIN_MEMORY_BYTES = 192 << 20
 MAX_MEMORY_BYTES = 4 * MAX_CAPACITY * RECORD_SIZE
 _FIXED_BYTES = 112 << 20
-"""The libraries that recording loads, and what Parquet's writer takes for a table of many columns."""
+"""Memory of the libraries that recording loads, and of Parquet's writer for a table with many columns."""
 _WORK_BYTES_A_RECORD = 1024
-"""A record while it is turned into rows: itself, its transposition, and the rows as Arrow and as Parquet hold them."""
+"""Memory for converting one record: the record, its transposition, and its rows in Arrow and in Parquet."""
 
 
 @dataclass(frozen=True)
 class MemoryShares:
-    """A quarter is the spool's; of the rest a third each is for events that wait, for other rows that do, and for work.
+    """The shares of a recording's memory.
+
+    A quarter is for the spool. The rest is divided equally between waiting events, other waiting rows, and work.
 
     Attributes:
-        max_memory_bytes: What a recording may take beside what describes the program: its graphs, names and stacks.
+        max_memory_bytes: Maximum memory of a recording, in addition to the description of the program (its graphs,
+            names and stacks).
     """
 
     max_memory_bytes: int
 
     @property
     def spool_records(self) -> int:
-        """Records that the spool holds, a power of two; its file is mapped, so it counts."""
+        """Number of records that the spool holds, a power of two; its file is mapped into memory, so it counts."""
         return int(1 << ((self.max_memory_bytes // 4 // RECORD_SIZE).bit_length() - 1))
 
     @property
@@ -40,22 +44,22 @@ class MemoryShares:
 
     @property
     def waiting_bytes(self) -> int:
-        """Rows of events that wait while parts cannot be written, in bytes; as much of other rows."""
+        """Maximum bytes of events that wait while parts cannot be written, and also of other waiting rows."""
         return self._third
 
     @property
     def batch_records(self) -> int:
-        """Records that are turned into rows at once."""
+        """Number of records that are converted into rows at once."""
         return self._third // _WORK_BYTES_A_RECORD
 
     @property
     def batch_value_bytes(self) -> int:
-        """Bytes of kept elements among them, which stand in memory as they are, as Arrow and as Parquet hold them."""
+        """Maximum bytes of kept elements in a batch, which are in memory raw, in Arrow and in Parquet."""
         return self._third // 4
 
     @property
     def row_group_bytes(self) -> int:
-        """Arrow bytes of a row group that is merged: the rows, those read beyond, and what digests them."""
+        """Arrow bytes of a merged row group; the rows read ahead and the digest each have an equal share."""
         return self._third // 3
 
 

@@ -1,7 +1,7 @@
 """Runs a Python program in this process as `python script.py` or `python -m module` would.
 
-The program finds what it finds there: a module `__main__` of its own in `sys.modules`, its `sys.argv` and
-`sys.path[0]`, the working directory, and its tracebacks without our frames.
+The program gets the same environment: its own module `__main__` in `sys.modules`, its `sys.argv` and `sys.path[0]`, the
+working directory, and tracebacks without tfdbg_arrow's frames.
 
 Source: https://docs.python.org/3/using/cmdline.html and `runpy`.
 """
@@ -25,23 +25,23 @@ from typing import Any
 from tfdbg_arrow.errors import RecordingError
 
 EXIT_INTERRUPTED = 130
-"""What a shell reports of a program that Ctrl-C ended."""
+"""The exit code that a shell reports for a program that Ctrl-C ended."""
 
 _PACKAGE_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 class ProgramAborted(BaseException):
-    """Ends a program from within: run_program() lets it pass, and no `except Exception` of the program stops it."""
+    """Ends a program from within; neither run_program() nor `except Exception` in the program catches it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What to run.
+    """A program to run.
 
     Attributes:
         name: Path of a script, or of a directory or zip file with a `__main__.py`; or a module's dotted name.
-        is_module: Whether it is a module, as after `python -m`.
-        args: Its arguments, without its own name.
+        is_module: Whether it is a module, as with `python -m`.
+        args: The arguments of the program, without its own name.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Program:
 
 
 class _NotRunnableError(Exception):
-    """What runpy is to raise where there is nothing to run."""
+    """The error that runpy raises if there is nothing to run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Main:
-    """What is executed as `__main__`."""
+    """The code that is executed as `__main__`."""
 
     code: CodeType
     file_path: str
@@ -65,10 +65,10 @@ class _Main:
 
 
 def check_program(program: Program) -> None:
-    """Refuses a program that is not there, before anything is done for it.
+    """Checks that a program exists, before anything is prepared for it.
 
     Raises:
-        RecordingError: There is no such script, or no such module.
+        RecordingError: There is no such script or module.
     """
     if not program.is_module:
         try:
@@ -88,23 +88,23 @@ def check_program(program: Program) -> None:
         sys.path.pop(0)
     if not is_there:
         raise RecordingError(
-            f"there is no module {program.name!r} to run; expected one that `python -m {program.name}` finds from here"
+            f"there is no module {program.name!r} to run; expected one that `python -m {program.name}` can find"
         )
 
 
 def run_program(program: Program) -> int:
-    """Runs a program to its end, its threads included, and returns the exit code that `python` would give.
+    """Runs a program and its threads to their end, and returns the exit code that `python` would return.
 
-    An exception that it does not catch is printed as Python prints it. Its `__main__` stays in `sys.modules`.
+    Uncaught exceptions are printed as Python prints them. The program's `__main__` stays in `sys.modules`.
 
     Raises:
-        RecordingError: The module cannot be run.
-        ProgramAborted: Something that the program called raised it.
+        RecordingError: The program cannot be run.
+        ProgramAborted: A function that the program called raised it.
     """
     sys.argv[:] = ["-m" if program.is_module else program.name, *program.args]
     if not sys.flags.safe_path:
         sys.path[0] = _search_directory(program)
-    sys.excepthook = sys.__excepthook__  # what the command line put in its place is none of the program's business
+    sys.excepthook = sys.__excepthook__  # undo the command line's hook for the program
     try:
         main = _load(program)
     except (RecordingError, ProgramAborted):
@@ -112,7 +112,7 @@ def run_program(program: Program) -> int:
     except BaseException as error:
         return _uncaught(error)
     exit_code = _run(main)
-    wait_for_threads = getattr(threading, "_shutdown", None)  # as multiprocessing does at the end of its processes
+    wait_for_threads = getattr(threading, "_shutdown", None)  # multiprocessing also does this when its processes end
     if wait_for_threads is not None:
         try:
             wait_for_threads()
@@ -122,12 +122,12 @@ def run_program(program: Program) -> int:
 
 
 def execute_main(code: CodeType, namespace: dict[str, Any]) -> None:
-    """Executes a program: in its stacks, what is further out than this function is the command line's."""
+    """Executes a program. In its stacks, frames outside this function belong to the command line."""
     exec(code, namespace)
 
 
 EXECUTE_MAIN_CODE = execute_main.__code__
-"""Tells the frame of execute_main() in a stack."""
+"""Identifies the frame of execute_main() in a stack."""
 
 
 def _load(program: Program) -> _Main:
@@ -135,7 +135,7 @@ def _load(program: Program) -> _Main:
         path = os.path.abspath(program.name)
         loader = importlib.machinery.SourceFileLoader("__main__", path)
         return _Main(code=_script_code(path), file_path=path, loader=loader)
-    runner: Any = runpy  # pdb and cProfile run modules through these private functions, too
+    runner: Any = runpy  # pdb and cProfile also run modules through these private functions
     try:
         if program.is_module:
             _, spec, code = runner._get_module_details(program.name, _NotRunnableError)
@@ -184,7 +184,7 @@ def _run(main: _Main) -> int:
 
 
 def _search_directory(program: Program) -> str:
-    """Returns what Python puts first into sys.path."""
+    """Returns the entry that Python puts first into sys.path."""
     if program.is_module:
         return os.getcwd()
     path = os.path.realpath(program.name)
@@ -192,12 +192,12 @@ def _search_directory(program: Program) -> str:
 
 
 def _is_search_path(path: str) -> bool:
-    """Returns whether a path holds modules, a `__main__` among them, and is not itself a script."""
+    """Returns whether a path contains modules including `__main__`, and is not itself a script."""
     return os.path.isdir(path) or zipfile.is_zipfile(path)
 
 
 def _exit_code(error: SystemExit) -> int:
-    """Returns the code of a sys.exit(); a text goes to stderr, and the code is 1."""
+    """Returns the exit code of a sys.exit(); writes a text to stderr and returns 1."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -207,7 +207,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _uncaught(error: BaseException) -> int:
-    """Shows an exception as Python does at the end of a program; returns the exit code."""
+    """Prints an exception as Python does at the end of a program; returns the exit code."""
     error.__traceback__ = _without_our_frames(error.__traceback__)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     try:
@@ -215,7 +215,7 @@ def _uncaught(error: BaseException) -> int:
     except SystemExit as exit_:
         return _exit_code(exit_)
     except BaseException as failure:
-        failure.__context__ = None  # the exception that the hook was given is shown below
+        failure.__context__ = None  # the original exception is printed below
         sys.stderr.write("Error in sys.excepthook:\n")
         failure.__traceback__ = _without_our_frames(failure.__traceback__)
         sys.__excepthook__(type(failure), failure, failure.__traceback__)
@@ -225,7 +225,7 @@ def _uncaught(error: BaseException) -> int:
 
 
 def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Returns a traceback from the program's outermost frame on; None if it has none."""
+    """Returns a traceback that starts at the program's outermost frame; None if it has no frame of the program."""
     while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE_DIRECTORY):
         traceback = traceback.tb_next
     return traceback

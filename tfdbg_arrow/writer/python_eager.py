@@ -1,8 +1,7 @@
-"""The eager path in Python: what `native/eager.cc` does, for tensors that TensorFlow's own ops measure.
+"""Records eager ops in Python as `native/eager.cc` does, for tensors that TensorFlow's own ops measure.
 
-An eager op or a function call becomes an EXECUTION record, its inputs that no recorded op made become
-EXTERNAL_TENSOR records, once each, and its outputs EXECUTION_TENSOR records. Whatever fails is handed to the
-handlers; the program never sees it.
+An eager op or a function call becomes an EXECUTION record. Its outputs become EXECUTION_TENSOR records. Inputs that no
+recorded op made become EXTERNAL_TENSOR records, once each. Errors go to the handlers and never to the program.
 """
 
 from __future__ import annotations
@@ -40,20 +39,20 @@ _MAX_PRODUCERS = 4096
 
 
 class Measure(Protocol):
-    """Measures eager tensors, unseen by op callbacks and gradient tapes."""
+    """Measures eager tensors, hidden from op callbacks and gradient tapes."""
 
     def tensor_id(self, tensor: Any) -> int:
-        """Returns the id of an eager tensor, -1 for anything else."""
+        """Returns the ID of an eager tensor; -1 for anything else."""
 
     def rows(self, tensors: Sequence[Any]) -> tuple[npt.NDArray[np.float64], Exception | None]:
-        """Returns a summary row for each tensor, and what went wrong: then no element was looked at."""
+        """Returns a summary row for each tensor, and None or an error; after an error the rows hold only shapes."""
 
     def fill(self, records: Records, rows: npt.NDArray[np.float64], *, mode: TensorDebugMode) -> None:
         """Writes summary rows into records."""
 
 
 def blank_records(count: int, kind: Kind, *, step: int) -> Records:
-    """Returns records of which nothing is known but the kind, the time and the training step."""
+    """Returns records that hold only the kind, the time and the training step."""
     records: Records = np.frombuffer(bytearray(_BLANK * count), RECORD_DTYPE)
     records["kind"] = kind
     records["wall_time_ns"] = time.time_ns()
@@ -72,14 +71,14 @@ _BLANK = _blank()
 
 
 def add_deep_shapes(records: Records, shapes: Sequence[Sequence[int]]) -> Records:
-    """Gives tensors of a rank above NUM_INLINE_DIMS their shape and the DIMS records that hold the rest of it.
+    """Adds the shapes of tensors with a rank above NUM_INLINE_DIMS; DIMS records hold the further dimensions.
 
     Args:
-        records: One for each tensor.
-        shapes: The tensors' shapes; an empty one where it is in the record already.
+        records: One record for each tensor.
+        shapes: The tensors' shapes; an empty one if the record already holds the shape.
 
     Returns:
-        The records, those of DIMS behind their tensors.
+        The records. DIMS records follow their tensor.
     """
     if all(len(shape) <= NUM_INLINE_DIMS for shape in shapes):
         return records
@@ -102,7 +101,7 @@ def add_deep_shapes(records: Records, shapes: Sequence[Sequence[int]]) -> Record
 
 
 class _SeenTensors:
-    """The ids of eager tensors that have been recorded; one that was not asked for in a long time may be forgotten."""
+    """The IDs of recorded eager tensors; IDs that were not looked up for a long time may be forgotten."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -110,7 +109,7 @@ class _SeenTensors:
         self._old: set[int] = set()
 
     def test_and_set(self, tensor_id: int) -> bool:
-        """Marks the id; returns whether it was marked before."""
+        """Marks the ID; returns True if it was marked before."""
         with self._lock:
             if tensor_id in self._young:
                 return True
@@ -121,7 +120,7 @@ class _SeenTensors:
 
 
 class _Forward(NamedTuple):
-    """An execution that gave a gradient tape its attributes."""
+    """An execution whose attributes a gradient tape got."""
 
     op_type: str
     layer: int
@@ -129,10 +128,10 @@ class _Forward(NamedTuple):
 
 
 class _Forwards:
-    """Which execution passed which attributes to a gradient tape, and which made the last tensors.
+    """Finds the execution that passed attributes to a gradient tape, and the execution that made a recent tensor.
 
-    TensorFlow gives the gradient function the very object that the op callback got, and the tape keeps it alive, so
-    the last execution with an id is the right one.
+    TensorFlow gives the gradient function the same attributes object as the op callback, and the tape keeps the object
+    alive. So the last execution with its `id()` is the right one.
     """
 
     def __init__(self) -> None:
@@ -142,7 +141,7 @@ class _Forwards:
     def add(self, attrs: object, forward: _Forward) -> None:
         """Notes an execution."""
         if not attrs:
-            return  # the empty tuple is one object for all ops
+            return  # all ops share one empty tuple
         if len(self._by_attrs) >= _MAX_YOUNG_IDS:
             self._by_attrs.clear()
         self._by_attrs[id(attrs)] = forward
@@ -152,7 +151,7 @@ class _Forwards:
         self._by_attrs.pop(id(attrs), None)
 
     def find(self, attrs: object, op_type: str) -> tuple[int, int]:
-        """Returns the execution, NO_VALUE for none, and its interned layer."""
+        """Returns the execution (NO_VALUE for none) and its interned layer."""
         found = self._by_attrs.get(id(attrs)) if attrs else None
         return (NO_VALUE, 0) if found is None or found.op_type != op_type else (found.execution_index, found.layer)
 
@@ -163,7 +162,7 @@ class _Forwards:
         self._producers[tensor_id] = execution_index
 
     def producer(self, tensor_id: int) -> int:
-        """Returns the execution that made a tensor, NO_VALUE where that is not known any more."""
+        """Returns the execution that made a tensor; NO_VALUE if it was forgotten."""
         return self._producers.get(tensor_id, NO_VALUE)
 
 
@@ -173,23 +172,23 @@ class _Call:
 
     op_type: str
     runs_as: str
-    """The function that TensorFlow runs: this one or a copy of it."""
+    """The function that TensorFlow runs: the called function or a copy of it."""
     execution_index: int
     has_outputs: bool = False
 
     def is_run_as(self, op_type: str) -> bool:
-        """Returns whether an op that runs, by its type, is this call."""
+        """Returns True if an op of this type is this call."""
         return op_type in (self.op_type, self.runs_as)
 
 
 class _Scope(NamedTuple):
-    """What ops belong to: interned layer and role, and the execution whose gradient is computed."""
+    """The scope of ops: interned layer and role, and the execution whose gradient is computed."""
 
     layer: int = 0
     role: int = 0
     forward_execution: int = NO_VALUE
     is_gradient: bool = False
-    """Whether enter_gradient() made it."""
+    """Whether enter_gradient() made this scope."""
 
 
 class _Thread(threading.local):
@@ -200,20 +199,21 @@ class _Thread(threading.local):
 class _Calls(threading.local):
     stack: list[_Call] = field(default_factory=list)
     bad: list[tuple[int, int, int]] = field(default_factory=list)
-    """Bad tensors that on_nonfinite has not heard of."""
+    """Bad tensors that were not passed to on_nonfinite yet."""
 
 
 class EagerRecorder:
     """Records eager ops and function calls.
 
     Attributes:
-        is_remote: Whether a device, by name, is another process's, whose tensors are not fetched; None: none is.
+        is_remote: Returns True if the device with this name belongs to another process, whose tensors are not
+            fetched; None means that no device does.
 
     Args:
-        settings: What to record.
+        settings: The settings of the recording.
         events: Takes the records.
         measure: Measures tensors.
-        step: Returns the training step that labels the events.
+        step: Returns the training step of the events.
     """
 
     def __init__(
@@ -232,15 +232,15 @@ class EagerRecorder:
         self._handlers: Handlers | None = None
         self.is_remote: Callable[[str], bool] | None = None
         self.is_paused = False
-        """Whether what runs is left out."""
+        """True while ops are not recorded."""
         self.is_watching = False
 
     def start(self, handlers: Handlers) -> None:
-        """From here on events are recorded."""
+        """Starts to record events."""
         self._handlers = handlers
 
     def stop(self) -> None:
-        """No op or call that begins after it returns is recorded."""
+        """Stops recording; ops and calls that begin later are not recorded."""
         self._handlers = None
 
     def op_callback(
@@ -252,7 +252,7 @@ class EagerRecorder:
         op_name: str | None = None,
         graph: Any = None,
     ) -> Sequence[Any]:
-        """TensorFlow's op callback; returns `outputs`, which TensorFlow hands to the next callback."""
+        """Records an op that TensorFlow's op callback reports; returns `outputs`, as TensorFlow requires."""
         handlers = self._handlers
         if handlers is None:
             return outputs
@@ -264,14 +264,14 @@ class EagerRecorder:
             if graph is not None:
                 handlers.on_graph_op(text, op_name, outputs, graph, self._events.intern_stack(), time.time_ns())
             elif self.is_paused:
-                # The index is used up, so that a gap in the recorded ones tells that something ran.
+                # The op uses up an index, so that a gap in the recorded indexes shows that something ran.
                 self._events.next_execution_index()
                 self._forwards.forget(attrs)
             else:
                 self._record_op(text, inputs, attrs, outputs, handlers)
         except Exception as error:
             handlers.on_error("recording an op", error)
-        # What is not recorded stops nothing, even if it takes what was.
+        # An op that is not recorded never stops the program, even if its inputs were recorded.
         if handlers.on_nonfinite is not None and not self.is_paused and (self._calls.bad or self.is_watching):
             bad, self._calls.bad = self._calls.bad, []
             handlers.on_nonfinite(op_type, inputs, bad)
@@ -280,7 +280,7 @@ class EagerRecorder:
     def begin_call(
         self, function_name: str | bytes, inputs: Sequence[Any], num_outputs: int, *, runs_as: str | bytes
     ) -> int:
-        """Records that a call of a function begins; Backend says what it takes and returns."""
+        """Records that a call of a function begins; Backend documents the arguments and the result."""
         handlers = self._handlers
         if handlers is None or self.is_paused:
             return NO_VALUE
@@ -296,13 +296,13 @@ class EagerRecorder:
         return execution_index
 
     def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None) -> None:
-        """Records that the call has returned its outputs, or raised an error of a class, by name."""
+        """Records that the call returned its outputs, or raised an error of the class with this name."""
         if execution_index == NO_VALUE:
             return
         handlers = self._handlers
         stack = self._calls.stack
         try:
-            # Calls end in the order in which they began, unless recording started or stopped in between.
+            # The innermost call ends first, unless recording started or stopped in between.
             while stack and stack[-1].execution_index >= execution_index:
                 call = stack.pop()
                 if handlers and call.execution_index == execution_index and not call.has_outputs:
@@ -318,11 +318,11 @@ class EagerRecorder:
                 handlers.on_error("recording the end of a call", error)
 
     def set_scope(self, layer: int, role: int, forward_execution: int) -> None:
-        """Says what the calling thread's ops belong to from here on."""
+        """Sets the layer, role and forward execution of the calling thread's following ops."""
         self._thread.scope = _Scope(layer, role, forward_execution)
 
     def enter_gradient(self, op_type: str, attrs: object) -> bool:
-        """The calling thread runs the gradient function of an execution; returns whether that is known."""
+        """Enters the gradient function of an execution in the calling thread; returns False if it is unknown."""
         execution_index, layer = self._forwards.find(attrs, op_type)
         if execution_index == NO_VALUE:
             return False
@@ -330,23 +330,23 @@ class EagerRecorder:
         return True
 
     def current_scope(self) -> _Scope:
-        """Returns what the calling thread's ops belong to."""
+        """Returns the scope of the calling thread's ops."""
         return self._thread.scope
 
     def restore_scope(self, scope: _Scope) -> None:
-        """Puts back what current_scope() gave."""
+        """Restores a scope that current_scope() returned."""
         self._thread.scope = scope
 
     def forget_forward(self, attrs: object) -> None:
-        """Notes that these attributes are those of an op of a graph."""
+        """Forgets the execution with these attributes: they now belong to an op of a graph."""
         self._forwards.forget(attrs)
 
     def execution_of(self, tensor: Any) -> int:
-        """Returns the execution that made an eager tensor just now, -1 where that is not known."""
+        """Returns the execution that has just made an eager tensor; -1 if it is unknown."""
         return self._forwards.producer(self._measure.tensor_id(tensor))
 
     def record_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str) -> None:
-        """Records that an eager op raised an error of a class, by name."""
+        """Records that an eager op raised an error of the class with this name."""
         handlers = self._handlers
         name = _text(op_type)
         stack = self._calls.stack
@@ -478,7 +478,7 @@ class EagerRecorder:
 
 
 _ELEMENTS = 2
-"""What the handler `covers_op` answers where elements are kept."""
+"""The handler `covers_op` returns this if elements are kept."""
 
 
 def _bad_tensors(records: Records, first_event_index: int) -> list[tuple[int, int, int]]:
@@ -495,12 +495,12 @@ def _bad_tensors(records: Records, first_event_index: int) -> list[tuple[int, in
 
 def _elements(tensor: Any) -> npt.NDArray[Any]:
     elements = tensor.numpy()
-    # NumPy would take the zeros at the end of a string off.
+    # NumPy would cut off zero bytes at the end of a string.
     return np.array(elements, np.object_) if isinstance(elements, bytes) else np.asarray(elements)
 
 
 def keep_values(records: Records, arrays: Mapping[int, npt.NDArray[Any]], events: EventWriter) -> None:
-    """Keeps the elements of tensors, by position, and notes in their records where."""
+    """Writes the elements of tensors, keyed by position, and stores their offsets in the records."""
     for index, array in arrays.items():
         data = encode_strings(array.ravel()) if array.dtype == np.object_ else array.tobytes()
         offset = events.append_value(data)

@@ -1,4 +1,4 @@
-"""What the sink drains."""
+"""The interface from which the sink drains records."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from tfdbg_arrow.spool.records import Records
 
 
 class Recorder(Protocol):
-    """The native core or the Python recorder, as the sink sees it."""
+    """The sink's view of the native core."""
 
     def drain(self, max_records: int) -> Records:
-        """Returns a copy of the next committed records, in order; their slots stay theirs until they are released."""
+        """Returns a copy of the next committed records, in order; their slots stay occupied until `release`."""
 
     def release(self, upto: int, rows_upto: int) -> None:
-        """Frees the slots of drained records before an event index, and notes what of the rows is in sealed parts."""
+        """Frees the slots of drained records before an event index, and stores which rows are in sealed parts."""
 
     def num_free(self) -> int:
-        """Returns how many slots are free."""
+        """Returns the number of free slots."""
 
     def capacity(self) -> int:
-        """Returns how many slots there are."""
+        """Returns the number of slots."""
 
     def wait(self, timeout_s: float, pending: int) -> bool:
-        """Blocks until a bad value came (True), `pending` records wait, or the time is out."""
+        """Blocks until a bad value occurs (returns True), `pending` records wait, or the time is up."""
 
     def strings(self, start: int) -> list[str]:
         """Returns the interned strings from id `start` on."""
@@ -32,13 +32,13 @@ class Recorder(Protocol):
         """Returns kept elements."""
 
     def release_values(self, upto: int) -> None:
-        """Gives back the space of kept elements before that offset."""
+        """Frees the space of kept elements before an offset."""
 
     def write_names(self) -> int:
-        """Writes to the journal the strings that it refused before; returns how many it still lacks."""
+        """Retries strings that could not be written to the journal; returns how many are still missing."""
 
     def num_dropped(self) -> int:
-        """Returns how many records found no room in the spool so far."""
+        """Returns the number of records that did not fit into the spool so far."""
 
     def num_unkept_values(self) -> int:
-        """Returns of how many tensors the elements could not be written so far."""
+        """Returns the number of tensors whose elements could not be written so far."""

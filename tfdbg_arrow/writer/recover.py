@@ -1,4 +1,4 @@
-"""Makes parts of what processes that died left in a logdir's spool."""
+"""Converts the spool that dead processes left in a logdir into parts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tfdbg_arrow.writer.sink.parts import PartWriter
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveredRun:
-    """A run that was looked at.
+    """The result for one run with spool files.
 
     Attributes:
-        run_id: Its id.
-        state: `recovered`: what it had left is in its parts now. `recording`: its process is alive, or may be, or
-            another process recovers it. `failed`: its files cannot be read, and stay as they are.
-        num_events: How many executions and tensors were recovered.
-        reason: Why it failed; None else.
+        run_id: The id of the run.
+        state: `recovered`: its spool is now in parts. `recording`: its process is or may be alive, or another process
+            recovers it. `failed`: its files cannot be read, and are left unchanged.
+        num_events: Number of recovered executions and tensors.
+        reason: The reason for `failed`; None otherwise.
     """
 
     run_id: str
@@ -36,24 +36,27 @@ class RecoveredRun:
 
 
 def recover(logdir: str | Path, *, other_machines: bool = False) -> tuple[RecoveredRun, ...]:
-    """Makes parts of what processes that died left in a logdir's spool, and removes it there.
+    """Converts the spool that dead processes left in a logdir into parts, and removes it.
 
-    A process may do so while others record into the logdir, and at any time again.
+    You can call this while other processes record into the logdir, and repeat it at any time.
 
     Args:
         logdir: The directory that a recording wrote.
-        other_machines: Whether to take processes of other machines for dead that were heard of in the last ten minutes.
+        other_machines: Whether to treat processes of other machines as dead even if they were active in the last ten
+            minutes.
 
     Returns:
         The runs that had files in the spool, oldest first.
 
     Raises:
-        LogdirError: The path is not a logdir of this machine's, or cannot be listed.
-        FormatVersionError: It has a MAJOR version that this package does not write.
+        LogdirError: The path is a URL or not a logdir, or cannot be listed.
+        FormatVersionError: The logdir has a MAJOR version that this package does not write.
     """
     path = parse_location(logdir)
     if not isinstance(path, Path):
-        raise LogdirError(f"{path} is a URL, expected a directory: what a recording to a URL left lies where it ran.")
+        raise LogdirError(
+            f"{path} is a URL, expected a directory: a recording to a URL leaves its spool on the machine where it ran."
+        )
     check_logdir(path)
     return tuple(_recover_run(path, run_id=run_id, other_machines=other_machines) for run_id in spooled_run_ids(path))
 
@@ -74,8 +77,8 @@ def _recover_run(logdir: Path, *, run_id: str, other_machines: bool) -> Recovere
 
 
 def _write(logdir: Path, paths: SpoolPaths, *, run_id: str) -> int:
-    """Makes parts of what is in none; returns the number of events. One line of the manifest tells of all of it."""
-    if not paths.spool.exists():  # the process died before it recorded anything, or after all was in parts
+    """Converts the spool into parts with one line of the manifest; returns the number of events."""
+    if not paths.spool.exists():  # the process died before it recorded anything, or after everything was in parts
         return 0
     parts = PartWriter(logdir, run_id)
     parts.resume()

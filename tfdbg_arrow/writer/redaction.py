@@ -1,6 +1,6 @@
-"""`redact=`: what a recording leaves out of its logdir about the program's text and the machine it ran on.
+"""The setting `redact=`, which leaves facts about the program's text and its machine out of the logdir.
 
-Rows are redacted before they reach the first file: the journal of rows in the spool.
+Rows are redacted before they are written to any file, including the journal of rows in the spool.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _NO_DEVICE = r"/(?!job:|replica:|task:|device:)"
 _QUOTED = re.compile(rf"(['\"`])({_NO_DEVICE}[^'\"`\n]*)\1")
 _WORD = re.compile(rf"(?<![\w.\-/]){_NO_DEVICE}[^\s'\"`,;:()\[\]<>]+")
 _IN_ATTRIBUTE = re.compile(rf"(?<![A-Za-z0-9.\-]){_NO_DEVICE}.+", re.DOTALL)
-"""A path in an op's attribute, to the attribute's end. After a letter or digit a slash is one of an op's name."""
+"""A path in an op's attribute, up to the attribute's end. A slash after a letter or digit belongs to an op's name."""
 
 
 def parse_redact(value: str | Collection[str] | None) -> frozenset[str]:
-    """Returns what is to be redacted.
+    """Parses the setting `redact`.
 
     Args:
-        value: `paths`, `source`, several of them as a collection or with commas between; None: nothing.
+        value: `paths` or `source`, or both as a collection or separated by commas; None means nothing.
 
     Raises:
-        SettingError: It is none of these.
+        SettingError: The value is none of these.
     """
     if value is None:
         return NOTHING
@@ -57,23 +57,23 @@ class Redaction:
     """Redacts the rows of one recording.
 
     Args:
-        what: `paths`: file paths, command line, working directory and host; `source`: the text of the program.
-        logdir: Where the recording writes to, which messages name.
+        what: `paths` for file paths, command line, working directory and host; `source` for the text of the program.
+        logdir: The logdir of the recording, which can occur in messages.
     """
 
     def __init__(self, what: frozenset[str], *, logdir: Path) -> None:
         self._hides_paths, self._hides_source = PATHS in what, SOURCE in what
-        # Never stored: without it nobody can try out which directory a hash stands for.
+        # The key is never stored. Without it, nobody can find out by trial which directory a hash stands for.
         self._key = secrets.token_bytes(16)
         self._hidden: dict[str, str] = {}
         self._logdir = str(logdir)
         self._directories = _known_directories()
         self._host = re.compile(rf"(?<![A-Za-z0-9]){re.escape(socket.gethostname() or 'localhost')}(?![A-Za-z0-9])")
         self.host_name = secrets.token_hex(4) if self._hides_paths else socket.gethostname()
-        """What stands for the host in the run's id: its name, or a random one."""
+        """The host name in the run id: the real one, or a random replacement."""
 
     def rows(self, table: str, rows: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
-        """Returns rows of a table as they may be written."""
+        """Returns the redacted rows of a table."""
         match table:
             case "run":
                 return [self._run(row) for row in rows]
@@ -91,7 +91,11 @@ class Redaction:
         return rows
 
     def path(self, path: str) -> str:
-        """Returns what stands for a file: relative to the working directory or to packages, or a hash and a name."""
+        """Returns the replacement for a file's path.
+
+        It is relative to the working directory or to the packages' directory, or consists of a hash and the file's
+        name.
+        """
         if path.startswith("<") or not (path.startswith("/") or ".." in path.split("/")):
             return path
         installed = _INSTALLED.fullmatch(path)
@@ -105,7 +109,7 @@ class Redaction:
         return f"{self._hash(directory)}/{name}"
 
     def _place(self, path: str) -> str:
-        """Returns what stands for a path in a text, which may be a directory: it has no suffix and loses its name."""
+        """Returns the replacement for a path in a text; a path without a suffix counts as a directory."""
         return self.path(path if "." in path.rpartition("/")[2] else path.rstrip("/") + "/").rstrip("/")
 
     def _hash(self, directory: str) -> str:
@@ -129,7 +133,10 @@ class Redaction:
         return changed
 
     def _sentence(self, text: object) -> object:
-        """Returns a sentence, as of an exception, without paths and what is theirs; without the code that it cites."""
+        """Returns a sentence, such as an exception message, without paths, the host's name and quoted code.
+
+        Each is removed only if the settings ask for it.
+        """
         if not isinstance(text, str):
             return text
         if self._hides_source:
@@ -160,7 +167,7 @@ class Redaction:
 
 
 def _known_directories() -> tuple[tuple[str, str], ...]:
-    """Returns directories, with a slash at the end, and what is written in their place; the longest first."""
+    """Returns known directories, each with a trailing slash, and their replacements; the longest come first."""
     found: dict[str, str] = {}
     for name in ("stdlib", "platstdlib", "purelib", "platlib"):
         path = sysconfig.get_path(name)
@@ -170,7 +177,7 @@ def _known_directories() -> tuple[tuple[str, str], ...]:
     home = os.path.join(os.path.expanduser("~"), "")
     for path in _working_directories():
         working = os.path.join(path, "")
-        # What is above the home directory would let its name through.
+        # A path relative to a directory above the home directory would reveal the name of the home directory.
         if working == home or not home.startswith(working):
             found.setdefault(working, "")
     return tuple(sorted(found.items(), key=lambda each: -len(each[0])))
@@ -185,7 +192,7 @@ def _working_directories() -> tuple[str, ...]:
 
 
 def _without_code(command_line: object) -> object:
-    """Returns a command line, JSON, without the program that `-c` gives."""
+    """Returns a command line, in JSON, without the program text after `-c`."""
     if not isinstance(command_line, str):
         return command_line
     arguments = json.loads(command_line)

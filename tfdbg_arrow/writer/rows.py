@@ -1,4 +1,4 @@
-"""Rows of tables of which a run has few, as dictionaries, and what is kept as JSON."""
+"""Types for rows that are passed as dictionaries or columns, and the conversion of values to JSON."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 Row = dict[str, object]
 
 Columns = Mapping[str, Sequence[object]]
-"""Rows as columns of equal length, one or more, by name."""
+"""Rows as one or more columns of equal length, by name."""
 
 AppendColumns = Callable[[str, Columns], None]
-"""`(table, columns)`: takes rows to write."""
+"""A function of (table, columns) that adds rows to write."""
 
 Append = Callable[[str, Sequence[Row]], None]
-"""`(table, rows)`: takes rows to write."""
+"""A function of (table, rows) that adds rows to write."""
 
 
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=str)
 
 
 def to_json(value: object) -> str:
-    """Returns compact JSON; what JSON has no word for is given as text."""
+    """Returns compact JSON; values that JSON cannot represent become text."""
     return _JSON.encode(value)

@@ -1,4 +1,4 @@
-"""The schedule: which training steps are recorded."""
+"""The schedule of the training steps that are recorded."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _RANGE = re.compile(r"(-?\d+)?:(-?\d+)?(?::(\d+)?)?")
 _STEP = re.compile(r"-?\d+")
 _EXPECTED = (
     "expected a number k for every k-th step, a range or slice, text such as '0:100,1000:,::10', or a list of these, "
-    "in which a number stands for that one step"
+    "in which a number means that single step"
 )
 
 
 @dataclass(frozen=True)
 class StepRange:
-    """Steps from `start` to before `stop`, every `stride`-th of them; None is no bound.
+    """Every `stride`-th step from `start` up to but not including `stop`; None means no bound.
 
     Without a start, the strides count from step 0.
     """
@@ -29,7 +29,7 @@ class StepRange:
     stride: int
 
     def covers(self, step: int) -> bool:
-        """Returns whether a step is among them."""
+        """Returns whether the range contains a step."""
         if self.start is not None and step < self.start:
             return False
         if self.stop is not None and step >= self.stop:
@@ -46,13 +46,13 @@ class Schedule:
     """The steps that are recorded, as the union of ranges.
 
     Attributes:
-        ranges: At least one.
+        ranges: The ranges, at least one.
     """
 
     ranges: tuple[StepRange, ...]
 
     def covers(self, step: int | None) -> bool:
-        """Returns whether a step is recorded; what runs before the first mark (None) always is."""
+        """Returns whether a step is recorded; events before the first mark (None) are always recorded."""
         return step is None or any(each.covers(step) for each in self.ranges)
 
     def __str__(self) -> str:
@@ -60,14 +60,14 @@ class Schedule:
 
 
 def parse_schedule(steps: object) -> Schedule:
-    """Returns the schedule that the user means.
+    """Parses the user's schedule.
 
     Args:
-        steps: A number k for every k-th step from 0 on; a range or slice; text of `start:stop:stride` and single
-            steps, with commas between; or a list of ranges, slices, texts and single steps.
+        steps: A number k for every k-th step from 0 on; a range or slice; text with `start:stop:stride` and single
+            steps, separated by commas; or a list of ranges, slices, texts and single steps.
 
     Raises:
-        SettingError: It is nothing of these, or covers no step.
+        SettingError: The value is none of these, or covers no step.
     """
     if is_integer(steps):
         ranges: Iterable[StepRange] = [_checked(None, None, steps, given=steps)]
@@ -77,7 +77,7 @@ def parse_schedule(steps: object) -> Schedule:
         ranges = _ranges_of(steps, given=steps)
     found = tuple(ranges)
     if not found:
-        raise SettingError(f"steps is {steps!r}, which has no step in it; {_EXPECTED}")
+        raise SettingError(f"steps is {steps!r}, which contains no step; {_EXPECTED}")
     return Schedule(found)
 
 
@@ -92,7 +92,7 @@ def _ranges_of(item: object, *, given: object) -> list[StepRange]:
         return [_checked(item.start, item.stop, 1 if item.step is None else item.step, given=given)]
     if is_integer(item):
         return [StepRange(item, item + 1, 1)]
-    raise SettingError(f"steps is {given!r}, with {item!r} in it; {_EXPECTED}")
+    raise SettingError(f"steps is {given!r}, which contains {item!r}; {_EXPECTED}")
 
 
 def _parse_text(text: str, *, given: object) -> StepRange:
@@ -100,29 +100,29 @@ def _parse_text(text: str, *, given: object) -> StepRange:
         return StepRange(int(text), int(text) + 1, 1)
     match = _RANGE.fullmatch(text)
     if match is None:
-        raise SettingError(f"steps is {given!r}, with {text!r} in it; {_EXPECTED}")
+        raise SettingError(f"steps is {given!r}, which contains {text!r}; {_EXPECTED}")
     start, stop, stride = (None if group is None else int(group) for group in match.groups())
     return _checked(start, stop, 1 if stride is None else stride, given=given)
 
 
 def _checked(start: Any, stop: Any, stride: Any, *, given: object) -> StepRange:
     if not all(bound is None or is_integer(bound) for bound in (start, stop)) or not is_integer(stride) or stride < 1:
-        raise SettingError(f"steps is {given!r}; every bound must be an integer and every stride one from 1 on")
+        raise SettingError(f"steps is {given!r}; every bound must be an integer, and every stride an integer from 1 on")
     if start is not None and stop is not None and start >= stop:
-        raise SettingError(f"steps is {given!r}, with no step from {start} to before {stop}; {_EXPECTED}")
+        raise SettingError(f"steps is {given!r}, which has no step from {start} to before {stop}; {_EXPECTED}")
     return StepRange(start, stop, stride)
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Returns whether a setting is an integer, which a truth value is not."""
+    """Returns whether a setting is an integer; a bool does not count as one."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 class StepGate:
-    """Follows the training's steps: whether the current one is recorded, and how many were not.
+    """Tracks the training's steps: whether the current one is recorded, and how many were not recorded.
 
     Args:
-        schedule: Which steps are recorded.
+        schedule: The schedule.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -131,9 +131,9 @@ class StepGate:
         self.is_open = True
         """Whether the current step is recorded."""
         self.num_steps = 0
-        """Steps so far; one that is marked again is no new one."""
+        """Number of steps so far; marking the same step again does not count."""
         self.num_skipped = 0
-        """Those of them that were not recorded."""
+        """Number of steps that were not recorded."""
 
     def enter(self, step: int) -> bool:
         """Begins a step; returns whether it is recorded."""
@@ -146,13 +146,13 @@ class StepGate:
 
     @property
     def reason(self) -> str:
-        """Why steps were not recorded."""
-        return f"The steps outside of the schedule {self._schedule} were not recorded, as it was asked."
+        """The reason why steps were not recorded."""
+        return f"The steps outside of the schedule {self._schedule} were not recorded, as requested."
 
     @property
     def total(self) -> str:
-        """The same in the end, with how many."""
+        """The final reason, with the number of steps."""
         return (
-            f"{self.num_skipped} of {self.num_steps} steps were outside of the schedule {self._schedule} and not "
-            "recorded, as it was asked."
+            f"{self.num_skipped} of {self.num_steps} steps were outside of the schedule {self._schedule} and were not "
+            "recorded, as requested."
         )

@@ -1,4 +1,4 @@
-"""What the ops of each thread belong to: a layer, a role, and the forward op whose gradient is being computed."""
+"""The scope of each thread's ops: a layer, a role, and the forward op whose gradient is being computed."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ INPUT = "input"
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What ops belong to.
+    """The scope of ops.
 
     Attributes:
         layer: Path of the layers and modules that are being called; None outside them.
         role: One of the roles above.
-        forward_op: Graph id and name of the graph op whose gradient function runs; None for none.
-        forward_execution: The execution whose gradient function runs; NO_VALUE for none.
-        owner: id() of the innermost layer or module, 0 for none.
+        forward_op: Graph id and name of the graph op whose gradient function runs; None if there is none.
+        forward_execution: The execution whose gradient function runs; NO_VALUE if there is none.
+        owner: id() of the innermost layer or module; 0 if there is none.
     """
 
     layer: str | None = None
@@ -46,52 +46,52 @@ class ForwardOp(NamedTuple):
 
 
 class EagerScope(Protocol):
-    """What executions belong to, as a backend knows it."""
+    """The scope of executions, as stored by a backend."""
 
     @property
     def layer(self) -> int:
-        """The interned layer, 0 for none."""
+        """The interned layer; 0 if there is none."""
 
     @property
     def forward_execution(self) -> int:
-        """The execution whose gradient is computed, -1 for none."""
+        """The execution whose gradient is computed; -1 if there is none."""
 
     @property
     def is_gradient(self) -> bool:
-        """Whether enter_gradient() made it."""
+        """Whether enter_gradient() created this scope."""
 
 
 class EagerScopes(Protocol):
     """The part of a backend that labels executions."""
 
     def set_scope(self, layer: int, role: int, forward_execution: int) -> None:
-        """Says what the calling thread's ops belong to from here on.
+        """Sets the scope of the calling thread's ops.
 
         Args:
-            layer: Interned layer, 0 for none.
-            role: Interned role, 0 for `forward`.
-            forward_execution: The execution whose gradient is computed, -1 for none.
+            layer: Interned layer; 0 if there is none.
+            role: Interned role; 0 for `forward`.
+            forward_execution: The execution whose gradient is computed; -1 if there is none.
         """
 
     def enter_gradient(self, op_type: str, attrs: object) -> bool:
-        """The calling thread runs the gradient function of an execution; returns whether that is known.
+        """Enters the scope of an execution's gradient function; returns whether the execution is known.
 
         Args:
-            op_type: Its type.
-            attrs: The very object that the op callback and the gradient tape were given.
+            op_type: The execution's op type.
+            attrs: The same object that was passed to the op callback and the gradient tape.
         """
 
     def current_scope(self) -> EagerScope:
-        """Returns what the calling thread's ops belong to."""
+        """Returns the scope of the calling thread's ops."""
 
     def restore_scope(self, scope: Any) -> None:
-        """Puts back what current_scope() gave."""
+        """Restores a scope that current_scope() returned."""
 
     def forget_forward(self, attrs: object) -> None:
-        """Notes that these attributes are those of an op of a graph."""
+        """Registers that these attributes belong to an op of a graph."""
 
     def execution_of(self, tensor: Any) -> int:
-        """Returns the execution that made an eager tensor just now, -1 where that is not known."""
+        """Returns the execution that has just made an eager tensor; -1 if it is unknown."""
 
 
 class Strings(Protocol):
@@ -102,17 +102,17 @@ class Strings(Protocol):
 
 
 class ForwardOps(Protocol):
-    """Knows the ops of graphs."""
+    """Looks up the ops of graphs."""
 
     def forward_op(self, op: Any) -> ForwardOp | None:
-        """Returns a graph op whose gradient is computed; None where its graph is not recorded."""
+        """Returns the ForwardOp for an op whose gradient is computed; None if its graph is not recorded."""
 
     def op_of_attrs(self, attrs: object, graph: Any) -> Any:
-        """Returns the op of a graph, or of one around it, that gave a tape its attributes; None for none."""
+        """Returns the op of a graph or of an enclosing one that passed these attributes to a tape; None if unknown."""
 
 
 class Entered(NamedTuple):
-    """What was in force before a scope was entered."""
+    """The scope that was active before another scope was entered."""
 
     scope: Scope
     eager: EagerScope
@@ -128,7 +128,7 @@ class Scopes:
     Args:
         eager: Labels executions.
         strings: Interns layers and roles.
-        graphs: Knows the ops of graphs.
+        graphs: Looks up the ops of graphs.
     """
 
     def __init__(self, eager: EagerScopes, *, strings: Strings, graphs: ForwardOps) -> None:
@@ -140,14 +140,14 @@ class Scopes:
         self._texts: dict[int, str] = {}
 
     def current(self) -> Scope:
-        """Returns what the calling thread's ops belong to."""
+        """Returns the scope of the calling thread's ops."""
         eager = self._eager.current_scope()
         if not eager.is_gradient:
             return self._thread.scope
         return Scope(role=GRADIENT, layer=self._texts.get(eager.layer), forward_execution=eager.forward_execution)
 
     def enter(self, scope: Scope) -> Entered:
-        """The calling thread's ops belong to a scope from here on; returns what leave() puts back."""
+        """Enters a scope in the calling thread; returns the argument for leave()."""
         outer = Entered(self._thread.scope, self._eager.current_scope())
         self._thread.scope = scope
         layer = 0 if scope.layer is None else self._id(scope.layer)
@@ -155,24 +155,24 @@ class Scopes:
         return outer
 
     def leave(self, outer: Entered) -> None:
-        """The calling thread's ops belong again to what they did before enter(), or enter_gradient()."""
+        """Restores the calling thread's scope from before enter() or enter_gradient()."""
         self._thread.scope = outer.scope
         self._eager.restore_scope(outer.eager)
 
     def enter_gradient(self, op_type: str, attrs: object) -> Entered | None:
-        """The calling thread runs the gradient function of an execution; returns what leave() puts back.
+        """Enters the scope of an execution's gradient function; returns the argument for leave().
 
-        The quick way for eager ops. Returns None, and does nothing, where the execution is not known.
+        This is the fast path for eager ops. It does nothing and returns None if the execution is unknown.
 
         Args:
-            op_type: The execution's type.
-            attrs: The very object that the tape was given.
+            op_type: The execution's op type.
+            attrs: The same object that was passed to the tape.
         """
         outer = self._eager.current_scope()
         return Entered(self._thread.scope, outer) if self._eager.enter_gradient(op_type, attrs) else None
 
     def in_layer(self, owner: object, name: str) -> Scope:
-        """Returns the scope of a layer or module that is called here; one that calls itself stays where it is."""
+        """Returns the scope of a layer or module that is called here; a layer that calls itself keeps its scope."""
         scope = self.current()
         if scope.owner == id(owner):
             return scope
@@ -180,7 +180,7 @@ class Scopes:
         return replace(scope, layer=name if scope.layer is None else f"{scope.layer}/{name}", owner=id(owner))
 
     def in_role(self, role: str) -> Scope:
-        """Returns the scope of what has a role here. Within a gradient everything is part of it."""
+        """Returns the scope for a role; within a gradient, everything remains part of the gradient."""
         scope = self.current()
         return scope if scope.role in (role, GRADIENT) else replace(scope, role=role)
 
@@ -195,14 +195,14 @@ class Scopes:
         """Returns the scope of the gradient of an op of a graph that is on a gradient tape.
 
         Args:
-            attrs: The very object that the tape was given.
+            attrs: The same object that was passed to the tape.
             graph: The graph in which the gradient is computed; None in eager code.
         """
         op = None if graph is None else self._graphs.op_of_attrs(attrs, graph)
         return Scope(role=GRADIENT) if op is None else self.of_graph_op(op)
 
     def of_results(self, outputs: Sequence[Any]) -> Scope:
-        """Returns the scope of the gradient of what just made some tensors: a function call, or a custom gradient."""
+        """Returns the scope of the gradient of the function call or custom gradient that has just made some tensors."""
         layer = self.current().layer
         if not outputs:
             return Scope(role=GRADIENT, layer=layer)

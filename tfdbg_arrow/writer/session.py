@@ -1,4 +1,4 @@
-"""enable(), disable(), capture(), mark(): which recording is in force, from its begin to its end."""
+"""enable(), disable(), capture() and mark(): start, stop and label the recording of this process."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _is_registered_at_exit = False
 
 @dataclass(frozen=True)
 class Capture:
-    """A recording, as `capture()` gives it.
+    """A recording, as `capture()` yields it.
 
     Attributes:
-        logdir: Where it goes, a URL as text; None where TFDBG_ARROW=0 turned it off.
-        run_id: Its run's id; None likewise.
+        logdir: The logdir; a URL is a string. None if TFDBG_ARROW=0 turned the recording off.
+        run_id: The ID of the run. None if TFDBG_ARROW=0 turned the recording off.
     """
 
     logdir: Path | str | None
@@ -79,79 +79,83 @@ def enable(
     on_nonfinite: str | Callable[[Any], object] = "record",
     redact: str | Collection[str] | None = None,
 ) -> str | None:
-    """Records this process into a logdir until disable() or its end.
+    """Records this process into a logdir until you call disable() or the process ends.
 
-    Eager ops, function calls, graphs and the health of tensors are recorded, from all threads.
-    Functions traced earlier are traced again at their next call.
+    The recording holds eager ops, function calls, graphs and the health of tensors, from all threads.
+    Functions traced before are traced again at their next call.
 
     Args:
-        logdir: Directory to write to, or a URL that fsspec opens, as `s3://bucket/path`; made if missing. It may hold
-            other runs. To a URL, parts are sent in the background while they are made.
-        tensor_debug_mode: How much of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH,
-            FULL_NUMERICS, SHAPE or FULL_TENSOR (spec/README.md says which columns each fills).
-        circular_buffer_size: Keep only so many last executions and graph tensors, and what lies around the first
-            infinity and the first NaN; 0 or less: all.
-        op_regex: Record tensors only of ops whose type matches (`re.match`).
-        tensor_dtypes: Record tensors only of these dtypes, or for which the callable is true of their dtype;
-            None: the mode's own, which for health modes are the floating and complex ones.
-        health_backend: `native` (the compiled core), `tensorflow` (TensorFlow's own summary op, also
-            on accelerators), or `auto`.
-        max_memory_bytes: What the recording may take of memory, however fast events come, from 192 MiB to 16 GiB. A
-            quarter of it is the spool, the file through which events pass. What describes the program, the N events
-            of a circular buffer, and tensors of many MiB that are kept whole come on top.
-        when_full: What a program does that records faster than events can be written, once the spool is full: `wait`,
-            it goes on as there is room, or after five seconds in which nothing could be written, from when on events
-            are dropped; `drop`, events that find no room are dropped. capture_stat counts what was dropped.
-        xla: What becomes of functions with jit_compile=True. `inside`: they stay compiled and are recorded; of a loop
-            in them, the first iteration with a bad value and the last one. `observe`: they run without XLA, and are
-            recorded. `keep`: they stay compiled and are not recorded; `Logdir.coverage()` lists what runs in them.
-            `auto`: `inside`, or `observe` where the elements of tensors are kept (`values`, FULL_TENSOR) and without
-            the native core. In sessions of `tf.compat.v1` and in functions of tf.data, `inside` does what `observe`
-            does (docs/xla.md).
-        graphs: Which ops of functions are recorded. `executed`: those that TensorFlow's optimizer makes of your ops and
-            that run. The numbers are those of an unrecorded run, and ops that it fuses are recorded as one. `traced`:
-            your ops. TensorFlow then does not fuse or fold them, so numbers can differ from an unrecorded run. `auto`:
-            `executed` on CPUs and GPUs with the native core. `traced` on TPUs, and with `op_regex` and `values`, which
-            choose among your ops; docs/executed_graphs.md has the other cases.
-        storage_options: fsspec's arguments for the URL, as `{"endpoint_url": …}`; None: what its configuration and
-            the store's client find.
-        local_dir: Directory for the local files of a recording to a URL, of which each gets a directory of its own
-            there; None: that of the environment variable TFDBG_ARROW_LOCAL_DIR, else that for temporary files.
-        upload_timeout_s: Seconds that the end of a recording to a URL waits for the last uploads; what is not sent by
-            then is kept in the local directory, and a warning says how to send it.
-        max_local_bytes: Bytes of parts that a recording to a URL keeps locally. Beyond them the oldest events that
-            could not be sent are dropped, and counted in `capture_stat`. The spool, and a part that is being merged,
-            come on top.
-        values: Keep the elements of the tensors of these ops, and only the health of the others: a regular expression
-            that the op's name or type matches (`re.match`), or a callable that takes (op_type, op_name). An eager op
-            has no name: None, and it is asked once for a type. No other filter leaves chosen ops out.
-        steps: Record only these training steps, as mark(step=...) or Keras's fit tell them: a number k for every
-            k-th, a range or slice, text such as "0:100,1000:,::10" (in which a number alone is that one step), or a
-            list of these. What runs before the first mark is recorded.
-        max_bytes: What the parts of executions and tensors may take on disk: beyond it the middle of the run is
-            dropped, the first half of these bytes and the last are kept, and so is what lies around the first
-            infinity and the first NaN. At least 1 MiB; None: no bound.
-        dump_on: `nonfinite`: hold the last `circular_buffer_size` executions and graph tensors in memory, and write
-            them only when a bad value comes up. Of a healthy run no execution and no tensor is written.
-        dump_after: With dump_on, write so many executions and graph tensors after the bad one; None: as many as
-            the buffer holds.
-        on_nonfinite: What a NaN or an infinity does: `record`, only recorded; `raise`, the program is stopped with a
-            NonFiniteError at the op where it came up; a callable, it is called with the NonFinite, once for each
-            origin and at most 100 times, in the thread that runs the program, and what it raises goes to the program.
-            Values that nothing computes with, as those that `tf.where` leaves out, do neither (docs/live_stop.md).
-        redact: What the logdir is not to tell, `paths`, `source` or a list of both. `paths`: file paths become relative
-            to the working directory or the installed packages, or a hash and the file's name; host name, command line
-            and working directory are NULL. `source`: no text of the program is kept, line numbers are. Names of ops,
-            functions and variables, marks and tensors stay as they are (SECURITY.md).
+        logdir: The directory to write to, or a URL that fsspec opens, such as `s3://bucket/path`. It is created if it
+            does not exist, and may hold other runs. Parts are uploaded to a URL in the background during the recording.
+        tensor_debug_mode: How much is recorded of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH,
+            FULL_NUMERICS, SHAPE or FULL_TENSOR. spec/README.md lists the columns that each mode fills.
+        circular_buffer_size: Keep only this many of the last executions and graph tensors, and the events around the
+            first infinity and the first NaN. 0 or less keeps all.
+        op_regex: Record tensors only of ops whose type matches (`re.match`). None records all ops.
+        tensor_dtypes: Record only tensors of these dtypes, or of dtypes for which the callable returns True. None
+            means the dtypes of the mode: floating and complex dtypes for the health modes.
+        health_backend: Where the elements of tensors are counted. "native" counts in the compiled core on the host.
+            "tensorflow" counts with TensorFlow's own ops on the device where the tensor is. "auto" is "tensorflow" if
+            there is a GPU, and "native" otherwise. Both need the native core.
+        max_memory_bytes: How much memory the recording may use, from 192 MiB to 16 GiB. A quarter of it is the spool,
+            the file that events pass through. Not included are the description of the program, the events of a
+            circular buffer, and tensors of many MiB that are kept whole.
+        when_full: What happens when the program records events faster than they are written and the spool is full.
+            "wait" makes the program wait for room. If nothing can be written for five seconds, events are dropped from
+            then on. "drop" drops events that find no room. `capture_stat` counts the dropped events.
+        xla: How to treat functions with jit_compile=True. "inside" keeps them compiled and records them; of a loop in
+            them, it records the first iteration with a bad value and the last iteration. "observe" runs them without
+            XLA and records them. "keep" keeps them compiled and does not record them; `Logdir.coverage()` lists their
+            ops. "auto" is "inside", and "observe" if elements of tensors are kept (`values`, FULL_TENSOR). In sessions
+            of `tf.compat.v1` and in functions of tf.data, "inside" does the same as "observe" (docs/xla.md).
+        graphs: Which ops of functions are recorded. "executed" records the ops that TensorFlow's optimizer makes of
+            yours and that run. The numbers are those of an unrecorded run, and ops that TensorFlow fuses are recorded
+            as one. "traced" switches off TensorFlow's passes that fuse, fold or reorder ops, so that each of your ops
+            is recorded. It does so for the recorded functions and for sessions created while recording. Numbers can
+            then differ from those of an unrecorded run. "auto" is "executed", and "traced" with `op_regex` or `values`,
+            because these choose among your ops. docs/executed_graphs.md has details.
+        storage_options: fsspec's arguments for the URL, such as `{"endpoint_url": …}`. None uses the configuration of
+            fsspec and of the store's client.
+        local_dir: The directory for the local files of recordings to URLs. Each recording creates a directory of its
+            own in it. None means the value of the environment variable TFDBG_ARROW_LOCAL_DIR, or the directory for
+            temporary files if the variable is not set.
+        upload_timeout_s: How many seconds the end of a recording to a URL waits for the last uploads. Files that were
+            not sent by then stay in the local directory, and a warning says how to send them.
+        max_local_bytes: How many bytes of parts a recording to a URL keeps locally. Beyond this limit, the oldest
+            events that could not be sent are dropped, and `capture_stat` counts them. The spool and a part that is
+            being merged are not included.
+        values: Keep the elements of the tensors of these ops, and only the health of all others: a regular expression
+            that matches the op's name or type (`re.match`), or a callable that takes (op_type, op_name). The op_name
+            of eager ops is None, and the callable is called once for each type of them. Chosen ops are recorded even
+            if another filter excludes them.
+        steps: Record only these training steps, which mark(step=...) or Keras's fit sets: a number k for every k-th
+            step, a range or slice, text such as "0:100,1000:,::10" (where a single number is that one step), or a
+            list of these. Events before the first mark are recorded. None records all steps.
+        max_bytes: How much disk space the parts of executions and tensors may use, at least 1 MiB. Beyond this limit,
+            the middle of the run is dropped: half of these bytes holds the beginning of the run and half its end. The
+            events around the first infinity and the first NaN are kept too. None means no limit.
+        dump_on: "nonfinite" holds the last `circular_buffer_size` executions and graph tensors in memory, and writes
+            them only when a bad value occurs. A healthy run then has no executions and no tensors on disk. None
+            writes always.
+        dump_after: With `dump_on`, how many executions and graph tensors to write after the bad one. None means as
+            many as the buffer holds.
+        on_nonfinite: What happens at a NaN or an infinity. "record" only records it. "raise" stops the program with a
+            NonFiniteError at the op that created it. A callable is called with the NonFinite, in the thread that runs
+            the program, once for each origin and at most 100 times; errors that it raises go to the program. Values
+            that no op computes with, such as those that `tf.where` does not select, do not count (docs/live_stop.md).
+        redact: What to leave out of the logdir: "paths", "source" or a list of both. "paths" makes file paths relative
+            to the working directory or to the installed packages, or replaces them by a hash and the file's name; host
+            name, command line and working directory are NULL. "source" leaves out the text of the program and keeps
+            line numbers. Names of ops, functions and variables, marks and tensors stay unchanged (SECURITY.md).
 
     Returns:
-        The run's id; None where the environment variable TFDBG_ARROW=0 turned recording off.
+        The ID of the run. None if the environment variable TFDBG_ARROW=0 turned recording off.
 
     Raises:
-        SettingError: A setting cannot be used.
+        SettingError: A setting is not valid.
         LogdirError: The logdir cannot be written.
-        RecordingError: A recording is in force already, or cannot start.
-        MissingDependencyError: TensorFlow, or what opens the URL, is not installed.
+        RecordingError: A recording is already active, or the recording cannot start.
+        MissingDependencyError: TensorFlow, or the package that opens the URL, is not installed.
     """
     return start(
         Request(
@@ -181,12 +185,12 @@ def enable(
 
 
 def is_turned_off() -> bool:
-    """Returns whether the environment variable TFDBG_ARROW=0 turned all recording off."""
+    """Returns True if the environment variable TFDBG_ARROW=0 turned all recording off."""
     return os.environ.get("TFDBG_ARROW") == "0"
 
 
 def check(request: Request) -> Settings:
-    """Returns a request as settings, and makes the logdir; raises what enable() does."""
+    """Checks a request, creates the logdir, and returns the settings; raises the same errors as enable()."""
     return request.check(_tensorflow().as_dtype)
 
 
@@ -201,7 +205,7 @@ def _tensorflow() -> Any:
 
 
 def start(request: Request) -> str | None:
-    """Starts a recording; returns and raises what enable() does."""
+    """Starts a recording; returns and raises the same as enable()."""
     global _active
     if is_turned_off():
         return None
@@ -209,7 +213,7 @@ def start(request: Request) -> str | None:
     with _lock:
         if _active is not None:
             raise RecordingError(
-                f"a recording to {_active.settings.shown_logdir} is in force; call tfdbg_arrow.disable() before another"
+                f"a recording to {_active.settings.shown_logdir} is active; call tfdbg_arrow.disable() before another"
             )
         settings = check(request)
         try:
@@ -231,12 +235,12 @@ def start(request: Request) -> str | None:
 
 
 def disable() -> None:
-    """Ends the recording in force and writes what is left; does nothing if there is none.
+    """Ends the active recording and writes the remaining events; does nothing if there is none.
 
-    Functions instrumented meanwhile run on; at their next call they are traced without recording.
+    Functions that were traced during the recording are traced again, without recording, at their next call.
 
     Raises:
-        NonFiniteError: Under `on_nonfinite="raise"`, a bad value has come up that no op has taken yet.
+        NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
     """
     recording = _active
     try:
@@ -247,7 +251,7 @@ def disable() -> None:
 
 
 def end() -> None:
-    """Ends the recording in force as disable() does, whatever has come up."""
+    """Ends the active recording as disable() does, but does not raise NonFiniteError."""
     global _active
     with _lock:
         recording, _active = _active, None
@@ -256,16 +260,16 @@ def end() -> None:
 
 
 def stop_error() -> NonFiniteError | None:
-    """Returns the first error with which the recording in force has stopped the program; None if it has not."""
+    """Returns the first error that the active recording stopped the program with; None if there is none."""
     recording = _active
     return None if recording is None or recording.stop is None else recording.stop.first_error
 
 
 def flush() -> None:
-    """Writes everything recorded so far to the logdir; does nothing if nothing records.
+    """Writes everything recorded so far to the logdir; does nothing if no recording is active.
 
     Raises:
-        NonFiniteError: Under `on_nonfinite="raise"`, a bad value has come up that no op has taken yet.
+        NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
     """
     recording = _active
     if recording is not None:
@@ -276,7 +280,10 @@ def flush() -> None:
 
 @contextmanager
 def capture(logdir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Iterator[Capture]:
-    """Records the body of a `with` statement; takes the arguments of enable(), raises its errors and disable()'s."""
+    """Records the body of a `with` statement.
+
+    It takes the arguments of enable(), and raises the errors of enable() and disable().
+    """
     run_id = enable(logdir, *args, **kwargs)
     try:
         yield Capture(logdir=_shown_location(logdir) if run_id is not None else None, run_id=run_id)
@@ -289,17 +296,17 @@ def capture(logdir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Iterat
 
 
 def mark(step: int | None = None, **labels: object) -> None:
-    """Labels the events from here on with a training step and with labels of your own.
+    """Labels all following events with a training step and with labels of your own.
 
-    Does nothing while nothing records.
+    It does nothing if no recording is active.
 
     Args:
-        step: The training step: an integer within 64 bits (a scalar tensor or NumPy integer will do).
-        **labels: Names and values, kept as text, as `epoch=3, phase="validation"`.
+        step: The training step: an integer of at most 64 bits, which may be a scalar tensor or a NumPy integer.
+        **labels: Names and values, such as `epoch=3, phase="validation"`. Values are stored as text.
 
     Raises:
-        SettingError: The step is no integer.
-        NonFiniteError: Under `on_nonfinite="raise"`, a bad value has come up that no op has taken yet.
+        SettingError: The step is not an integer.
+        NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
     """
     recording = _active
     if recording is None:
@@ -310,12 +317,12 @@ def mark(step: int | None = None, **labels: object) -> None:
 
 
 def is_recording() -> bool:
-    """Returns whether a recording is in force in this process."""
+    """Returns True if a recording is active in this process."""
     return _active is not None
 
 
 def run_id() -> str | None:
-    """Returns the id of the run that is being recorded, None if there is none."""
+    """Returns the ID of the run that is being recorded; None if there is none."""
     recording = _active
     return None if recording is None else recording.run_id
 
@@ -341,14 +348,14 @@ def _register_at_exit() -> None:
 
 
 def _after_fork_in_parent() -> None:
-    """What runs in a fork's child is not recorded, and the parent says so: the child cannot."""
+    """Notes in the parent's recording that the forked child is not recorded; the child itself cannot note it."""
     recording = _active
     if recording is not None:
         recording.note_fork()
 
 
 def _after_fork_in_child() -> None:
-    """A fork's child records nothing: the spool and the sink's thread are its parent's."""
+    """Abandons the recording in a forked child, because the spool and the sink's thread belong to the parent."""
     global _active, _lock
     recording, _active = _active, None
     _lock = threading.RLock()

@@ -52,7 +52,7 @@ KEEPABLE_MASK = sum(1 << _NUMBERS[name] for name in _KEEPABLE)
 
 
 class TensorDebugMode(IntEnum):
-    """How much of each tensor is recorded; the values are the native core's."""
+    """How much is recorded of each tensor; the native core uses the same values."""
 
     NO_TENSOR = 0
     CURT_HEALTH = 1
@@ -64,12 +64,12 @@ class TensorDebugMode(IntEnum):
 
     @property
     def measures_health(self) -> bool:
-        """Whether the mode looks at the elements of tensors."""
+        """True if the mode looks at the elements of tensors."""
         return self not in (TensorDebugMode.NO_TENSOR, TensorDebugMode.SHAPE)
 
     @property
     def dtypes(self) -> frozenset[str]:
-        """Names of the dtypes that the mode covers unless the user names others."""
+        """Names of the dtypes that the mode records unless the user chooses others."""
         if self is TensorDebugMode.NO_TENSOR:
             return frozenset()
         if self is TensorDebugMode.SHAPE:
@@ -78,36 +78,35 @@ class TensorDebugMode(IntEnum):
 
     @property
     def recordable(self) -> frozenset[str]:
-        """Names of the dtypes that can be recorded in the mode: those with a health, and what is kept whole."""
+        """Names of the dtypes that the mode can record: those with a health, and in FULL_TENSOR also strings."""
         return _KEEPABLE if self is TensorDebugMode.FULL_TENSOR else _MEASURABLE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to record, and how.
+    """The checked settings of a recording.
 
     Attributes:
-        logdir: Where to.
-        mode: How much of each tensor.
-        circular_buffer_size: How many last executions and graph tensors to keep; 0 or less: all.
-        op_regex: Op types whose tensors are recorded must match it (`re.match`); None: all.
+        logdir: The directory to write to.
+        mode: How much is recorded of each tensor.
+        circular_buffer_size: How many of the last executions and graph tensors to keep; 0 or less keeps all.
+        op_regex: Tensors are recorded only of ops whose type matches it (`re.match`); None means all ops.
         dtypes: Names of the dtypes that are recorded.
-        tensor_dtypes_text: The user's own choice of dtypes, as the `run` table gives it; None: the mode's.
+        tensor_dtypes_text: The user's choice of dtypes, as the `run` table stores it; None means those of the mode.
         health_backend: `auto`, `native` or `tensorflow`.
-        memory: How much memory the recording may take.
-        when_full: What an event does that finds no room in the spool: `wait` or `drop`.
-        xla: `inside`: functions that ask for XLA are compiled, and recorded; `observe`: they run without it;
-            `keep`: they are compiled, and not recorded; `auto`: the first of these that the recording can do.
-        graphs: `traced`: every op of a function is recorded; `executed`: what TensorFlow makes of them; `auto`: the
-            latter where the recording can.
-        remote: Where the parts are copied to from `logdir`, which is then a directory of the run's own; None: nowhere.
-        values: Ops whose tensors are kept whole; None: none but those that the mode keeps.
-        steps: Which training steps are recorded; None: all.
-        max_bytes: What the parts of the run's event tables may take on disk; None: no bound.
-        dump_on: `nonfinite`: the circular buffer is written only around bad values; None: always.
-        dump_after: How many executions and graph tensors are written after a bad value then.
-        on_nonfinite: What a bad value does: `record`, `raise`, or a callable that is called.
-        redact: What the logdir does not say: `paths`, `source`.
+        memory: How much memory the recording may use.
+        when_full: What happens to events when the spool is full: `wait` or `drop`.
+        xla: How to treat functions with jit_compile=True. `inside` compiles and records them, `observe` runs them
+            without XLA, `keep` compiles them and does not record them, `auto` is `inside` or `observe`.
+        keeps_ops: Whether TensorFlow's optimizer leaves the ops of graphs unchanged, so that each op has its rows.
+        remote: Where to upload the parts of `logdir`, which then holds only this run; None means no upload.
+        values: Ops whose tensors are kept whole; None means only those that the mode keeps.
+        steps: Which training steps are recorded; None means all.
+        max_bytes: How much disk space the parts of the event tables may use; None means no limit.
+        dump_on: `nonfinite` writes the circular buffer only around bad values; None writes always.
+        dump_after: How many executions and graph tensors are written after a bad value if `dump_on` is set.
+        on_nonfinite: What happens at a bad value: `record`, `raise`, or a callable to call.
+        redact: What is left out of the logdir: `paths`, `source`.
     """
 
     logdir: Path
@@ -125,14 +124,14 @@ class Settings:
     dump_on: str | None = None
     dump_after: int = 0
     xla: str = "auto"
-    graphs: str = "auto"
+    keeps_ops: bool = False
     remote: RemoteSettings | None = None
     on_nonfinite: str | Callable[[Any], object] = "record"
     redact: frozenset[str] = NOTHING
 
     @property
     def shown_logdir(self) -> str:
-        """Where the recording goes, as it can be shown."""
+        """The directory or URL of the recording, in a form that is safe to show."""
         return str(self.logdir if self.remote is None else self.remote.directory)
 
     @property
@@ -142,25 +141,25 @@ class Settings:
 
     @property
     def has_op_filter(self) -> bool:
-        """Whether ops are not all recorded alike."""
+        """True if some ops are recorded differently from others."""
         return self.op_regex is not None or self.values is not None
 
     @property
     def keeps_values(self) -> bool:
-        """Whether elements of tensors are kept."""
+        """True if elements of tensors are kept."""
         return self.mode is TensorDebugMode.FULL_TENSOR or self.values is not None
 
     def covers_op(self, op_type: str) -> bool:
-        """Returns whether tensors of ops of that type are recorded."""
+        """Returns True if tensors of ops of this type are recorded."""
         return self.op_regex is None or self.op_regex.match(op_type) is not None
 
     def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool = False) -> str | None:
-        """Returns None for a tensor to record, else the `not_recorded_reason` of graph_op_output.
+        """Returns None for a tensor to record, otherwise the `not_recorded_reason` of graph_op_output.
 
         Args:
-            op_type: Type of its op.
-            dtype_number: Its dtype, as TensorFlow's DataType.
-            is_chosen: Whether `values` chose its op: then no filter leaves it out.
+            op_type: The type of the tensor's op.
+            dtype_number: The tensor's dtype, as TensorFlow's DataType.
+            is_chosen: Whether `values` chose the op; other filters then do not exclude it.
         """
         if self.mode is TensorDebugMode.NO_TENSOR:
             return "mode"
@@ -175,7 +174,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the user asked for, unchecked; the attributes mean what enable()'s arguments of the same names do."""
+    """The user's settings before they are checked; the attributes are the arguments of enable()."""
 
     logdir: str | os.PathLike[str]
     tensor_debug_mode: str = "FULL_HEALTH"
@@ -200,15 +199,15 @@ class Request:
     redact: str | Collection[str] | None = None
 
     def check(self, as_dtype: Callable[[Any], Any] | None = None) -> Settings:
-        """Returns it as settings, and makes the logdir unless it is remote.
+        """Checks the request and returns the settings; creates the logdir unless it is remote.
 
         Args:
-            as_dtype: `tf.as_dtype`; without it, dtypes may only be given by name.
+            as_dtype: `tf.as_dtype`. Without it, dtypes can only be given by name.
 
         Raises:
-            SettingError: A value cannot be used.
-            LogdirError: The logdir cannot be written, or something else is there.
-            MissingDependencyError: The logdir is a URL, and what opens it is not installed.
+            SettingError: A value is not valid.
+            LogdirError: The logdir cannot be written, or the path is not a directory.
+            MissingDependencyError: The logdir is a URL, and the package that opens it is not installed.
         """
         if self.tensor_debug_mode not in TensorDebugMode.__members__:
             modes = ", ".join(sorted(TensorDebugMode.__members__))
@@ -224,7 +223,7 @@ class Request:
         if self.xla not in XLA_CHOICES:
             raise SettingError(f"xla is {self.xla!r}; expected one of {', '.join(XLA_CHOICES)}")
         if self.xla == "inside" and (self.values is not None or self.tensor_debug_mode == "FULL_TENSOR"):
-            raise SettingError("xla is 'inside', where no elements can be kept; choose xla='observe'")
+            raise SettingError("xla is 'inside', which cannot keep elements of tensors; choose xla='observe'")
         if self.graphs not in GRAPH_CHOICES:
             raise SettingError(f"graphs is {self.graphs!r}; expected one of {', '.join(GRAPH_CHOICES)}")
         if not is_integer(self.max_memory_bytes) or not MIN_MEMORY_BYTES <= self.max_memory_bytes <= MAX_MEMORY_BYTES:
@@ -257,13 +256,13 @@ class Request:
             )
         if self.max_bytes is not None and (not is_integer(self.max_bytes) or self.max_bytes < MIN_BUDGET_BYTES):
             raise SettingError(
-                f"max_bytes is {self.max_bytes!r}; expected at least {MIN_BUDGET_BYTES} (1 MiB), or None for no bound"
+                f"max_bytes is {self.max_bytes!r}; expected at least {MIN_BUDGET_BYTES} (1 MiB), or None for no limit"
             )
         dump_after = self._check_dump(mode)
         if self.max_bytes is not None and self.circular_buffer_size > 0 and self.dump_on is None:
             raise SettingError(
-                f"max_bytes is {self.max_bytes} and circular_buffer_size {self.circular_buffer_size}: each bounds what "
-                "is kept in its own way; leave one of them out"
+                f"max_bytes is {self.max_bytes} and circular_buffer_size is {self.circular_buffer_size}, but only one "
+                "of them can limit a recording; leave one of them out"
             )
         return Settings(
             logdir=_check_logdir(location) if isinstance(location, Path) else local_logdir(self.local_dir),
@@ -277,7 +276,7 @@ class Request:
             memory=MemoryShares(self.max_memory_bytes),
             when_full=self.when_full,
             xla=self.xla,
-            graphs="traced" if self._must_trace() else self.graphs,
+            keeps_ops=self._keeps_ops(),
             values=values,
             steps=steps,
             max_bytes=self.max_bytes,
@@ -287,25 +286,25 @@ class Request:
             redact=parse_redact(self.redact),
         )
 
-    def _must_trace(self) -> bool:
-        """Whether functions are recorded as they are traced, whatever the machine can do."""
+    def _keeps_ops(self) -> bool:
+        """Returns True if TensorFlow's optimizer leaves the program's ops unchanged."""
         if self.graphs != "auto":
             return self.graphs == "traced"
-        # The optimizer may leave no node for an op that the user chose by its name or type.
+        # The optimizer may remove an op that the user chose by its name or type.
         return self.op_regex is not None or self.values is not None
 
     def _check_dump(self, mode: TensorDebugMode) -> int:
-        """Returns how much is written after a bad value; 0 without a black box."""
+        """Returns how many events are written after a bad value; 0 without `dump_on`."""
         if self.dump_on is None:
             if self.dump_after is not None:
                 raise SettingError(f"dump_after is {self.dump_after!r} without dump_on; add dump_on='nonfinite'")
             return 0
         if self.dump_on not in DUMP_TRIGGERS:
-            raise SettingError(f"dump_on is {self.dump_on!r}; expected 'nonfinite', or None to write all along")
+            raise SettingError(f"dump_on is {self.dump_on!r}; expected 'nonfinite', or None to write always")
         if self.circular_buffer_size < 1:
             raise SettingError(
-                f"dump_on is {self.dump_on!r} with circular_buffer_size {self.circular_buffer_size}; expected how many "
-                "executions and graph tensors to hold ready, from 1 on"
+                f"dump_on is {self.dump_on!r} with circular_buffer_size {self.circular_buffer_size}; expected at least "
+                "1, the number of executions and graph tensors to hold in memory"
             )
         if not mode.measures_health:
             raise SettingError(
@@ -315,7 +314,7 @@ class Request:
         if self.dump_after is None:
             return self.circular_buffer_size
         if not is_integer(self.dump_after) or self.dump_after < 0:
-            raise SettingError(f"dump_after is {self.dump_after!r}; expected a number of events from 0 on")
+            raise SettingError(f"dump_after is {self.dump_after!r}; expected a number of events, 0 or more")
         return self.dump_after
 
 
@@ -332,9 +331,9 @@ def _check_on_nonfinite(value: Any, mode: TensorDebugMode) -> str | Callable[[An
 
 
 def _named_dtype(name: object) -> Any:
-    """Returns what tf.as_dtype() would of a name, as far as settings look at it."""
+    """Returns a stand-in for tf.as_dtype(name) with the attributes that the settings use."""
     if name not in _NUMBERS:
-        raise TypeError(f"{name!r} is no dtype of TensorFlow's")
+        raise TypeError(f"{name!r} is not a TensorFlow dtype")
     return SimpleNamespace(name=name, base_dtype=SimpleNamespace(name=name))
 
 
@@ -350,7 +349,7 @@ def _choose_dtypes(
         for name in mode.recordable:
             try:
                 dtype = as_dtype(name)
-            except TypeError:  # an older TensorFlow does not know this float8 type
+            except TypeError:  # an older TensorFlow does not have this float8 type
                 continue
             try:
                 is_chosen = bool(tensor_dtypes(dtype))
@@ -372,7 +371,7 @@ def _choose_dtypes(
     unknown = [name for name in names if name not in mode.recordable]
     if unknown:
         raise SettingError(
-            f"tensor_dtypes has {', '.join(unknown)}; in mode {mode.name} can be recorded: "
+            f"tensor_dtypes has {', '.join(unknown)}; mode {mode.name} can record only "
             f"{', '.join(sorted(mode.recordable))}"
         )
     return frozenset(names), "[" + ",".join(f'"{name}"' for name in names) + "]"
@@ -383,11 +382,11 @@ def _name_of(function: Callable[..., object]) -> str:
 
 
 def _check_logdir(path: Path) -> Path:
-    """Makes sure that a logdir can be begun or continued at a path; creates the directory."""
+    """Creates the directory of a logdir, and checks that it can be written and is not of another format."""
     try:
         path = path.expanduser().absolute()
         if path.exists() and not path.is_dir():
-            raise LogdirError(f"the logdir {path} is a file; expected a directory, or a path where one can be made")
+            raise LogdirError(f"the logdir {path} is a file; expected a directory, or a path where one can be created")
         path.mkdir(parents=True, exist_ok=True)
         marker = path / MARKER_NAME
         if marker.exists():

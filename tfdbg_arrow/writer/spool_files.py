@@ -1,4 +1,4 @@
-"""What becomes of a recording's files in the spool at its end."""
+"""Removes a recording's spool files at its end."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _ATTEMPTS = 2
 
 
 class EventFiles(Protocol):
-    """Events, and the elements of their tensors."""
+    """The files of events and of the elements of their tensors."""
 
     def remove_files(self) -> None:
         """Removes the files."""
 
     def close(self) -> None:
-        """Writes nothing from here on; the files stay."""
+        """Stops writing; the files stay."""
 
 
 def remove_spool_files(events: EventFiles, files: RunFiles, *, is_all_written: bool) -> str | None:
-    """Removes the files of a recording that has ended, if all of it is in parts, and lets go of them.
+    """Closes the files of a recording that has ended, and removes them if everything is in parts.
 
-    What stays, whatever the reason, recover() makes parts of, or removes.
+    recover() later converts files that remain for any reason, or removes them.
 
     Returns:
-        Why they could not be removed; None where they are gone, or are to stay.
+        The reason why the files could not be removed; None if they were removed or must stay.
     """
     reason = None
     for _ in range(_ATTEMPTS if is_all_written else 0):
@@ -44,7 +44,7 @@ def remove_spool_files(events: EventFiles, files: RunFiles, *, is_all_written: b
 
 
 def discard_spool_files(paths: SpoolPaths, files: RunFiles) -> None:
-    """Removes the files of a recording that could not begin, as far as they can be removed."""
+    """Removes the files of a recording that could not begin, as far as possible."""
     for path in paths.all():
         with contextlib.suppress(OSError):
             path.unlink()

@@ -1,7 +1,7 @@
-"""Python frames -> interned stack traces, frames and source files.
+"""Converts Python frames into interned stack traces, frames and source files.
 
-The native core interns a stack as a sequence of (code object, instruction); this module turns
-those that are new into rows, once a run. Whose code a frame is (`owner`) is decided by its path.
+The native core interns a stack as a sequence of (code object, instruction). This module converts each new one into
+rows, once per run. The `owner` of a frame follows from its path.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Location = tuple[str, int, str]
 
 _PACKAGE_DIRECTORY = str(Path(__file__).resolve().parent.parent) + os.sep
 _CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks.py")
-"""TensorFlow's frame between an op and our callback: it tells nothing of the program."""
+"""TensorFlow's frame between an op and our callback, which is not part of the program."""
 _FIRST_TRACEBACK_ID = 1 << 40
-"""Far above the ids that a recorder gives to the stacks that it saw itself."""
+"""Far above the ids that a recorder assigns to the stacks that it observes itself."""
 _FRAMEWORK_PACKAGES = ("tensorflow", "keras", "tf_keras", "tensorflow_core")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
-"""Where packages are installed, also for an interpreter or an environment that this one builds on."""
+"""Directories in which packages are installed, also those of a base interpreter or environment."""
 
 
 def _library_directories() -> tuple[str, ...]:
@@ -43,18 +43,21 @@ def _library_directories() -> tuple[str, ...]:
 
 
 def _framework_directories() -> tuple[str, ...]:
-    """Where the framework's packages were loaded from: not always a library directory."""
+    """Returns the directories from which the framework's packages were loaded; not always library directories."""
     loaded = [getattr(sys.modules.get(name), "__file__", None) for name in _FRAMEWORK_PACKAGES]
     return tuple(os.path.join(os.path.dirname(path), "") for path in loaded if path)
 
 
 def as_utf8(text: str) -> str:
-    """Returns a text that UTF-8 can hold: a path may have bytes that are no text, which Python keeps as surrogates."""
+    """Returns a text that can be encoded in UTF-8.
+
+    A path may contain bytes that are not valid text, which Python represents as surrogates.
+    """
     return text.encode("utf-8", errors="backslashreplace").decode()
 
 
 class FrameOwners:
-    """Tells the user's frames from the framework's and from other libraries'."""
+    """Distinguishes the user's frames from those of the framework and of other libraries."""
 
     def __init__(self) -> None:
         self._libraries = _library_directories()
@@ -64,7 +67,7 @@ class FrameOwners:
         self._frameworks += _framework_directories()
 
     def owner(self, file_path: str) -> str:
-        """Returns `user`, `framework` or `library` for a file path as in a code object."""
+        """Returns `user`, `framework` or `library` for the file path of a code object."""
         if file_path.startswith(self._frameworks):
             return "framework"
         installed = _INSTALLED.match(file_path)
@@ -77,7 +80,7 @@ class FrameOwners:
 
 
 def lineno_of(code: CodeType, instruction: int) -> int:
-    """Returns the line number, from 1, of the instruction at that byte offset (its function's if it has none)."""
+    """Returns the line number, from 1, of the instruction at a byte offset, or that of its function if it has none."""
     for start, end, lineno in code.co_lines():
         if start <= instruction < end and lineno:  # a module's first instruction has line 0
             return lineno
@@ -86,12 +89,12 @@ def lineno_of(code: CodeType, instruction: int) -> int:
 
 @dataclass(slots=True)
 class _Instruction:
-    """Where an instruction of a code object stands; the code is held, so that its id stays.
+    """The location of an instruction; it holds a reference to the code object, so that its id stays valid.
 
     Attributes:
-        location: None: our own code.
-        is_mapped: Whether it was mapped from generated code.
-        frame_id: Its frame; None: no stack had it yet.
+        location: The location; None for tfdbg_arrow's own code.
+        is_mapped: Whether the location was mapped from generated code.
+        frame_id: The id of its frame; None if no stack has contained it yet.
     """
 
     code: CodeType
@@ -102,7 +105,7 @@ class _Instruction:
 
 @dataclass
 class _NewRows:
-    """Rows that stacks refer to, and that are written before them."""
+    """Rows that stacks refer to and that are written before the stacks."""
 
     files: list[Row] = field(default_factory=list)
     frames: list[Row] = field(default_factory=list)
@@ -112,10 +115,10 @@ class StackTable:
     """The stacks, frames and source files of one run.
 
     Args:
-        append: Takes rows for a table: `append(table_name, rows)`.
-        append_columns: The same for many rows, as columns.
+        append: Adds rows to a table: `append(table_name, rows)`.
+        append_columns: Does the same for many rows, given as columns.
         original_location: Maps a line of generated code (file path, lineno) to the user's line that it
-            was made from, or None where it knows nothing of that file.
+            was made from; returns None for an unknown file.
     """
 
     def __init__(
@@ -129,16 +132,16 @@ class StackTable:
         self._original_location = original_location
         self._owners = FrameOwners()
         self._known: dict[tuple[int, int], _Instruction] = {}
-        """By (id of code, instruction), as hash() of a code object is slow; the code is held, so its id stays."""
+        """Instructions by (id of code, instruction), because hash() of a code object is slow; see _Instruction."""
         self._frame_ids: dict[Location, int] = {}
         self._file_ids: dict[str, int] = {}
         self._traceback_ids: dict[tuple[Location, ...], int] = {}
-        self._lock = threading.RLock()  # a finalizer may add a stack while its thread does
+        self._lock = threading.RLock()  # a finalizer may add a stack while the same thread does
         self._lines: dict[str, list[str]] = {}
-        """Each file's text as it was when first seen: a file may change while it runs."""
+        """The text of each file when it was first seen, because a file can change while the program runs."""
 
     def add(self, first_stack_id: int, stacks: Sequence[RawStack]) -> None:
-        """Writes the rows of new stacks; their ids count up from `first_stack_id`."""
+        """Writes the rows of new stacks, whose ids count up from `first_stack_id`."""
         new = _NewRows()
         with self._lock:
             self._write(
@@ -147,9 +150,9 @@ class StackTable:
             )
 
     def add_traceback(self, traceback: Iterable[Location]) -> int:
-        """Writes the rows of a stack known only by its locations, innermost first; returns its id, -1 for none."""
+        """Writes the rows of a stack given by its locations, innermost first; returns its id, or -1 if it is empty."""
         with self._lock:
-            # Further out than the function that runs the program is the command line.
+            # Frames outside the function that runs the program belong to the command line.
             of_program = itertools.takewhile(
                 lambda location: (
                     location[0] != EXECUTE_MAIN_CODE.co_filename or location[2] != EXECUTE_MAIN_CODE.co_name
@@ -170,7 +173,7 @@ class StackTable:
             return stack_id
 
     def _write(self, stacks: Sequence[tuple[int, Sequence[int]]], new: _NewRows) -> None:
-        """Writes stacks, given as the ids of their frames, after the rows that they need."""
+        """Writes stacks, given as the ids of their frames, after the rows that they refer to."""
         for table, rows in (("source_file", new.files), ("stack_frame", new.frames)):
             if rows:
                 self._append(table, rows)
@@ -183,12 +186,12 @@ class StackTable:
             self._append_columns("stack_trace", columns)
 
     def _frames(self, stack: RawStack, new: _NewRows) -> list[int]:
-        """The ids of the frames, innermost first, generated code mapped back, without our own."""
+        """Returns the ids of the frames, innermost first; maps generated code back and leaves out our own frames."""
         frame_ids: list[int] = []
         last: Location | None = None
         for code, instruction in stack:
             if code is EXECUTE_MAIN_CODE:
-                break  # further out is the command line that runs the program
+                break  # the outer frames belong to the command line
             known = self._known.get((id(code), instruction))
             if known is None:
                 known = self._known[id(code), instruction] = _Instruction(code, *self._location(code, instruction))
@@ -196,7 +199,7 @@ class StackTable:
             if location is None:
                 continue
             if known.is_mapped and last is not None and last[:2] == location[:2]:
-                continue  # helper functions that autograph made of one statement of the user's
+                continue  # helper functions that AutoGraph made from one statement of the user
             last = location
             if known.frame_id is None:
                 known.frame_id = self._frame_id(location, new)
@@ -204,14 +207,14 @@ class StackTable:
         return frame_ids
 
     def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, bool]:
-        """Where an instruction stands, None for our own code; and whether it was mapped from generated code."""
+        """Returns the location of an instruction (None for our own code), and whether it was mapped."""
         path = code.co_filename
         if path.startswith(_PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
             return None, False
         lineno = lineno_of(code, instruction)
         original = self._original_location(path, lineno)
         if original is not None and original[0].startswith(_PACKAGE_DIRECTORY):
-            return None, False  # AutoGraph converts a method of the user's with our wrapper around it
+            return None, False  # AutoGraph converts the user's method together with our wrapper around it
         return original or (path, lineno, code.co_qualname), original is not None
 
     def _frame_id(self, location: Location, new: _NewRows) -> int:
@@ -243,5 +246,5 @@ class StackTable:
 
 
 def _source_lines(path: str) -> list[str]:
-    """The whole text, as linecache has it (notebook cells are only there) or finds it; empty if it has none."""
+    """Returns all lines of a file from linecache, which also has notebook cells; an empty list if it has none."""
     return list(linecache.getlines(path))

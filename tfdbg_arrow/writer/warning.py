@@ -1,4 +1,4 @@
-"""Warnings that never become exceptions of the program."""
+"""Warnings that never raise exceptions in the program."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import warnings
 
 
 def warn(message: str) -> None:
-    """Warns; where that raises, because the program turns warnings into errors or shows them itself, on stderr.
+    """Issues a warning, or writes it to stderr if the warning raises an error.
+
+    It can raise an error if the program turns warnings into errors or shows them itself.
 
     Args:
-        message: What is to be said, as a sentence.
+        message: The warning, as a sentence.
     """
     try:
         warnings.warn(f"tfdbg_arrow: {message}", RuntimeWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""A value that is meant, or does no harm, stands beside a real bug that comes later: the bug must be named."""
+"""An intended or harmless bad value precedes a real bug: the bug must be named."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _data() -> tuple[Any, Any]:
 
 @bug(op_type="Log", effect="variable")
 def metric_that_was_bad_from_the_start() -> None:
-    """A metric is NaN in every batch; in the second epoch the loss goes bad, too."""
+    """A metric is NaN in every batch; in the second epoch, the loss becomes bad, too."""
 
     def ratio(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean((y_true - y_true) / (y_true - y_true))
@@ -56,7 +56,7 @@ def causal_mask_beside_a_division() -> None:
 
 @bug(op_type="Log", effect="variable")
 def best_loss_tracker_beside_a_logarithm() -> None:
-    """best = Variable(inf) is meant; the loss then takes log(0)."""
+    """best = Variable(inf) is intended; the loss then takes log(0)."""
     best = tf.Variable(float("inf"), trainable=False)
     weight = tf.Variable(1.0)
     for value in (1.0, 0.5, 0.0):
@@ -68,7 +68,7 @@ def best_loss_tracker_beside_a_logarithm() -> None:
 
 @bug(op_type="RealDiv", effect="variable", executed=("Rsqrt", None))
 def cleaned_input_beside_a_division() -> None:
-    """Missing values are replaced in every batch; then a batch without deviation is standardised."""
+    """Missing values are replaced in every batch; then a batch without variation is standardised."""
     weights = tf.Variable(tf.ones([2]))
 
     @tf.function
@@ -86,7 +86,7 @@ def cleaned_input_beside_a_division() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def infinite_clip_bounds_beside_an_exponential() -> None:
-    """Clipping is switched off by infinite bounds; the loss overflows."""
+    """Infinite bounds switch clipping off; the loss overflows."""
     weight = tf.Variable([10.0])
     optimizer = keras.optimizers.SGD(1.0)
 
@@ -128,7 +128,7 @@ def warmup_schedule_beside_a_unit_vector() -> None:
 
 @bug(op_type="Softmax", effect="result")
 def mask_that_is_right_in_one_row_only() -> None:
-    """The same mask of -Inf is meant in the first row, and leaves nothing in the second."""
+    """The same mask of -Inf is intended in the first row, and leaves nothing in the second."""
     weights = tf.Variable(tf.eye(3))
     keep = tf.constant([[True, True, False], [False, False, False]])
     with tf.GradientTape() as tape:
@@ -140,7 +140,7 @@ def mask_that_is_right_in_one_row_only() -> None:
 
 @bug(op_type="Log", effect="variable")
 def loss_scaling_beside_a_logarithm() -> None:
-    """The first scale is so large that gradients overflow, which is meant; later the loss is log(0)."""
+    """The first scale is so large that gradients overflow, which is intended; later the loss is log(0)."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(y_pred * tf.math.log(y_true), axis=-1)  # culprit
@@ -156,7 +156,7 @@ def loss_scaling_beside_a_logarithm() -> None:
 
 @bug(op_type="Log", effect="result")
 def division_that_is_guarded_beside_a_logarithm() -> Any:
-    """divide and where are absorbed, the logarithm is returned."""
+    """The result of divide is guarded by where; the logarithm is returned."""
 
     @tf.function
     def score(hits: Any, total: Any) -> Any:
@@ -168,7 +168,7 @@ def division_that_is_guarded_beside_a_logarithm() -> Any:
 
 @bug(op_type="Sqrt", effect="variable")
 def statistics_that_nobody_reads_beside_a_root() -> None:
-    """A summary that is printed only is 0/0; the update takes the root of a negative number."""
+    """A summary that is only printed is 0/0; the update takes the root of a negative number."""
     weight = tf.Variable(2.0)
 
     @tf.function
@@ -205,7 +205,7 @@ def skipped_steps_beside_one_that_is_not() -> None:
 
 @bug(op_type="Log", effect="result")
 def program_that_only_prints_the_check() -> Any:
-    """The program tests the value, prints a warning, and goes on with it."""
+    """The program checks the value, prints a warning, and continues with it."""
 
     @tf.function
     def score(values: Any) -> Any:
@@ -219,7 +219,7 @@ def program_that_only_prints_the_check() -> Any:
 
 @bug(op_type="RealDiv", effect="variable")
 def checked_but_applied_all_the_same() -> None:
-    """is_nan(loss) is counted, and the update is made."""
+    """is_nan(loss) is counted, and the update is applied all the same."""
     weight = tf.Variable(1.0)
     num_bad = tf.Variable(0)
     for divisor in (1.0, 0.0):

@@ -1,4 +1,4 @@
-"""Loops, branches and calls within each other, and functions that several others call."""
+"""Nested loops, branches and calls, and functions with several callers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def branch_in_a_loop() -> Any:
 
 @bug(op_type="Log", effect="variable")
 def branch_that_another_one_hands_on() -> None:
-    """What one branch makes bad, the other one multiplies in a later iteration; then it is assigned."""
+    """One branch creates a bad value, the other multiplies it in a later iteration, and then it is assigned."""
     total = tf.Variable(1.0)
 
     @tf.function
@@ -119,7 +119,7 @@ def function_with_a_loop_called_in_a_loop() -> Any:
 
 @bug(op_type="RealDiv", effect="result")
 def function_of_two_others() -> Any:
-    """Both call it at places of one name; only what the second one gives it is bad."""
+    """Both call it at call sites of the same name; only the argument of the second caller makes it bad."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
     def score(values: Any) -> Any:
@@ -138,7 +138,7 @@ def function_of_two_others() -> Any:
 
 @bug(op_type="Rsqrt", effect="result", executed=("_UnaryOpsComposition", "Rsqrt"))
 def op_that_is_fused_with_one_of_a_called_function() -> Any:
-    """The caller is traced for two shapes, the function that it calls for all."""
+    """The caller is traced for two shapes, the function that it calls is traced once for all shapes."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
     def positive(values: Any) -> Any:
@@ -186,7 +186,7 @@ def branch_of_a_compiled_function() -> Any:
 
 @bug(op_type="Log", effect="result")
 def branch_of_one_op_in_a_session() -> Any:
-    """The branch is so small that TensorFlow does not optimize it by itself."""
+    """The branch is so small that TensorFlow does not optimize it on its own."""
     tf1.enable_control_flow_v2()
     with tf.Graph().as_default(), tf1.Session() as session:
         values = tf1.placeholder(tf.float32, [None])
@@ -199,7 +199,7 @@ def branch_of_one_op_in_a_session() -> Any:
 
 @bug(op_type="Sqrt", effect="result", raises=tf.errors.InvalidArgumentError)
 def check_that_stops_a_session() -> None:
-    """The program gets an error in place of the value."""
+    """The program gets an error instead of the value."""
     with tf.Graph().as_default(), tf1.Session() as session:
         values = tf1.placeholder(tf.float32, [2])
         roots = tf.sqrt(values)  # culprit
@@ -223,7 +223,7 @@ def saved_graph_with_a_branch(directory: Path) -> Any:
 
 @bug(op_type="Softmax", effect="variable")
 def row_that_is_masked_altogether() -> None:
-    """The infinities are meant; the NaN that the softmax makes of them is not."""
+    """The infinities are intended; the NaN that the softmax creates from them is not."""
     attention = tf.Variable(tf.ones([2, 3]))
 
     @tf.function

@@ -1,4 +1,4 @@
-"""Bad values that come in from outside: files, generators, arrays, constants, preprocessing."""
+"""Bad values from outside: files, generators, arrays, constants, preprocessing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _regression() -> Any:
 
 @bug(op_type=None, effect="variable")
 def array_with_a_missing_value() -> None:
-    """A data frame had an empty cell. keras-team/keras#12371."""
+    """A data frame has an empty cell. keras-team/keras#12371."""
     features = np.ones((8, 2), "float32")
     features[5, 1] = np.nan
     _regression().fit(features, np.ones((8, 1), "float32"), batch_size=4, shuffle=False, epochs=1, verbose=0)  # culprit
@@ -28,7 +28,7 @@ def array_with_a_missing_value() -> None:
 
 @bug(op_type=None, effect="variable")
 def targets_with_an_infinity() -> None:
-    """A target was a ratio with a zero denominator."""
+    """A target is a ratio with a zero denominator."""
     targets = np.ones((4, 1), "float32")
     targets[2] = np.inf
     _regression().fit(np.ones((4, 2), "float32"), targets, epochs=1, verbose=0)  # culprit
@@ -36,7 +36,7 @@ def targets_with_an_infinity() -> None:
 
 @bug(op_type="StringToNumber", effect="variable")
 def csv_cell_that_says_nan() -> None:
-    """A column of a file is parsed, and one of its cells says nan."""
+    """A column of a file is parsed, and one of its cells contains nan."""
 
     def parse(line: Any) -> Any:
         cells = tf.strings.split(line, ",")
@@ -56,7 +56,7 @@ def csv_record_with_an_infinity() -> Any:
 
 @bug(op_type="RealDiv", effect="variable")
 def standardise_a_constant_column() -> None:
-    """(x - mean) / deviation in a map of tf.data, of a column that never changes."""
+    """(x - mean) / deviation of a constant column, in a map of tf.data."""
     values = np.ones((8, 2), "float32")
     values[:, 0] = np.arange(8)
     mean, deviation = values.mean(axis=0), values.std(axis=0)
@@ -70,7 +70,7 @@ def standardise_a_constant_column() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def scale_images_by_their_range() -> None:
-    """An image that is black all over has no range."""
+    """A completely black image has no range."""
 
     @tf.function
     def scale(image: Any) -> Any:
@@ -87,7 +87,7 @@ def scale_images_by_their_range() -> None:
 
 @bug(op_type="Log", effect="variable")
 def log_scale_of_a_count_of_zero() -> None:
-    """Counts are taken to the logarithm in the pipeline, and one is 0."""
+    """The pipeline takes the logarithm of counts, and one is 0."""
     counts = np.array([[1, 2], [0, 5]], "float32")
     rows = tf.data.Dataset.from_tensor_slices((counts, np.ones((2, 1), "float32")))
     rows = rows.map(lambda row, target: (tf.math.log(row), target)).batch(2)  # culprit
@@ -143,7 +143,7 @@ def feature_of_a_numpy_function() -> Any:
 
 @bug(op_type=None, effect="variable")
 def batch_from_numpy_in_a_loop() -> None:
-    """The third batch of a loop holds a NaN; the line is where it goes into TensorFlow."""
+    """The third batch of a loop contains a NaN; the line is where the batch enters TensorFlow."""
     batches = np.ones((4, 2), "float32")
     batches[2, 0] = np.nan
     weights = tf.Variable([0.5, 0.5])
@@ -172,7 +172,7 @@ def argument_of_a_function() -> None:
 
 @bug(op_type="Const", effect="variable", executed=("Const", "Mul"))
 def constant_made_by_numpy() -> None:
-    """A table that numpy computed, with log(0) in it, is a constant of the graph."""
+    """A table computed by numpy that contains log(0) is a constant of the graph."""
     with np.errstate(divide="ignore"):
         prior = np.log(np.array([0.5, 0.5, 0.0], "float32"))
     logits = tf.Variable([0.1, 0.2, 0.3])
@@ -188,7 +188,7 @@ def constant_made_by_numpy() -> None:
 
 @bug(op_type="ParseExampleV2", effect="variable")
 def example_that_holds_a_nan() -> None:
-    """A record file was written with a NaN in it."""
+    """A record file was written with a NaN."""
     bad = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, float("nan")]))
     good = tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 2.0]))
     records = [tf.train.Example(features=tf.train.Features(feature={"x": f})).SerializeToString() for f in (good, bad)]
@@ -218,14 +218,14 @@ def raw_file_that_holds_an_infinity(directory: Path) -> Any:
 
 @bug(op_type="Bitcast", effect="result")
 def bytes_read_with_the_wrong_type() -> Any:
-    """Integers are taken as floats bit by bit."""
+    """The bits of integers are read as floats."""
     words = tf.constant([0x3F800000, -1], tf.int32)
     return tf.reduce_sum(tf.bitcast(words, tf.float32))  # culprit
 
 
 @bug(op_type="RealDiv", effect="variable")
 def average_of_a_bag_without_words() -> None:
-    """The mean of the embeddings of a text that has no known word."""
+    """The mean of the embeddings of a text without any known word."""
 
     class Bag(keras.layers.Layer):
         def build(self, shape: Any) -> None:

@@ -17,7 +17,7 @@ tf1 = tf.compat.v1
 
 @bug(op_type="Log", effect="result")
 def function_called_from_many_places() -> Any:
-    """One tf.function, three callers; the third passes a zero."""
+    """One tf.function with three callers; the third passes a zero."""
 
     @tf.function
     def score(values: Any) -> Any:
@@ -28,7 +28,7 @@ def function_called_from_many_places() -> Any:
     return first + second + score(tf.constant([0.0, 5.0]))
 
 
-@bug(op_type="RealDiv", effect="variable", executed=("RealDiv", "RealDiv"))
+@bug(op_type="RealDiv", effect="variable", executed=("RealDiv", "RealDiv"), is_removed=True)
 def nested_functions() -> None:
     """A function within a function within the training step."""
     weights = tf.Variable([1.0, 2.0])
@@ -64,7 +64,7 @@ def branch_of_a_condition() -> Any:
 
 @bug(op_type="Sqrt", effect="result")
 def loop_that_goes_below_zero() -> Any:
-    """A while loop subtracts until the root is of a negative number."""
+    """A while loop subtracts until the root is taken of a negative number."""
 
     @tf.function
     def settle(value: Any) -> Any:
@@ -78,7 +78,7 @@ def loop_that_goes_below_zero() -> Any:
 
 @bug(op_type="RealDiv", effect="variable")
 def loop_in_a_training_step() -> None:
-    """The gradient goes back through a while loop in which one iteration divides by zero."""
+    """The gradient passes through a while loop in which one iteration divides by zero."""
     weight = tf.Variable(2.0)
 
     @tf.function
@@ -118,7 +118,7 @@ def step_of_a_scan() -> Any:
 
 @bug(op_type="Log", effect="result")
 def vectorised_map() -> Any:
-    """tf.vectorized_map: the op is made by the conversion of a loop."""
+    """tf.vectorized_map, whose op is created by the conversion of a loop."""
 
     @tf.function
     def run(values: Any) -> Any:
@@ -129,7 +129,7 @@ def vectorised_map() -> Any:
 
 @bug(op_type="Reciprocal", effect="variable")
 def custom_gradient_that_divides() -> None:
-    """A hand-written gradient divides by the input. The op is no op of TensorFlow's gradients, so it is the culprit."""
+    """A hand-written gradient divides by the input. Its op is no gradient op of TensorFlow, so it is the culprit."""
 
     @tf.custom_gradient
     def safe_log(x: Any) -> Any:
@@ -146,7 +146,7 @@ def custom_gradient_that_divides() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="result")
 def jacobian_at_zero() -> Any:
-    """tape.jacobian, whose gradients are converted by pfor."""
+    """tape.jacobian, whose gradients pfor converts."""
     x = tf.Variable([0.0, 1.0])
 
     @tf.function
@@ -172,7 +172,7 @@ def symbolic_gradients() -> Any:
 
 @bug(op_type="Reciprocal", role="gradient", forward="Asin", effect="variable")
 def eager_loop_that_reaches_the_border() -> None:
-    """An eager loop of steps walks to asin(1)."""
+    """An eager loop of training steps approaches asin(1)."""
     weight = tf.Variable(1.0)
     for angle in (0.5, 0.75, 1.0):
         with tf.GradientTape() as tape:
@@ -182,7 +182,7 @@ def eager_loop_that_reaches_the_border() -> None:
 
 @bug(op_type="Log", effect="result")
 def eager_mode_of_functions() -> Any:
-    """Functions run eagerly, as when somebody debugs."""
+    """Functions run eagerly, as they do during debugging."""
     tf.config.run_functions_eagerly(True)
 
     @tf.function
@@ -215,7 +215,7 @@ def _save_module(directory: Path) -> None:
 
 @bug(op_type="Log", effect="result", prepare=_save_module)
 def saved_model_called_with_zero(directory: Path) -> Any:
-    """A saved model has no stack of its own: the line is the call."""
+    """A saved model has no stack of its own, so the line is the call."""
     model = tf.saved_model.load(str(directory / "model"))
     model(tf.constant([1.0, 2.0]))
     return model(tf.constant([0.0, 1.0]))  # culprit
@@ -223,7 +223,7 @@ def saved_model_called_with_zero(directory: Path) -> Any:
 
 @bug(op_type="Log", effect="variable", prepare=_save_module)
 def saved_model_in_a_training_step(directory: Path) -> None:
-    """The gradient of a restored function, in a loop of one's own."""
+    """The gradient of a restored function in a custom training loop."""
     model = tf.saved_model.load(str(directory / "model"))
     scale = tf.Variable(1.0)
     inputs = tf.constant([0.0, 1.0])
@@ -247,7 +247,7 @@ def reloaded_keras_model_predicts(directory: Path) -> Any:
 
 @bug(op_type="Log", effect="variable")
 def session_of_version_one() -> None:
-    """A training in a session, with a feed that holds a zero. tensorflow/tensorflow#20091."""
+    """A training in a session with a feed that contains a zero. tensorflow/tensorflow#20091."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         inputs = tf.compat.v1.placeholder(tf.float32, [None], name="inputs")
         weight = tf.compat.v1.get_variable("weight", initializer=1.0, use_resource=True)
@@ -272,7 +272,7 @@ def session_of_version_one_with_a_root() -> None:
 
 @bug(op_type="RealDiv", effect="result")
 def session_that_only_evaluates() -> Any:
-    """A fetch that nobody trains with."""
+    """A fetch that is not used for training."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         correct = tf.compat.v1.placeholder(tf.float32, [None])
         accuracy = tf.reduce_sum(correct) / tf.cast(tf.size(correct), tf.float32)  # culprit
@@ -281,7 +281,7 @@ def session_that_only_evaluates() -> Any:
 
 @bug(op_type="Log", effect="variable")
 def replicas_of_a_strategy() -> None:
-    """A mirrored training in which one replica's share of the batch has a zero."""
+    """A mirrored training in which one replica's share of the batch contains a zero."""
     devices = [device.name for device in tf.config.list_logical_devices("CPU")]
     strategy = tf.distribute.MirroredStrategy(devices)
     with strategy.scope():
@@ -304,7 +304,7 @@ def replicas_of_a_strategy() -> None:
 
 @bug(op_type="Log", effect="result", raises=tf.errors.InvalidArgumentError)
 def assertion_stops_the_program() -> None:
-    """An assertion ends the program right after the op that made the bad value."""
+    """An assertion ends the program right after the op that created the bad value."""
     values = tf.constant([0.0, 1.0])
 
     @tf.function
@@ -318,7 +318,7 @@ def assertion_stops_the_program() -> None:
 
 @bug(op_type="RealDiv", effect="result", raises=FloatingPointError)
 def program_that_stops_itself() -> None:
-    """A loop looks at its loss and raises an exception of its own."""
+    """A loop checks its loss and raises an exception of its own."""
     for divisor in (2.0, 1.0, 0.0):
         loss = tf.constant(1.0) / tf.constant(divisor)  # culprit
         if not np.isfinite(loss.numpy()):
@@ -359,7 +359,7 @@ def compiled_function() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def vectorized_map_over_a_constant_image() -> None:
-    """TensorFlow makes the ops of a vectorized map of those of its body, without calling the body again."""
+    """TensorFlow creates the ops of a vectorized map from the ops of its body, without calling the body again."""
     weights = tf.Variable(tf.ones([4]))
 
     def standardize(image: Any) -> Any:
@@ -378,7 +378,7 @@ def vectorized_map_over_a_constant_image() -> None:
 
 @bug(op_type="Log", effect="result", executed=("Const", None))
 def logarithm_of_a_constant() -> Any:
-    """TensorFlow's optimizer computes it in advance, together with what is made of it."""
+    """TensorFlow's optimizer computes it in advance, together with its result."""
 
     @tf.function
     def score(values: Any) -> Any:
@@ -390,7 +390,7 @@ def logarithm_of_a_constant() -> Any:
 
 @bug(op_type="Log", effect="result")
 def tensor_array_of_version_one() -> Any:
-    """Nothing is recorded of what is in the array."""
+    """Nothing is recorded about the content of the array."""
     tf1.disable_control_flow_v2()
     try:
         with tf.Graph().as_default(), tf1.Session() as session:
@@ -408,7 +408,7 @@ def tensor_array_of_version_one() -> Any:
 
 @bug(op_type="Log", effect="result")
 def threads_that_pass_the_same_tensor() -> None:
-    """Nothing says which step belongs to which of the calls."""
+    """Nothing tells which step belongs to which call."""
 
     @tf.function
     def score(values: Any) -> Any:
@@ -437,7 +437,7 @@ def product_of_constants_that_overflows() -> None:
 
 @bug(op_type="Log", effect="variable", executed=("Const", None))
 def gradient_with_the_logarithm_of_a_constant() -> None:
-    """TensorFlow's optimizer computes the logarithm in advance, as a part of the gradient."""
+    """TensorFlow's optimizer computes the logarithm in advance, as part of the gradient."""
     weights = tf.Variable(tf.ones([3]))
 
     @tf.function
@@ -452,7 +452,7 @@ def gradient_with_the_logarithm_of_a_constant() -> None:
 
 @harmless
 def masks_of_constants() -> Any:
-    """TensorFlow's optimizer computes them in advance, too."""
+    """TensorFlow's optimizer computes these in advance, too."""
 
     @tf.function
     def attend(scores: Any) -> Any:

@@ -36,7 +36,7 @@ def vae_divergence_of_a_large_log_variance() -> None:
 
 @bug(op_type="Log", effect="result")
 def vae_with_tanh_decoder() -> None:
-    """A decoder ends in tanh, and the loss takes the logarithm of it. pkmital/tensorflow_tutorials#23."""
+    """A decoder ends with tanh, and the loss takes the logarithm of its output. pkmital/tensorflow_tutorials#23."""
     weights = tf.Variable(tf.ones([2, 2]) * -0.7)
     inputs = tf.constant([[1.0, 0.5], [0.2, 1.0]])
 
@@ -54,7 +54,7 @@ def vae_with_tanh_decoder() -> None:
 
 @bug(op_type="Log", effect="variable", effect_in_xla="result")
 def vae_collapsed_posterior() -> None:
-    """log(sigma) of a posterior whose deviation a ReLU has made 0."""
+    """log(sigma) of a posterior whose deviation is 0 because of a ReLU."""
 
     class Posterior(keras.layers.Layer):
         def build(self, shape: Any) -> None:
@@ -84,7 +84,7 @@ def gaussian_likelihood_of_zero_deviation() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def gradient_penalty_of_a_dead_critic() -> None:
-    """The norm of the critic's gradient is 0 where all its rectifiers are. keras-team/keras-io#910."""
+    """The norm of the critic's gradient is 0 where all its rectifiers are 0. keras-team/keras-io#910."""
     hidden = keras.layers.Dense(4, activation="relu", bias_initializer=keras.initializers.Constant(-9.0))
     critic = keras.Sequential([keras.Input((2,)), hidden, keras.layers.Dense(1)])
     optimizer = keras.optimizers.Adam(1e-3)
@@ -106,7 +106,7 @@ def gradient_penalty_of_a_dead_critic() -> None:
 
 @bug(op_type="Log", effect="variable")
 def saturated_discriminator() -> None:
-    """log(1 - D(G(z))) where the discriminator is sure."""
+    """log(1 - D(G(z))) where the discriminator is certain."""
 
     class Gan(keras.Model):
         def __init__(self) -> None:
@@ -130,7 +130,7 @@ def saturated_discriminator() -> None:
 
 @bug(op_type="Log", effect="result")
 def critic_loss_reported_only() -> Any:
-    """A loss that is only computed to be printed is bad in an eager program."""
+    """A loss that is computed only to be printed is bad in an eager program."""
     probs = tf.sigmoid(tf.constant([-120.0, 0.0, 1.0]))
     return -tf.reduce_mean(tf.math.log(probs))  # culprit
 
@@ -214,7 +214,7 @@ def diffusion_noise_at_step_zero() -> None:
 
 @bug(op_type="Sqrt", effect="variable")
 def diffusion_variance_below_zero() -> None:
-    """1 - alpha_bar is negative where the schedule runs over 1."""
+    """1 - alpha_bar is negative where the schedule exceeds 1."""
     alpha_bar = tf.constant([0.5, 0.9, 1.01])
     scale = tf.Variable(1.0)
     with tf.GradientTape() as tape:

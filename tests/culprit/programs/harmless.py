@@ -1,4 +1,4 @@
-"""Programs that have infinities or NaN and mean them, or throw them away: nothing may be reported as bad."""
+"""Programs with intended or discarded infinities or NaN: nothing may be reported as bad."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def best_so_far_in_a_variable() -> None:
 
 @harmless
 def range_tracker() -> None:
-    """The least and the greatest value seen begin at infinity and minus infinity."""
+    """The smallest and the largest value seen begin at infinity and minus infinity."""
     low, high = tf.Variable(INF), tf.Variable(-INF)
     for batch in np.random.default_rng(0).normal(size=(3, 4)).astype("float32"):
         values = tf.constant(batch)
@@ -107,7 +107,7 @@ def ctc_loss_of_a_batch() -> None:
 
 @harmless
 def clip_bounds_that_are_infinite() -> None:
-    """clip_by_value between infinite bounds clips nothing."""
+    """clip_by_value with infinite bounds clips nothing."""
     weight = tf.Variable([1.0, 2.0])
 
     @tf.function
@@ -122,7 +122,7 @@ def clip_bounds_that_are_infinite() -> None:
 
 @harmless
 def missing_values_that_are_replaced() -> None:
-    """tf.where takes a default for each NaN of the input."""
+    """tf.where replaces each NaN of the input with a default."""
     features, targets = _data()
     features[2, 1] = np.nan
 
@@ -137,7 +137,7 @@ def missing_values_that_are_replaced() -> None:
 
 @harmless
 def missing_rows_that_are_filtered() -> None:
-    """A filter of tf.data leaves out the rows with a NaN."""
+    """A filter of tf.data removes the rows with a NaN."""
     features, targets = _data()
     features[2, 1] = np.nan
     rows = tf.data.Dataset.from_tensor_slices((features, targets))
@@ -156,7 +156,7 @@ def missing_rows_that_are_masked_away() -> Any:
 
 @harmless
 def warmup_schedule() -> None:
-    """rsqrt(step) is infinite at step 0, and the minimum takes the other branch."""
+    """rsqrt(step) is infinite at step 0, and the minimum takes the other operand."""
 
     class Warmup(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step: Any) -> Any:
@@ -192,7 +192,7 @@ def mixed_precision_policy() -> None:
 
 @harmless
 def matrix_exponential() -> Any:
-    """tf.linalg.expm computes branches that it does not choose."""
+    """tf.linalg.expm computes branches that it does not select."""
     matrix = tf.constant([[0.0, 1.0], [-1.0, 0.0]])
     return tf.reduce_sum(tf.linalg.expm(matrix))
 
@@ -213,7 +213,7 @@ def matrix_exponential_in_a_training() -> None:
 
 @harmless
 def recomputed_gradients() -> None:
-    """tf.recompute_grad puts a value that is never used before the recomputation."""
+    """tf.recompute_grad inserts a value that is never used before the recomputation."""
     weights = tf.Variable(tf.eye(2))
 
     @tf.recompute_grad
@@ -269,7 +269,7 @@ def beam_search_scores() -> Any:
 
 @harmless
 def padding_that_is_sliced_away() -> None:
-    """A table is padded with infinity, and the padding is cut off before it is used."""
+    """A table is padded with infinity, and the padding is cut off before use."""
     table = tf.Variable([[1.0, 2.0], [INF, INF]], trainable=False)
     weights = tf.Variable([0.5, 0.5])
 
@@ -285,7 +285,7 @@ def padding_that_is_sliced_away() -> None:
 
 @harmless
 def update_that_is_skipped() -> None:
-    """The gradient is looked at, and a step whose gradient is not finite is skipped."""
+    """The gradient is checked, and a step whose gradient is not finite is skipped."""
     weight = tf.Variable(1.0)
 
     @tf.function
@@ -317,7 +317,7 @@ def gradients_that_are_cleaned() -> None:
 
 @harmless
 def quotient_that_where_leaves_out() -> Any:
-    """0/0 in a branch that tf.where leaves out, without a gradient."""
+    """0/0 in a branch that tf.where discards, without a gradient."""
 
     @tf.function
     def precision(true_positives: Any, predicted: Any) -> Any:
@@ -453,7 +453,7 @@ def truncated_distribution_support() -> Any:
 
 @harmless
 def labels_that_are_missing_on_distributed_batches() -> None:
-    """NaN stands for a missing label, and is replaced before anything is computed."""
+    """NaN stands for a missing label, and is replaced before any computation."""
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with strategy.scope():
         weights = tf.Variable([[0.1], [0.2]])

@@ -1,4 +1,4 @@
-"""Programs without any bad value that look like those with one: the usual repairs, and plain trainings."""
+"""Programs without any bad value that resemble programs with one: the usual fixes, and plain trainings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def masked_mean_with_divide_no_nan() -> None:
 
 @healthy
 def batch_normalisation_of_one_image() -> None:
-    """The variance of one image is 0, and epsilon keeps it from harm. tensorflow/tensorflow#34062."""
+    """The variance of one image is 0, and epsilon makes it harmless. tensorflow/tensorflow#34062."""
     layers = [keras.layers.Conv2D(2, 1), keras.layers.BatchNormalization(), keras.layers.Flatten()]
     model = keras.Sequential([keras.Input((1, 1, 3)), *layers, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -92,7 +92,7 @@ def sample_weights_of_zero() -> None:
 
 @healthy
 def masked_recurrent_network() -> None:
-    """An LSTM over sequences of which one is padding only."""
+    """An LSTM over sequences, one of which is only padding."""
     layers = [keras.layers.Embedding(5, 3, mask_zero=True), keras.layers.LSTM(3), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((4,), dtype="int32"), *layers])
     model.compile("adam", "mse")
@@ -101,7 +101,7 @@ def masked_recurrent_network() -> None:
 
 @healthy
 def attention_of_keras_over_padding() -> None:
-    """Keras masks with a large finite number, so that a row of padding is harmless."""
+    """Keras masks with a large finite number, so a row of padding is harmless."""
     tokens = keras.Input((4,), dtype="int32")
     embedded = keras.layers.Embedding(5, 4, mask_zero=True)(tokens)
     attended = keras.layers.MultiHeadAttention(1, 4)(embedded, embedded)

@@ -27,7 +27,7 @@ def learning_rate_far_too_large() -> None:
 
 @bug(op_type="Mul", effect="variable")
 def learning_rate_far_too_large_in_a_loop() -> None:
-    """The same in a loop of one's own. The loss overflows too, and the update overflows in the weights."""
+    """The same in a custom training loop. The loss overflows too, and the update overflows in the weights."""
     features, targets = _data()
     weights = tf.Variable(tf.ones([4, 1]))
 
@@ -46,7 +46,7 @@ def learning_rate_far_too_large_in_a_loop() -> None:
 
 @bug(op_type="MatMul", effect="variable")
 def deep_linear_network_explodes() -> None:
-    """Weights that are too large multiply up over the layers until a matrix product overflows."""
+    """Weights that are too large multiply over the layers until a matrix product overflows."""
     layers = [keras.layers.Dense(8, kernel_initializer=keras.initializers.Constant(1e5)) for _ in range(8)]
     model = keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(1)])
     model.compile("sgd", "mae")
@@ -64,7 +64,7 @@ def optimizer_with_epsilon_zero() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def gradient_divided_by_its_norm() -> None:
-    """A gradient is normalised by hand, and it is 0 in the minimum."""
+    """A gradient is normalised by hand, and it is 0 at the minimum."""
 
     class Normalised(keras.Model):
         def __init__(self) -> None:
@@ -90,7 +90,7 @@ def gradient_divided_by_its_norm() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def class_weights_of_a_missing_class() -> None:
-    """Weights are one over the count of each class, and one class is not in the batch."""
+    """Class weights are the reciprocals of the class counts, and one class is missing from the batch."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         counts = tf.reduce_sum(y_true, axis=0)
@@ -106,7 +106,7 @@ def class_weights_of_a_missing_class() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def sample_weights_that_are_all_zero() -> None:
-    """A loss that divides by the sum of the sample weights of a batch. keras-team/keras#13113."""
+    """A loss divides by the sum of the sample weights of a batch. keras-team/keras#13113."""
 
     class Weighted(keras.Model):
         def __init__(self) -> None:
@@ -201,7 +201,7 @@ def constraint_to_unit_norm_without_epsilon() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def group_lasso_of_zero_weights() -> None:
-    """A regulariser takes the norm of each row of a kernel, which begins with zeros."""
+    """A regulariser takes the norm of each row of a kernel that is initialised with zeros."""
 
     def group_lasso(kernel: Any) -> Any:
         return 0.01 * tf.reduce_sum(tf.sqrt(tf.reduce_sum(tf.square(kernel), axis=1)))  # culprit
@@ -214,7 +214,7 @@ def group_lasso_of_zero_weights() -> None:
 
 @bug(op_type="Log", effect="metric")
 def metric_that_is_nan_while_the_training_is_well() -> None:
-    """A metric of one's own takes the logarithm of a negative prediction; the loss does not."""
+    """A custom metric takes the logarithm of a negative prediction; the loss does not."""
 
     def log_error(y_true: Any, y_pred: Any) -> Any:
         return tf.reduce_mean(tf.abs(tf.math.log(y_pred)))  # culprit
@@ -247,7 +247,7 @@ def metric_object_without_a_positive() -> None:
 
 @bug(op_type="Log", effect="result")
 def validation_loss_only() -> None:
-    """The training data is well; the validation data has a target that the loss cannot take."""
+    """The training data is fine; the validation data has a target outside the domain of the loss."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         return tf.square(tf.math.log(y_true) - y_pred)  # culprit
@@ -265,7 +265,7 @@ def _write_spoilt_checkpoint(directory: Path) -> None:
 
 @bug(op_type="RestoreV2", effect="variable", prepare=_write_spoilt_checkpoint)
 def checkpoint_that_holds_a_nan(directory: Path) -> None:
-    """Training goes on from a checkpoint that was written after the weights had gone bad."""
+    """Training continues from a checkpoint that was written after the weights had become bad."""
     model = tf.train.Checkpoint(weights=tf.Variable([0.0, 0.0]))
     model.read(str(directory / "weights")).assert_consumed()  # culprit
     model.weights.assign_sub([0.1, 0.1])
@@ -273,7 +273,7 @@ def checkpoint_that_holds_a_nan(directory: Path) -> None:
 
 @bug(op_type=None, effect="variable")
 def pretrained_weights_with_a_nan() -> None:
-    """set_weights with an array that holds a NaN. tensorflow/tensorflow#38416."""
+    """set_weights with an array that contains a NaN. tensorflow/tensorflow#38416."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     kernel = np.ones((4, 1), "float32")
@@ -295,7 +295,7 @@ def loss_of_a_functional_lambda_layer() -> None:
 
 @bug(op_type="Log", effect="variable")
 def loss_of_keras_operations() -> None:
-    """keras.ops in a functional model: the op has no frame of the user's but that of fit. keras-team/keras#5733."""
+    """keras.ops in a functional model: the only user frame of the op is the one of fit. keras-team/keras#5733."""
     inputs = keras.Input((4,))
     hidden = keras.layers.Dense(3, activation="relu")(inputs)
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.ops.log(hidden)))
@@ -305,7 +305,7 @@ def loss_of_keras_operations() -> None:
 
 @bug(op_type="Sqrt", effect="variable")
 def shared_layer_called_from_two_places() -> None:
-    """A layer is well for one of its two inputs."""
+    """A layer is fine for one of its two inputs."""
 
     class Root(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:
@@ -322,7 +322,7 @@ def shared_layer_called_from_two_places() -> None:
 
 @bug(op_type="Log", effect="result")
 def prediction_of_an_unseen_input() -> Any:
-    """The training is well, and predict is called with a negative feature."""
+    """The training is fine, and predict is called with a negative feature."""
 
     class LogFeatures(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:

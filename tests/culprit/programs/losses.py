@@ -1,4 +1,4 @@
-"""Losses that people write themselves: logarithms of zero, divisions by nothing, exponentials that overflow."""
+"""Hand-written losses: logarithms of zero, divisions by zero, exponentials that overflow."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def dice_of_empty_masks() -> None:
 
 @bug(op_type="RealDiv", effect="variable", effect_in_xla="result")
 def iou_of_empty_boxes() -> None:
-    """Padding boxes have no area, so that their intersection over union is 0/0."""
+    """Padding boxes have no area, so their intersection over union is 0/0."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         overlap = tf.reduce_prod(tf.maximum(tf.minimum(y_true, y_pred), 0.0), axis=-1)
@@ -99,7 +99,7 @@ def iou_of_empty_boxes() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def percentage_error_of_zero_targets() -> None:
-    """The mean absolute percentage error, written without an epsilon, divides by targets that are 0."""
+    """The mean absolute percentage error without an epsilon divides by targets that are 0."""
 
     def loss(y_true: Any, y_pred: Any) -> Any:
         relative = tf.abs((y_true - y_pred) / y_true)  # culprit
@@ -137,7 +137,7 @@ def log1p_of_minus_one() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def softmax_by_hand() -> None:
-    """exp(x) / sum(exp(x)) without the maximum taken off. The infinity comes first, the NaN from inf/inf."""
+    """exp(x) / sum(exp(x)) without subtracting the maximum. The infinity comes first, then the NaN of inf/inf."""
 
     @tf.function
     def train_step(inputs: Any, labels: Any) -> Any:
@@ -203,7 +203,7 @@ def kl_divergence_by_hand() -> None:
 
 @bug(op_type="Log", effect="variable")
 def entropy_bonus_of_masked_actions() -> None:
-    """-p * log(p) where a mask has made p exactly 0."""
+    """-p * log(p) where a mask makes p exactly 0."""
     logits = tf.Variable([[0.3, -0.2, 0.1]])
     mask = tf.constant([[1.0, 0.0, 1.0]])
     with tf.GradientTape() as tape:
@@ -213,7 +213,7 @@ def entropy_bonus_of_masked_actions() -> None:
     logits.assign_sub(tape.gradient(loss, logits))
 
 
-@bug(op_type="RealDiv", effect="variable", executed=("RealDiv", "RealDiv"))
+@bug(op_type="RealDiv", effect="variable", executed=("RealDiv", "RealDiv"), is_removed=True)
 def cosine_loss_of_zero_vectors() -> None:
     """A cosine similarity that divides by both norms, of an embedding that is all zeros."""
     embeddings = tf.Variable([[1.0, 2.0], [0.0, 0.0]])
@@ -247,7 +247,7 @@ def contrastive_loss_at_temperature_zero() -> None:
 
 @bug(op_type="Mean", effect="result")
 def mean_of_no_hard_examples() -> None:
-    """Hard example mining keeps nothing, and the mean of nothing is NaN."""
+    """Hard example mining keeps no example, and the mean of no elements is NaN."""
     scale = tf.Variable(0.1)
     errors = tf.constant([0.5, 1.0, 2.0])
     with tf.GradientTape() as tape:
@@ -276,7 +276,7 @@ def masked_mean_of_a_padded_batch() -> None:
 
 @bug(op_type="Log", effect="result")
 def wasserstein_temperature_in_log() -> None:
-    """A loss balanced by log of a learned uncertainty that an optimizer step makes negative."""
+    """A loss with the logarithm of a learned uncertainty that an optimizer step makes negative."""
     sigma = tf.Variable(0.05)
     optimizer = keras.optimizers.SGD(0.01)
     for _ in range(4):
@@ -287,7 +287,7 @@ def wasserstein_temperature_in_log() -> None:
 
 @bug(op_type="Log", effect="result")
 def perplexity_of_an_unseen_word() -> Any:
-    """The log of a product of probabilities of an n-gram model that underflows."""
+    """The logarithm of a product of probabilities of an n-gram model that underflows."""
     probs = tf.constant([1e-12, 1e-15, 1e-14, 1e-10])
     likelihood = tf.reduce_prod(probs)
     return -tf.math.log(likelihood)  # culprit

@@ -1,4 +1,4 @@
-"""Numbers that do not fit: float16, mixed precision, integers that wrap, subnormals."""
+"""Numbers that do not fit their type: float16, mixed precision, integer overflow, subnormals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def squares_of_float16_activations() -> Any:
 
 @bug(op_type="Rsqrt", effect="variable")
 def normalisation_in_mixed_precision() -> None:
-    """An own normalisation with epsilon 1e-12 in a float16 layer. keras-team/keras#22586."""
+    """A hand-written normalisation with epsilon 1e-12 in a float16 layer. keras-team/keras#22586."""
 
     class Normalise(keras.layers.Layer):
         def build(self, shape: Any) -> None:
@@ -74,7 +74,7 @@ def normalisation_in_mixed_precision() -> None:
 
 @bug(op_type="MatMul", effect="variable")
 def float16_model_without_loss_scaling() -> None:
-    """Features of some thousands overflow in the first product of a float16 model. keras-team/keras#11832."""
+    """Features of several thousand overflow in the first product of a float16 model. keras-team/keras#11832."""
     keras.config.set_dtype_policy("float16")
     model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(2, kernel_initializer="ones")])
     model.compile(keras.optimizers.SGD(0.1), "mse")
@@ -96,7 +96,7 @@ def loss_scaling_cannot_help_a_forward_overflow() -> None:
 
 @bug(op_type="Sqrt", effect="result")
 def integer_that_wrapped() -> Any:
-    """The square of a large integer is negative, and so is what the root gets."""
+    """The square of a large integer wraps to a negative number, which the root then takes."""
     size = tf.constant([50_000, 3], tf.int32)
     area = size * size
     side = tf.sqrt(tf.cast(area, tf.float32))  # culprit
@@ -136,7 +136,7 @@ def reciprocal_of_a_subnormal() -> Any:
 
 @bug(op_type="Exp", effect="result")
 def exponential_of_ninety() -> Any:
-    """exp(89) is the first integer power that float32 cannot hold."""
+    """89 is the smallest integer whose exponential overflows float32."""
 
     @tf.function
     def intensity(log_rate: Any) -> Any:

@@ -13,7 +13,7 @@ from tests.culprit.corpus import bug
 
 @bug(op_type="RealDiv", effect="variable", executed=("Rsqrt", None))
 def advantages_divided_by_their_deviation() -> None:
-    """All rewards of an episode are equal, so that the deviation of the advantages is 0."""
+    """All rewards of an episode are equal, so the deviation of the advantages is 0."""
     policy = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     optimizer = keras.optimizers.Adam(0.01)
 
@@ -36,7 +36,7 @@ def advantages_divided_by_their_deviation() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def advantages_of_a_single_step() -> None:
-    """The deviation with Bessel's correction, n / (n - 1), of an episode of one step is 0/0."""
+    """The deviation with Bessel's correction, n / (n - 1), is 0/0 for an episode of one step."""
     value = tf.Variable(0.0)
     rewards = np.array([1.5], "float32")
     with tf.GradientTape() as tape:
@@ -49,7 +49,7 @@ def advantages_of_a_single_step() -> None:
 
 @bug(op_type="Log", effect="variable")
 def policy_gradient_of_a_certain_policy() -> None:
-    """log of the probability of an action that the policy rules out. awjuliani/DeepRL-Agents#34."""
+    """The logarithm of the probability of an action that the policy rules out. awjuliani/DeepRL-Agents#34."""
 
     class Agent(keras.Model):
         def __init__(self) -> None:
@@ -84,7 +84,7 @@ def squashed_gaussian_log_probability() -> None:
 
 @bug(op_type="Atanh", effect="variable")
 def log_probability_of_a_bounded_action() -> None:
-    """The action is taken back through tanh at its bound. ray-project/ray#14878."""
+    """The inverse of tanh is taken of an action at its bound. ray-project/ray#14878."""
     mean = tf.Variable([0.0, 0.0])
 
     @tf.function
@@ -113,7 +113,7 @@ def importance_ratio_of_a_stale_policy() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def entropy_temperature_grows() -> None:
-    """The logarithm of the temperature is learned and grows with each step until exp overflows."""
+    """The learned logarithm of the temperature grows with each step until exp overflows."""
     log_alpha = tf.Variable(0.0)
     optimizer = keras.optimizers.SGD(30.0)
 
@@ -167,7 +167,7 @@ def upper_confidence_bound_of_an_untried_arm() -> Any:
 
 @bug(op_type="RealDiv", effect="variable")
 def prioritised_replay_of_zero_priorities() -> None:
-    """Importance weights are one over probabilities that are 0 for a transition learned perfectly."""
+    """Importance weights are the reciprocals of probabilities that are 0 for a perfectly learned transition."""
     weights = tf.Variable([1.0, 2.0, 3.0])
     priorities = tf.constant([0.5, 0.0, 0.25])
     with tf.GradientTape() as tape:

@@ -53,7 +53,7 @@ def triangular_system_with_a_zero_pivot() -> Any:
 
 @bug(op_type="Log", effect="result")
 def covariance_that_lost_a_rank() -> None:
-    """The log of the eigenvalues of a covariance matrix, of which one is not positive."""
+    """The logarithm of the eigenvalues of a covariance matrix, one of which is not positive."""
     scale = tf.Variable([1.0, -0.5])
     with tf.GradientTape() as tape:
         values = tf.linalg.eigvalsh(tf.linalg.diag(scale))
@@ -63,7 +63,7 @@ def covariance_that_lost_a_rank() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def power_iteration_on_a_zero_matrix() -> None:
-    """Spectral normalisation of weights that begin as zeros."""
+    """Spectral normalisation of weights that are initialised with zeros."""
     weights = tf.Variable(tf.zeros([2, 2]))
     vector = tf.Variable([1.0, 0.0], trainable=False)
 
@@ -140,7 +140,7 @@ def second_derivative_of_a_distance() -> None:
 
 @bug(op_type="Exp", effect="result")
 def stiff_equation_with_a_large_step() -> Any:
-    """An explicit integration of u' = exp(u) runs away."""
+    """An explicit integration of u' = exp(u) diverges."""
 
     @tf.function
     def integrate(u: Any, steps: Any) -> Any:
@@ -155,7 +155,7 @@ def stiff_equation_with_a_large_step() -> Any:
 
 @bug(op_type="Mul", effect="result")
 def logistic_map_beyond_its_range() -> Any:
-    """An iteration that leaves its interval squares itself until it overflows."""
+    """An iteration that leaves its interval is squared until it overflows."""
     x = tf.constant(1.5)
     for _ in range(9):
         x = x * x * 4.5  # culprit
@@ -244,7 +244,7 @@ def quantile_of_one() -> None:
 
 @bug(op_type="Rsqrt", effect="result")
 def image_standardised_with_a_wrong_minimum() -> Any:
-    """The deviation of a flat image, without the lower bound that tf.image has. tensorflow/tensorflow#411."""
+    """The deviation of a flat image, without the lower bound that tf.image uses. tensorflow/tensorflow#411."""
 
     @tf.function
     def standardise(images: Any) -> Any:
@@ -272,7 +272,7 @@ def tensor_contraction_that_overflows() -> Any:
 
 @bug(op_type="Sum", effect="result")
 def sum_of_squares_that_overflows() -> Any:
-    """The squares are finite, their sum is not."""
+    """The squares are finite, but their sum is not."""
     squares = tf.square(tf.fill([8], 1.5e19))
     return tf.sqrt(tf.reduce_sum(squares))  # culprit
 
@@ -291,7 +291,7 @@ def convolution_that_overflows() -> Any:
 
 @bug(op_type="MatrixLogarithm", effect="result")
 def mean_of_covariances_one_of_them_singular() -> Any:
-    """TensorFlow's matrix exponential answers with a NaN constant of its own once it is given a NaN."""
+    """TensorFlow's matrix exponential returns a NaN constant of its own for an input with a NaN."""
 
     def logarithm(matrix: Any) -> Any:
         return tf.linalg.logm(tf.cast(matrix, tf.complex64))  # culprit

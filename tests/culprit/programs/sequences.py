@@ -13,7 +13,7 @@ from tests.culprit.corpus import bug
 
 @bug(op_type="Softmax", effect="variable")
 def attention_row_without_any_key() -> None:
-    """A softmax over -Inf alone, as for a sequence of padding. keras-team/keras#16108."""
+    """A softmax over a row of only -Inf, as for a sequence of padding. keras-team/keras#16108."""
 
     class Attention(keras.layers.Layer):
         def call(self, values: Any, keep: Any) -> Any:
@@ -31,7 +31,7 @@ def attention_row_without_any_key() -> None:
 
 @bug(op_type="Sub", effect="result")
 def softmax_by_hand_of_a_masked_row() -> Any:
-    """x - max(x) of a row that holds -Inf alone is -Inf - -Inf."""
+    """x - max(x) of a row of only -Inf is -Inf - -Inf."""
 
     @tf.function
     def attend(scores: Any, mask: Any) -> Any:
@@ -46,7 +46,7 @@ def softmax_by_hand_of_a_masked_row() -> Any:
 
 @bug(op_type="Mul", effect="result")
 def mask_times_infinity() -> Any:
-    """A mask is made as (1 - keep) * -Inf: 0 * -Inf is NaN where a token is kept."""
+    """A mask is computed as (1 - keep) * -Inf: 0 * -Inf is NaN where a token is kept."""
     keep = tf.constant([1.0, 1.0, 0.0])
     scores = tf.constant([0.3, 0.1, 0.9])
     mask = (1.0 - keep) * float("-inf")  # culprit
@@ -55,7 +55,7 @@ def mask_times_infinity() -> Any:
 
 @bug(op_type="RealDiv", effect="variable", effect_in_xla="result")
 def token_loss_of_a_batch_of_padding() -> None:
-    """The loss per token of a batch that has only padding."""
+    """The loss per token of a batch of only padding."""
 
     class LanguageModel(keras.Model):
         def __init__(self) -> None:
@@ -116,7 +116,7 @@ def recurrent_cell_with_exponential_activation() -> None:
 
 @bug(op_type="Exp", effect="variable")
 def simple_rnn_with_exponential_activation() -> None:
-    """The same with Keras's own cell: the line is the call of fit. keras-team/keras#15912."""
+    """The same with Keras's own cell, so the line is the call of fit. keras-team/keras#15912."""
     layer = keras.layers.SimpleRNN(2, activation="exponential", kernel_initializer="ones", recurrent_initializer="ones")
     model = keras.Sequential([keras.Input((6, 2)), layer, keras.layers.Dense(1)])
     model.compile("sgd", "mse")
@@ -143,7 +143,7 @@ def average_of_an_empty_sequence() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def pooling_of_keras_over_padding() -> None:
-    """GlobalAveragePooling1D divides by the number of words that the mask of the embedding keeps, which is 0."""
+    """GlobalAveragePooling1D divides by the number of words that the embedding's mask keeps, which is 0."""
     embedding = keras.layers.Embedding(6, 3, mask_zero=True)
     model = keras.Sequential([keras.Input((4,), dtype="int32"), embedding, keras.layers.GlobalAveragePooling1D()])
     model.add(keras.layers.Dense(1))
@@ -172,7 +172,7 @@ def pointer_network_distribution() -> None:
 
 @bug(op_type="RealDiv", effect="result")
 def length_penalty_of_empty_beams() -> Any:
-    """Scores of beams are divided by their length, which is 0 for one that ended at once."""
+    """The scores of beams are divided by their lengths, one of which is 0 because its beam ended immediately."""
 
     @tf.function
     def best(scores: Any, lengths: Any) -> Any:
@@ -183,7 +183,7 @@ def length_penalty_of_empty_beams() -> Any:
 
 @bug(op_type="Sub", effect="result")
 def beam_search_that_restarts_from_dead_beams() -> Any:
-    """Beams begin at -Inf; a difference of two dead beams is NaN."""
+    """Beams begin at -Inf, and the difference of two dead beams is NaN."""
     beams = tf.constant([0.0, -np.inf, -np.inf])
     step = tf.math.log_softmax(tf.constant([0.3, 0.2, 0.5]))
     scores = beams + step
@@ -205,7 +205,7 @@ def attention_scores_overflow_in_float16() -> Any:
 
 @bug(op_type="Cast", effect="result")
 def attention_mask_of_a_billion_in_float16() -> Any:
-    """-1e9 is -Inf in float16, and a row with nothing to attend to becomes NaN. google/flax#982."""
+    """-1e9 is -Inf in float16, and a fully masked row becomes NaN. google/flax#982."""
 
     @tf.function
     def attend(scores: Any, keep: Any) -> Any:
@@ -239,7 +239,7 @@ def forget_gate_by_hand() -> None:
 
 @bug(op_type="Log", effect="variable")
 def ctc_by_hand_over_probabilities() -> None:
-    """tf.nn.ctc_loss wants logits, and gets the logarithm of probabilities that underflow."""
+    """tf.nn.ctc_loss expects logits, but gets the logarithm of probabilities that underflow."""
     logits = tf.Variable(tf.random.normal([1, 4, 3]) * 120.0)
     with tf.GradientTape() as tape:
         probs = tf.nn.softmax(logits)

@@ -88,7 +88,7 @@ def pairwise_distances_with_their_diagonal() -> None:
 
 @harmless
 def guarded_root_in_where() -> None:
-    """tf.where leaves out the root of a negative number, and its NaN comes back. tensorflow/tensorflow#38349."""
+    """tf.where discards the root of a negative number, but its NaN returns. tensorflow/tensorflow#38349."""
     scale = tf.Variable([1.0, 2.0])
     inputs = tf.constant([-1.0, 4.0])
     with tf.GradientTape() as tape:
@@ -100,7 +100,7 @@ def guarded_root_in_where() -> None:
 
 @bug(op_type="Log", effect="variable")
 def guarded_log_in_where() -> None:
-    """The logarithm that tf.where leaves out is -Inf, and it comes back in the gradient."""
+    """The logarithm that tf.where discards is -Inf, and it returns in the gradient."""
     scale = tf.Variable([1.0, 2.0])
     inputs = tf.constant([0.0, 4.0])
     with tf.GradientTape() as tape:
@@ -112,7 +112,7 @@ def guarded_log_in_where() -> None:
 
 @bug(op_type="RealDiv", effect="variable")
 def guarded_division_in_where() -> None:
-    """x / y, where tf.where leaves out the elements whose y is 0."""
+    """x / y, where tf.where discards the elements whose y is 0."""
     weights = tf.Variable([1.0, 2.0, 0.0])
 
     @tf.function
@@ -174,7 +174,7 @@ def angle_between_parallel_vectors() -> None:
 
 @bug(op_type="Acos", effect="variable")
 def arc_margin_of_unnormalised_cosines() -> None:
-    """acos of a cosine that rounding, or a forgotten normalisation, leaves above 1."""
+    """acos of a cosine that exceeds 1 because of rounding or a forgotten normalisation."""
 
     class ArcMargin(keras.layers.Layer):
         def build(self, shape: Any) -> None:
@@ -217,7 +217,7 @@ def standard_deviation_of_equal_values() -> None:
 
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="variable")
 def minibatch_discrimination_of_a_single_image() -> None:
-    """The standard deviation over a batch of one, as in a progressively grown GAN."""
+    """The standard deviation over a batch of one image, as in a progressively grown GAN."""
 
     class BatchDeviation(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:
@@ -232,7 +232,7 @@ def minibatch_discrimination_of_a_single_image() -> None:
 
 @bug(op_type="RsqrtGrad", role="gradient", forward="Rsqrt", effect="variable")
 def precision_of_a_collapsed_cluster() -> None:
-    """1 / sqrt(variance + 1e-30) is finite, but its cube, which the gradient takes, is not."""
+    """1 / sqrt(variance + 1e-30) is finite, but its cube, which the gradient needs, is not."""
     points = tf.Variable([[1.0, 2.0], [1.0, 2.0]])
     with tf.GradientTape() as tape:
         variance = tf.reduce_mean(tf.square(points - tf.reduce_mean(points, axis=0)), axis=0)
@@ -243,7 +243,7 @@ def precision_of_a_collapsed_cluster() -> None:
 
 @harmless
 def clipped_infinite_reciprocal_root() -> None:
-    """rsqrt(0) is infinite, and a minimum hides it, also from the gradient. keras-team/keras#23093."""
+    """rsqrt(0) is infinite, and a minimum hides it from the result and the gradient. keras-team/keras#23093."""
     vectors = tf.Variable([[0.0, 0.0], [3.0, 4.0]])
     with tf.GradientTape() as tape:
         squares = tf.reduce_sum(tf.square(vectors), axis=-1, keepdims=True)

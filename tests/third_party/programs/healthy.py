@@ -1,17 +1,17 @@
-"""Common to all programs here: fixed seeds before, and every bit of the results printed after.
+"""Helpers for all programs here: they fix the seeds before a run and print every bit of the results after it.
 
-The graph optimizer's passes that fuse and reorder ops are off, because README.md promises equal bits only without them.
+The passes of the graph optimizer that fuse and reorder ops are off, so that each op runs as the program has it.
 """
 
 import random
 
 import numpy as np
-import rich.style  # noqa: F401 - draws from `random` when it is imported, which some libraries do late
+import rich.style  # noqa: F401 - draws from `random` on import, which some libraries trigger late
 import tensorflow as tf
 
 
 def start(seed: int = 0) -> np.random.Generator:
-    """Make the run repeatable, and return a generator for the data."""
+    """Makes the run repeatable and returns a generator for the data."""
     random.seed(seed)
     np.random.seed(seed)
     tf.random.set_seed(seed)
@@ -28,7 +28,7 @@ def start(seed: int = 0) -> np.random.Generator:
 
 
 def report(**numbers: object) -> None:
-    """Print each result, an array as its sum, in hexadecimal: two runs agree in every bit or differ here."""
+    """Prints each result (an array as its sum) in hexadecimal. Two runs print equal lines only if all bits agree."""
     for name, number in numbers.items():
         values = np.asarray(number, dtype=np.float64)
         assert np.isfinite(values).all(), f"{name} is not finite: {values}"

@@ -1,4 +1,4 @@
-"""A small GPT-2 of keras-hub: causal and padding masks, trained by fit, then text made with top-p sampling."""
+"""A small GPT-2 of keras-hub: causal and padding masks, trained by fit, then text generation with top-p sampling."""
 
 import healthy
 import keras

@@ -1,4 +1,4 @@
-"""keras-hub's layers alone: an encoder and a decoder with padding and causal masks in one custom training loop."""
+"""Layers of keras-hub: an encoder and a decoder with padding and causal masks in a custom training loop."""
 
 import healthy
 import keras

@@ -1,4 +1,4 @@
-"""A closed-form continuous-time network (ncps) wired sparsely, over irregular time steps, trained by fit."""
+"""A sparsely wired closed-form continuous-time network (ncps) over irregular time steps, trained by fit."""
 
 import healthy
 import keras

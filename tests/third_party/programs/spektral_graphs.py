@@ -1,4 +1,4 @@
-"""Graph convolutions and attention of Spektral on a random graph, trained by an own loop."""
+"""Graph convolutions and attention of Spektral on a random graph, in a custom training loop."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A SavedModel loaded as a layer by TensorFlow Hub, tuned inside another model."""
+"""A SavedModel that TensorFlow Hub loads as a layer, fine-tuned inside another model."""
 
 import os
 

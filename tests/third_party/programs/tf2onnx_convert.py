@@ -1,4 +1,4 @@
-"""A trained function converted to ONNX by tf2onnx while it is recorded, and run on afterwards."""
+"""A trained function that tf2onnx converts to ONNX during the recording, and that runs again afterwards."""
 
 import healthy
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Pruning of weights by magnitude and their clustering with the TensorFlow Model Optimization Toolkit."""
+"""Pruning weights by magnitude and clustering them with the TensorFlow Model Optimization Toolkit."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A Bayesian network of TensorFlow Probability's Keras layers (DenseFlipout), trained by fit of tf-keras."""
+"""A Bayesian network with Keras layers of TensorFlow Probability (DenseFlipout), trained by fit of tf-keras."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A masked autoregressive flow of TensorFlow Probability, trained on a two-moons cloud by an own loop."""
+"""A masked autoregressive flow of TensorFlow Probability, trained on a two-moons cloud in a custom loop."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""log_prob where a support ends: components of a mixture that are impossible (-Inf) beside one that is not."""
+"""log_prob at the edge of a support: impossible components of a mixture (-Inf) beside a possible one."""
 
 import healthy
 import tensorflow as tf

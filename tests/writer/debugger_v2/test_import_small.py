@@ -239,7 +239,7 @@ def test_what_cannot_be_resolved_is_counted(tmp_path: Path) -> None:
     dump["stack_frames"].append(ODD["an unknown file"][1]())
     logdir = imported(tmp_path, dump)
     assert stats(logdir) == [
-        ("failed", "execution record", "is no DebugEvent; it is kept as it is", 1),
+        ("failed", "execution record", "is not a DebugEvent; it is kept unchanged", 1),
         ("failed", "source file", "is referred to, but not among the dump's source_files", 1),
         ("failed", "stack frame", "is referred to, but not among the dump's stack_frames", 1),
     ]
@@ -260,7 +260,7 @@ def test_an_op_that_says_it_has_two_billion_outputs_does_not_fill_the_disk(tmp_p
     logdir = imported(tmp_path, dump)
     assert rows(logdir, "SELECT count(*) FROM graph_op_output WHERE op_name = 'wide'") == [(300,)]
     assert rows(logdir, "SELECT num_outputs FROM graph_op WHERE op_name = 'wide'") == [(2**31 - 1,)]
-    assert ("failed", "graph op", "says that it has more outputs than it lists; these have no rows", 1) in stats(logdir)
+    assert ("failed", "graph op", "claims more outputs than it lists; the others have no rows", 1) in stats(logdir)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -379,7 +379,7 @@ def test_two_imports_of_one_dump_at_once_are_refused(tmp_path: Path) -> None:
             found.append(str(error.value))
 
     import_dump(dump, logdir, progress=again)
-    assert "by another import" in found[0]
+    assert "another import is writing" in found[0]
     assert_exact(dump, logdir)
 
 
@@ -388,7 +388,7 @@ def test_a_file_that_leads_out_of_the_dump_is_refused_and_one_within_is_read(tmp
     graphs = next(dump.glob("*.graphs"))
     moved = graphs.rename(tmp_path / "elsewhere")
     graphs.symlink_to(moved)
-    with pytest.raises(DumpError, match=rf"{graphs.name} leads by a symbolic link to {moved}"):
+    with pytest.raises(DumpError, match=rf"{graphs.name} leads through a symbolic link to {moved}"):
         import_dump(dump, tmp_path / "logdir")
     assert not (tmp_path / "logdir").exists()
     graphs.unlink()

@@ -1,4 +1,4 @@
-"""Alert: what one rule found about one op output."""
+"""Alert: one finding of a rule about one op output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfdbg_arrow.query.stacks import Frame
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """What one rule found about one op output; None where it does not apply.
+    """One finding of a rule about one op output. An attribute is None if it does not apply.
 
     Attributes:
         kind: The rule.
@@ -17,19 +17,19 @@ class Alert:
         run_id: The run.
         graph_id: The graph; None for an eager op.
         graph_name: Its name.
-        op_name: The op in it.
-        op_type: Type of the op; None for a tensor from outside and for what is about a whole graph.
+        op_name: The op in the graph.
+        op_type: Type of the op; None for a tensor of scope `external` and for an alert about a whole graph.
         output_slot: Which output of the op.
-        first_event_index: Row in tensor_health of the first tensor that it is about.
-        last_event_index: The same of the last one.
+        first_event_index: Row in tensor_health of the first tensor that the alert is about.
+        last_event_index: Row in tensor_health of the last one.
         num_events: How many tensors it is about.
-        value: The measure that the rule looks at.
-        layer: The Keras layer or tf.Module scope that the op belongs to, where it was recorded.
-        first_step: The training step of the first tensor that it is about.
-        last_step: The training step of the last one.
+        value: The quantity that the rule measures.
+        layer: The Keras layer or tf.Module scope of the op, if it was recorded.
+        first_step: The training step of the first tensor.
+        last_step: The training step of the last tensor.
         message: One sentence.
-        source: The user's line that made the op, or None.
-        is_expected: Whether what it found did no harm, as `NonFinite.is_expected`.
+        source: The line of the user's code that created the op, or None.
+        is_expected: Whether the finding is harmless, as in `NonFinite.is_expected`.
     """
 
     kind: str

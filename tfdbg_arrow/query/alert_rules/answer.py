@@ -1,4 +1,4 @@
-"""alerts: what the rules find in a logdir."""
+"""alerts: runs the alert rules over a logdir."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from tfdbg_arrow.query.stacks import Frame
 
 DEFAULT_LIMIT = 100
 MAX_ROLLED_UP = 5_000
-"""Alerts of each rule that findings are made of: it bounds the memory."""
+"""Number of alerts per rule that findings are made from. It bounds the memory."""
 ORIGIN_RULE = "nonfinite_origin"
 """The rule whose alerts are about origins of bad values."""
 _MAX_JUDGED = 200
-"""Origins of a run of which is looked up whether they did harm."""
+"""Number of origins per run for which to check whether they did harm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alerts:
-    """What the rules found.
+    """The result of the rules.
 
     Attributes:
-        findings: The alerts rolled up by rule, run, layer and line; of each rule the first MAX_ROLLED_UP alerts.
-        alerts: The alerts one by one: by severity, then rule, then first event.
-        num_found: Alerts of each rule that was run, in all.
-        num_cut: How many of them the limit left out of `alerts`.
-        not_run: The rules that were stopped by the memory limit, and what the error said.
+        findings: The alerts grouped by rule, run, layer and line, using the first MAX_ROLLED_UP alerts of each rule.
+        alerts: The single alerts, ordered by severity, then rule, then first event.
+        num_found: Total number of alerts, by rule, for each rule that was run.
+        num_cut: How many of them are not in `alerts` because of the limit.
+        not_run: The rules that the memory limit stopped, with the error message.
     """
 
     findings: tuple[AlertFinding, ...]
@@ -57,29 +57,29 @@ def alerts(
     run_id: str | None = None,
     limit: int = DEFAULT_LIMIT,
 ) -> Alerts:
-    """Returns what alert rules find in a logdir.
+    """Runs alert rules over a logdir.
 
     Args:
-        logdir: A logdir, opened or its path.
-        kinds: Only these rules; None: all.
-        parameters: By rule, numbers to use instead of its defaults.
-        rules_directory: A directory of rules of your own, which come after the built-in ones and take the place of
-            those of the same name.
-        run_id: Only this run; None: all.
-        limit: At most so many alerts of each rule; the first ones. It does not cut the findings.
+        logdir: An open logdir, or its path.
+        kinds: Only these rules; None means all rules.
+        parameters: Values to use instead of a rule's defaults, by rule.
+        rules_directory: A directory with your own rules. They come after the built-in rules, and replace built-in rules
+            of the same name.
+        run_id: Only this run; None means all runs.
+        limit: Maximum number of alerts per rule; the first ones are kept. It does not limit the findings.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
-        QueryError: A rule, a parameter or the run is unknown, or a rule is wrong.
+        LogdirError: The path is not a readable logdir.
+        QueryError: A rule, a parameter or the run is unknown, or a rule is invalid.
         BrokenPartError: A part cannot be read.
     """
     if limit < 0:
-        raise QueryError(f"limit is {limit}, expected a number of alerts from 0 on.")
+        raise QueryError(f"limit is {limit}, expected 0 or more.")
     rules = _choose(kinds, rules_directory)
     given = dict(parameters or {})
     unknown = sorted(set(given) - {rule.kind for rule in rules})
     if unknown:
-        raise QueryError(f"parameters are given for {unknown[0]!r}, which is not among the rules that are run.")
+        raise QueryError(f"parameters are given for {unknown[0]!r}, which is not one of the rules to run.")
     found: list[Alert] = []
     num_found: dict[str, int] = {}
     not_run: dict[str, str] = {}
@@ -125,7 +125,7 @@ def alerts(
 
 
 def _judged(logdir: Engine, alerts: list[Alert]) -> list[Alert]:
-    """Returns the alerts, those about origins that did no harm as an info that says why."""
+    """Returns the alerts. Alerts about harmless origins get the severity `info` and a message with the reason."""
     expected: dict[tuple[str, int], str] = {}
     for run_id in {alert.run_id for alert in alerts if alert.kind == ORIGIN_RULE}:
         firsts = [a.first_event_index for a in alerts if a.kind == ORIGIN_RULE and a.run_id == run_id]
@@ -136,10 +136,10 @@ def _judged(logdir: Engine, alerts: list[Alert]) -> list[Alert]:
 
 
 def _missed_origins(logdir: Engine, rule: Rule, found: Sequence[Alert], *, run_id: str | None) -> list[Alert]:
-    """Returns an alert for the culprit of each run in which the rule about origins has found none that did harm.
+    """Returns an alert for the culprit of each run in which the rule about origins found no harmful origin.
 
-    The rule does not find an op that makes a NaN of infinities in a mask. Nor does it find a bad value whose origin was
-    not recorded. `first_nonfinite` follows the data and names both.
+    The rule does not find an op that creates a NaN from the infinities of a mask, or a bad value whose origin was not
+    recorded. `first_nonfinite` follows the data and finds both.
     """
     harmful = {alert.run_id for alert in found if alert.kind == ORIGIN_RULE and not alert.is_expected}
     known = {(alert.run_id, alert.first_event_index) for alert in found if alert.kind == ORIGIN_RULE}
@@ -167,10 +167,10 @@ def _missed_origins(logdir: Engine, rule: Rule, found: Sequence[Alert], *, run_i
 
 def _message_of_culprit(culprit: NonFinite) -> str:
     if not culprit.is_origin:
-        return "This value is bad, and where it came up was not recorded."
+        return "This value is bad, and its origin was not recorded."
     if any(taken.health is not None and taken.health.has_inf_or_nan for taken in culprit.inputs):
-        return "This op made a bad value from infinities that the program wrote itself."
-    return "This op made a bad value. Its inputs are not bad."
+        return "This op created a bad value from infinities that the program wrote itself."
+    return "This op created a bad value. Its inputs are not bad."
 
 
 def _with_reason(alert: Alert, reason: str | None) -> Alert:
@@ -181,7 +181,7 @@ def _with_reason(alert: Alert, reason: str | None) -> Alert:
 
 
 def _first_of_each(found: Iterable[Alert], limit: int) -> tuple[Alert, ...]:
-    """Returns at most so many alerts of each rule."""
+    """Returns at most `limit` alerts of each rule."""
     numbers: Counter[str] = Counter()
     listed = []
     for alert in found:
@@ -208,7 +208,7 @@ def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequen
 def _run_rule(
     logdir: Engine, rule: Rule, given: Mapping[str, float], *, run_id: str | None, limit: int
 ) -> tuple[list[tuple[Any, ...]], int]:
-    """Returns what a rule finds first, and how many rows it finds, as `_run_select`."""
+    """Returns the first rows that a rule finds, and how many it finds in total, like `_run_select`."""
     try:
         return _run_select(logdir, rule.sql(given), run_id=run_id, limit=limit)
     except (MemoryLimitError, TimeLimitError):
@@ -218,9 +218,9 @@ def _run_rule(
 
 
 def _run_select(logdir: Engine, select: str, *, run_id: str | None, limit: int) -> tuple[list[tuple[Any, ...]], int]:
-    """Returns what a SELECT of COLUMNS finds first, and how many rows it finds.
+    """Returns the first rows that a SELECT of COLUMNS finds, and how many it finds in total.
 
-    A row is the values of COLUMNS, the first and last step, graph_name, the layer and the user's line.
+    A row holds the values of COLUMNS, the first and last step, graph_name, the layer and the user's line.
     """
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
     rows = logdir.rows(
@@ -247,7 +247,7 @@ def _run_select(logdir: Engine, select: str, *, run_id: str | None, limit: int) 
 def _sources(logdir: Logdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     """Returns the graph's name, the layer and the user's line for rows of `scan`, by row.
 
-    The stacks of these alone are looked through: a large logdir has millions of rows of stacks.
+    Only the stacks of these rows are read, because a large logdir has millions of rows of stacks.
     """
     if not found:
         return {}
@@ -276,7 +276,7 @@ def _sources(logdir: Logdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any
 
 
 class _Unknown:
-    """A measure that the recording's mode has not: what a message shows of it, in whatever format it asks for."""
+    """Stands for a value that the recording's mode does not measure. It is formatted as `?` in any format."""
 
     def __format__(self, _: str) -> str:
         return "?"

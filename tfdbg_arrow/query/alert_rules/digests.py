@@ -1,8 +1,8 @@
-"""OpDigests: what every op output held over its whole run, in one row.
+"""OpDigests: one row per op output, with the extremes over its whole run.
 
-Alert rules look at all tensors of an output in the order of time, which is expensive for many runs, and find something
-in few. Extremes are cheap, and rule most outputs out. The table op_digest has them for most parts of tensor_health; the
-rows of the others are read once for as long as these parts hold.
+Alert rules read all tensors of an output in order of time, which is expensive for many runs, but they find something in
+few outputs only. Extremes are cheap to read and exclude most outputs. The table op_digest holds them for most parts of
+tensor_health. The other parts are read once, and their digests are kept until the parts of the run change.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ DIGEST = {
     "num_norms": (f"CAST(sum(CASE WHEN {_IS_NORM} THEN 1 ELSE 0 END) AS BIGINT)", "sum"),
     "min_norm": (f"min({_NORM})", "min"),
     "max_norm": (f"max({_NORM})", "max"),
-    # It depends on the order of time, and takes as long to compute as the rule itself.
+    # It depends on the order of time and takes as long to compute as the rule itself.
     "max_norm_jump": ("CAST(NULL AS DOUBLE)", "max"),
 }
-"""Column of op_digest: how it comes of the tensors, and of other digests."""
+"""For each column of op_digest: the SQL that computes it from tensors, and the aggregate that merges digests."""
 COMPUTED = (
     f"SELECT CAST(NULL AS BIGINT) AS part_number, {', '.join(_OUTPUT)}, dtype, "
     f"{', '.join(f'{made} AS {name}' for name, (made, _) in DIGEST.items())} "
     f"FROM tensor_health GROUP BY {', '.join(_OUTPUT)}, dtype"
 )
-"""What op_digest would have, for any tensors."""
+"""Computes the rows of op_digest from tensors."""
 _WRITTEN = (
     "WITH live AS (SELECT unnest(?) AS run_id, unnest(CAST(? AS BIGINT[])) AS part_number) "
     f"SELECT d.part_number, {', '.join(f'd.{name}' for name in (*_OUTPUT, 'dtype', *DIGEST))} FROM op_digest AS d "
     "JOIN live AS l ON l.run_id = d.run_id AND l.part_number = d.part_number"
 )
-"""What op_digest has, for some parts."""
+"""Reads the rows of op_digest for some parts."""
 _EXTREMES = f"""\
 WITH known_role AS (
     SELECT run_id, graph_id, op_name, layer, role, forward_graph_id, forward_op_name
@@ -104,9 +104,10 @@ SELECT
 FROM derived.digest AS d
 LEFT JOIN gradient AS g ON g.run_id = d.run_id AND g.graph_id = d.graph_id AND g.op_name = d.op_name
 GROUP BY {", ".join(f"d.{name}" for name in _OUTPUT)}"""
-"""One row is an op output in its whole run. A jump is known where one digest tells of all its tensors.
+"""One row is an op output over its whole run. The jump is known only if a single digest covers all of its tensors.
 
-`gradient_op` is what the view of that name selects, here from the ops of the digests: the ops of graphs are many more.
+`gradient_op` is the SELECT of the view of that name. Here it reads only the ops of the digests, because graphs have
+many more ops.
 """
 _UPDATES = """\
 WITH input AS MATERIALIZED (
@@ -132,21 +133,21 @@ JOIN derived.op_extremes AS r
     ON r.run_id = w.run_id AND r.graph_id = w.graph_id AND r.op_name = r_resource.op_name
     AND r.op_type = 'ReadVariableOp'
 WHERE w.op_type IN ('AssignAddVariableOp', 'AssignSubVariableOp')"""
-"""One row is a value that is added to a variable in a graph (u), and a recorded read of that variable there (v)."""
+"""One row is a value that a graph adds to a variable (u), with a recorded read of that variable in the graph (v)."""
 _DERIVED = ("op_extremes", "weight_update")
 _BATCH = 100
 _BATCH_BYTES = 64_000_000
-"""Runs of which tensors are read at a time, and about the bytes of their parts: it bounds the memory, which grows with
-outputs."""
+"""Number of runs, and bytes of their parts, whose tensors are read at a time. The limits bound the memory, which grows
+with the number of outputs."""
 _LARGE_BATCH = 1000
-"""Runs of which digests are read at a time."""
+"""Number of runs whose digests are read at a time."""
 _Parts = tuple[str, ...]
 
 
 class OpDigests:
     """The tables `derived.op_extremes` and `derived.weight_update`.
 
-    A part never changes, so what is known of a run holds as long as its parts do.
+    A part never changes, so the rows of a run are valid while its parts are the same.
 
     Args:
         logdir: The logdir.
@@ -161,7 +162,7 @@ class OpDigests:
         self._is_made = False
 
     def update(self) -> None:
-        """Makes the tables hold what the parts that hold now do."""
+        """Updates the tables to the current live parts."""
         self._logdir.fetch("tensor_health", "op_digest")
         self._make()
         while True:
@@ -175,7 +176,7 @@ class OpDigests:
                 batch = {run_id: parts[run_id] for run_id in unknown[start : start + _LARGE_BATCH]}
                 self._digest(batch)
                 self._known.update(batch)
-            if self._parts() == parts:  # else parts were replaced meanwhile: some rows were read twice or not at all
+            if self._parts() == parts:  # otherwise parts were replaced: some rows were read twice or not at all
                 return
 
     def _parts(self) -> dict[str, tuple[_Parts, _Parts]]:
@@ -199,9 +200,9 @@ class OpDigests:
                 self._logdir.rows(f"DELETE FROM derived.{name} WHERE run_id IN (SELECT unnest(?))", [list(run_ids)])
 
     def _digest(self, parts: Mapping[str, tuple[_Parts, _Parts]]) -> None:
-        """Adds some runs."""
+        """Adds the digests of some runs."""
         self._logdir.rows("DELETE FROM derived.digest")
-        self._remove(list(parts))  # what was there when it was interrupted
+        self._remove(list(parts))  # rows that an interrupted call may have left
         left = {run_id: of_run for run_id, (of_run, _) in parts.items()}
         if any(digests for _, digests in parts.values()):
             left = self._take_written(left)
@@ -215,9 +216,9 @@ class OpDigests:
         self._logdir.rows("DELETE FROM derived.digest")
 
     def _take_written(self, parts: Mapping[str, _Parts]) -> dict[str, _Parts]:
-        """Takes the digests of parts, and returns the parts without any.
+        """Reads the digests of parts from op_digest, and returns the parts that have none.
 
-        A digest without rows does not count: it is the part that each table has from the start.
+        A part of op_digest without rows does not count: each table has an empty part from the start.
         """
         numbers = [(run_id, part_number(part)) for run_id, of_run in parts.items() for part in of_run]
         with self._logdir.of_runs(list(parts)) as runs:
@@ -234,7 +235,7 @@ class OpDigests:
 
 
 def _batches(parts: Mapping[str, _Parts]) -> Iterator[list[str]]:
-    """Yields the runs, some at a time."""
+    """Yields batches of runs, limited in number and in the bytes of their parts."""
     batch: list[str] = []
     filled = 0
     for run_id, paths in parts.items():

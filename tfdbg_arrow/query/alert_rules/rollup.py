@@ -1,4 +1,4 @@
-"""Findings: alerts of one rule, one layer and one line of the user's code, rolled up into one row."""
+"""Findings: the alerts of one rule, layer and line of the user's code, grouped into one row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdbg_arrow.query.stacks import Frame
 
 @dataclass(frozen=True, kw_only=True)
 class AlertFinding:
-    """What one rule found for one layer and one line of the user's code in one run; None where it is not known.
+    """The alerts of one rule for one layer and line of the user's code in one run. An attribute is None if unknown.
 
     Attributes:
         kind: The rule.
@@ -20,14 +20,14 @@ class AlertFinding:
         run_id: The run.
         layer: The Keras layer or tf.Module scope.
         source: The user's line.
-        num_alerts: How many alerts: op outputs, or graphs.
-        num_events: How many tensors they are about.
+        num_alerts: Number of alerts. Each is about an op output or a graph.
+        num_events: Number of tensors that they are about.
         first_step: The training step of the first of these tensors.
         last_step: The training step of the last one.
         first_event_index: Row in tensor_health of the first one.
         last_event_index: Row in tensor_health of the last one.
         first: The alert that begins first.
-        is_expected: Whether what it found did no harm, as `NonFinite.is_expected`.
+        is_expected: Whether the finding is harmless, as in `NonFinite.is_expected`.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class AlertFinding:
 
 
 def roll_up(alerts: Iterable[Alert]) -> tuple[AlertFinding, ...]:
-    """Returns the findings: by severity, then in the order of the rules and of the first alert of each."""
+    """Groups alerts into findings, ordered by severity, then in the order of the alerts."""
     groups: dict[tuple[object, ...], list[Alert]] = {}
     for alert in alerts:
         line = None if alert.source is None else (alert.source.file_path, alert.source.lineno)

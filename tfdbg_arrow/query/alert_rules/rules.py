@@ -1,16 +1,16 @@
 """Alert rules: one .sql file each, built in or the user's own.
 
-A rule's comments come first, one line each:
+A file begins with comments, one per line:
 
     -- severity: error, warning or info
-    -- message: a sentence; {value} and the parameters stand in it as in Python's format strings
-    -- parameter: name default what it is        (any number of them)
+    -- message: a sentence, which may contain {value} and {parameter} like a Python format string
+    -- parameter: name default description       (any number of them)
     -- what one row is                           (the remaining lines)
 
-and then one SELECT, in SQL that DuckDB and Spark both run as written, that gives the columns of COLUMNS. A parameter
-is a number, and stands in the SQL as {name}. The file's name is the alert's kind.
+After them comes one SELECT that returns the columns in COLUMNS, in SQL that both DuckDB and Spark can run. A parameter
+is a number; the SQL refers to it as {name}. The file's name is the alert's kind.
 
-A built-in rule has a second file of the same name in candidates/: see Candidates.
+A built-in rule has a second file of the same name in candidates/; see Candidates.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ COLUMNS = (
     "num_events",
     "value",
 )
-"""The columns that a rule gives, in order."""
+"""The columns that a rule returns, in order."""
 SEVERITIES = ("error", "warning", "info")
 _KIND = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """A number that a rule can be given: its name, what it is if not given, and what it means."""
+    """A number that can be passed to a rule: its name, its default and its meaning."""
 
     name: str
     default: float
@@ -52,11 +52,11 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Which op outputs a built-in rule can find, by their digests: a condition that is necessary, not sufficient.
+    """Selects the op outputs that a built-in rule can find, by digest. The condition is necessary, not sufficient.
 
     Attributes:
-        select: A SELECT over `derived.op_extremes` and the tables and views, with {name} for each parameter; it gives
-            run_id, graph_id, op_name, op_type and output_slot. Empty where the rule `is_of_bad`.
+        select: A SELECT over `derived.op_extremes` and the tables and views, with {name} for each parameter. It returns
+            run_id, graph_id, op_name, op_type and output_slot. Empty if `is_of_bad`.
         is_of_bad: Whether the rule needs only the bad tensors, and finds something in every run that has one.
         is_by_graph: Whether the rule finds whole graphs, not outputs.
     """
@@ -73,11 +73,11 @@ class Rule:
     Attributes:
         kind: Its name, the kind of its alerts.
         severity: `error`, `warning` or `info`.
-        message: The sentence about one alert, to be formatted with `value` and the parameters.
+        message: The message of an alert, a format string for `value` and the parameters.
         doc: What one row is.
         parameters: Its parameters.
         select: The SELECT, with {name} for each parameter.
-        candidates: Which op outputs it can find; None: that is not known.
+        candidates: Which op outputs it can find; None if unknown.
     """
 
     kind: str
@@ -89,10 +89,10 @@ class Rule:
     candidates: Candidates | None = None
 
     def values(self, given: Mapping[str, float]) -> dict[str, float]:
-        """Returns the parameters' values: the given ones, and the defaults of the others.
+        """Returns the values of all parameters: the given ones, and the defaults of the others.
 
         Raises:
-            QueryError: A given parameter is unknown or no finite number.
+            QueryError: A given parameter is unknown or not a finite number.
         """
         values = {parameter.name: parameter.default for parameter in self.parameters}
         for name, value in given.items():
@@ -105,11 +105,11 @@ class Rule:
         return values
 
     def sql(self, given: Mapping[str, float] | None = None) -> str:
-        """Returns the SELECT with the parameters' values in it."""
+        """Returns the SELECT with the parameters' values filled in."""
         return self._filled(self.select, given)
 
     def candidates_sql(self, given: Mapping[str, float] | None = None) -> str:
-        """Returns the SELECT of the candidates with the parameters' values in it."""
+        """Returns the SELECT of the candidates with the parameters' values filled in."""
         assert self.candidates is not None
         return self._filled(self.candidates.select, given)
 
@@ -149,7 +149,7 @@ def read_rules(directory: str | Path) -> tuple[Rule, ...]:
     """Returns the user's own rules: every .sql file of a directory, by kind.
 
     Raises:
-        QueryError: The directory cannot be read, or a file in it is no rule.
+        QueryError: The directory cannot be read or holds no .sql file, or a file in it is not a rule.
     """
     try:
         paths = sorted(path for path in Path(directory).iterdir() if path.suffix == ".sql")
@@ -157,20 +157,20 @@ def read_rules(directory: str | Path) -> tuple[Rule, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise QueryError(f"the rules in {directory} cannot be read: {error}.") from error
     if not paths:
-        raise QueryError(f"{directory} holds no rule; expected files that end in .sql.")
+        raise QueryError(f"{directory} contains no rules; expected files that end in .sql.")
     return tuple(parse_rule(path.stem, text, where=str(path)) for path, text in zip(paths, texts, strict=True))
 
 
 def parse_rule(kind: str, text: str, *, where: str) -> Rule:
-    """Returns the rule that a file holds.
+    """Parses the rule in a file.
 
     Args:
-        kind: Its name.
-        text: The file.
-        where: What to call the file in errors.
+        kind: The rule's name.
+        text: The content of the file.
+        where: The file's name for error messages.
 
     Raises:
-        QueryError: It is no rule; the message says why.
+        QueryError: The file is not a rule; the message says why.
     """
     if _KIND.fullmatch(kind) is None:
         raise QueryError(f"the rule {where} is called {kind!r}; expected a name of lower-case letters, digits and _.")
@@ -213,7 +213,7 @@ def _parse_parameter(text: str, *, where: str) -> Parameter:
         return Parameter(name=name, default=float(default), doc=doc)
     except ValueError:
         raise QueryError(
-            f"the rule {where} has the line `-- parameter: {text}`; expected a name, a number, and what it is."
+            f"the rule {where} has the line `-- parameter: {text}`; expected a name, a number and a description."
         ) from None
 
 
@@ -221,7 +221,9 @@ def _check_placeholders(rule: Rule, *, where: str) -> None:
     known = {parameter.name for parameter in rule.parameters}
     unknown = sorted(set(re.findall(r"\{(\w+)\}", rule.select)) - known)
     if unknown:
-        raise QueryError(f"the rule {where} uses {{{unknown[0]}}}, which is no parameter of it; add a line for it.")
+        raise QueryError(
+            f"the rule {where} uses {{{unknown[0]}}}, which is not one of its parameters; add a line for it."
+        )
     try:
         rule.message.format(value=0.5, **rule.values({}))
     except (KeyError, IndexError, ValueError, AttributeError) as error:
@@ -229,7 +231,7 @@ def _check_placeholders(rule: Rule, *, where: str) -> None:
 
 
 def alert_view(rules: Iterable[Rule]) -> str:
-    """Returns the SELECT of the view `alert`: what the rules find with their default parameters."""
+    """Returns the SELECT of the view `alert`: the findings of the rules with their default parameters."""
     columns = ", ".join(COLUMNS)
     return "\nUNION ALL\n".join(
         f"SELECT '{rule.kind}' AS kind, '{rule.severity}' AS severity, {columns} FROM (\n{rule.sql()}\n) AS found"

@@ -1,11 +1,11 @@
-"""AlertScan: runs built-in rules over many runs, reading only what they can find something in.
+"""Runs built-in rules over many runs, and reads only the op outputs in which they can find something.
 
-A rule that is about bad tensors alone runs over the runs that have one, which are known soon.
+A rule about bad tensors only runs over the runs that have one, which are quick to determine.
 
-For the others, which op outputs a rule can find follows from their digests (`op_digests`, candidates/*.sql). The
-tensors of just these are read, once for all rules, some runs at a time, and the rules run over them as they are. A rule
-could find in them what it does not find in the whole, where tensors of an output are missing that only another rule
-asked for; so of its findings those stay that are among its own candidates.
+For the other rules, digests tell which op outputs a rule can find: its candidates (`op_digests`, candidates/*.sql). The
+tensors of the candidates of all rules are read once, some runs at a time, and the rules run over them unchanged. Other
+tensors are missing there, so a rule may find something that it would not find in the whole logdir. Therefore only
+findings among the rule's own candidates are kept.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.logdir import Logdir
 
 _LARGE_BYTES = 8_000_000
-"""Size of the parts of tensor_health (half a million rows or less) from which on it pays to find out first where a rule
-can find anything."""
+"""If the parts of tensor_health are at least this large (half a million rows or less), it pays to determine the
+candidates first."""
 _MAX_ROWS = 2_000_000
-"""Tensors that are read into memory at a time."""
+"""Number of tensors that are read into memory at a time."""
 _MAX_RUNS = 100
-"""Runs that are read at a time."""
+"""Number of runs that are read at a time."""
 _KEY = ("run_id", "graph_id", "op_name", "op_type", "output_slot")
 _JOINED = frozenset({*_KEY, "event_index", "scope", "execution_index", "device_id", "step"})
-"""Columns that views and the search for a finding's line use, whatever a rule does."""
+"""Columns that views and the lookup of a finding's line always need."""
 _ORDER = (
     "f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, f.output_slot NULLS LAST"
 )
@@ -41,13 +41,13 @@ _ORDER = (
 
 @dataclass
 class Found:
-    """What one rule found.
+    """The findings of one rule.
 
     Attributes:
-        rows: The first findings, each the values of COLUMNS, and then the execution of its first tensor, if that is an
-            eager one, the step of its first tensor and that of its last.
-        number: How many there are in all.
-        error: What stopped the rule; None if it was run to its end.
+        rows: The first findings. A row holds the values of COLUMNS, the execution of the first tensor if it is eager,
+            and the steps of the first and the last tensor.
+        number: Total number of findings.
+        error: The error that stopped the rule; None if the rule completed.
     """
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
@@ -56,20 +56,20 @@ class Found:
 
 
 def is_large(logdir: Logdir) -> bool:
-    """Returns whether a logdir has so many tensors that `scan` is faster than to run each rule over all of them."""
+    """Returns True if a logdir has so many tensors that `scan` is faster than running each rule over all of them."""
     return sum(part.stat().st_size for part in logdir.parts("tensor_health") if part.exists()) >= _LARGE_BYTES
 
 
 def scan(
     logdir: Logdir, rules: Sequence[Rule], parameters: Mapping[str, Mapping[str, float]], *, limit: int
 ) -> dict[str, Found]:
-    """Returns what rules find, by kind.
+    """Returns the findings of rules, by kind.
 
     Args:
         logdir: The logdir.
         rules: Rules whose candidates are known.
-        parameters: By rule, numbers to use instead of its defaults.
-        limit: At most so many rows of each rule.
+        parameters: Values to use instead of a rule's defaults, by rule.
+        limit: Maximum number of rows per rule.
     """
     found = {rule.kind: Found() for rule in rules}
     of_bad = [rule for rule in rules if rule.candidates is not None and rule.candidates.is_of_bad]
@@ -125,9 +125,9 @@ def _scan_candidates(
 
 
 def _batches(logdir: Logdir) -> list[tuple[tuple[str, ...], list[str]]]:
-    """Returns the rules, and the runs for which just these have candidates, as many together as can be read at a time.
+    """Returns (rules, runs) batches: runs in which exactly these rules have candidates, as many as are read at a time.
 
-    Runs where few rules have any are then not read for those of many, which need more columns.
+    Grouping the runs by rules avoids reading columns that only other rules need.
     """
     sizes = logdir.rows(
         f"SELECT c.run_id, coalesce(sum(d.num_tensors), 0) FROM (SELECT DISTINCT {', '.join(_KEY)} "
@@ -157,7 +157,7 @@ def _batches(logdir: Logdir) -> list[tuple[tuple[str, ...], list[str]]]:
 
 
 def _place(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns what findings are ordered by, as _ORDER does."""
+    """Returns the sort key of a finding, equal to _ORDER."""
     values = (
         row[COLUMNS.index(name)] for name in ("run_id", "first_event_index", "graph_id", "op_name", "output_slot")
     )
@@ -165,7 +165,7 @@ def _place(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _wanted(runs: Logdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
-    """Returns the SELECT of the tensors that any of some rules needs, NULL in the columns that none does."""
+    """Returns the SELECT of the candidates' tensors. Columns that none of the rules needs are NULL."""
     names = runs.rows(
         "SELECT DISTINCT op_name, op_type, graph_id IS NULL FROM derived.candidate WHERE run_id IN (SELECT unnest(?))",
         [run_ids],
@@ -178,7 +178,7 @@ def _wanted(runs: Logdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
     )
     outputs = f"(SELECT DISTINCT {', '.join(_KEY)} FROM derived.candidate)"
     match = " AND ".join(f"c.{name} IS NOT DISTINCT FROM h.{name}" for name in _KEY)
-    # Names come before the join: the other columns of a tensor are then read only where its name is one of them.
+    # Filtering by name before the join makes DuckDB read the other columns only for tensors with a matching name.
     in_graphs = ", ".join(sorted({literal(name) for name, _, is_eager in names if not is_eager and name is not None}))
     eager = ", ".join(sorted({literal(op_type) for _, op_type, is_eager in names if is_eager and op_type is not None}))
     conditions = []
@@ -195,7 +195,7 @@ def _wanted(runs: Logdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
 
 
 def _is_candidate(rule: Rule) -> str:
-    """Returns the condition that a finding f is among the candidates of its rule."""
+    """Returns the SQL condition that a finding f is among the candidates of its rule."""
     assert rule.candidates is not None
     key = _KEY[:2] if rule.candidates.is_by_graph else _KEY
     match = " AND ".join(f"c.{name} IS NOT DISTINCT FROM f.{name}" for name in key)
@@ -205,7 +205,7 @@ def _is_candidate(rule: Rule) -> str:
 def _try_rule(
     runs: Logdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int, condition: str = "true"
 ) -> None:
-    """Runs a rule over some runs, unless the memory limit stopped it before."""
+    """Runs a rule over some runs, unless the memory limit stopped it in earlier runs."""
     if found.error is None:
         try:
             _run_rule(runs, rule, given, found, limit=limit, condition=condition)

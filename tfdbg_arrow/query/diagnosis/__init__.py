@@ -1,4 +1,4 @@
-"""doctor: what is wrong with a logdir, how that is known, and what to do."""
+"""doctor: finds problems of a logdir, with evidence and advice."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _SEVERITIES = ("error", "warning", "info")
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """What was found in a logdir.
+    """The findings about a logdir.
 
     Attributes:
         path: The path or URL.
-        findings: By severity, then in the order of the runs.
+        findings: The findings, ordered by severity, then by run.
     """
 
     path: str
@@ -35,7 +35,7 @@ class Diagnosis:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing is wrong: findings of severity `info` are facts worth knowing, and no defects."""
+        """Whether nothing is wrong. Findings of severity `info` are facts, not problems."""
         return all(finding.severity == "info" for finding in self.findings)
 
 
@@ -45,18 +45,19 @@ def doctor(
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Diagnosis:
-    """Says what is wrong with a logdir, or with what is taken for one.
+    """Finds out what is wrong with a logdir, or with a path that is not a logdir.
 
-    Of a logdir here, every part is compared with the manifest's SHA-256; of one at a URL, those that are fetched.
+    It compares every part of a local logdir with the SHA-256 in the manifest. For a URL, it compares the parts that it
+    fetches.
 
     Args:
-        logdir: The path or URL; anything that exists will do.
-        storage_options: fsspec's arguments for a URL.
-        progress: Told how many bytes of the parts were read, and of how many.
+        logdir: The path or URL. The path may be anything that exists.
+        storage_options: Options passed to fsspec for a URL.
+        progress: Called with the number of bytes of the parts that were read so far, and the total.
 
     Raises:
-        LogdirError: The path does not exist or cannot be read, or the URL cannot be.
-        MissingDependencyError: What opens the URL is not installed.
+        LogdirError: The path does not exist, or the path or URL cannot be read.
+        MissingDependencyError: A package that is needed to open the URL is not installed.
     """
     location = parse_location(logdir)
     findings: list[Finding] = []
@@ -71,9 +72,7 @@ def doctor(
     except FormatVersionError as error:
         findings.append(_newer_format(error))
     except (BrokenPartError, QueryError) as error:
-        findings.append(
-            _unreadable(error, "Restore the file that is named from a copy of the logdir, or record again.")
-        )
+        findings.append(_unreadable(error, "Restore the named file from a copy of the logdir, or record again."))
     return _diagnosis(location, findings)
 
 
@@ -92,7 +91,7 @@ def _unreadable(error: Exception, advice: str) -> Finding:
         kind="broken_part",
         severity="error",
         run_id=None,
-        sentence="The tables cannot be read, and the rest was not examined.",
+        sentence="A table cannot be read, so the rest was not examined.",
         evidence=str(error),
         advice=advice,
     )
@@ -104,10 +103,10 @@ def _diagnosis(location: Path | RemoteLocation, findings: list[Finding]) -> Diag
 
 
 def _what_it_is(path: Path) -> Finding | None:
-    """Returns what a path is that is no logdir; None for a logdir.
+    """Returns a finding that describes a path which is not a logdir; None for a logdir.
 
     Raises:
-        LogdirError: It does not exist, or cannot be read.
+        LogdirError: The path does not exist or cannot be read.
     """
     try:
         check_logdir(path)
@@ -141,44 +140,44 @@ def _no_logdir(path: Path, error: str) -> Finding:
     if (path / MARKER_NAME).exists():
         return finding(
             "broken_marker",
-            f"{MARKER_NAME}, which says that this is a logdir, is damaged.",
+            f"{MARKER_NAME}, which marks this directory as a logdir, is damaged.",
             f"Copy {MARKER_NAME} from another logdir of the same version of tfdbg_arrow.",
         )
     above = next((parent for parent in path.parents if (parent / MARKER_NAME).is_file()), None)
     if above is not None:
-        return finding("inside_a_logdir", "This is a piece of a logdir, not the logdir itself.", f"Give {above}.")
+        return finding("inside_a_logdir", "This is inside a logdir, not the logdir itself.", f"Pass {above}.")
     if path.is_file():
         return finding(
-            "not_a_logdir", "This is a file.", "Give the directory that was passed to enable(), capture() or --logdir."
+            "not_a_logdir", "This is a file.", "Pass the directory that was given to enable(), capture() or --logdir."
         )
     entries = sorted(path.iterdir())
     if not entries:
         return finding(
             "empty_directory",
-            "The directory is empty: no recording ever began in it, for a recording makes its files at once.",
-            "Call enable() with this path before the program runs; see that TFDBG_ARROW is not 0 in its environment, "
-            "and that it did not end before it came there.",
+            "The directory is empty: no recording ever started in it. A recording creates its files when it starts.",
+            "Call enable() with this path before the program computes. Check that TFDBG_ARROW is not 0 in its "
+            "environment, and that the program does not end before the call.",
         )
     if any(entry.name.startswith("tfdbg_events.") for entry in entries):
         return finding(
             "debugger_v2_dump",
             "This is a dump of TensorFlow's Debugger V2, not a logdir.",
-            f"Make a logdir of it: tfdbg-arrow import {path} LOGDIR.",
+            f"Convert it to a logdir: tfdbg-arrow import {path} LOGDIR.",
         )
     if any((path / table.name).is_dir() for table in TABLES):
         return finding(
             "missing_marker",
-            f"Tables lie here, but {MARKER_NAME} is missing: the logdir was copied in part.",
-            f"Copy {MARKER_NAME} and the directory manifest from where the recording was made.",
+            f"The directory has tables, but {MARKER_NAME} is missing: the logdir was copied only in part.",
+            f"Copy {MARKER_NAME} and the directory manifest from the original logdir.",
         )
     below = [entry for entry in entries if (entry / MARKER_NAME).is_file()]
     if below:
         names = ", ".join(str(entry) for entry in below[:3]) + (" and others" if len(below) > 3 else "")
         return finding(
-            "above_logdirs", f"This is no logdir, but {len(below)} lie in it.", f"Give one of them: {names}."
+            "above_logdirs", f"This is not a logdir. Logdirs in it: {len(below)}.", f"Pass one of them: {names}."
         )
     return finding(
         "not_a_logdir",
-        "This directory holds nothing that a recording writes.",
-        "Give the directory that was passed to enable(), capture() or --logdir.",
+        "This directory has none of the files of a recording.",
+        "Pass the directory that was given to enable(), capture() or --logdir.",
     )

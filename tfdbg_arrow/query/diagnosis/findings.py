@@ -1,4 +1,4 @@
-"""Finding: one thing that doctor has to say of a logdir."""
+"""Finding: one result of doctor about a logdir."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong, or worth knowing.
+    """One problem, or one fact worth knowing.
 
     Attributes:
-        kind: Which, as `not_closed`; stable, for programs.
-        severity: `error` (cannot be read), `warning` (something is missing) or `info` (as asked, or harmless).
-        run_id: The run that it is about; None: the logdir.
+        kind: A stable name for programs, such as `not_closed`.
+        severity: `error` (cannot be read), `warning` (something is missing) or `info` (as requested, or harmless).
+        run_id: The run that it is about; None for the whole logdir.
         sentence: What is wrong.
-        evidence: How that is known.
+        evidence: How doctor knows.
         advice: What to do.
     """
 

@@ -1,4 +1,4 @@
-"""Whether the files of a logdir are those that its manifests name."""
+"""Compares the files of a logdir with its manifests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MAX_NAMED = 3
 
 
 def examine_parts(logdir: Path, *, progress: Callable[[int, int], None]) -> list[Finding]:
-    """Returns what is wrong with the manifests and parts of a logdir.
+    """Returns findings about the manifests and parts of a logdir.
 
     Args:
-        logdir: The logdir, here.
-        progress: Told how many bytes were read, and of how many.
+        logdir: The path of the logdir.
+        progress: Called with the number of bytes read so far, and the total.
     """
     findings = []
     live: dict[str, tuple[ManifestEntry, ...]] = {}
@@ -35,7 +35,7 @@ def examine_parts(logdir: Path, *, progress: Callable[[int, int], None]) -> list
                     kind="broken_manifest",
                     severity="error",
                     run_id=run_id,
-                    sentence="The manifest, which says which parts hold, is damaged.",
+                    sentence="The manifest, which lists the live parts, is damaged.",
                     evidence=str(error),
                     advice=f"Restore {MANIFEST_DIRECTORY}/{run_id}.jsonl, or remove it and the run's directories.",
                 )
@@ -62,7 +62,7 @@ def _what_is_wrong(logdir: Path, entry: ManifestEntry, *, run_id: str) -> str | 
     try:
         return what_is_wrong(logdir, entry)
     except FileNotFoundError:
-        # A recording that is in force replaces parts: what counts is what its manifest says now.
+        # A running recording replaces parts, so only the current manifest counts.
         is_live = entry.path in {each.path for each in read_live_parts(logdir, run_id=run_id)}
         return "is missing" if is_live else None
 
@@ -73,21 +73,21 @@ def _broken(run_id: str, wrong: list[tuple[str, str]]) -> Finding:
         kind="broken_part",
         severity="error",
         run_id=run_id,
-        sentence=f"{_number(len(wrong), 'part')} of the run cannot be trusted, and its contents were not examined.",
+        sentence=f"{_number(len(wrong), 'part')} of the run cannot be trusted, so the run was not examined.",
         evidence=f"Compared with the manifest: {named}{_more(wrong)}.",
-        advice="Restore them from where the recording was made, or read the rest with --skip-broken.",
+        advice="Restore these files from the original logdir, or read the rest with --skip-broken.",
     )
 
 
 def _unlisted(logdir: Path) -> list[Finding]:
-    """Returns findings about parts that lie there and that no manifest names."""
+    """Returns findings about parts that exist although no manifest names them."""
     there = {
         part.relative_to(logdir).as_posix()
         for table in TABLES
         for part in (logdir / table.name).glob("run_id=*/part-*.parquet")
         if is_part_name(part.name)
     }
-    # Listed after the parts: what a recording seals meanwhile is in it.
+    # Manifests are read after the parts are listed, so that they name the parts that a recording seals meanwhile.
     runs = run_ids(logdir)
     listed = {entry.path for run_id in runs for entry in read_live_parts(logdir, run_id=run_id)}
     by_run: dict[str, list[str]] = {}
@@ -104,18 +104,18 @@ def _unlisted_parts(run_id: str, paths: list[str], *, has_manifest: bool) -> Fin
             kind="missing_manifest",
             severity="warning",
             run_id=run_id,
-            sentence="The run is not read: its manifest is missing, as where a logdir was copied in part.",
+            sentence="The run cannot be read: its manifest is missing, as when a logdir was copied only in part.",
             evidence=evidence,
-            advice=f"Copy {MANIFEST_DIRECTORY}/{run_id}.jsonl from where the recording was made.",
+            advice=f"Copy {MANIFEST_DIRECTORY}/{run_id}.jsonl from the original logdir.",
         )
     return Finding(
         kind="unlisted_part",
         severity="warning",
         run_id=run_id,
-        sentence=f"{_number(len(paths), 'part')} of the run hold no more, but are still there: the program was killed "
-        "while it replaced them, and tools that read a table by its path alone find rows twice.",
+        sentence=f"{_number(len(paths), 'part')} of the run should have been removed: the program was killed while it "
+        "replaced them. Tools that read a table by its path find their rows twice.",
         evidence=evidence,
-        advice="Remove these files, or read by tfdbg_arrow, which leaves them out.",
+        advice="Remove these files, or read the logdir with tfdbg_arrow, which ignores them.",
     )
 
 

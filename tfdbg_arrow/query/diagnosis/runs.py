@@ -1,4 +1,4 @@
-"""What the tables of a logdir tell of how its runs went."""
+"""Finds problems of the runs of a logdir from its tables."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MAX_SUBJECTS = 3
 _COUNTED = ("execution", "graph", "tensor_health")
 
 _Say = Callable[..., Finding]
-"""Makes a finding of kind, severity, sentence, evidence and advice, for one run."""
+"""Creates a finding about one run from kind, severity, sentence, evidence and advice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Facts:
-    """What is known of a run; the attributes are columns of `run`, and numbers of rows."""
+    """The facts about a run. The attributes are columns of `run` and numbers of rows."""
 
     run_id: str
     host_name: str | None
@@ -45,11 +45,10 @@ class _Facts:
     num_graph: int
     num_tensor_health: int
     num_unknown_calls: int
-    has_accelerator: bool
 
 
 def examine_runs(logdir: Answers) -> list[Finding]:
-    """Returns what is wrong with the runs of a logdir, run by run.
+    """Returns findings about the runs of a logdir, run by run.
 
     Args:
         logdir: The logdir.
@@ -65,9 +64,9 @@ def examine_runs(logdir: Answers) -> list[Finding]:
                 kind="no_run",
                 severity="warning",
                 run_id=None,
-                sentence="The logdir holds no run: it was made, and no recording in it came as far as its first row.",
+                sentence="The logdir holds no run: it was created, but no recording wrote a row.",
                 evidence="The table run is empty.",
-                advice="Record a program into it, or copy the directories run and manifest if this is a copy.",
+                advice="Record a program into it. If this is a copy, also copy the directories run and manifest.",
             )
         ]
     coverage = logdir.coverage()
@@ -99,12 +98,6 @@ def _read_facts(logdir: Engine) -> list[_Facts]:
             "GROUP BY run_id"
         )
     )
-    accelerated = {
-        run_id
-        for (run_id,) in logdir.rows(
-            "SELECT DISTINCT run_id FROM device WHERE device_name LIKE '%GPU:%' OR device_name LIKE '%TPU:%'"
-        )
-    }
     found = []
     for row in rows:
         facts = dict(zip(columns, row, strict=True))
@@ -114,7 +107,6 @@ def _read_facts(logdir: Engine) -> list[_Facts]:
                 **{**facts, "settings": parse_settings(facts["settings"])},
                 **{f"num_{name}": counts[name].get(run_id, 0) for name in _COUNTED},
                 num_unknown_calls=unknown.get(run_id, 0),
-                has_accelerator=run_id in accelerated,
             )
         )
     return found
@@ -127,9 +119,9 @@ def _of_its_end(facts: _Facts, say: _Say, *, path: Path | None) -> Iterator[Find
         yield say(
             "dump_not_whole",
             "warning",
-            "The run was imported from a dump that was not whole, or the import did not end.",
+            "The run was imported from an incomplete dump, or the import was interrupted.",
             "run.is_clean_end is false.",
-            "Import again; what the dump itself lacks is said below.",
+            "Import the dump again. Other findings list what the dump itself lacks.",
         )
     elif facts.end_wall_time_ns is not None:
         yield say(
@@ -137,26 +129,26 @@ def _of_its_end(facts: _Facts, say: _Say, *, path: Path | None) -> Iterator[Find
             "warning",
             "The recording was closed, but not every event was written.",
             "run.is_clean_end is false, and end_wall_time_ns is known.",
-            "See what else is found for the run, and free space or raise limits before recording again.",
+            "See the other findings about this run, and free space or raise limits before you record again.",
         )
     elif _is_running(facts):
         yield say(
             "still_recording",
             "info",
-            "The program is still recording: what comes next is not here yet.",
+            "The program is still recording, so the run is not complete yet.",
             f"The process {facts.pid} of the run is alive on this host.",
-            "Ask again later; what is here can be read at any moment.",
+            "Run doctor again later. You can read the recorded data at any time.",
         )
     else:
         left = sorted(entry.name for entry in (path / SPOOL_DIRECTORY).glob(f"{facts.run_id}.*")) if path else []
         yield say(
             "not_closed",
             "warning",
-            "The recording was never closed: the program was killed or crashed, or still runs elsewhere.",
+            "The recording was never closed: the program was killed or crashed, or still runs on another machine.",
             "run.end_wall_time_ns is NULL"
-            + (f", and what it had not made parts of is left in {SPOOL_DIRECTORY}/{left[0]}." if left else "."),
-            "All that is here can be relied on, up to the end of the program."
-            + (f" Other readers see the last of it after: tfdbg-arrow recover {path}." if left else ""),
+            + (f", and rows that are not in parts yet are left in {SPOOL_DIRECTORY}/{left[0]}." if left else "."),
+            "The recorded data is reliable, up to the end of the program."
+            + (f" To let other readers see the last rows, run: tfdbg-arrow recover {path}." if left else ""),
         )
 
 
@@ -182,13 +174,13 @@ def _of_what_is_there(facts: _Facts, say: _Say) -> Iterator[Finding]:
         yield say(
             "mode_measures_nothing",
             "warning",
-            f"The mode {facts.tensor_debug_mode} does not look for infinities and NaN: nothing can be bad in this run.",
+            f"The mode {facts.tensor_debug_mode} does not detect infinities and NaN, so no tensor is known to be bad.",
             f"run.tensor_debug_mode is {facts.tensor_debug_mode}.",
             "Record in CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR.",
         )
     elif facts.num_tensor_health == 0:
         filters = [name for name in sorted(_FILTERS) if getattr(facts, name) is not None]
-        why = f"the filters ({', '.join(filters)}) left none" if filters else "no op gave a floating one"
+        why = f"the filters ({', '.join(filters)}) excluded all" if filters else "no op has a floating-point output"
         yield say(
             "no_tensor",
             "warning",
@@ -200,19 +192,19 @@ def _of_what_is_there(facts: _Facts, say: _Say) -> Iterator[Finding]:
         yield say(
             "unknown_functions",
             "warning",
-            f"{facts.num_unknown_calls:,} calls of functions were recorded, and nothing of what ran inside them: they "
-            "were built before recording began.",
+            f"Calls that were recorded without the ops inside them: {facts.num_unknown_calls:,}. The functions were "
+            "built before recording began.",
             f"{evidence} Calls of functions have no graph.",
-            "Call enable() before the model is built and before any concrete function is taken.",
+            "Call enable() before the model is built and before any concrete function is created.",
         )
     elif facts.num_graph == 0:
         yield say(
             "only_eager",
             "info",
-            "Only eager ops were recorded, and no graph: the program calls no tf.function, or called all of its "
+            "Only eager ops were recorded, but no graph: the program calls no tf.function, or called all of its "
             "functions before recording began.",
             evidence,
-            "If it has functions, as Keras's fit does without run_eagerly=True, call enable() before it calls them.",
+            "If it calls functions, as Keras's fit does without run_eagerly=True, call enable() before these calls.",
         )
 
 
@@ -221,9 +213,9 @@ def _nothing_there(facts: _Facts, say: _Say, evidence: str) -> Finding:
         return say(
             "black_box_never_fired",
             "info",
-            "The black box never fired: nothing bad came up, so that it wrote no execution and no tensor.",
+            "The black box never fired: no bad value appeared, so it wrote no execution and no tensor.",
             f"{evidence} run.settings has dump_on={facts.settings['dump_on']!r}.",
-            "Nothing, if the program did what it should; without dump_on all is recorded.",
+            "Nothing, if the program worked as expected. To record everything, leave out dump_on.",
         )
     if facts.settings.get("steps") is not None:
         return say(
@@ -231,21 +223,21 @@ def _nothing_there(facts: _Facts, say: _Say, evidence: str) -> Finding:
             "warning",
             "Nothing was recorded: no step of the schedule ran.",
             f"{evidence} run.settings has steps={facts.settings['steps']!r}.",
-            "Record with other steps, and tell them by mark(step=...) or MarkCallback.",
+            "Record with other steps, and mark the steps with mark(step=...) or MarkCallback.",
         )
     if facts.num_graph:
         return say(
             "graphs_never_ran",
             "warning",
-            "Graphs were traced, but nothing that ran was recorded: the program ended before it called them, was "
+            "Graphs were traced, but none of their runs was recorded: the program ended before it called them, was "
             "killed before anything was written, or calls them in another process.",
             evidence,
-            "Call flush() after the part of interest, or record in the process that runs the functions.",
+            "Call flush() after the code of interest, or record in the process that runs the functions.",
         )
     return say(
         "nothing_recorded",
         "warning",
-        "Nothing was recorded: no op ran in this process between enable() and its end.",
+        "Nothing was recorded: no op ran in this process after enable().",
         evidence,
         "Call enable() before the program computes, in the process that computes, and in eager code.",
     )
@@ -260,20 +252,11 @@ def _of_settings(facts: _Facts, say: _Say, coverage: Coverage) -> Iterator[Findi
             yield say(
                 "filtered",
                 "info",
-                f"The recording was narrowed by {name}={value}: {number:,} outputs of ops in graphs that could be bad "
-                "were left out, and eager ops alike.",
+                f"The recording was filtered by {name}={value}. Outputs of ops in graphs that could be bad and were "
+                f"left out: {number:,}. The filter also applies to eager ops.",
                 f"run.{name}, and not_recorded_reason in graph_op_output.",
-                f"Record without {name} where a bad value seems to come from nowhere.",
+                f"Record without {name} if a bad value seems to have no origin.",
             )
-    is_slow = facts.health_backend == "tensorflow" and facts.settings.get("requested_health_backend") == "auto"
-    if is_slow and not facts.has_accelerator:
-        yield say(
-            "no_native_core",
-            "warning",
-            "The native core was missing: TensorFlow's own ops measured the tensors, which is slower.",
-            "run.health_backend is tensorflow, where auto was asked for and no GPU or TPU was used.",
-            "Install a C++17 compiler, then tfdbg-arrow again; pip install --verbose shows whether it was built.",
-        )
 
 
 def _of_coverage(facts: _Facts, say: _Say, coverage: Coverage) -> Iterator[Finding]:
@@ -287,14 +270,14 @@ def _of_coverage(facts: _Facts, say: _Say, coverage: Coverage) -> Iterator[Findi
         yield say(
             "unobserved_outputs",
             "warning",
-            f"{number:,} outputs of ops in graphs that could be bad were not looked at ({reason}).",
+            f"Outputs of ops in graphs that could be bad but were not recorded ({reason}): {number:,}.",
             f"graph_op_output.not_recorded_reason is {reason}.",
-            f"See which: tfdbg-arrow coverage {coverage.path} --run-id {facts.run_id}.",
+            f"To list them, run: tfdbg-arrow coverage {coverage.path} --run-id {facts.run_id}.",
         )
 
 
 def _of_stats(say: _Say, stats: list[CaptureStat]) -> Iterator[Finding]:
-    """Yields what capture_stat says, what has one reason as one finding."""
+    """Yields one finding for each stat and reason in capture_stat."""
     by_reason: dict[tuple[str, str], list[CaptureStat]] = {}
     for stat in stats:
         by_reason.setdefault((stat.stat, stat.reason), []).append(stat)
@@ -308,6 +291,6 @@ def _of_stats(say: _Say, stats: list[CaptureStat]) -> Iterator[Finding]:
             name if name in STAT_KINDS else "noted",
             "info" if first.is_asked else "warning",
             f"{', '.join(subjects[:_MAX_SUBJECTS])}{many} {first.kind.words}: {reason}",
-            f"The table capture_stat says so (stat {name}{number}).",
+            f"The table capture_stat (stat {name}{number}).",
             first.advice,
         )

@@ -1,9 +1,9 @@
-"""diff: two runs of a program aligned, and where they first diverge.
+"""diff: aligns two runs of a program and finds where they first diverge.
 
-In the order in which they are used: `workspace` holds what is needed of both runs; `sequences`, `stack_keys`, `ops`,
-`calls` and `sites` align what the programs are, `pairing` the tensors; `elements` and `comparing` measure how far these
-are apart, by `tolerance`; `candidates` and `roots` find the first divergence, which `describing` and `divergence`
-describe; `summary` and `environment` tell the rest of the `answer`, and `comparison` puts it together.
+The modules, in order of use: `workspace` holds the data of both runs. `sequences`, `stack_keys`, `ops`, `calls` and
+`sites` align the programs, and `pairing` aligns the tensors. `elements` and `comparing` measure how far the tensors are
+apart, by `tolerance`. `candidates` and `roots` find the first divergence, which `describing` and `divergence` describe.
+`summary` and `environment` provide the rest of the `answer`, and `comparison` puts it together.
 """
 
 from __future__ import annotations

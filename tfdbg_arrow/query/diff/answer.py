@@ -1,4 +1,4 @@
-"""What a comparison of two runs answers."""
+"""The answer of a comparison of two runs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from tfdbg_arrow.query.health import TensorHealth
 from tfdbg_arrow.query.stacks import Frame
 
 KINDS = ("shape", "dtype", "nonfinite", "values", "magnitudes", "counts")
-"""How two tensors can differ; see Divergence.kind."""
+"""The ways in which two tensors can differ; see Divergence.kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiffTensor(TensorHealth):
-    """One side of two tensors that were compared; None is "not measured in this mode" or does not apply.
+    """One side of two compared tensors. None means not measured in this mode, or not applicable.
 
     It also has the attributes of TensorHealth.
 
     Attributes:
         run_id: The run.
         step: The training step, as marked.
-        execution_index: The execution, or the call in which its op ran; of a tensor from outside its first user.
+        execution_index: The execution, or the call in which its op ran; for a tensor from outside, its first user.
         iteration: Iteration of the loop, from 0; None outside graphs.
         graph_name: Its graph; None outside graphs.
         op_name: The op in it.
@@ -45,10 +45,10 @@ class DiffTensor(TensorHealth):
 
 @dataclass(frozen=True)
 class WorstElement:
-    """The elements of both tensors that lie furthest apart.
+    """The two elements, one of each tensor, that are furthest apart.
 
     Attributes:
-        index: Their place, a number for each dimension.
+        index: Their position, one number per dimension.
         a: The element in A.
         b: The element in B.
     """
@@ -60,12 +60,12 @@ class WorstElement:
 
 @dataclass(frozen=True)
 class DiffInput:
-    """A tensor that the diverging op took, or that its values depend on where its input itself was not recorded.
+    """A recorded input of the diverging op. For an unrecorded input, it is a tensor from which that was computed.
 
     Attributes:
-        a: In A.
-        b: What is aligned with it in B; None where nothing is.
-        excess: How far they lie apart, in units of the tolerance; None where that is no number, or not comparable.
+        a: The tensor in A.
+        b: Its counterpart in B; None if it has none.
+        excess: Their difference in units of the tolerance; None if it has no measure or cannot be compared.
     """
 
     a: DiffTensor
@@ -75,22 +75,22 @@ class DiffInput:
 
 @dataclass(frozen=True)
 class Divergence:
-    """Two aligned tensors that lie further apart than rounding explains, while what they were made of agrees.
+    """Two aligned tensors that differ by more than rounding explains, although their inputs agree.
 
     Attributes:
-        kind: `shape`; `dtype` (of another class, as float32 and int64); `nonfinite` (other NaN or infinities);
-            `values` (the elements themselves); `magnitudes` (minimum, maximum, mean, standard deviation or largest
-            magnitude); `counts` (how many are negative, zero, positive).
-        excess: How far they lie apart, in units of the tolerance; None for the first three kinds: no measure.
-        difference: Of `values` of floating dtypes and of `magnitudes` the greatest absolute difference; of `counts`
-            and of other dtypes the elements that differ; None for the first three kinds.
-        tolerance: How much `difference` may be; None as `difference`.
-        worst: The elements furthest apart; None where values were not kept or the shapes differ.
+        kind: `shape`; `dtype` (of different classes, such as float32 and int64); `nonfinite` (different NaN or
+            infinities); `values` (the elements); `magnitudes` (minimum, maximum, mean, standard deviation or largest
+            magnitude); `counts` (how many elements are negative, zero, positive).
+        excess: The difference in units of the tolerance; None for the first three kinds, which have no measure.
+        difference: The greatest absolute difference for `magnitudes`, and for `values` of floating dtypes; the number
+            of differing elements for `counts`, and for `values` of other dtypes; None for the first three kinds.
+        tolerance: The greatest accepted `difference`; None if `difference` is None.
+        worst: The elements furthest apart; None if values were not kept or the shapes differ.
         a: The tensor in A.
         b: The tensor in B.
-        inputs: What it was made of, as far as it was recorded.
-        is_proven: Whether all that it was made of was recorded, aligned and agrees.
-        notes: What else is known about it, as sentences: a seed, ops that only one run has.
+        inputs: The recorded tensors that it was computed from.
+        is_proven: Whether everything that it was computed from was recorded, aligned and agrees.
+        notes: Further facts as sentences, such as a seed, or ops that only one run has.
     """
 
     kind: str
@@ -107,7 +107,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Setting:
-    """Something of the environment or the settings in which two runs differ: its name, in A, in B; None for NULL."""
+    """A difference in the environment or settings of two runs: its name, its value in A and in B (None for NULL)."""
 
     name: str
     a: str | None
@@ -116,16 +116,16 @@ class Setting:
 
 @dataclass(frozen=True)
 class UnalignedOp:
-    """Tensors of one op that the other run has no counterpart of.
+    """Tensors of one op without a counterpart in the other run.
 
     Attributes:
         side: The run that has them: `a` or `b`.
         graph_name: Its graph; None outside graphs.
         op_name: The op in it; None outside graphs.
         op_type: Its type, or the name of a function; None for tensors from outside.
-        num_tensors: How many tensors.
+        num_tensors: Number of tensors.
         first_event_index: The first of them in tensor_health.
-        is_in_other: Whether the op itself is aligned: only some times that it ran have no counterpart.
+        is_in_other: Whether the op itself is aligned, so that only some of its executions have no counterpart.
         source: The user's innermost frame, or None.
     """
 
@@ -144,9 +144,9 @@ class Unaligned:
     """What only one run has.
 
     Attributes:
-        num_tensors: Recorded tensors.
-        num_executions: Executions.
-        num_ops: Ops, of those graphs that the other run also has.
+        num_tensors: Number of recorded tensors.
+        num_executions: Number of executions.
+        num_ops: Number of ops in graphs that the other run also has.
     """
 
     num_tensors: int
@@ -156,7 +156,7 @@ class Unaligned:
 
 @dataclass(frozen=True)
 class DtypeChange:
-    """Tensors that one run has in another dtype of the same class: the dtypes, and how many tensors."""
+    """Tensors that have different dtypes of the same class in the two runs: the dtypes, and the number of tensors."""
 
     a: str
     b: str
@@ -165,28 +165,28 @@ class DtypeChange:
 
 @dataclass(frozen=True)
 class Diff:
-    """How two runs compare.
+    """The result of comparing two runs.
 
     Attributes:
         run_a: Id of run A.
         run_b: Id of run B.
-        divergence: The first divergence in data-flow order; None where nothing diverges.
-        num_aligned: Tensors of A with a counterpart in B.
-        num_compared: Those of them of which both runs measured something beyond dtype and shape.
-        num_differing: Those that lie further apart than the tolerance, whatever the reason.
-        num_aligned_executions: Executions with a counterpart.
-        num_aligned_ops: Ops in graphs with a counterpart.
+        divergence: The first divergence in data-flow order; None if nothing diverges.
+        num_aligned: Number of tensors of A with a counterpart in B.
+        num_compared: Number of these for which both runs measured something beyond dtype and shape.
+        num_differing: Number of these that differ by more than the tolerance, for any reason.
+        num_aligned_executions: Number of executions with a counterpart.
+        num_aligned_ops: Number of ops in graphs with a counterpart.
         only_a: What only A has.
         only_b: What only B has.
         unaligned: The ops of tensors that only one run has, by side and first event.
-        is_cut: Whether `unaligned` was cut to the limit asked for.
-        is_search_cut: Whether the search ended before every candidate for the first divergence was looked at.
-        dtype_changes: Where the runs compute in different precision.
-        environment: What else differs: versions, host, command line, mode, devices, settings.
+        is_cut: Whether `unaligned` was cut to the requested limit.
+        is_search_cut: Whether the search ended before every candidate for the first divergence was examined.
+        dtype_changes: Tensors that the runs compute in different precision.
+        environment: Other differences: versions, host, command line, mode, devices, settings.
         incomparable: What could not be compared, as sentences.
-        rtol: The relative tolerance; None: by dtype.
-        atol: The absolute tolerance; None: by dtype.
-        growth: How many times the relative difference of its inputs an op may show.
+        rtol: The relative tolerance; None means by dtype.
+        atol: The absolute tolerance; None means by dtype.
+        growth: The factor by which the relative difference of an op may exceed that of its inputs.
     """
 
     run_a: str

@@ -1,4 +1,4 @@
-"""Alignment of the executions of two runs: eager ops and calls, in the order in which each thread made them."""
+"""Aligns the executions (eager ops and calls) of two runs, in the order in which each thread made them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Executions:
 
     Attributes:
         indexes: execution_index of each.
-        graph_ids: The called graph of each; -1: none.
-        signatures: What was executed, as a number that both runs share: an op, or a function without its number.
-        stacks: The user's stack, as such a number.
-        lines: The user's innermost frame, as such a number.
+        graph_ids: The called graph of each; -1 for none.
+        signatures: The executed op, or the function without its number, as a number that both runs share.
+        stacks: The user's stack as a number that both runs share.
+        lines: The user's innermost frame as a number that both runs share.
         steps: The training step of each.
     """
 
@@ -41,15 +41,15 @@ class Executions:
 
 @dataclass(frozen=True)
 class AlignedExecutions:
-    """The executions that go together.
+    """The aligned executions.
 
     Attributes:
         a: execution_index in A, in the order of A.
-        b: execution_index in B of each.
-        graph_a: The called graph in A; -1: none.
-        graph_b: That in B.
-        num_a: All executions of A.
-        num_b: All executions of B.
+        b: execution_index of each counterpart in B.
+        graph_a: The called graph in A; -1 for none.
+        graph_b: The called graph in B.
+        num_a: Number of all executions of A.
+        num_b: Number of all executions of B.
     """
 
     a: npt.NDArray[np.int64]
@@ -71,16 +71,16 @@ def align_executions(
 
     Args:
         sides: The logdir and the run id of each side.
-        graphs: The graphs of each.
-        stacks: The stacks of both.
-        last_step: Only what ran up to this training step, or before any was marked; None: all.
+        graphs: The graphs of each side.
+        stacks: The stacks of both sides.
+        last_step: Only align what ran up to this training step or before any mark; None means all.
     """
     numbers: dict[object, int] = {}
     a, b = (
         _read(logdir, run_id, side, graphs[side], stacks, numbers, last_step)
         for side, (logdir, run_id) in enumerate(sides)
     )
-    # Where both were marked, only what ran in the same training step goes together.
+    # If both runs were marked, only executions of the same training step are aligned.
     common = np.intersect1d(a.steps[a.steps != _NO_STEP], b.steps[b.steps != _NO_STEP])
     levels = []
     for side in (a, b):
@@ -114,7 +114,7 @@ def _numbered(columns: tuple[Tokens, ...], steps: Tokens) -> Tokens:
 
 
 def _shared(a: Tokens, b: Tokens) -> tuple[Tokens, Tokens]:
-    """Returns rows of numbers as single numbers, equal where the rows are."""
+    """Returns rows of numbers as single numbers, which are equal if the rows are equal."""
     ids = np.zeros(len(a) + len(b), np.int64)
     both = np.concatenate([a, b])
     for column in range(both.shape[1]):
@@ -175,7 +175,7 @@ def _read(
 def _signature(op_type: str, graph_name: str | None, arity: tuple[int, int]) -> tuple[object, ...]:
     if graph_name is not None:
         kind = "backward" if op_type.startswith("__backward_") else "call"
-        return kind, graph_name  # how much a function captures may differ
+        return kind, graph_name  # the number of captured tensors may differ
     if op_type.startswith("__"):
         return "unrecorded", _RUNTIME_NAME.sub("", op_type)
     return "op", op_type, arity

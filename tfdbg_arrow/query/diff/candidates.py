@@ -1,15 +1,15 @@
-"""Candidates for the first divergence: pairs that are further apart than what went into them explains.
+"""Candidates for the first divergence: pairs that differ by more than their inputs explain.
 
-Rounding grows on its way: the operands of a difference that nearly cancels are large against it, an exponential turns
-an absolute error into a relative one. So a pair is no candidate where
+Rounding errors grow as they propagate. The operands of a difference that nearly cancels are large compared to it, and
+an exponential turns an absolute error into a relative one. So a pair is not a candidate if
 
-- its difference lies within the tolerance of the magnitudes that the op worked on (`_CONDITION`), or
-- its relative difference is at most `growth` times the largest one of its inputs: it has grown, it did not come up, or
-- the op is one that jumps (a mask, a maximum) on inputs that differ by rounding, and only few elements jumped, or how
-  many is not known, since integers and bools were not recorded.
+- its difference lies within the tolerance for the magnitudes that the op worked on (`_CONDITION`), or
+- its relative difference is at most `growth` times the largest one of its inputs: it grew and was not created here, or
+- the op jumps (a mask, a maximum), its inputs differ by rounding, and only few elements jumped, or the number of jumped
+  elements is unknown because integers and bools were not recorded.
 
-What an argument or a read of a variable was made from lies elsewhere: those are held against the same tensor the last
-time that it was computed, and `roots` follows them over the border.
+The source of an argument or of a read of a variable lies elsewhere. Such a tensor is compared with its own previous
+difference, and `roots` follows it across the border.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _JUMPING = (
 
 
 def find_candidates(work: Workspace, tolerance: Tolerance, *, known: str | None) -> None:
-    """Makes the table `candidate` (event_a, position) of the table `compared`, by data flow between executions.
+    """Creates the table `candidate` (event_a, position) from the table `compared`, by data flow between executions.
 
     Args:
-        work: Where both runs were staged.
-        tolerance: What counts as rounding.
-        known: Regular expression for the name or type of ops that are no candidates; None: none.
+        work: The workspace in which both runs were staged.
+        tolerance: The differences that count as rounding.
+        known: Regular expression for the names or types of ops that are not candidates; None for none.
     """
     work.execute("CREATE TABLE apart AS SELECT * FROM compared WHERE excess > 1")
     work.execute(_INPUT)
@@ -100,7 +100,7 @@ FROM (
 ) AS inputs
 GROUP BY event_a
 """
-"""One row is a pair that is apart and what is known of its inputs; a call's result came out of its graph."""
+"""One row is a pair that differs, with the facts about its inputs. The input of a call's result is its graph."""
 
 _BEFORE = """
 CREATE TABLE before AS
@@ -121,8 +121,8 @@ _CONDITION = f"""
         WHEN h.op_type IN {_in(_EXPONENTIAL)} THEN p.scale * greatest(i.scale, 1)
         ELSE 0 END
 """
-"""The magnitude to which an op's own rounding is proportional. A sum of n numbers: the square root of n, of a product
-of matrices n follows from the three sizes."""
+"""The magnitude to which an op's own rounding is proportional. For a sum of n numbers this contains the square root of
+n. For a product of matrices, n follows from the three sizes."""
 
 _CANDIDATE = """
 CREATE TABLE candidate AS

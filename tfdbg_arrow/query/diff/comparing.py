@@ -1,4 +1,4 @@
-"""How far paired tensors lie apart: by shape, dtype and counts, by magnitudes, and by their elements where kept."""
+"""How far paired tensors are apart: by shape, dtype and counts, by magnitudes, and by their elements if kept."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from tfdbg_arrow.query.diff.tolerance import MAX_RTOL, UNITS, Tolerance, precisi
 from tfdbg_arrow.query.diff.workspace import Workspace
 
 HARD = 1e300
-"""Stands for a difference that has no measure: of shapes, classes of dtype, NaN and infinities."""
+"""Stands for a difference without a measure: of shapes, classes of dtype, NaN and infinities."""
 
 
 def compare(work: Workspace, tolerance: Tolerance) -> None:
-    """Makes the table `compared` of the tables `pair` and `element_difference`.
+    """Creates the table `compared` from the tables `pair` and `element_difference`.
 
-    Its columns are those of `pair` and `dtype_a`, `dtype_b`, `class`, `size`; `kind`, NULL where nothing could be
-    compared; `difference` and the `scale` that it is relative to; `rtol` and `slack` (the tolerance is
-    `slack + rtol * scale`); `relative` (difference over scale), `excess` (difference over tolerance) and `num_apart`
-    (the elements that are beyond it, or differ in sign).
+    Its columns are those of `pair`, and: `dtype_a`, `dtype_b`, `class` and `size`; `kind` (NULL if nothing could be
+    compared); `difference` and the `scale` that it is relative to; `rtol` and `slack` (the tolerance is
+    `slack + rtol * scale`); `relative` (difference / scale); `excess` (difference / tolerance); `num_apart` (the
+    number of elements that exceed the tolerance or differ in sign).
     """
     work.execute(_MEASURED)
     work.execute(_PRECISION_SO_FAR)
@@ -81,8 +81,8 @@ FROM (
     ) AS facts
 ) AS judged
 """
-"""One row is one pair and how far it is apart. Counts speak only where magnitudes do not: an element next to zero may
-change its sign by rounding. `is_one_zero`: one run has nothing but zeros where the other has none, as by underflow."""
+"""One row is a pair and how far it is apart. Counts are only used without magnitudes: rounding may change the sign of
+an element next to zero. `is_one_zero`: one run has only zeros and the other none, for example after an underflow."""
 
 _PRECISION_SO_FAR = """
 CREATE TABLE precision_so_far AS
@@ -92,8 +92,8 @@ FROM (
     FROM measured GROUP BY ordinal
 ) AS e
 """
-"""The coarsest dtype in which a difference came up in an execution or before it. Executions, not rows, have an order
-that data flow follows."""
+"""The coarsest dtype with a difference in an execution or an earlier one. Data flow follows the order of executions,
+but not the order of rows."""
 
 _COMPARED = """
 CREATE TABLE compared AS
@@ -119,5 +119,5 @@ FROM (
     ) AS m
 ) AS c
 """
-"""Of counts, the tolerance is a share of the elements. Where the runs compute in different precision, it is one element
-and a quarter of them: what nearly cancels gets any sign, and underflows to zero."""
+"""For counts, the tolerance is a share of the elements. If the runs compute in different precision, it is one element
+and a quarter of them, because values that nearly cancel can have any sign, and small values underflow to zero."""

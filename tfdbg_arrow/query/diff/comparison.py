@@ -1,4 +1,4 @@
-"""diff: where two runs of a program first diverge."""
+"""diff: finds where two runs of a program first diverge."""
 
 from __future__ import annotations
 
@@ -44,30 +44,31 @@ def diff(
 ) -> Diff:
     """Compares two runs of a program, op by op, call by call, step by step.
 
-    Executions are aligned by what they run, the user's stack and their order; the ops of the graphs that they call by
-    type, stack and order of creation; what ran in a call by call site, iteration and op. Nothing that a process
-    numbers is compared: ids, names with a number at the end, the order of arrival.
+    Executions are aligned by what they run, by the user's stack and by their order. The ops of their graphs are
+    aligned by type, stack and order of creation. The tensors in a call are aligned by call site, iteration and op.
+    Numbers that differ between processes are not compared: ids, names that end in a number, the order of arrival.
 
-    Two tensors agree whose largest difference is within `atol + rtol * scale`, the scale being the largest magnitude
-    in either (`tfdbg_arrow.query.diff.tolerance` says why). An op diverges where its output does not agree and its
-    inputs do, or differ by far less: what grew from rounding, op by op, is not a divergence.
+    Two tensors agree if their largest difference is within `atol + rtol * scale`, where the scale is the largest
+    magnitude in either (`tfdbg_arrow.query.diff.tolerance` explains why). An op diverges if its outputs do not agree
+    although its inputs agree or differ by far less. A difference that grows from rounding, op by op, is not a
+    divergence.
 
     Args:
-        a: A logdir, or its path.
-        b: Another, or its path; None: the same, with two runs.
-        run_a: The run of A; None: the only one, or of a logdir with two runs that is compared with itself the older.
-        run_b: The run of B; None: as run_a, the newer.
-        rtol: Relative tolerance; None: 16 units in the last place of the coarsest dtype in which a difference came up.
-        atol: Absolute tolerance; None: where the coarser of both dtypes loses its relative precision.
-        growth: How many times the relative difference of its inputs an op may show.
-        known: A regular expression for the whole of an op's name or type: ops that are known to diverge, as where a
-            loss is scaled, and behind which one looks.
-        last_step: Only what ran up to this training step, or before any was marked; None: all. Of long runs that
-            diverge early this finds the same in a part of the time.
-        limit: At most so many entries in `Diff.unaligned`.
+        a: A logdir or its path.
+        b: The other logdir or its path; None means the same logdir, with two runs.
+        run_a: The run of A. None selects the only run; if a logdir with two runs is compared with itself, the older.
+        run_b: The run of B. None works as for run_a, but selects the newer run.
+        rtol: Relative tolerance. None means 16 units in the last place of the coarsest dtype with a difference so far.
+        atol: Absolute tolerance. None means the value at which the coarser dtype loses its relative precision.
+        growth: The factor by which the relative difference of an op may exceed that of its inputs.
+        known: A regular expression that matches the whole name or type of ops that are known to diverge, for example
+            an op that scales the loss. The search ignores these ops and looks behind them.
+        last_step: Only compare what ran up to this training step or before any mark; None means all. For long runs
+            that diverge early, this finds the same divergence in less time.
+        limit: Maximum number of entries in `Diff.unaligned`.
 
     Raises:
-        LogdirError: A path is not a logdir that can be read.
+        LogdirError: A path is not a readable logdir.
         QueryError: A run or a tolerance cannot be used, or the runs have nothing in common.
         BrokenPartError: A part cannot be read.
     """
@@ -75,9 +76,9 @@ def diff(
     if known is not None:
         _check_pattern(known)
     if limit < 0:
-        raise QueryError(f"limit is {limit}, expected a number of ops from 0 on.")
+        raise QueryError(f"limit is {limit}; expected 0 or more ops.")
     if last_step is not None and last_step < 0:
-        raise QueryError(f"last_step is {last_step}, expected a training step from 0 on.")
+        raise QueryError(f"last_step is {last_step}; expected a training step of 0 or more.")
     with contextlib.ExitStack() as stack:
         open_a = _open(a, stack)
         open_b = open_a if b is None or b is a else _open(b, stack)
@@ -113,7 +114,7 @@ def _compare(
     counts = count_pairs(work, graph_pairs, executions)
     if not counts.num_aligned and not len(executions.a):
         raise QueryError(
-            f"nothing of run {runs[0].run_id} has a counterpart in run {runs[1].run_id}; are they runs of one program?"
+            f"run {runs[0].run_id} and run {runs[1].run_id} have nothing in common; are they runs of the same program?"
         )
     find_candidates(work, tolerance, known=known)
     roots = Roots(work, flows[0], tolerance)
@@ -148,15 +149,15 @@ def _open(logdir: Logdir | str | Path, stack: contextlib.ExitStack) -> Logdir:
         return logdir
     if isinstance(logdir, (str, Path)):
         return stack.enter_context(open_logdir(logdir))
-    # What two runs need lies in DuckDB: other engines would have to join over two logdirs.
-    raise LogdirError(f"logdir is {logdir!r}, expected a path or what open_logdir() returned.")
+    # The staged data of two runs lies in DuckDB. Other engines would have to join across two logdirs.
+    raise LogdirError(f"logdir is {logdir!r}; expected a path or an open Logdir.")
 
 
 def _check_pattern(pattern: str) -> None:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise QueryError(f"known is {pattern!r}, which is no regular expression: {error}.") from None
+        raise QueryError(f"known is {pattern!r}, which is not a valid regular expression: {error}.") from None
 
 
 def _choose(a: Logdir, b: Logdir, run_a: str | None, run_b: str | None) -> tuple[Run, Run]:
@@ -172,7 +173,7 @@ def _choose(a: Logdir, b: Logdir, run_a: str | None, run_b: str | None) -> tuple
             fitting = [run for run in fitting if run.run_id != other]
         if len(fitting) != 1:
             names = ", ".join(run.run_id for run in known[:3]) + (", …" if len(known) > 3 else "")
-            has = f"has {len(known)} runs ({names})" if known else "has no run"
+            has = f"has {len(known)} runs ({names})" if known else "has no runs"
             raise QueryError(f"{logdir.path} {has}; choose one with run_{name} (--run-{name}).")
         chosen.append(fitting[0])
     return chosen[0], chosen[1]

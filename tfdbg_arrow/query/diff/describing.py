@@ -1,4 +1,4 @@
-"""Descriptions of the tensors that a comparison names, one side at a time."""
+"""Describes the tensors that a comparison names, one side at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
 _SEARCHED = 200
-"""Ops after a tensor among which one looks for a random op."""
+"""Maximum number of ops after a tensor that are searched for a random op."""
 
 
 class Describer:
@@ -62,7 +62,7 @@ class Describer:
         return None if op is None else user_source(self._stacks.stack(op.stack_trace_id))
 
     def random_op_after(self, event: TensorEvent) -> str | None:
-        """Returns the type of a random op that a tensor goes into, through integers only; None where there is none."""
+        """Returns the type of a random op that a tensor leads to, or None if there is none."""
         if event.graph_id is None or event.op_name is None:
             return None
         graph = self.flow.graphs.graph(event.graph_id)
@@ -94,7 +94,7 @@ _RANDOM = ("Multinomial", "ParameterizedTruncatedNormal", "Random", "Stateful", 
 
 
 def is_random(op_type: str | None) -> bool:
-    """Whether an op draws random numbers, from a seed or a state."""
+    """Returns whether an op draws random numbers, from a seed or a state."""
     if op_type is None or op_type in ("RandomDataset", "StatefulPartitionedCall"):
         return False
     return op_type.startswith(_RANDOM) or op_type in ("StatelessMultinomial", "StatelessTruncatedNormalV2")

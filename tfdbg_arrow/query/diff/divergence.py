@@ -1,4 +1,4 @@
-"""The first divergence, described with both sides."""
+"""Describes the first divergence with both sides."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def describe_divergence(
 
     Args:
         found: The divergence.
-        describers: Of A and of B.
-        sides: The logdir and the run id of each.
+        describers: The describers of A and of B.
+        sides: The logdir and the run id of each side.
         graph_pairs: The aligned graphs.
-        work: Where the pairs are.
+        work: The workspace with the pairs.
     """
     pair, event_a = found.pair, found.event
     event_b = describers[1].event(pair.event_b)
@@ -69,7 +69,7 @@ def _input(source: TensorEvent, pair: Pair | None, describers: tuple[Describer, 
 def _elements(
     sides: tuple[tuple[Logdir, str], tuple[Logdir, str]], a: DiffTensor, b: DiffTensor
 ) -> tuple[WorstElement | None, str | None]:
-    """Returns the elements furthest apart, and whether one tensor is a multiple of the other, as a sentence."""
+    """Returns the elements furthest apart, and a sentence if one tensor is a multiple of the other."""
     if a.dtype is None or b.dtype is None or a.shape is None or a.shape != b.shape or not a.size:
         return None, None
     elements = read_element_pair(sides, a.event_index, b.event_index, (a.dtype, b.dtype))
@@ -84,7 +84,7 @@ def _elements(
 
 
 def _scaling(a: npt.NDArray[np.complex128], b: npt.NDArray[np.complex128]) -> str | None:
-    """Returns that one is the other times a power of two, as a loss is scaled."""
+    """Returns a sentence if one tensor is the other times a power of two, as with a scaled loss, or else None."""
     if not (np.isfinite(a).all() and np.isfinite(b).all() and np.abs(a).max() > 0):
         return None
     place = int(np.abs(a).argmax())
@@ -94,28 +94,28 @@ def _scaling(a: npt.NDArray[np.complex128], b: npt.NDArray[np.complex128]) -> st
     if not np.allclose(a * factor, b, rtol=2.0**-8, atol=2.0**-8 * float(np.abs(b).max())):
         return None
     text = f"{factor:,.0f} times that of A" if factor > 1 else f"that of A divided by {1 / factor:,.0f}"
-    return f"The tensor of B is {text} throughout, as where only one of the runs scales its loss."
+    return f"The tensor of B is {text} in every element, as if only one of the runs scaled its loss."
 
 
 def _notes(found: Found, event_b: TensorEvent, describers: tuple[Describer, Describer]) -> list[str]:
     event = found.event
     notes = []
     if event.op_type is None:
-        notes.append("It came from outside into both programs: they were given other data.")
+        notes.append("It came from outside both programs: they received different data.")
     elif is_random(event.op_type):
         notes.append(
-            f"{event.op_type} draws other numbers in {event_b.dtype} than in {event.dtype}, from the same seed."
+            f"{event.op_type} draws different numbers in {event_b.dtype} than in {event.dtype} from the same seed."
             if event.dtype != event_b.dtype and found.is_proven
-            else f"{event.op_type} draws random numbers: the runs have other seeds, or other states of a generator."
+            else f"{event.op_type} draws random numbers: the runs have different seeds or different generator states."
         )
     else:
         random_op = describers[0].random_op_after(event)
         if random_op is not None and not found.sources:
-            notes.append(f"It is the seed of a {random_op}: the runs start from other random numbers.")
+            notes.append(f"It is the seed of a {random_op}: the runs use different random numbers.")
         elif event.op_type == "Const" and not found.sources:
             notes.append("It is a constant: the programs themselves differ here.")
         elif event.op_type in ("ReadVariableOp", "VariableV2") and not found.sources:
-            notes.append("It reads a variable that was last written where nothing was recorded.")
+            notes.append("It reads a variable whose last write was not recorded.")
     if event.dtype != event_b.dtype and found.pair.kind != "dtype":
         notes.append(f"A computes it in {event.dtype}, B in {event_b.dtype}.")
     return notes
@@ -127,7 +127,7 @@ def _only_one_has(
     graph_pairs: list[GraphPair],
     work: Workspace,
 ) -> str | None:
-    """Returns which op only one run has between the divergence and what it was made of, as a sentence."""
+    """Returns a sentence about an op that only one run has between the divergence and its inputs, or None."""
     key = (events[0].graph_id, events[1].graph_id)
     pair = next((pair for pair in graph_pairs if (pair.graph_a, pair.graph_b) == key), None)
     extra = None if pair is None or events[0].op_name is None else pair.extra.get(events[0].op_name)
@@ -149,5 +149,5 @@ def _only_one_has(
 
 
 def _alone(side: str, op: str, frame: Frame | None) -> str:
-    where = "" if frame is None else f", made at {frame.file_path}:{frame.lineno}"
-    return f"Among its inputs only {side.upper()} has {op}{where}."
+    where = "" if frame is None else f", created at {frame.file_path}:{frame.lineno}"
+    return f"Among its inputs, only {side.upper()} has {op}{where}."

@@ -1,4 +1,4 @@
-"""How far the elements of paired tensors lie apart, in batches of bounded size."""
+"""Compares the elements of paired tensors in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ class _Batch:
 def compare_elements(
     work: Workspace, sides: tuple[tuple[Logdir, str], tuple[Logdir, str]], tolerance: Tolerance
 ) -> None:
-    """Makes the table `element_difference` of the table `pair`.
+    """Creates the table `element_difference` from the table `pair`.
 
-    Its columns: `event_a`, `difference` (the greatest absolute difference; of other dtypes than floating ones how many
-    elements differ), `scale_a` and `scale_b` (largest magnitudes of finite elements), `num_apart` (elements beyond
-    the tolerance), `num_nonfinite` (elements that are infinite or NaN in one run, and not the same in the other).
+    Its columns: `event_a`, `difference` (the greatest absolute difference; for other than floating dtypes, the number
+    of elements that differ), `scale_a` and `scale_b` (largest magnitudes of finite elements), `num_apart` (number of
+    elements beyond the tolerance), `num_nonfinite` (number of elements that are infinite or NaN in one run and not the
+    same in the other).
 
     Args:
-        work: Where both runs were staged.
-        sides: The logdir and the run id of each.
-        tolerance: What counts as rounding.
+        work: The workspace in which both runs were staged.
+        sides: The logdir and the run id of each side.
+        tolerance: The differences that count as rounding.
     """
     names = ("event_a", "difference", "scale_a", "scale_b", "num_apart", "num_nonfinite")
     work.load("element_difference", names, [], (int, float, float, float, int, int))
@@ -60,7 +61,7 @@ def compare_elements(
 def read_element_pair(
     sides: tuple[tuple[Logdir, str], tuple[Logdir, str]], event_a: int, event_b: int, dtypes: tuple[str, str]
 ) -> tuple[Array, Array] | None:
-    """Returns the elements of one pair, flat; None where one run did not keep them."""
+    """Returns the elements of one pair as flat arrays, or None if one run did not keep them."""
     found = []
     for (logdir, run_id), event, dtype in zip(sides, (event_a, event_b), dtypes, strict=True):
         table = _values(logdir, run_id, np.array([event], np.int64))
@@ -74,7 +75,7 @@ def read_element_pair(
 
 
 def element_distance(a: Array, b: Array) -> npt.NDArray[np.float64]:
-    """Returns how far each element of one array is from that of the other; infinity where one is not finite."""
+    """Returns the distance of each pair of elements. It is infinite if they differ and are not both finite."""
     if not (np.issubdtype(a.dtype, np.inexact) and np.issubdtype(b.dtype, np.inexact)):
         return np.asarray(a != b, np.float64)
     finite = np.isfinite(a) & np.isfinite(b)
@@ -92,12 +93,12 @@ def _has_values(logdir: Logdir, run_id: str) -> bool:
 
 
 def _batches(work: Workspace) -> Iterator[_Batch]:
-    """Yields the pairs of equal shape in the order of A, so that little of each table is read twice."""
+    """Yields the pairs of equal shape in the order of A, so that few parts of each table are read twice."""
     events = (
         "SELECT event_a, event_b, dtype_a, dtype_b FROM element_batch WHERE batch = ? AND more = ? ORDER BY event_a"
     )
     names = ", ".join(f"'{name}'" for name in sorted(DECODED_DTYPES))
-    # One join a statement: equal shapes must not become what a planner joins by.
+    # Only one join per statement, so that the planner cannot join by equal shapes.
     work.execute(
         "CREATE OR REPLACE TABLE element_pair AS SELECT p.event_a, p.event_b, h.dtype, h.shape, h.size "
         "FROM pair AS p JOIN health_a AS h ON h.event_index = p.event_a "
@@ -125,7 +126,7 @@ def _batches(work: Workspace) -> Iterator[_Batch]:
 
 
 def _values(logdir: Logdir, run_id: str, events: npt.NDArray[np.int64]) -> pa.Table:
-    """Returns event_index and value of those tensors whose values were kept."""
+    """Returns event_index and value of the tensors whose values were kept."""
     return logdir.arrow(
         "SELECT event_index, value FROM tensor_value WHERE run_id = $run_id AND event_index >= $first "
         "AND event_index <= $last AND event_index IN (SELECT unnest($events))",
@@ -136,7 +137,7 @@ def _values(logdir: Logdir, run_id: str, events: npt.NDArray[np.int64]) -> pa.Ta
 def _differences(
     batch: _Batch, tables: list[pa.Table], eps: float, tolerance: Tolerance
 ) -> tuple[pa.Table | None, float]:
-    """Returns the rows of a batch, and the coarsest eps of a dtype in which a difference came up so far."""
+    """Returns the rows of a batch, and the coarsest eps of the dtypes with a difference so far."""
     places = [_places(table, events) for table, events in zip(tables, (batch.event_a, batch.event_b), strict=True)]
     is_kept = (places[0] >= 0) & (places[1] >= 0)
     groups: dict[tuple[str, str], list[int]] = {}
@@ -148,7 +149,7 @@ def _differences(
         a, sizes_a = _joined(tables[0], places[0][members], dtypes[0])
         b, sizes_b = _joined(tables[1], places[1][members], dtypes[1])
         if not np.array_equal(sizes_a, sizes_b):
-            continue  # values that do not go with their shapes, as in a damaged part
+            continue  # values that do not match their shapes, as in a damaged part
         group = _Group(dtypes, a, b, sizes_a)
         chosen.append((members, group))
         if dtypes[0] != dtypes[1] or group.has_difference:
@@ -160,7 +161,7 @@ def _differences(
 
 
 class _Group:
-    """The elements of several pairs of the same dtypes, one behind the other."""
+    """The elements of several pairs of the same dtypes, concatenated."""
 
     def __init__(self, dtypes: tuple[str, str], a: Array, b: Array, sizes: npt.NDArray[np.int64]) -> None:
         self._is_exact = PRECISIONS[dtypes[0]].kind not in ("float", "complex")
@@ -205,7 +206,7 @@ def _table(events: npt.NDArray[np.int64], *columns: npt.NDArray[np.generic]) -> 
 
 
 def _places(table: pa.Table, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the row of each event in a table, -1 where it has none."""
+    """Returns the row of each event in a table, or -1 if it has none."""
     found = table.column("event_index").to_numpy()
     if not len(found):
         return np.full(len(events), -1, np.int64)
@@ -215,7 +216,7 @@ def _places(table: pa.Table, events: npt.NDArray[np.int64]) -> npt.NDArray[np.in
 
 
 def _joined(table: pa.Table, places: npt.NDArray[np.int64], dtype: str) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Returns the elements of rows of a table one behind the other, and how many each has."""
+    """Returns the concatenated elements of rows of a table, and the number of elements of each row."""
     values = table.column("value").combine_chunks().cast(pa.large_binary()).take(pa.array(places))
     offsets = np.frombuffer(values.buffers()[1], np.int64)[: len(values) + 1]
     data = values.buffers()[2]

@@ -1,4 +1,4 @@
-"""What else differs between two runs, and what of them could not be compared."""
+"""Other differences between two runs, and what could not be compared."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.query.untrusted_json import parse_json
 
 _IDENTITY = frozenset({"run_id", "wall_time_ns", "wall_time", "end_wall_time_ns", "pid", "settings"})
-"""Columns of run that differ between any two runs, and the one that is looked into."""
+"""Columns of run that differ between any two runs, and `settings`, whose entries are compared one by one."""
 
 
 def environment_differences(sides: tuple[tuple[Logdir, str], tuple[Logdir, str]]) -> tuple[Setting, ...]:
-    """Returns what differs: columns of run, each of its settings, the devices."""
+    """Returns the differences in the columns of run, in its settings and in the devices."""
     a, b = (_facts(logdir, run_id) for logdir, run_id in sides)
     names = [*a, *(name for name in b if name not in a)]
     return tuple(Setting(name, a.get(name), b.get(name)) for name in names if a.get(name) != b.get(name))
@@ -57,7 +57,7 @@ _ONLY = {
 
 
 def incomparable(runs: tuple[Run, Run]) -> tuple[str, ...]:
-    """Returns what could not be compared, as sentences: modes that measure less than another, gaps in a recording.
+    """Returns what could not be compared, as sentences: modes that measure less than others, gaps in a recording.
 
     Args:
         runs: A and B.
@@ -68,15 +68,15 @@ def incomparable(runs: tuple[Run, Run]) -> tuple[str, ...]:
         known = [mode for mode in modes if mode in _MEASURES]
         least = min(known, key=lambda mode: _MEASURES[mode], default=None)
         only = (
-            "what both measured"
+            "statistics that both modes record"
             if {"FULL_NUMERICS", "FULL_TENSOR"} == set(modes) or least is None
-            else _ONLY.get(least, "what both measured")
+            else _ONLY.get(least, "statistics that both modes record")
         )
         extra = " (how many elements are infinite, NaN, negative, zero and positive)" if "FULL_TENSOR" in modes else ""
-        text = only + (extra if only == "what both measured" else "")
+        text = only + (extra if only == "statistics that both modes record" else "")
         found.append(f"A was recorded in {modes[0]}, B in {modes[1]}: only {text} could be compared.")
     elif modes[0] in _ONLY:
-        found.append(f"In {modes[0]} only {_ONLY[modes[0]]} are recorded, not the numbers themselves.")
+        found.append(f"{modes[0]} records only {_ONLY[modes[0]]}, not the values themselves.")
     for name, run in zip("AB", runs, strict=True):
-        found += (f"Not all of {name} was recorded: {text}" for text in run.left_out)
+        found += (f"Parts of {name} were not recorded: {text}" for text in run.left_out)
     return tuple(found)

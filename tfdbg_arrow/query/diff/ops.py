@@ -1,8 +1,8 @@
-"""Alignment of the ops of two graphs that were traced from the same function in two processes.
+"""Aligns the ops of two graphs that were traced from the same function in two processes.
 
-Ops are created in the order of the Python program, so two traces of it are two sequences that differ by edits: ops
-that mixed precision inserts, a line that was changed. Names are no identity: an op that comes in between renumbers
-those behind it, and a layer made earlier the scopes.
+Ops are created in the order of the Python program, so two traces of a program are two sequences that differ by edits,
+such as ops that mixed precision inserts or a changed line. Names do not identify ops: an inserted op renumbers those
+behind it, and a layer that is created earlier changes the scopes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tfdbg_arrow.query.flow.graphs import Call, Graph, GraphReader, Op
 
 _NUMBER = re.compile(r"_\d+")
 _LOOSEST = 2
-"""The level on which ops are aligned by their type alone."""
+"""The level at which ops are aligned only by their type."""
 _MAX_SOURCES = 256
 
 Tensor = tuple[str, int]
-"""Name of an op, and which of its outputs."""
+"""Name of an op, and the index of its output."""
 RecordedOp = tuple[int, str]
-"""Graph, and name of an op in it."""
+"""Graph id, and name of an op in the graph."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,15 @@ class GraphPair:
     Attributes:
         graph_a: The graph of A.
         graph_b: The graph of B.
-        ops: For each aligned op of A, the op of B.
-        sources: For each aligned op of A, the tensors of aligned ops of A that it or its counterpart was made from:
-            its inputs, or through ops that only one of the graphs has or that were not recorded, theirs.
-        jumps: For each aligned op of A, those of them that come through an unrecorded integer or bool.
-        num_ops_a: Ops of the graph of A.
-        num_ops_b: Ops of the graph of B.
-        extra: For each aligned op of A with such ops in between: the first of them, as (side, op name).
+        ops: The op of B for each aligned op of A.
+        sources: For each aligned op of A, the tensors of aligned ops of A that it or its counterpart was made from.
+            These are its inputs. Inputs from ops that only one of the graphs has, or that were not recorded, are
+            replaced by the inputs of these ops.
+        jumps: For each aligned op of A, those of its sources that come through an unrecorded integer or bool.
+        num_ops_a: Number of ops in the graph of A.
+        num_ops_b: Number of ops in the graph of B.
+        extra: For each aligned op of A with unaligned ops between it and its sources, the first of them, as (side, op
+            name).
     """
 
     graph_a: int
@@ -57,13 +59,13 @@ class GraphPair:
 
 
 class OpAligner:
-    """Aligns the graphs of two runs, a pair at a time.
+    """Aligns the graphs of two runs, one pair at a time.
 
     Args:
         a: The graphs of A.
         b: The graphs of B.
-        stacks: The stacks of both.
-        recorded: Of A and of B, the ops with rows in tensor_health, as (graph id, name).
+        stacks: The stacks of both runs.
+        recorded: The ops with rows in tensor_health, as (graph id, name), of A and of B.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class OpAligner:
         rest = tuple(
             np.array([i for i in range(len(ops[side])) if i not in taken[side]], np.int64) for side in range(2)
         )
-        # Ops of another order, as of branches that a set was walked for: by name, type and stack.
+        # Ops in a different order, such as those of branches from a loop over a set, match by name, type and stack.
         pairs += ((i, j, 0) for i, j in match_rest(levels[0][0], levels[1][0], rest[0], rest[1]))
         aligned = {ops[0][i].op_name: ops[1][j].op_name for i, j, _ in pairs}
         for i, j, level in pairs:
@@ -124,7 +126,7 @@ class OpAligner:
             keys: tuple[list[object], list[object], list[object]] = ([], [], [])
             for op in graph.ops.values():
                 is_call = bool(self._graphs[side].calls(graph.graph_id, op.op_name))
-                # How much a function captures may differ.
+                # The number of captured tensors may differ.
                 loose: tuple[object, ...] = (op.op_type, "call")
                 if not is_call:
                     loose = (op.op_type, len(op.inputs), *kinds.get(op.op_name, ()))
@@ -145,9 +147,9 @@ class _Sources:
         self._known = known
 
     def of(self, op_name: str) -> tuple[dict[Tensor, bool], str | None]:
-        """Returns the tensors, each with whether it comes through an unrecorded integer or bool; and the other ops.
+        """Returns the tensors, each with whether it comes through an unrecorded integer or bool, and an op or None.
 
-        The latter is the first op on the way that has no counterpart and does more than pass on, or None.
+        The op is the first one on the way that has no counterpart and does more than pass a tensor on.
         """
         found: dict[Tensor, bool] = {}
         through: str | None = None
@@ -171,11 +173,11 @@ class _Sources:
 
 
 PRECISION_OPS = frozenset({"Cast", "Identity", "IdentityN"})
-"""Ops that mixed precision inserts, and ops that change nothing."""
+"""Ops that mixed precision inserts, and ops that pass tensors on unchanged."""
 
 
 def _is_supported(a: Op, b: Op, graphs: tuple[Graph, Graph], aligned: dict[str, str]) -> bool:
-    """Whether an op without inputs, aligned by its type alone, is also used alike."""
+    """Returns whether ops without inputs that are aligned only by their type are also used alike."""
     if a.inputs or b.inputs or a.op_type == "Placeholder":
         return True
     return any(

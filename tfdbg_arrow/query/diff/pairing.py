@@ -1,8 +1,8 @@
-"""Pairs of tensors: each recorded tensor of A with its counterpart in B, found by joins over whole tables.
+"""Pairs of tensors: finds the counterpart in B of each recorded tensor of A, by joins over whole tables.
 
-Two rows of tensor_health go together if their executions do, and within a call their contexts (the same call site,
-the same entry of a loop, the same iteration), ops and output slots do. Step ids, frame ids, tensor ids, graph ids and
-event_index differ from process to process; what is compared is their order within what is aligned already.
+Two rows of tensor_health match if their executions match and, within a call, their contexts (the same call site, the
+same entry of a loop, the same iteration), ops and output slots match. Step ids, frame ids, tensor ids, graph ids and
+event_index differ between processes, so only their order within the aligned parts is compared.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def pair_tensors(
     call_sites: tuple[CallSites, CallSites],
     aligner: OpAligner,
 ) -> list[GraphPair]:
-    """Makes the tables `pair` (event_a, event_b, ordinal, context_pair, site_id, op_id, output_slot) and `op_source`.
+    """Creates the tables `pair` (event_a, event_b, ordinal, context_pair, site_id, op_id, output_slot) and `op_source`.
 
     Args:
-        work: Where both runs were staged.
-        executions: The executions that go together.
+        work: The workspace in which both runs were staged.
+        executions: The aligned executions.
         graphs: The graphs of each run.
-        call_sites: How to read the call sites of each.
-        aligner: Aligns their ops.
+        call_sites: The readers for the call sites of each run.
+        aligner: The aligner for their ops.
 
     Returns:
-        The pairs of graphs that rows of both runs lie in.
+        The pairs of graphs that contain rows of both runs.
     """
     _load_executions(work, executions)
     for side in SIDES:
@@ -66,7 +66,7 @@ def _load_executions(work: Workspace, executions: AlignedExecutions) -> None:
         }
     )
     work.load_arrow("execution_pair", table)
-    # Rows that no execution is known for go together too.
+    # Rows without a known execution are paired with each other.
     work.execute("INSERT INTO execution_pair VALUES (-1, -1, -1, -1, -1)")
 
 
@@ -109,7 +109,7 @@ def _load_ops(work: Workspace, pairs: list[GraphPair]) -> None:
     work.load(
         "source_name", ("op_id", "graph_a", "op_a", "output_slot", "is_jump"), sources, (int, int, str, int, bool)
     )
-    # An op may be paired with ops of several graphs of B, where one run traced a function more often.
+    # An op may be paired with ops of several graphs of B, if one run traced a function more often.
     work.execute(
         "CREATE TABLE op_source AS SELECT s.op_id, o.op_id AS source_id, s.output_slot, s.is_jump "
         "FROM source_name AS s JOIN op_pair AS own ON own.op_id = s.op_id "
@@ -126,7 +126,7 @@ FROM (
     GROUP BY execution_index, step_id, frame_id, iteration, call_site, graph_id
 ) AS c
 """
-"""One row is one run of a graph: one iteration, where it lies in a loop."""
+"""One row is one run of a graph; in a loop, one iteration."""
 
 _STEP = """
 CREATE TABLE step_{s} AS
@@ -147,8 +147,8 @@ FROM (
     GROUP BY x.ordinal, m.start_id, c.step_id
 ) AS steps
 """
-"""One row is one step of the runtime. Functions that a data set runs in threads of its own come in any order: those
-that no execution is known for go together by what came out of them, before their order counts."""
+"""One row is one step of the runtime. Functions that a dataset runs in threads of its own come in any order. If their
+execution is unknown, they are paired by their outputs first, and then by their order."""
 
 _STEP_PAIR = """
 CREATE TABLE step_pair AS
@@ -189,7 +189,7 @@ FROM (
     ) AS placed
 ) AS framed
 """
-"""One row is a context and what it is called in both runs; the frames of a loop are told apart by their order."""
+"""One row is a context with its key, which both runs share. The frames of a loop are distinguished by their order."""
 
 _CONTEXT_PAIR = """
 CREATE TABLE context_pair AS
@@ -218,7 +218,7 @@ FROM ({_GRAPH_EVENT.format(s="a")}) AS a
 JOIN context_pair AS c ON c.context_a = a.context_id
 JOIN op_pair AS o ON o.graph_a = c.graph_a AND o.graph_b = c.graph_b AND o.op_a = a.op_name
 """
-"""One row is a tensor of A in a graph, and what it is called in B."""
+"""One row is a tensor of A in a graph, with its name in B."""
 
 _PAIR = f"""
 CREATE TABLE pair AS
@@ -248,4 +248,4 @@ FROM ({_EXTERNAL.format(s="a")}) AS a
 JOIN execution_pair AS x ON x.execution_a = a.execution_index
 JOIN ({_EXTERNAL.format(s="b")}) AS b ON b.execution_index = x.execution_b AND b.input_index = a.input_index
 """
-"""Tensors from outside go together as the same input of the execution that was the first to use them."""
+"""Tensors from outside are paired if they are the same input of the execution that used them first."""

@@ -1,4 +1,4 @@
-"""Roots: candidates followed back, over functions, loops and variables, to the pair at which two runs first diverge."""
+"""Roots: follows candidates back, across functions, loops and variables, to the first pair that diverges."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tfdbg_arrow.query.recorded import TensorEvent
 _MAX_CANDIDATES = 1000
 _MAX_VISITED = 5000
 _MAX_THROUGH = 200
-"""Tensors without a counterpart that are looked through for one op."""
+"""Maximum number of tensors without a counterpart that are examined for one op."""
 _READS = frozenset({"ReadVariableOp", "ReadVariablesOp", "ResourceGather", "ResourceGatherNd", "VariableV2"})
-"""Op types whose output is what was written to a variable, in sum."""
+"""Op types whose output is the sum of what was written to a variable."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A row of the table `compared`; see there."""
+    """A row of the table `compared`; see its documentation."""
 
     event_a: int
     event_b: int
@@ -49,9 +49,9 @@ class Found:
 
     Attributes:
         event: The tensor in A.
-        pair: How far it is from its counterpart.
-        sources: What it was made from in A, with the pair of each, None where it has none.
-        is_proven: Whether all that it was made of was recorded and aligned.
+        pair: The comparison with its counterpart.
+        sources: The tensors that it was made from in A, each with its pair, or None if it has no counterpart.
+        is_proven: Whether everything that it was made from was recorded, aligned and agrees.
     """
 
     event: TensorEvent
@@ -70,12 +70,12 @@ class Roots:
     """Finds the first divergence of two runs.
 
     Args:
-        work: Where `compared` and `candidate` are.
+        work: The workspace with the tables `compared` and `candidate`.
         flow: The data flow of A.
-        tolerance: What counts as rounding.
+        tolerance: The differences that count as rounding.
 
     Attributes:
-        is_cut: Whether the search ended before all candidates were looked at.
+        is_cut: Whether the search ended before all candidates were examined.
     """
 
     def __init__(self, work: Workspace, flow: DataFlow, tolerance: Tolerance) -> None:
@@ -90,9 +90,9 @@ class Roots:
     def first(self) -> Found | None:
         """Returns the first divergence, or None.
 
-        The candidates come by execution, and within one by the order of the program: arrival there is not the order of
-        data flow, and differs from run to run. Each is followed back through everything that is apart; of the roots
-        that this leads to it is the first in the program.
+        The candidates are examined by execution and, within an execution, in the order of the program. The order of
+        arrival within an execution does not follow the data flow and varies from run to run. Each candidate is
+        followed back through everything that differs. The result is the first root, in program order, that is found.
         """
         rows = self._work.rows(
             f"SELECT position, event_a FROM candidate ORDER BY position, event_a LIMIT {_MAX_CANDIDATES + 1}"
@@ -107,7 +107,7 @@ class Roots:
         return None
 
     def pair(self, event_index: int) -> Pair | None:
-        """Returns how far a tensor of A is from its counterpart; None where it has none."""
+        """Returns the comparison of a tensor of A with its counterpart, or None if it has none."""
         self._read([event_index])
         return self._pairs[event_index]
 
@@ -147,7 +147,7 @@ class Roots:
             return False
         relative = pair.relative
         if event.op_type in _READS and pair.difference is not None and not pair.is_hard:
-            # A variable near zero is a sum that cancelled: of what was in it, and what was added.
+            # A variable near zero is a sum that cancelled: the sum of its old content and what was added.
             magnitude = max([pair.scale or 0.0, *(source.scale or 0.0 for source in inputs)])
             if pair.difference <= pair.slack + pair.rtol * magnitude:
                 return False
@@ -155,7 +155,7 @@ class Roots:
         return all(relative > self._growth * source.relative for source in inputs)
 
     def _sources_of(self, event: TensorEvent) -> _Sources:
-        """Returns what a tensor was made from, where it has a counterpart; what has none stands for its own sources."""
+        """Returns the tensors that a tensor was made from. One without a counterpart is replaced by its own sources."""
         known = self._sources.get(event.event_index)
         if known is not None:
             return known
@@ -175,7 +175,7 @@ class Roots:
                 is_complete = False
             else:
                 more = self._flow.sources_of(source)
-                # What only one run has and nothing went into, as a constant, is not known to agree.
+                # A tensor of only one run that was made from nothing, such as a constant, is not known to agree.
                 is_complete = is_complete and more.is_complete and bool(more.events)
                 waiting += more.events
         sources = _Sources(tuple(found[index] for index in sorted(found)), is_complete)
@@ -197,7 +197,7 @@ class Roots:
 
 
 def _reaches(above: dict[int, tuple[int, ...]], start: int, roots: dict[int, TensorEvent]) -> bool:
-    """Whether another root is among the ancestors."""
+    """Returns whether another root is among the ancestors of a root."""
     seen = {start}
     waiting = list(above.get(start, ()))
     while waiting:

@@ -1,4 +1,4 @@
-"""Alignment of two sequences of tokens, as a text diff does it: common ends, unique tokens, then the fewest edits."""
+"""Aligns two sequences of tokens like a text diff: common ends first, then unique tokens, then the fewest edits."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy.typing as npt
 
 Tokens = npt.NDArray[np.int64]
 _Gap = tuple[int, int, int, int]
-"""First and end in A, first and end in B."""
+"""Start and end in A, start and end in B."""
 
 _MAX_EDITS = 400
 _MAX_STEPS = 4_000_000
-"""Comparisons of one search for the fewest edits; beyond it equal tokens are counted off."""
+"""Maximum number of comparisons for one search for the fewest edits. Beyond it, tokens are paired by occurrence."""
 
 
 def align(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]]:
-    """Returns (place in A, place in B, level) of each aligned pair, rising in both.
+    """Returns (place in A, place in B, level) of each aligned pair, increasing in both.
 
     Args:
-        a: The tokens of A on each level, the strictest first: what a level leaves unaligned, the next one looks at.
-        b: Those of B.
+        a: The tokens of A on each level, the strictest first. Each level aligns what the previous one left.
+        b: The tokens of B on each level.
     """
     found: list[tuple[int, int, int]] = []
     gaps: list[_Gap] = [(0, len(a[0]), 0, len(b[0]))]
@@ -37,13 +37,13 @@ def align(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]
 
 
 def match_rest(a: Tokens, b: Tokens, rest_a: Tokens, rest_b: Tokens) -> list[tuple[int, int]]:
-    """Returns pairs of equal tokens, the first with the first and so on, whatever their order.
+    """Returns pairs of equal tokens, in any order: the first occurrences are paired, then the second, and so on.
 
     Args:
         a: The tokens of A.
         b: The tokens of B.
         rest_a: The places in A that may be paired.
-        rest_b: Those in B.
+        rest_b: The places in B that may be paired.
     """
     return [(int(rest_a[i]), int(rest_b[j])) for i, j in _by_occurrence(a[rest_a], b[rest_b])]
 
@@ -87,13 +87,13 @@ def _align_gap(a: Tokens, b: Tokens, gap: _Gap) -> list[tuple[int, int]]:
 
 
 def _common(a: Tokens, b: Tokens) -> int:
-    """Returns how many tokens at the front are equal."""
+    """Returns the number of equal tokens at the front."""
     differs = a != b
     return int(differs.argmax()) if differs.any() else len(differs)
 
 
 def _unique(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
-    """Returns the places of the tokens that stand once in both, by the place in A."""
+    """Returns the places of the tokens that occur exactly once in both, by their place in A."""
     once = []
     for tokens in (a, b):
         values, places, counts = np.unique(tokens, return_index=True, return_counts=True)
@@ -103,7 +103,7 @@ def _unique(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
 
 
 def _by_occurrence(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
-    """Returns the places of equal tokens, the first with the first and so on, by the place in A."""
+    """Returns the places of equal tokens, paired by occurrence and ordered by their place in A."""
     places: dict[int, list[int]] = {}
     for place, token in enumerate(b.tolist()):
         places.setdefault(token, []).append(place)
@@ -117,7 +117,7 @@ def _by_occurrence(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
 
 
 def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns a longest selection of pairs, ordered by the first number, in which the second rises too."""
+    """Returns a longest selection of pairs, ordered by the first number, in which the second number also increases."""
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []
@@ -138,7 +138,7 @@ def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _fewest_edits(a: list[int], b: list[int]) -> list[tuple[int, int]] | None:
-    """Returns the pairs of a shortest edit, or None where that takes too long.
+    """Returns the pairs of a shortest edit, or None if the search takes too long.
 
     Source: Myers, An O(ND) Difference Algorithm and Its Variations (1986), the greedy algorithm.
     """

@@ -1,4 +1,4 @@
-"""Alignment of call sites: the same path of calls through the aligned ops of two runs."""
+"""Aligns call sites: the same path of calls through the aligned ops of two runs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tfdbg_arrow.query.flow.callsites import CallSites, Level
 from tfdbg_arrow.query.flow.graphs import GraphReader
 
 UNKNOWN_SITE = "?"
-"""Stands for the call site of rows whose context is not known."""
+"""Stands for the call site of rows with an unknown context."""
 
 Step = tuple[int, str, str, int]
 """One call on a path: graph, op, attribute, branch."""
 Path = tuple[int, tuple[Step, ...]]
-"""The outermost graph, and the calls from it."""
+"""The outermost graph, and the calls starting from it."""
 
 
 @dataclass(frozen=True)
 class FoundSite:
-    """A call site as rows have it: the graph of the execution (-1: none), the op's graph, the path's text."""
+    """A call site in recorded rows: the graph of the execution (-1 for none), the op's graph, the path as text."""
 
     root: int
     graph_id: int
@@ -36,8 +36,8 @@ class AlignedSite:
         start_id: Number of the outermost graph's pair.
         graph_a: The graph there in A.
         graph_b: The graph there in B.
-        a: How rows of A have it: (graph of the execution in A, that in B, site).
-        b: How rows of B have it.
+        a: Its occurrences in rows of A: (graph of the execution in A, graph of the execution in B, site).
+        b: Its occurrences in rows of B.
     """
 
     site_id: int
@@ -60,9 +60,9 @@ def align_sites(
     Args:
         roots: The graphs of A and B that aligned executions call; (-1, -1) for rows without an execution.
         found: The call sites of each run.
-        graphs: The graphs of each.
-        call_sites: How to read the call sites of each.
-        aligner: Aligns their ops.
+        graphs: The graphs of each run.
+        call_sites: The readers for the call sites of each run.
+        aligner: The aligner for their ops.
     """
     by_root: tuple[dict[int, dict[Path, list[FoundSite]]], ...] = ({}, {})
     for side in range(2):
@@ -107,7 +107,7 @@ def _path(site: FoundSite, call_sites: CallSites) -> Path:
     levels: tuple[Level, ...] | None = None
     if site.root >= 0:
         levels = call_sites.levels(site.graph_id, site.call_site, root_graph_id=site.root)
-    if levels is None:  # a function of a data set, which the execution runs apart from itself
+    if levels is None:  # a function of a dataset, which runs in the execution but in steps of its own
         levels = call_sites.levels(site.graph_id, site.call_site, root_graph_id=None)
     if levels is None:
         return site.graph_id, ((site.graph_id, UNKNOWN_SITE, "", 0),)
@@ -123,7 +123,7 @@ def _starts_by_name(
     b: Iterable[Path],
     known: dict[int, int],
 ) -> dict[int, int]:
-    """Returns the outermost graph of B for each of A that no execution calls: by what is known, then name and order."""
+    """Returns, for outermost graphs of A that no execution calls, those of B: if known, or else by name and order."""
     names: dict[str, list[int]] = {}
     for graph_id in sorted({path[0] for path in b}):
         names.setdefault(graphs[1].names.get(graph_id, ""), []).append(graph_id)
@@ -139,7 +139,7 @@ def _starts_by_name(
 
 
 def _translate(path: Path, start: int, graphs_b: GraphReader, aligner: OpAligner) -> tuple[Path, GraphPair] | None:
-    """Returns a path of A as B would have it, and the graphs at its end; None where an op on it is not aligned."""
+    """Returns a path of A as a path of B, and the graphs at its end, or None if an op on it is not aligned."""
     pair = aligner.pair(path[0], start)
     steps: list[Step] = []
     for index, (_, op_name, attribute, branch) in enumerate(path[1]):
@@ -168,7 +168,7 @@ def _translate(path: Path, start: int, graphs_b: GraphReader, aligner: OpAligner
 
 
 def _callee(path: Path, index: int, aligner: OpAligner, graph_b: int) -> GraphPair | None:
-    """Returns the pair of graphs that the calls number `index` of a path lead to."""
+    """Returns the pair of graphs that call number `index` of a path leads to, or None."""
     graph_id, op_name, attribute, branch = path[1][index]
     call = next(
         (

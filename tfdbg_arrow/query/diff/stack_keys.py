@@ -1,4 +1,4 @@
-"""Stack keys: equal numbers for stacks that say the same in both runs, whatever their ids and line numbers."""
+"""Stack keys: equal numbers for stacks with the same content in both runs, regardless of ids and line numbers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ NO_STACK = -1
 
 
 class StackKeys:
-    """Numbers the stacks of two runs alike.
+    """Assigns numbers to the stacks of two runs. Equal stacks get equal numbers.
 
-    A frame is known by its function and the text of its line, not by its number: an edit above it moves a line.
+    A frame is identified by its function and the text of its line, not by its line number, which edits above it change.
 
     Args:
         sides: The logdir and the run id of each side.
@@ -50,7 +50,7 @@ class StackKeys:
         return NO_STACK if stack_trace_id is None else self._whole[side].get(stack_trace_id, NO_STACK)
 
     def user(self, side: int, stack_trace_id: int | None) -> int:
-        """Returns the number of a stack's frames that are the user's."""
+        """Returns the number of the part of a stack that belongs to the user."""
         return NO_STACK if stack_trace_id is None else self._user[side].get(stack_trace_id, NO_STACK)
 
     def line(self, side: int, stack_trace_id: int | None) -> int:

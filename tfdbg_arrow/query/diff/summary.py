@@ -1,4 +1,4 @@
-"""What a comparison counts and lists besides the divergence."""
+"""Counts and lists in the answer of a comparison, other than the divergence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdbg_arrow.query.diff.workspace import SIDES, Workspace
 
 @dataclass(frozen=True)
 class Counts:
-    """How much was aligned; the attributes are those of Diff."""
+    """How much was aligned. The attributes are those of Diff."""
 
     num_aligned: int
     num_compared: int
@@ -25,11 +25,11 @@ class Counts:
 
 
 def count_pairs(work: Workspace, pairs: Sequence[GraphPair], executions: AlignedExecutions) -> Counts:
-    """Returns how much of two runs was aligned."""
+    """Returns the counts of what was aligned in two runs."""
     num_aligned, num_compared, num_differing = work.rows(
         "SELECT count(*), count(kind), count(CASE WHEN excess > 1 THEN 1 END) FROM compared"
     )[0]
-    # A graph that one run traced more often is in several pairs: an op with a counterpart in any of them has one.
+    # A graph that one run traced more often is in several pairs. An op is aligned if it is aligned in any of them.
     aligned: tuple[dict[int, set[str]], dict[int, set[str]]] = ({}, {})
     num_ops: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for pair in pairs:
@@ -47,7 +47,7 @@ def count_pairs(work: Workspace, pairs: Sequence[GraphPair], executions: Aligned
 
 
 def find_dtype_changes(work: Workspace) -> tuple[DtypeChange, ...]:
-    """Returns where the runs compute in different precision, the most tensors first."""
+    """Returns the changes of precision between the runs, those with the most tensors first."""
     rows = work.rows(
         "SELECT dtype_a, dtype_b, count(*) FROM compared WHERE dtype_a <> dtype_b AND kind <> 'dtype' "
         "GROUP BY dtype_a, dtype_b ORDER BY 3 DESC, 1, 2"
@@ -58,7 +58,7 @@ def find_dtype_changes(work: Workspace) -> tuple[DtypeChange, ...]:
 def find_unaligned(
     work: Workspace, describers: tuple[Describer, Describer], *, limit: int
 ) -> tuple[tuple[UnalignedOp, ...], bool]:
-    """Returns the ops of tensors without a counterpart, and whether there are more than the limit on either side."""
+    """Returns the ops of tensors without a counterpart, and whether either side has more than the limit."""
     found: list[UnalignedOp] = []
     is_cut = False
     for index, side in enumerate(SIDES):

@@ -1,15 +1,15 @@
-"""Tolerance: how far two tensors may lie apart by rounding.
+"""Tolerance: how far two tensors may be apart because of rounding.
 
-Rounding errors of a sum, a product of matrices or a convolution are proportional to the magnitude of what was summed,
-not of the single element that came out: an element can cancel to nearly nothing and be off by many times itself. So
-the tolerance of a tensor is one number, `atol + rtol * scale`, where the scale is the largest magnitude of a finite
-element in either run.
+Rounding errors of a sum, a product of matrices or a convolution are proportional to the magnitude of the summands, not
+of the single resulting element. An element can cancel to nearly nothing and be off by many times itself. So the
+tolerance of a tensor is one number, `atol + rtol * scale`, where the scale is the largest magnitude of a finite element
+in either run.
 
-By default `rtol` is 16 units in the last place (16 * eps) of the coarsest dtype in which a difference came up so
-far: accumulating n numbers loses about sqrt(n) units in practice, and the scale leaves room besides. "So far" counts,
-since a float32 tensor made from a float16 tensor is only as exact as that. `atol` is the spacing at which the coarser
-dtype loses its relative precision: the least subnormal of float16, the least normal number of the others, whose
-subnormals TensorFlow flushes to zero.
+The default `rtol` is 16 units in the last place (16 * eps) of the coarsest dtype with a difference so far. Accumulating
+n numbers loses about sqrt(n) units in practice, and the scale leaves some extra room. "So far" matters because a
+float32 tensor that is computed from a float16 tensor is only as exact as the float16 tensor. The default `atol` is the
+spacing at which the coarser dtype loses its relative precision: the least subnormal of float16, or the least normal
+number of other dtypes, whose subnormals TensorFlow flushes to zero.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tfdbg_arrow.errors import QueryError
 UNITS = 16
 """Default relative tolerance, in units in the last place."""
 MAX_RTOL = 0.5
-"""At most so much by default: 16 units of an eight-bit dtype would be more than a number itself."""
+"""Maximum of the default: 16 units of an eight-bit dtype would exceed the number itself."""
 DEFAULT_GROWTH = 10.0
-"""How many times the relative difference of its inputs an op may show before it counts as a divergence."""
+"""Default of the factor by which the relative difference of an op may exceed that of its inputs."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """One dtype: its class, the distance from 1 to the next number (0: exact), and where that precision ends."""
+    """One dtype: its class, the distance from 1 to the next number (0 if exact), and where that precision ends."""
 
     name: str
     kind: str
@@ -65,13 +65,13 @@ PRECISIONS: dict[str, Precision] = {
         Precision("bool", "bool", 0.0, 0.0),
     )
 }
-"""All dtypes that are compared, by TensorFlow's name."""
+"""All dtypes that are compared, by their TensorFlow names."""
 
 
 def precision_sql(fact: str, column: str) -> str:
-    """Returns the SQL expression of a fact (`kind`, `eps`, `floor`) of the dtype in a column; NULL for other dtypes.
+    """Returns an SQL expression for a fact (`kind`, `eps`, `floor`) about the dtype in a column; NULL for other dtypes.
 
-    An expression and not a table: joins over dtypes, of which there are few, tempt a planner to join many to many.
+    This is an expression and not a table, because a planner might join by dtype, of which there are few, many to many.
     """
     cases = " ".join(f"WHEN '{p.name}' THEN {getattr(p, fact)!r}" for p in PRECISIONS.values())
     return f"CASE {column} {cases} END"
@@ -79,12 +79,12 @@ def precision_sql(fact: str, column: str) -> str:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What counts as rounding.
+    """The differences that count as rounding.
 
     Attributes:
-        rtol: Relative to a tensor's largest magnitude; None: by dtype.
-        atol: Absolute; None: by dtype.
-        growth: How many times the relative difference of its inputs an op may show.
+        rtol: Relative to a tensor's largest magnitude; None means by dtype.
+        atol: Absolute; None means by dtype.
+        growth: The factor by which the relative difference of an op may exceed that of its inputs.
     """
 
     rtol: float | None = None
@@ -94,6 +94,6 @@ class Tolerance:
     def __post_init__(self) -> None:
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is not None and not (math.isfinite(value) and value >= 0):
-                raise QueryError(f"{name} is {value!r}; expected a number from 0 on, or None for that of the dtypes.")
+                raise QueryError(f"{name} is {value!r}; expected 0 or more, or None for the default of the dtypes.")
         if not (math.isfinite(self.growth) and self.growth >= 1):
-            raise QueryError(f"growth is {self.growth!r}; expected a number from 1 on.")
+            raise QueryError(f"growth is {self.growth!r}; expected a number of 1 or more.")

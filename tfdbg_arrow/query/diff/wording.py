@@ -1,4 +1,4 @@
-"""How a comparison reads: its sentences, as the command line and the viewer show them."""
+"""The sentences of a comparison, as the command line and the viewer show them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from tfdbg_arrow.query.diff.answer import Diff, DiffInput, DiffTensor, Divergenc
 from tfdbg_arrow.query.untrusted_json import parse_json
 
 _KINDS = {
-    "shape": "other shapes",
-    "dtype": "dtypes of other kinds",
-    "nonfinite": "other NaN or infinities",
-    "values": "other values",
-    "magnitudes": "other magnitudes",
-    "counts": "other numbers of negative, zero or positive elements",
+    "shape": "a different shape",
+    "dtype": "a dtype of a different kind",
+    "nonfinite": "different NaN or infinities",
+    "values": "different values",
+    "magnitudes": "different magnitudes",
+    "counts": "different numbers of negative, zero or positive elements",
 }
 
 
@@ -19,7 +19,7 @@ def outcome_text(found: Diff) -> str:
     """Returns whether and where two runs diverge, as a sentence."""
     if found.divergence is not None:
         by = found.divergence.excess
-        times = "" if by is None or _is_counted(found.divergence) else f", {by:,.4g} times the tolerance"
+        times = "" if by is None or _is_counted(found.divergence) else f", apart by {by:,.4g} times the tolerance"
         kind = _KINDS[found.divergence.kind]
         return f"The first divergence: {diff_name(found.divergence.a)} has {kind}{times}."
     nothing = "Nothing diverges" if found.num_compared else "Nothing could be compared"
@@ -27,33 +27,33 @@ def outcome_text(found: Diff) -> str:
 
 
 def aligned_text(found: Diff) -> str:
-    """Returns how much was compared."""
-    pairs = f"{found.num_compared:,} pairs of tensors were compared"
-    return f"{pairs}, in {found.num_aligned_executions:,} pairs of executions"
+    """Returns how much was compared, as the beginning of a sentence."""
+    pairs = f"{found.num_compared:,} tensor pair(s) were compared"
+    return f"{pairs} in {found.num_aligned_executions:,} execution pair(s)"
 
 
 def differing_text(found: Diff) -> str | None:
-    """Returns why tensors differ although nothing diverges; None where they do not, or something does."""
+    """Returns why tensors differ although nothing diverges, or None if none differ or if something diverges."""
     if found.divergence is not None or not found.num_differing:
         return None
     return (
-        f"{found.num_differing:,} tensors lie further apart than the tolerance, but no op made them so: their "
-        "differences grew from op to op, as rounding does."
+        f"{found.num_differing:,} tensors differ by more than the tolerance, but no single op caused this: the "
+        "differences grew from op to op, as rounding errors do."
     )
 
 
 def difference_text(found: Divergence) -> str | None:
-    """Returns how far the sides of a divergence are apart; None where there is no measure."""
+    """Returns how far the sides of a divergence are apart, or None if there is no measure."""
     if found.difference is None or found.tolerance is None:
         return None
     if _is_counted(found):
-        may = f", {found.tolerance:.0f} may" if found.tolerance >= 1 else ""
+        may = f", and {found.tolerance:.0f} may differ" if found.tolerance >= 1 else ""
         return f"{found.difference:.6g} of {found.a.size:,} elements differ{may}"
-    return f"{found.difference:.6g} is the greatest difference, {found.tolerance:.3g} may be"
+    return f"The greatest difference is {found.difference:.6g}, and the tolerance is {found.tolerance:.3g}"
 
 
 def worst_text(found: Divergence) -> str | None:
-    """Returns the elements that are furthest apart; None where they are not known."""
+    """Returns the elements that are furthest apart, or None if they are not known."""
     if found.worst is None:
         return None
     place = f"[{', '.join(map(str, found.worst.index))}]" if found.worst.index else "the element"
@@ -61,12 +61,12 @@ def worst_text(found: Divergence) -> str | None:
 
 
 def apart_text(input_: DiffInput) -> str:
-    """Returns how far an input is from the other side's."""
+    """Returns how far an input is from its counterpart."""
     if input_.b is None:
         return "not aligned"
     if input_.excess is None:
         return "not comparable"
-    return f"{input_.excess:.3g} of the tolerance apart" if input_.excess else "equal"
+    return f"{input_.excess:.3g} times the tolerance apart" if input_.excess else "equal"
 
 
 def diff_name(side: DiffTensor | UnalignedOp) -> str:
@@ -78,7 +78,7 @@ def diff_name(side: DiffTensor | UnalignedOp) -> str:
 
 
 def setting_text(name: str, value: str | None) -> str:
-    """Returns what a setting is in a run."""
+    """Returns the value of a setting in a run as text."""
     if value is None:
         return "none"
     if name == "command_line":

@@ -1,4 +1,4 @@
-"""Workspace: a DuckDB database, for as long as a comparison takes, with what it needs of both runs."""
+"""Workspace: a temporary DuckDB database with the data of both runs for one comparison."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfdbg_arrow.query.logdir.connection import duckdb_share
 
 SIDES = ("a", "b")
 UP_TO_STEP = "(step <= ? OR step IS NULL)"
-"""The condition on what ran up to a training step, or before any was marked."""
+"""The condition for rows that ran up to a training step or before any mark."""
 
 _HEALTH = tuple(name for name in HEALTH_COLUMNS if name not in ("event_index", "shape"))
 _TABLES = {
@@ -37,13 +37,13 @@ _TABLES = {
         "SELECT DISTINCT graph_id, op_name, input_index FROM graph_function_input WHERE output_slot IS NULL"
     ),
 }
-"""What is copied of each run, by the name that it has here with the side behind."""
+"""The queries that copy the data of each run, by the names of the new tables without the suffix for the side."""
 
 
 class Workspace:
     """A database in a temporary directory; a context manager.
 
-    What does not fit into `memory_limit` goes to files there, so that the size of the runs decides the time only.
+    Data that does not fit into `memory_limit` goes to files there, so that the size of the runs only affects the time.
 
     Attributes:
         connection: The database.
@@ -53,7 +53,7 @@ class Workspace:
         self._directory = tempfile.TemporaryDirectory(prefix="tfdbg_arrow_diff_")
         path = Path(self._directory.name)
         self.connection = duckdb.connect(
-            ":memory:",  # a database in a file would be flushed to the disk, for nothing
+            ":memory:",  # a database file would be flushed to disk for nothing
             config={
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
@@ -74,13 +74,13 @@ class Workspace:
         self._directory.cleanup()
 
     def stage(self, side: str, logdir: Logdir, *, run_id: str, last_step: int | None = None) -> None:
-        """Copies what is needed of a run; the tables are called `health_a`, `execution_b` and so on.
+        """Copies the required data of a run to tables that are called `health_a`, `execution_b` and so on.
 
         Args:
             side: `a` or `b`.
             logdir: The logdir.
             run_id: The run.
-            last_step: Only what ran up to this training step, or before any was marked; None: all.
+            last_step: Only copy what ran up to this training step or before any mark; None means all.
         """
         for name, select in _TABLES.items():
             path = Path(self._directory.name) / f"{name}_{side}.parquet"
@@ -92,19 +92,19 @@ class Workspace:
             self.execute(f"CREATE VIEW {name}_{side} AS SELECT * FROM read_parquet({_literal(str(path))})")
 
     def recorded_ops(self, side: str) -> frozenset[tuple[int, str]]:
-        """Returns the ops in graphs of which a run recorded a tensor, as (graph id, name)."""
+        """Returns the ops in graphs for which a run recorded a tensor, as (graph id, name)."""
         rows = self.rows(f"SELECT DISTINCT graph_id, op_name FROM health_{side} WHERE scope = 'graph'")
         return frozenset((graph_id, op_name) for graph_id, op_name in rows)
 
     def load(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[object]], types: Sequence[type]) -> None:
-        """Makes a table of rows."""
+        """Creates a table from rows."""
         kinds = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
         cells = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
         arrays = [pa.array(cell, kinds[kind]) for cell, kind in zip(cells, types, strict=True)]
         self.load_arrow(name, pa.table(arrays, names=list(columns)))
 
     def load_arrow(self, name: str, table: pa.Table) -> None:
-        """Makes a table of an Arrow table."""
+        """Creates a table from an Arrow table."""
         self.connection.register("incoming", table)
         self.connection.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM incoming")
         self.connection.unregister("incoming")
@@ -127,7 +127,7 @@ class Workspace:
         """Returns every row of a query.
 
         Raises:
-            QueryError: DuckDB refuses a parameter, as a regular expression that it does not know.
+            QueryError: DuckDB refuses a parameter, such as an unsupported regular expression.
         """
         given = parameters if isinstance(parameters, dict) else list(parameters)
         try:

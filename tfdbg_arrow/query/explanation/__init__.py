@@ -1,9 +1,9 @@
-"""Why an op made an infinity or a NaN, what would mend it, and whether its inputs had grown over the steps before.
+"""Why an op made an infinity or a NaN, how to fix it, and whether its inputs had grown over the steps before.
 
-* `explanation.py`: what an answer is, and what is known of one op when a rule looks at it.
-* `kinds.py` and `linear.py`: the kinds of rule, with parameters. `rules.py`: which rule holds for which type of op.
-* `explain.py`: looks up the rule. `explainer.py`: reads what a rule needs from a recording.
-* `growth.py`: what had grown from step to step until an op overflowed.
+* `explanation.py`: the answer, and the facts about an op that a rule uses.
+* `kinds.py` and `linear.py`: the kinds of rule, with parameters. `rules.py`: the rule for each type of op.
+* `explain.py`: looks up the rule. `explainer.py`: reads the facts for a rule from a recording.
+* `growth.py`: finds tensors that grew from step to step until an op overflowed.
 """
 
 from tfdbg_arrow.query.explanation.explain import explain

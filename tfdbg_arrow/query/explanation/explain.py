@@ -1,4 +1,4 @@
-"""explain: one sentence on why an op made a bad value, where the counts prove it, and what would mend it."""
+"""explain: explains in one sentence why an op made a bad value, if the counts prove it, and how to fix it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from tfdbg_arrow.query.explanation.rules import GRADIENTS, RULES
 
 
 def explain(computed: Computed) -> Explanation | None:
-    """Returns why an op made an infinity or a NaN, or None where the counts prove nothing.
+    """Returns why an op made an infinity or a NaN, or None if the counts prove nothing.
 
-    A rule speaks only if nothing else could have happened: where an overflow and a division by zero would give the same
-    counts, the answer is None.
+    A rule only answers if there is no other possible cause. For example, if an overflow and a division by zero would
+    give the same counts, the answer is None.
 
     Args:
-        computed: What the op gave and took.
+        computed: The op's output and inputs.
     """
     output = computed.output
     if not output.has_inf_or_nan:
         return None
     if output.op_type is None:
-        where = f"{bad_text(output)} in a tensor that no recorded op made"
+        where = f"no recorded op made it, and it holds {bad_text(output)}"
         return Explanation(
-            f"It was bad before the recorded program used it: {where}.",
-            "Check the data for NaN and infinities before the training.",
+            f"The tensor was bad before the recorded program used it: {where}.",
+            "Check the data for NaN and infinities before training.",
         )
     if output.op_type == "Const" and computed.program_ops:
         return _of_constants(bad_text(output), computed.program_ops)
@@ -36,7 +36,7 @@ def explain(computed: Computed) -> Explanation | None:
 def _of_constants(bad: str, program_ops: tuple[str, ...]) -> Explanation:
     names = ", ".join(dict.fromkeys(program_ops))
     return Explanation(
-        f"TensorFlow computed {names} of constants in advance, and the result holds {bad}.",
+        f"TensorFlow computed {names} on constants in advance, and the result holds {bad}.",
         "Check the constants. A recording with graphs='traced' shows each of these ops.",
     )
 
@@ -44,13 +44,13 @@ def _of_constants(bad: str, program_ops: tuple[str, ...]) -> Explanation:
 def _of_fused_op(op_type: str, program_ops: tuple[str, ...]) -> Explanation:
     names = ", ".join(dict.fromkeys(program_ops))
     return Explanation(
-        f"Its inputs are finite: the value came up inside {op_type}, which TensorFlow ran for {names}. A recording "
+        f"All inputs are finite: {op_type}, which TensorFlow ran for {names}, created the bad value. A recording "
         "with graphs='traced' shows each of these ops."
     )
 
 
 def _of_gradient(forward_type: str, found: Explanation) -> Explanation:
-    """Returns the explanation of an op in a gradient, with the op whose gradient it is."""
+    """Returns the explanation of an op in a gradient, extended with the op whose gradient it computes."""
     if found.sentence.startswith("The gradient of"):
         return found
     sentence = found.sentence.removeprefix("In a gradient, ")

@@ -1,4 +1,4 @@
-"""Reads from a recording what a rule needs, and explains a recorded tensor."""
+"""Reads the facts for a rule from a recording, and explains a recorded tensor."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Reasons:
     """Why a tensor went bad.
 
     Attributes:
-        explanation: What its op did; None where the counts prove nothing, or where an input brought what is bad.
-        growth: What had grown from step to step until then; None where nothing had, or magnitudes were not recorded.
+        explanation: What its op did; None if the counts prove nothing, or if the bad elements came from an input.
+        growth: What had grown from step to step until then; None if nothing had, or if magnitudes were not recorded.
     """
 
     explanation: Explanation | None
@@ -30,7 +30,7 @@ class Reasons:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The sentences, each with its repair behind it."""
+        """The sentences, each followed by its repair."""
         found = [each for each in (self.explanation, self.growth) if each is not None]
         return tuple(each.sentence + ("" if each.repair is None else f" {each.repair}") for each in found)
 
@@ -39,8 +39,8 @@ def read_reasons(logdir: Engine | str | Path, event_index: int, *, run_id: str) 
     """Returns why a recorded tensor went bad.
 
     Args:
-        logdir: A logdir, opened or its path.
-        event_index: The tensor's row in tensor_health; one that is not there, or is not bad, has no reasons.
+        logdir: An open logdir or its path.
+        event_index: The tensor's row in tensor_health. A missing row or a tensor that is not bad has no reasons.
         run_id: The run.
 
     Raises:
@@ -66,14 +66,14 @@ def read_reasons(logdir: Engine | str | Path, event_index: int, *, run_id: str) 
 def explain_event(
     logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str, is_origin: bool
 ) -> Explanation | None:
-    """Returns why the op of a bad tensor made it bad; None where the counts prove nothing.
+    """Returns why the op of a bad tensor made it bad, or None if the counts prove nothing.
 
     Args:
         logdir: The logdir.
-        flow: The run's data flow; its lock is held.
-        event: The tensor; none whose bad elements an input brought.
+        flow: The run's data flow. The caller must hold its lock.
+        event: The tensor. Its bad elements must not come from an input.
         run_id: The run.
-        is_origin: Whether it is proven that no input brought them.
+        is_origin: Whether it is proven that they came from no input.
     """
     taken = _inputs(flow, event)
     inputs = flow.inputs_of(event)

@@ -1,4 +1,4 @@
-"""Growth: what became larger from step to step until an op made a bad value."""
+"""Growth: tensors that grew from step to step until an op made a bad value."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MIN_RATIO = 1.2
 _MIN_RATIOS = 3
 _MIN_GROWTH = 100.0
 _MAX_SPREAD = 4.0
-"""The largest ratio over the smallest one of a growth that is called steady."""
+"""The largest allowed ratio of the greatest to the smallest growth factor for a growth to count as steady."""
 _MIN_LAST = 1000.0
-"""A variable that starts at 0 also grows many times over in its first steps, but stays small."""
+"""Minimum last value. A variable that starts at 0 also grows many times over in its first steps, but stays small."""
 _MAX_ANCESTORS = 300
 _MAX_TENSORS = 40
 _READ = "ReadVariableOp"
@@ -32,18 +32,18 @@ class Growth:
 
     Attributes:
         sentence: What grew, how much, and since when.
-        repair: The repair.
+        repair: The fix.
         graph_name: The graph of its op.
         op_name: The op.
-        layer: The layer that made the op; None outside layers and where not known.
+        layer: The layer that made the op; None outside layers and if it is not known.
         output_slot: Which output of the op.
         is_variable: Whether the op reads a variable.
-        first_step: The training step in which the growth began, as marked; None without marks.
+        first_step: The training step, as marked, in which the growth began; None without marks.
         last_step: The training step of the bad value.
-        num_calls: How many calls of the graph it grew in, one after the other.
-        first_max_abs: The largest magnitude before them.
+        num_calls: The number of consecutive calls of the graph in which it grew.
+        first_max_abs: The largest magnitude before these calls.
         last_max_abs: The largest magnitude at the end.
-        factor: By how much it grew in a call, as the geometric mean.
+        factor: The geometric mean of the growth per call.
     """
 
     sentence: str
@@ -68,14 +68,14 @@ class _Point:
 
 
 def find_growth(logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str) -> Growth | None:
-    """Returns what a bad tensor was computed from, in its call, that had grown in every call until then.
+    """Returns a tensor that a bad tensor was computed from in its call and that grew in every call until then.
 
-    Only tensors in graphs, and only where magnitudes were recorded (FULL_NUMERICS). A variable goes before another
-    tensor, and what grew most goes first.
+    Only considers tensors in graphs for which magnitudes were recorded (FULL_NUMERICS). Prefers variables over
+    other tensors, and then the tensor that grew most. Returns None if no tensor grew.
 
     Args:
         logdir: The logdir.
-        flow: The run's data flow; its lock is held.
+        flow: The run's data flow. The caller must hold its lock.
         event: The bad tensor.
         run_id: The run.
     """
@@ -123,7 +123,7 @@ def _key(row: TensorEvent) -> _Key | None:
 def _read_histories(
     logdir: Engine, keys: Iterable[_Key], event: TensorEvent, *, run_id: str
 ) -> dict[_Key, list[_Point]]:
-    """Returns by tensor its largest magnitude in each call up to that of a bad tensor; those without are left out."""
+    """Returns, by tensor, its largest magnitude in each call up to that of a bad tensor. Omits empty histories."""
     wanted = list(keys)
     if not wanted:
         return {}
@@ -142,7 +142,7 @@ def _read_histories(
 
 
 def _ratios(points: Sequence[_Point]) -> list[float]:
-    """Returns by how much a magnitude grew in each of the last calls, the last one first, as long as it grew."""
+    """Returns the growth factors of the last calls, last one first, as long as the magnitude grew."""
     ratios = []
     for later, earlier in pairwise(reversed(points)):
         if earlier.max_abs <= 0 or later.max_abs < earlier.max_abs * _MIN_RATIO:
@@ -152,14 +152,14 @@ def _ratios(points: Sequence[_Point]) -> list[float]:
 
 
 def _steady(ratios: list[float]) -> list[float]:
-    """Returns the last ratios that are about the same; all where these are too few to tell."""
+    """Returns the last ratios that are about equal, or all ratios if these are too few."""
     steady = list(takewhile(lambda ratio: max(ratio, ratios[0]) <= min(ratio, ratios[0]) * _MAX_SPREAD**0.5, ratios))
     is_enough = len(steady) >= _MIN_RATIOS and prod(steady) >= _MIN_GROWTH
     return steady if is_enough else ratios
 
 
 def _growing(points: Sequence[_Point]) -> Sequence[_Point]:
-    """Returns the last points, from before the growth on; none where it is short, small or interrupted."""
+    """Returns the last points, starting before the growth; none if it is short, small or interrupted."""
     ratios = _steady(_ratios(points))
     run = points[-1 - len(ratios) :]
     is_large = len(ratios) >= _MIN_RATIOS and prod(ratios) >= _MIN_GROWTH and run[-1].max_abs >= _MIN_LAST
@@ -176,7 +176,8 @@ def _growth(
     else:
         what = f"The result of {op_name}" + (f" in the layer {layer}" if layer else "")
     return Growth(
-        sentence=f"{what} grew {_speed(run)}: its largest magnitude was {first.max_abs:.3g} and is {last.max_abs:.3g}.",
+        sentence=f"{what} grew {_speed(run)}: its largest magnitude rose from {first.max_abs:.3g} "
+        f"to {last.max_abs:.3g}.",
         repair="Lower the learning rate, or clip the gradients.",
         graph_name=graph_name,
         op_name=op_name,
@@ -193,7 +194,7 @@ def _growth(
 
 
 def _speed(run: Sequence[_Point]) -> str:
-    """Returns how fast and since when, as `about 9 times a step since step 3`."""
+    """Returns the speed and start of the growth, such as `about 9 times a step since step 3`."""
     first, last, num_calls = run[0], run[-1], len(run) - 1
     has_steps = first.step is not None and last.step is not None and last.step - first.step == num_calls
     since = f"since step {first.step}" if has_steps else f"over {num_calls} calls"

@@ -1,4 +1,4 @@
-"""Kinds of rule for functions of single elements, and for ops that make bad values out of finite inputs as a whole."""
+"""Kinds of rule for elementwise functions, and for ops that make bad values from finite inputs."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from tfdbg_arrow.query.recorded import TensorEvent
 Rule = Callable[[Computed], Explanation | None]
 
 _SMALLEST = {"float16": "6e-08"}
-"""Dtypes in which the usual epsilons are 0; in wider ones a 0 that is added is no lost epsilon."""
+"""Dtypes in which the usual epsilons are 0. In wider dtypes, an added 0 is not a lost epsilon."""
 _ADDS = ("Add", "AddV2")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstOf:
-    """The first rule that has an explanation."""
+    """Applies several rules and returns the first explanation."""
 
     rules: tuple[Rule, ...]
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         return next((found for rule in self.rules if (found := rule(computed)) is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """A function of one element that gives a NaN, or an infinity, only where the element is outside a range.
+    """An elementwise function that returns a NaN, or an infinity, only for an element outside a range.
 
     Attributes:
-        of: What it was computed of, as `a negative number`.
-        where: Where those elements lie, as `below 0`.
-        repair: The repair.
-        kind: Which kinds of output only such an element gives: `nan`, `inf` or `neg_inf`.
+        of: The argument, such as `a negative number`.
+        where: The range of those elements, such as `below 0`.
+        repair: The fix.
+        kind: The kind of output that only such an element causes: `nan`, `inf` or `neg_inf`.
     """
 
     of: str
@@ -56,7 +56,7 @@ class Domain:
     kind: str = "nan"
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         known = computed.counted(0)
         if known is None or not is_real(computed.output):
             return None
@@ -75,12 +75,12 @@ class Domain:
 
 @dataclass(frozen=True, kw_only=True)
 class Pole:
-    """A function of one element that is infinite at 0, and nowhere else but next to it.
+    """An elementwise function that is infinite only at 0 and next to it.
 
     Attributes:
-        value: What it gives at 0, as `the logarithm of 0 is -Inf`.
-        repair: The repair.
-        kind: The infinities that come from 0 only: `inf` or `neg_inf`.
+        value: Its value at 0, such as `the logarithm of 0 is -Inf`.
+        repair: The fix.
+        kind: The infinities that only a 0 causes: `inf` or `neg_inf`.
     """
 
     value: str
@@ -88,7 +88,7 @@ class Pole:
     kind: str = "inf"
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         known = computed.counted(0)
         if known is None:
             return None
@@ -101,14 +101,14 @@ class Pole:
         if created and is_real(x):
             sentence = (
                 f"{computed.op} of a number next to 0: {elements_are(created, x)} subnormal. "
-                f"TensorFlow may take such a number for 0, and the result is infinite."
+                f"TensorFlow may treat such a number as 0, and the result is infinite."
             )
             return Explanation(sentence, self.repair)
         return None
 
 
 def with_lost_epsilon(explanation: Explanation, computed: Computed, *, index: int) -> Explanation:
-    """Returns the explanation of a pole, with the epsilon that was added before and is 0 in this dtype, if one was."""
+    """Returns the explanation of a pole. If an epsilon was added that is 0 in this dtype, the explanation says so."""
     x = computed.inputs[index]
     terms = computed.made_from(x) if x.op_type in _ADDS else {}
     lost = next((term for term in terms.values() if term.size and term.num_zero == term.size == 1), None)
@@ -116,31 +116,31 @@ def with_lost_epsilon(explanation: Explanation, computed: Computed, *, index: in
     if not is_lost or x.dtype not in _SMALLEST:
         return explanation
     return Explanation(
-        f"{explanation.sentence} The number that was added to it before is 0 in {x.dtype}.",
-        f"Add an epsilon that {x.dtype} can hold: its smallest number above 0 is {_SMALLEST[x.dtype]}.",
+        f"{explanation.sentence} The number that was added before is 0 in {x.dtype}.",
+        f"Add an epsilon that {x.dtype} can represent: its smallest positive number is {_SMALLEST[x.dtype]}.",
     )
 
 
 def _has_removed_sum(computed: Computed) -> bool:
-    """Whether TensorFlow's optimizer removed a sum before the op: it removes a sum with the constant 0."""
+    """Returns whether TensorFlow's optimizer removed a sum before the op, as it does for a sum with the constant 0."""
     types = set(computed.program_ops)
     return computed.output.op_type in types and len(types) == 2 and not types.isdisjoint(_ADDS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overflow:
-    """An op on numbers that is infinite only where its result is too large for the dtype.
+    """An op that is infinite only if its result is too large for the dtype.
 
     Attributes:
-        repair: The repair.
-        without: The infinite inputs that the op makes finite, and that do not matter: None or `neg_inf`.
+        repair: The fix.
+        without: Infinite inputs that do not matter because the op makes them finite: None or `neg_inf`.
     """
 
     repair: str
     without: str | None = None
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         output = computed.output
         if not infs(output) or output.num_nan or not computed.is_complete:
             return None
@@ -162,13 +162,13 @@ def _largest_input(computed: Computed) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FiniteGives:
-    """An op that gives one kind of bad value out of finite inputs for one reason only.
+    """An op that makes one kind of bad value from finite inputs for only one reason.
 
     Attributes:
         reason: The sentence, without the name of the op.
-        repair: The repair.
+        repair: The fix.
         kind: `nan`, `inf` or `any`.
-        slot: The output that this is about; None for every one.
+        slot: The output that this applies to; None means every output.
     """
 
     reason: str
@@ -177,7 +177,7 @@ class FiniteGives:
     slot: int | None = None
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         output = computed.output
         if not computed.inputs or not computed.has_finite_inputs or self.slot not in (None, output.output_slot):
             return None
@@ -187,18 +187,18 @@ class FiniteGives:
 
 @dataclass(frozen=True, kw_only=True)
 class FromOutside:
-    """An op that hands over what it did not compute: from a file, from Python, from a data set, from a generator.
+    """An op that returns data it did not compute: from a file, from Python, from a dataset, from memory.
 
     Attributes:
-        source: The subject and the verb, as `the checkpoint holds`.
-        repair: The repair.
+        source: The subject and the verb, such as `the checkpoint holds`.
+        repair: The fix.
     """
 
     source: str
     repair: str
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         if not all(map(is_finite, computed.inputs.values())):
             return None
         return Explanation(f"{computed.op}: {self.source} {bad_text(computed.output)}.", self.repair)
@@ -209,9 +209,9 @@ class Reduction:
     """A reduction that is bad for an empty input.
 
     Attributes:
-        value: What it gives then.
-        repair: The repair.
-        otherwise: The rule for an input that is not empty; None where such an input brings all that is bad.
+        value: Its value for an empty input.
+        repair: The fix.
+        otherwise: The rule for a non-empty input; None if all bad values then come from the input.
     """
 
     value: str
@@ -219,7 +219,7 @@ class Reduction:
     otherwise: Rule | None = None
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         known = computed.counted(0)
         if known is not None and known[0].size == 0:
             return Explanation(f"{computed.op} of no elements: its input is empty, and {self.value}.", self.repair)
@@ -228,12 +228,12 @@ class Reduction:
 
 @dataclass(frozen=True, kw_only=True)
 class GradientOfFunction:
-    """The fused gradient of a function, which takes the function's value and the gradient that comes in.
+    """The fused gradient of a function, whose inputs are the function's value and the incoming gradient.
 
     Attributes:
         function: The function.
-        at_zero: Its value where the argument is 0: `zero` or `inf`.
-        repair: The repair.
+        at_zero: Its value for an argument of 0: `zero` or `inf`.
+        repair: The fix.
     """
 
     function: str
@@ -241,7 +241,7 @@ class GradientOfFunction:
     repair: str
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or known[0].num_nan or known[1].num_nan:
             return None
@@ -262,16 +262,16 @@ class GradientOfFunction:
 
 @dataclass(frozen=True, kw_only=True)
 class Product:
-    """An op that multiplies a gradient with finite slopes, or two tensors: a NaN of it is Inf * 0.
+    """An op that multiplies a gradient by finite slopes, or two tensors. It creates a NaN only from Inf * 0.
 
     Attributes:
-        repair: The repair for an overflow.
+        repair: The fix for an overflow.
     """
 
     repair: str
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or not computed.has_inputs_without_nan:
             return None
@@ -281,18 +281,18 @@ class Product:
 
 
 def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explanation | None:
-    """Returns the explanation of a NaN in a product of two tensors without one."""
+    """Returns the explanation of a NaN in a product of two tensors without NaN, or None."""
     if not infs(x) and not infs(y):
         return None
     if infs(x) and infs(y):
         what = "both factors hold infinities, and an infinity met a 0"
     else:
         one, other = (x, y) if infs(x) else (y, x)
-        few = "" if may_be_zero(other) and zeros(other) else " or next to 0"
-        what = f"one factor holds {num_infs(one)}, the other {number_of(zeros(other), 'zero')}{few}"
+        few = "" if may_be_zero(other) and zeros(other) else ", but possibly numbers that TensorFlow treats as 0"
+        what = f"one factor holds {num_infs(one)}, the other holds {number_of(zeros(other), 'zero')}{few}"
     where = "In a gradient, Inf * 0" if computed.is_gradient else "Inf * 0"
     return Explanation(f"{where}: {what}, and Inf * 0 is NaN.", DOUBLE_WHERE if computed.is_gradient else MASK_INPUT)
 
 
-DOUBLE_WHERE = "Put tf.where around the input of the function as well: the branch not chosen still has a gradient."
+DOUBLE_WHERE = "Put tf.where around the input of the function as well: the unselected branch still has a gradient."
 MASK_INPUT = "Mask the input of the op that made the infinity, or use tf.math.multiply_no_nan."

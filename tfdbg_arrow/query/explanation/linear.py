@@ -1,4 +1,4 @@
-"""Kinds of rule for sums, products, quotients and powers, whose operands meet element by element or in a sum."""
+"""Kinds of rule for sums, products, quotients and powers, which combine their operands elementwise or in a sum."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Sums:
     """An op that adds: elements of one tensor, tensors, or products.
 
     Attributes:
-        repair: The repair for an overflow.
-        of: What meets in it: `terms` (only sums), `products` (sums of them), `factors` (only products).
+        repair: The fix for an overflow.
+        of: What it combines: `terms` (only sums), `products` (sums of products), `factors` (only products).
     """
 
     repair: str
     of: str = "terms"
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         if not computed.inputs or not computed.has_inputs_without_nan:
             return None
         if not computed.output.num_nan:
@@ -57,8 +57,8 @@ class Sums:
         return Explanation(
             {
                 "terms": f"Inf - Inf: {_inputs_hold(computed, held)} that cancel each other, and Inf - Inf is NaN.",
-                "products": f"Inf * 0 or Inf - Inf: {_inputs_hold(computed, held)}, and in a sum of products an "
-                "infinity gives NaN with a 0 or with an infinity of the other sign.",
+                "products": f"Inf * 0 or Inf - Inf: {_inputs_hold(computed, held)}, and a sum of products is NaN if "
+                "an infinity meets a 0 or an infinity of the opposite sign.",
                 "factors": f"Inf * 0: {_inputs_hold(computed, held)}, and an infinity met a 0.",
             }[self.of],
             _ORIGIN_OF_INFINITY,
@@ -75,15 +75,15 @@ class Division:
     """A quotient of two tensors.
 
     Attributes:
-        is_zero_safe: Whether a divisor of 0 gives 0.
-        repair: The repair for an overflow.
+        is_zero_safe: Whether the result is 0 for a divisor of 0.
+        repair: The fix for an overflow.
     """
 
     repair: str
     is_zero_safe: bool = False
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or any(event.num_nan for event in known):
             return None
@@ -127,10 +127,10 @@ def _zeros(event: TensorEvent) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Remainder:
-    """A remainder, which is NaN where the divisor is 0 or the dividend is infinite, and is never infinite otherwise."""
+    """A remainder. It is NaN only for a divisor of 0 or an infinite dividend, and it is never infinite."""
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or not computed.output.num_nan or any(event.num_nan for event in known):
             return None
@@ -139,7 +139,7 @@ class Remainder:
             return None
         if infs(x):
             return Explanation(
-                f"{computed.op} of an infinity: the dividend holds {num_infs(x)}, which have no remainder.",
+                f"{computed.op} of an infinity: the dividend holds {num_infs(x)}, and an infinity has no remainder.",
                 _ORIGIN_OF_INFINITY,
             )
         sentence = f"{computed.op} by 0: the divisor has {_zeros(y)}, and a division by 0 has no remainder."
@@ -153,7 +153,7 @@ class Power:
     repair: str
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or not is_real(computed.output) or any(event.num_nan for event in known):
             return None
@@ -182,10 +182,10 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class ZeroTimes:
-    """x * log(y), x * log1p(y) or x / y, each 0 where x is 0.
+    """x * log(y), x * log1p(y) or x / y. Each of them is 0 if x is 0.
 
     Attributes:
-        pole: Where the second factor is infinite: 0 or -1.
+        pole: The y at which the second factor is infinite: 0 or -1.
         function: The second factor as text.
     """
 
@@ -193,7 +193,7 @@ class ZeroTimes:
     function: str
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         known = computed.counted(0, 1)
         if known is None or not all(is_counted(event) and is_finite(event) for event in known):
             return None
@@ -220,7 +220,7 @@ class Softmax:
     """Softmax or its logarithm, over the last axis."""
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         known = computed.counted(0)
         if known is None or known[0].num_nan or not computed.output.num_nan:
             return None
@@ -228,7 +228,7 @@ class Softmax:
 
 
 def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | None:
-    """Returns why a softmax over a row of logits without NaN is NaN; None where it can be either of two reasons."""
+    """Returns why a softmax over a row of logits without NaN is NaN, or None if two causes are possible."""
     may_be_masked = not logits.shape or (logits.num_neg_inf or 0) >= logits.shape[-1]
     if logits.num_pos_inf and not (logits.num_neg_inf and may_be_masked):
         held = f"{elements_are(logits.num_pos_inf, logits)} +Inf"
@@ -236,7 +236,7 @@ def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | Non
     if not logits.num_pos_inf and logits.num_neg_inf and may_be_masked:
         held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
         return Explanation(
-            f"{computed.op} of -Inf alone: {held} in the logits, a row holds nothing else, and its sum is 0 / 0.",
+            f"{computed.op} of -Inf alone: {held} in the logits, and a row that holds nothing else gives 0 / 0.",
             "Mask with a large negative number such as -1e9, or leave one element of each row unmasked.",
         )
     return None
@@ -244,16 +244,16 @@ def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | Non
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy:
-    """A softmax cross entropy; output 0 is the loss, output 1 its gradient.
+    """A softmax cross entropy. Output 0 is the loss, output 1 its gradient.
 
     Attributes:
-        is_sparse: Whether a label is a class, not a distribution.
+        is_sparse: Whether a label is a class and not a distribution.
     """
 
     is_sparse: bool
 
     def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None where the counts prove nothing."""
+        """Returns the explanation, or None if the counts prove nothing."""
         known = computed.counted(0)
         if known is None or known[0].num_nan:
             return None
@@ -278,7 +278,7 @@ class CrossEntropy:
             return None
         held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
         return Explanation(
-            f"{computed.op}: the logit of a label is -Inf. Of the logits, {held}, so the loss is +Inf.",
+            f"{computed.op}: the logit of a label is -Inf. In the logits, {held}, so the loss is +Inf.",
             "Do not mask the class of the label, or mask with a large negative number such as -1e9.",
         )
 
@@ -290,11 +290,11 @@ class CrossEntropy:
             return None
         held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
         return Explanation(
-            f"{computed.op}: a masked logit times a label of 0. Of the logits, {held}, and Inf * 0 is NaN.",
+            f"{computed.op}: a masked logit times a label of 0. In the logits, {held}, and Inf * 0 is NaN.",
             "Mask with a large negative number such as -1e9 instead of -Inf.",
         )
 
 
 def _cannot_overflow(logits: TensorEvent) -> bool:
-    """Whether no difference of two finite logits is infinite, as far as their magnitude was recorded."""
+    """Returns whether no difference of two finite logits is infinite, as far as their magnitude was recorded."""
     return logits.max_abs_finite is None or logits.max_abs_finite < largest_of(logits) / 4

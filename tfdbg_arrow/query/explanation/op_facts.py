@@ -1,4 +1,4 @@
-"""What the recording tells of the ops of a graph beside their data flow: layer, and forward op of a gradient."""
+"""Facts about the ops of a graph other than their data flow: the layer, and the forward op of a gradient."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class OpFacts:
     """Facts about one op.
 
     Attributes:
-        layer: The layer that made it; None outside layers and where not known.
-        forward_type: For an op of a gradient, the type of the op whose gradient it computes; None for another op and
-            where not known.
+        layer: The layer that made it; None outside layers and if it is not known.
+        forward_type: For an op of a gradient, the type of the op whose gradient it computes; None for other ops and
+            if it is not known.
     """
 
     layer: str | None = None
@@ -23,7 +23,7 @@ class OpFacts:
 
 
 def op_facts(logdir: Engine, event: TensorEvent, *, run_id: str) -> OpFacts:
-    """Returns the facts about the op of a tensor; those of a graph are read once.
+    """Returns the facts about the op of a tensor. The facts of a graph's ops are read once.
 
     Args:
         logdir: The logdir.

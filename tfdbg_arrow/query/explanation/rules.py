@@ -1,4 +1,4 @@
-"""RULES: by type of op, the rule that tells why the op made a bad value. GRADIENTS: the repair of an op's gradient."""
+"""RULES: the rule for each type of op that explains its bad values. GRADIENTS: the fix for the gradient of an op."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tfdbg_arrow.query.explanation.kinds import (
 from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Remainder, Softmax, Sums, ZeroTimes
 
 _OVERFLOW = (
-    "Scale the inputs down or compute in a wider dtype; in a training, lower the learning rate or clip the gradients."
+    "Scale the inputs down or compute in a wider dtype. In training, lower the learning rate or clip the gradients."
 )
 _EXPONENTIAL = (
     "Clip the argument from above, or use a function that cannot overflow: tf.nn.softmax, tf.reduce_logsumexp, "
@@ -37,9 +37,9 @@ _EXPONENTIAL = (
 )
 _EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
 _POSITIVE = "Keep the argument above 0: add an epsilon or use tf.maximum."
-_SIGNED_LOG = "Use tf.linalg.slogdet: it gives the sign of the determinant and the logarithm of its magnitude."
+_SIGNED_LOG = "Use tf.linalg.slogdet: it returns the sign of the determinant and the logarithm of its magnitude."
 _NOT_NEGATIVE = "Keep the argument at or above 0, for example with tf.maximum."
-_UNIT = "Clip the argument with tf.clip_by_value inside -1 to 1, as -0.999999 to 0.999999: the slope at 1 is infinite."
+_UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
 _SLOPE = "Add an epsilon before the root or the division, and put tf.where around its input as well."
@@ -68,7 +68,7 @@ _LOG = FirstOf(
 
 
 def _log(computed: Computed) -> Explanation | None:
-    """The logarithm; what the argument was made by says which function to use in its place."""
+    """Explains the logarithm. The op that made the argument determines which function to use instead."""
     found = _LOG(computed)
     if found is None:
         return None
@@ -94,7 +94,7 @@ def _lgamma(computed: Computed) -> Explanation | None:
 
 
 def _batch_norm(computed: Computed) -> Explanation | None:
-    """With small inputs nothing overflows; then only the root of variance + epsilon is left."""
+    """Explains batch normalization. As small inputs cannot overflow, the cause is the root of variance + epsilon."""
     known = [event for event in computed.inputs.values() if event.size]
     if computed.output.output_slot != 0 or not known or not computed.has_finite_inputs:
         return None
@@ -102,26 +102,26 @@ def _batch_norm(computed: Computed) -> Explanation | None:
         return None
     variance = computed.inputs.get(4)
     if variance is None or not variance.size:
-        reason = "a channel has variance 0 and the epsilon is 0 or lost, so it is divided by 0."
+        reason = "a channel has variance 0 and the epsilon is 0 or rounds to 0, so the op divides by 0."
     elif variance.num_neg_finite and not zeros(variance):
-        reason = f"{elements_are(variance.num_neg_finite, variance)} negative in the variance, which has no root."
+        reason = f"{elements_are(variance.num_neg_finite, variance)} negative in the variance, and its root is NaN."
     elif zeros(variance) and not variance.num_neg_finite:
-        reason = f"{elements_are(variance.num_zero, variance)} 0 in the variance, and the epsilon is 0 or lost."
+        reason = f"{elements_are(variance.num_zero, variance)} 0 in the variance, and the epsilon is 0 or rounds to 0."
     else:
         return None
     return Explanation(f"{computed.op}: {reason}", _DENOMINATOR)
 
 
 def _read(computed: Computed) -> Explanation | None:
-    """A read of a variable that an optimizer's fused op, or another op that computes, wrote."""
+    """Explains a read of a variable that an optimizer's fused op wrote."""
     if computed.written_by is None or not computed.written_by.startswith(("ResourceApply", "ResourceSparseApply")):
         return None
-    sentence = f"{computed.written_by} wrote {bad_text(computed.output)} to a variable, and all that it took is finite."
+    sentence = f"{computed.written_by} wrote {bad_text(computed.output)} to a variable, and all its inputs are finite."
     if computed.written_by == "ResourceApplyGradientDescent":
         return Explanation(f"Overflow: {sentence}", _OVERFLOW)
     return Explanation(
         sentence,
-        "Give the optimizer an epsilon that the dtype can hold, a smaller learning rate, or clip the gradients.",
+        "Give the optimizer an epsilon that the dtype can represent or a smaller learning rate, or clip the gradients.",
     )
 
 
@@ -149,7 +149,7 @@ GRADIENTS: dict[str, str] = {
     "Svd": "Keep the singular values apart, for example with a small random matrix added.",
     "SelfAdjointEigV2": "Keep the eigenvalues apart, for example with a small random matrix added.",
 }
-"""By type of a forward op, the repair of its gradient."""
+"""The fix for the gradient, by type of the forward op."""
 
 RULES: dict[str, Rule] = {
     "Log": _log,
@@ -162,7 +162,7 @@ RULES: dict[str, Rule] = {
     "Sqrt": _ROOT,
     "Rsqrt": FirstOf(
         rules=(
-            Pole(value="1 / sqrt(0) is infinite", repair="Add an epsilon that the dtype can hold before the root."),
+            Pole(value="1 / sqrt(0) is infinite", repair="Before the root, add an epsilon that is not 0 in the dtype."),
             _ROOT,
         )
     ),
@@ -177,7 +177,7 @@ RULES: dict[str, Rule] = {
     **_all("Sin Cos Tan", _ANGLE),
     "Lgamma": _lgamma,
     "Digamma": FiniteGives(
-        reason="an element is 0, next to 0 or a negative integer, where it has a pole.", repair=_POSITIVE
+        reason="an element is 0, next to 0 or a negative integer, where the function has a pole.", repair=_POSITIVE
     ),
     "Betainc": FiniteGives(reason="a or b is 0, next to 0 or negative, or x is outside [0, 1].", repair=_GAMMA),
     **_all("Igamma Igammac", FiniteGives(reason="a is 0, next to 0 or negative, or x is negative.", repair=_GAMMA)),
@@ -213,7 +213,7 @@ RULES: dict[str, Rule] = {
     **_all("Softmax LogSoftmax", Softmax()),
     "SoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=False),
     "SparseSoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=True),
-    "Cholesky": FiniteGives(reason="the matrix is not positive definite, or rounding makes it so.", repair=_JITTER),
+    "Cholesky": FiniteGives(reason="the matrix is not positive definite, or not after rounding.", repair=_JITTER),
     "LogMatrixDeterminant": FiniteGives(
         kind="inf", slot=1, reason="the matrix is singular: its determinant is 0, and log(0) is -Inf.", repair=_JITTER
     ),
@@ -245,14 +245,14 @@ RULES: dict[str, Rule] = {
     **_all(
         "IteratorGetNext IteratorGetNextSync OptionalGetValue",
         FromOutside(
-            source="the data set gave", repair="Check the data set, for example with tf.debugging.check_numerics."
+            source="the dataset returned", repair="Check the dataset, for example with tf.debugging.check_numerics."
         ),
     ),
     **_all(
         "DecodeRaw DecodeCSV ParseExampleV2 ParseSingleExample StringToNumber ReadFile",
         FromOutside(source="the text or the record holds", repair=_DATA),
     ),
-    "Const": FromOutside(source="the program itself holds this constant, with", repair="Check the constant."),
-    "Empty": FromOutside(source="memory that nobody wrote to holds", repair="Use tf.zeros."),
+    "Const": FromOutside(source="this constant of the program holds", repair="Check the constant."),
+    "Empty": FromOutside(source="the uninitialized memory holds", repair="Use tf.zeros."),
 }
-"""By type of op."""
+"""The rule for each type of op."""

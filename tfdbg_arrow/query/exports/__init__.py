@@ -1,4 +1,4 @@
-"""export: a logdir in the formats of other tools: Parquet for BI, CSV, DuckDB, SQLite."""
+"""export: writes a logdir in the formats of other tools: Parquet for BI tools, CSV, DuckDB, SQLite."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from tfdbg_arrow.query.exports.relations import Relation, choose_relations
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 
 Progress = Callable[[str, int, int, int], None]
-"""Told a table, how many rows of it are written, and how many tables are done, of how many."""
+"""Called with the name of a table, the number of its rows written so far, the number of finished tables, and the number
+of all tables."""
 
 _BATCH_ROWS = 16_384
 _BATCH_ROWS_WITH_BLOBS = 2048
-"""DuckDB's own vector: of large values, no more than one is held."""
+"""The size of DuckDB's own vectors. With large values, only one vector is held in memory."""
 
 
 class ExportFormat(StrEnum):
-    """What an export is."""
+    """The format of an export."""
 
     PARQUET = "parquet"
     CSV = "csv"
@@ -37,11 +38,11 @@ class ExportFormat(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedTable:
-    """One table or view as it was written.
+    """One table or view of an export.
 
     Attributes:
         name: Its name.
-        kind: `table`, `view` (computed when it is read) or `rows of a view`.
+        kind: `table`, `view` (computed when you read it) or `rows of a view`.
         num_rows: How many rows were written; None for a view.
     """
 
@@ -52,13 +53,13 @@ class ExportedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """What was written.
+    """The result of an export.
 
     Attributes:
         format: The format.
         path: The file or directory.
-        tables: What is in it.
-        size_bytes: How large it is.
+        tables: The tables and views in it.
+        size_bytes: Its size.
     """
 
     format: ExportFormat
@@ -68,7 +69,7 @@ class Exported:
 
 
 class _Writer(Protocol):
-    """One format, into which tables are written one by one; made with the path to write to."""
+    """Writes tables one by one in one format, to the path that it is created with."""
 
     suffix: ClassVar[str | None]
     keeps_views: ClassVar[bool]
@@ -95,24 +96,25 @@ def export(
 ) -> Exported:
     """Writes tables and public views of a logdir in the format of other tools.
 
-    Rows are handed on while they are read, so that memory stays bounded. What is written gets its name when it is
-    whole: an export that fails leaves nothing, and one that is killed only a hidden `.<name>.*.tmp` beside it.
+    Rows are written while they are read, so that memory stays bounded. The target gets its name when it is complete. An
+    export that fails leaves nothing. One that is killed leaves only a hidden `.<name>.*.tmp` in the same directory.
 
     Args:
-        logdir: A logdir, or its path or URL; a run in it may be recording still.
-        target: The file (`duckdb`, `sqlite`) or directory (`parquet`, `csv`) to make.
+        logdir: A logdir, or its path or URL. A run in it may still be recording.
+        target: The file (`duckdb`, `sqlite`) or directory (`parquet`, `csv`) to create.
         format: `parquet`, `csv`, `duckdb` or `sqlite`.
-        tables: Names of tables and public views; None: all. Where views are kept as views, what one reads comes too.
-        run_id: Only the rows of this run; None: all.
-        overwrite: Replaces an export that is there.
-        storage_options: fsspec's arguments for a URL.
-        progress: Called now and then.
+        tables: Names of tables and public views; None means all. If the format keeps views as views, the tables and
+            views that they read are included.
+        run_id: Only the rows of this run; None means all runs.
+        overwrite: Whether to replace an existing export.
+        storage_options: Options passed to fsspec for a URL.
+        progress: Called for each batch of rows.
 
     Raises:
-        LogdirError: The path is not a logdir that can be read.
+        LogdirError: The path is not a readable logdir.
         QueryError: The format, a table or the run is unknown.
         BrokenPartError: A part cannot be read.
-        ExportError: Nothing can be written to the target, or a value has no place in the format.
+        ExportError: The target cannot be written, or the format cannot represent a value.
     """
     try:
         chosen = ExportFormat(format)
@@ -128,7 +130,7 @@ def export(
 
 
 def _writer_of(format_: ExportFormat) -> type[_Writer]:
-    # Loaded when they are needed: no other answer of the query layer needs what they load.
+    # Imported when needed: nothing else in the query layer needs the packages that these modules import.
     if format_ is ExportFormat.PARQUET:
         from tfdbg_arrow.query.exports.parquet_files import ParquetExport
 
@@ -169,12 +171,12 @@ def _export(
                 open_.close()
             size_bytes = size_of(temporary)
     except (OSError, sqlite3.Error, duckdb.Error) as error:
-        raise ExportError(f"{path} cannot be written ({error}); nothing of it was left there.") from error
+        raise ExportError(f"{path} cannot be written ({error}); nothing was left there.") from error
     return Exported(format=format_, path=path, tables=tuple(written), size_bytes=size_bytes)
 
 
 class _Told:
-    """Tells the progress of one table."""
+    """Reports the progress of one table."""
 
     def __init__(self, progress: Progress, *, name: str, num_done: int, num_all: int) -> None:
         self._progress = progress
@@ -201,8 +203,8 @@ def _write(logdir: Logdir, writer: _Writer, relation: Relation, *, run_id: str |
             writer.write(relation, rows, advance=told.advance)
         except pa.ArrowException as error:
             raise ExportError(
-                f"a value of {relation.name} has no place in the format ({error}); leave that table out: name the "
-                "others by --table."
+                f"the format cannot represent a value of {relation.name} ({error}); leave that table out: name the "
+                "others with --table."
             ) from error
         except (OSError, sqlite3.Error, duckdb.Error) as error:
             raise ExportError(f"{relation.name} cannot be written ({error}); nothing was left there.") from error

@@ -1,17 +1,17 @@
-r"""Export as CSV: one flat file a table and view, UTF-8, quoted as RFC 4180 has it.
+r"""Export as CSV: one flat file per table and view, in UTF-8, quoted as in RFC 4180.
 
 | value | in the file |
 |---|---|
 | NULL | nothing, not even quotes |
-| text | always in quotes, the empty one as `""` |
-| text that a spreadsheet would take for a formula | with `'` before it |
+| text | always in quotes; an empty text is `""` |
+| text that a spreadsheet would take for a formula | prefixed with `'` |
 | number, boolean, TIMESTAMP | without quotes: `-0.5`, `true`, `2026-01-31 12:00:00.000001`, `nan`, `inf`, `-inf` |
 | BIGINT[] | a JSON array as text |
-| BLOB | text: `\x` and the bytes in hexadecimal, as PostgreSQL writes them |
+| BLOB | text: `\x` and the bytes in hexadecimal, as in PostgreSQL |
 
-A text is taken for a formula if it begins with `=`, `+`, `-`, `@`, their full-width forms, tab, carriage return or line
-feed, and is not simply a number. One that begins with `'` itself gets another, so that taking one `'` from the front
-of a text gives the text that was recorded.
+A text counts as a formula if it begins with `=`, `+`, `-`, `@`, their full-width forms, tab, carriage return or line
+feed, and is not just a number. A text that begins with `'` gets another `'`. So you get the recorded text back by
+removing one leading `'`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CsvExport(DirectoryExport):
     suffix: ClassVar[str | None] = ".csv"
 
     def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
-        """Writes a file, as DirectoryExport says."""
+        """Writes a file; see DirectoryExport."""
         flat = FlatRows(tuple(_safe(column) for column in flat_rows(rows.schema).columns))
         options = pyarrow.csv.WriteOptions(quoting_style="needed", quoting_header="none", eol="\r\n")
         with pyarrow.csv.CSVWriter(self.file_of(relation), flat.schema, write_options=options) as writer:
@@ -51,11 +51,11 @@ class CsvExport(DirectoryExport):
 
 
 def rows_as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    r"""Returns rows of any types in the form of the files here; what has no form there becomes JSON as text.
+    r"""Returns rows as CSV in the form of these files. Values of other types become JSON as text.
 
     Args:
-        columns: Their names.
-        rows: Values of Python's own types.
+        columns: The column names.
+        rows: Rows of Python values.
     """
     lines = [",".join(_cell(str(name)) for name in columns)]
     lines += [",".join(_cell(value) for value in row) for row in rows]

@@ -1,4 +1,4 @@
-"""DirectoryExport: what the formats share that are a directory with a file for each table and view."""
+"""DirectoryExport: the base class of the formats that write a directory with a file for each table and view."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DirectoryExport(ABC):
     """Writes `<name><suffix>` files into a directory.
 
     Args:
-        path: The directory; it is made.
+        path: The directory to create.
     """
 
     suffix: ClassVar[str | None]
@@ -28,25 +28,25 @@ class DirectoryExport(ABC):
 
     @abstractmethod
     def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
-        """Writes a file, in the place of one of that name.
+        """Writes a file, replacing one of the same name.
 
         Args:
             relation: The table or view.
             rows: Its rows.
-            advance: Told of so many rows more.
+            advance: Called with the number of rows written since the last call.
 
         Raises:
-            OSError: It cannot be written.
-            pa.ArrowException: A value does not fit.
+            OSError: The file cannot be written.
+            pa.ArrowException: The format cannot represent a value.
         """
 
     def file_of(self, relation: Relation) -> Path:
-        """Returns the path of a table's or view's file."""
+        """Returns the path of the file of a table or view."""
         return self._path / f"{relation.name}{self.suffix}"
 
     def add_view(self, relation: Relation) -> bool:
-        """Returns whether a view can be kept as a view: never."""
+        """Returns False: the format cannot keep a view as a view."""
         return False
 
     def close(self) -> None:  # noqa: B027 - there is nothing to do
-        """Does nothing: each file is whole."""
+        """Does nothing: each file is already complete."""

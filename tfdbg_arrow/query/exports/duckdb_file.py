@@ -1,4 +1,4 @@
-"""Export as a DuckDB database: the tables as tables, the public views as views, all described by comments."""
+"""Export as a DuckDB database: the tables as tables and the public views as views, with comments."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pyarrow as pa
 from tfdbg_arrow.query.exports.relations import Relation
 
 _MEMORY_LIMIT = "512MiB"
-"""For writing; the logdir's own limit bounds reading."""
+"""The limit for writing. The logdir's own limit applies to reading."""
 
 
 class DuckDBExport:
     """Writes a database file.
 
     Args:
-        path: The file; it is made.
+        path: The file to create.
     """
 
     suffix: ClassVar[str | None] = None
@@ -37,15 +37,15 @@ class DuckDBExport:
         self._connection.execute("SET enable_progress_bar = false")
 
     def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
-        """Makes a table, in the place of one of that name.
+        """Creates a table, replacing one of the same name.
 
         Args:
             relation: The table.
             rows: Its rows.
-            advance: Told of so many rows more.
+            advance: Called with the number of rows written since the last call.
 
         Raises:
-            duckdb.Error: It cannot be written.
+            duckdb.Error: The table cannot be written.
         """
 
         def counted() -> pa.RecordBatchReader:
@@ -67,14 +67,14 @@ class DuckDBExport:
                 )
 
     def add_view(self, relation: Relation) -> bool:
-        """Makes a view; returns whether it could: always."""
+        """Creates a view, and returns True."""
         assert relation.view is not None
         self._connection.execute(f'CREATE VIEW "{relation.name}" AS {relation.view.select}')
         self._connection.execute(f'COMMENT ON VIEW "{relation.name}" IS {_literal(relation.view.comment)}')
         return True
 
     def close(self) -> None:
-        """Closes the file, which holds everything then."""
+        """Closes the file, which is complete then."""
         self._connection.close()
 
 

@@ -1,4 +1,4 @@
-"""Where an export goes: it appears under its name whole, or not at all."""
+"""The target of an export: it appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ def check_target(target: str | Path, *, suffix: str | None, overwrite: bool) -> 
     """Returns the path to write an export to.
 
     Args:
-        target: Where it is to go.
-        suffix: Of the files of a format that is a directory, as `.csv`; None for one that is a single file.
-        overwrite: Whether an export may be replaced.
+        target: The given path.
+        suffix: The suffix of the files, such as `.csv`, if the format is a directory; None if it is a single file.
+        overwrite: Whether an existing export may be replaced.
 
     Raises:
-        ExportError: Nothing can be written there, or something is there that must not be replaced.
+        ExportError: The path cannot be written, or something exists there that must not be replaced.
     """
     location = parse_location(target)
     if isinstance(location, RemoteLocation):
-        raise ExportError(f"{location} is a URL; give a path here to export to, and copy what is written there.")
+        raise ExportError(f"{location} is a URL; export to a local path, and copy the result to the URL.")
     path = location.absolute()
     try:
         inside = next((parent for parent in (path, *path.parents) if (parent / MARKER_NAME).exists()), None)
         if inside is not None:
-            where = "is" if inside == path else f"lies in {inside},"
-            raise ExportError(f"{path} {where} a logdir of tfdbg_arrow; give a path outside of it to export to.")
+            where = "is" if inside == path else f"is inside {inside},"
+            raise ExportError(f"{path} {where} a logdir of tfdbg_arrow; give a path outside of the logdir.")
         if not os.path.lexists(path) or (suffix is not None and path.is_dir() and not any(path.iterdir())):
             return path
         if not overwrite:
-            raise ExportError(f"{path} exists already; give another path, or --overwrite to replace it.")
+            raise ExportError(f"{path} already exists; give another path, or --overwrite to replace it.")
         if suffix is None and not path.is_file():
-            raise ExportError(f"{path} is not a file, and is not replaced by one; give another path.")
+            raise ExportError(f"{path} is not a file and will not be replaced; give another path.")
         if suffix is not None and not _is_export(path, suffix):
             raise ExportError(
-                f"{path} is not a directory that holds an export in *{suffix} files alone, and is not replaced; give "
-                "another path."
+                f"{path} will not be replaced, as it is not a directory with only the *{suffix} files of an export; "
+                "give another path."
             )
     except OSError as error:
         raise ExportError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
@@ -53,13 +53,13 @@ def check_target(target: str | Path, *, suffix: str | None, overwrite: bool) -> 
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Yields a path to write to, a file or a directory, which gets its name when all went well.
+    """Yields a temporary path for a file or a directory, and renames it to `path` if the block succeeds.
 
     Args:
-        path: The name; what is there is replaced.
+        path: The final path. An existing file or directory is replaced.
 
     Raises:
-        OSError: It cannot be written; nothing is left.
+        OSError: The path cannot be written. Nothing is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -70,12 +70,12 @@ def written_whole(path: Path) -> Iterator[Path]:
         _replace(temporary, path)
     finally:
         _remove(temporary)
-        for left in path.parent.glob(f"{temporary.name}*"):  # what a database keeps beside its file
+        for left in path.parent.glob(f"{temporary.name}*"):  # additional files of a database
             _remove(left)
 
 
 def size_of(path: Path) -> int:
-    """Returns how many bytes a file has, or the files of a directory."""
+    """Returns the number of bytes of a file, or of all files in a directory."""
     return path.stat().st_size if path.is_file() else sum(file.stat().st_size for file in path.iterdir())
 
 

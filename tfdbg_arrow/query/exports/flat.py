@@ -1,10 +1,10 @@
-"""Rows made flat for tools that know neither lists nor 128-bit integers.
+"""Flattens rows for tools that support neither lists nor 128-bit integers.
 
 | column | becomes |
 |---|---|
-| BIGINT[] | text, as `[32, 10]`: a JSON array; `[]` is a scalar's |
-| DECIMAL(38, 0), as which sums of integers arrive | BIGINT |
-| `*wall_time_ns` without a TIMESTAMP beside it | stays, and gets one, as `end_wall_time` |
+| BIGINT[] | text, a JSON array such as `[32, 10]`; a scalar's shape is `[]` |
+| DECIMAL(38, 0), the type of sums of integers | BIGINT |
+| `*wall_time_ns` without a matching TIMESTAMP column | stays, and a TIMESTAMP such as `end_wall_time` is added |
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Conversion = Callable[[pa.Array], pa.Array]
-"""Makes one column of another, of the same length."""
+"""Converts a column to another of the same length."""
 
 TIMESTAMP = pa.timestamp("us")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlatColumn:
-    """One column of what is written.
+    """One column of the written table.
 
     Attributes:
         name: Its name.
         type: Its Arrow type.
-        source: The column that it is made of.
-        convert: How.
+        source: The column that it is made from.
+        convert: Converts the source column to it.
     """
 
     name: str
@@ -38,14 +38,14 @@ class FlatColumn:
     convert: Conversion
 
     def then(self, type_: pa.DataType, convert: Conversion) -> FlatColumn:
-        """Returns the column with one more conversion, to a type."""
+        """Returns the column with one more conversion, which gives another type."""
         before = self.convert
         return FlatColumn(name=self.name, type=type_, source=self.source, convert=lambda array: convert(before(array)))
 
 
 @dataclass(frozen=True)
 class FlatRows:
-    """The columns that are written of a relation."""
+    """The columns that are written for a table or view."""
 
     columns: tuple[FlatColumn, ...]
 
@@ -55,7 +55,7 @@ class FlatRows:
         return pa.schema([(column.name, column.type) for column in self.columns])
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns a batch of rows made flat.
+        """Returns a flattened batch of rows.
 
         Raises:
             pa.ArrowInvalid: A sum does not fit into a BIGINT.
@@ -65,11 +65,11 @@ class FlatRows:
 
 
 def flat_rows(schema: pa.Schema, *, with_timestamps: bool = True) -> FlatRows:
-    """Returns how the rows of a relation are made flat.
+    """Returns how to flatten the rows of a table or view.
 
     Args:
-        schema: Its columns, as DuckDB gives them.
-        with_timestamps: Whether a time in nanoseconds gets a TIMESTAMP beside it where it has none.
+        schema: Its columns, as returned by DuckDB.
+        with_timestamps: Whether to add a TIMESTAMP column for each time in nanoseconds that has none.
     """
     columns = []
     for field in schema:

@@ -1,7 +1,7 @@
-"""Export as Parquet for BI tools: one flat file a table and view, snappy, PLAIN, TIMESTAMP columns.
+"""Export as Parquet for BI tools: one flat file per table and view, with snappy, PLAIN encoding and TIMESTAMP columns.
 
-A logdir is Parquet already; this is its most conservative sort, which tools read that know neither zstd, nor
-DELTA_BINARY_PACKED, nor lists. DOUBLE columns have no statistics, as in a logdir: readers lose NaN by them.
+A logdir already consists of Parquet files. This export is for tools that support neither zstd, nor DELTA_BINARY_PACKED,
+nor lists. As in a logdir, DOUBLE columns have no statistics, because they make readers lose NaN.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ParquetExport(DirectoryExport):
     suffix: ClassVar[str | None] = ".parquet"
 
     def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
-        """Writes a file, as DirectoryExport says."""
+        """Writes a file; see DirectoryExport."""
         flat = flat_rows(rows.schema)
         schema = flat.schema
         options = {
@@ -43,7 +43,7 @@ class ParquetExport(DirectoryExport):
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch], advance: Callable[[int], None]) -> Iterator[list[pa.RecordBatch]]:
-    """Yields batches that make one row group, bounded in rows and bytes."""
+    """Yields the batches of one row group at a time, bounded in rows and bytes."""
     group: list[pa.RecordBatch] = []
     num_rows = num_bytes = 0
     for batch in batches:

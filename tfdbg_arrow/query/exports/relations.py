@@ -1,4 +1,4 @@
-"""Which tables and public views an export holds, and in which order."""
+"""Chooses the tables and public views of an export, and their order."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ class Relation:
 
 
 def relation_names() -> tuple[str, ...]:
-    """Returns the names of all tables and public views, each view after what it reads."""
+    """Returns the names of all tables and public views, each view after the relations that it reads."""
     return tuple(relation.name for relation in _relations())
 
 
 def choose_relations(names: Iterable[str] | None, *, with_what_views_read: bool) -> tuple[Relation, ...]:
-    """Returns what an export holds, each view after what it reads.
+    """Returns the tables and views of an export, each view after the relations that it reads.
 
     Args:
-        names: Tables and public views; None: all.
-        with_what_views_read: Whether what a chosen view reads comes with it, for formats that keep it as a view.
+        names: Names of tables and public views; None means all.
+        with_what_views_read: Whether to include the relations that a chosen view reads. Formats that keep views as
+            views need them.
 
     Raises:
-        QueryError: A name is unknown, or there is none.
+        QueryError: A name is unknown, or `names` is empty.
     """
     relations = {relation.name: relation for relation in _relations()}
     if names is None:

@@ -1,4 +1,4 @@
-"""Export as a SQLite database: tables, and the public views as views where SQLite gives the same rows.
+"""Export as a SQLite database: the tables, and the public views as views if SQLite returns the same rows.
 
 | column | in SQLite |
 |---|---|
@@ -6,11 +6,11 @@
 | DOUBLE | DOUBLE (a REAL); SQLite has no -0.0, which becomes 0.0, and no NaN, which becomes the text `NaN` |
 | VARCHAR | TEXT |
 | BOOLEAN | BOOLEAN (0 or 1) |
-| TIMESTAMP | TIMESTAMP (text, as `2026-01-31 12:00:00.000001`, UTC, which SQLite's functions of time take) |
+| TIMESTAMP | TIMESTAMP (text, as `2026-01-31 12:00:00.000001`, in UTC; SQLite's time functions accept it) |
 | BLOB | BLOB |
-| BIGINT[] | TEXT, a JSON array, as `json_each` takes it |
+| BIGINT[] | TEXT, a JSON array that `json_each` accepts |
 
-NULL is NULL. Every table has an index on its key: SQLite joins by nothing else.
+NULL stays NULL. Every table has an index on its key, because SQLite needs indexes for joins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tfdbg_arrow.query.exports.flat import FlatColumn, FlatRows, flat_rows
 from tfdbg_arrow.query.exports.relations import Relation
 
 _NOT_THE_SAME = frozenset({"alert"})
-"""Views that SQLite runs, but not as DuckDB does: its division of integers gives integers."""
+"""Views for which SQLite returns other rows than DuckDB, because its division of integers returns integers."""
 _TYPES = (
     (pa.types.is_boolean, "BOOLEAN"),
     (pa.types.is_integer, "INTEGER"),
@@ -41,7 +41,7 @@ class SQLiteExport:
     """Writes a database file.
 
     Args:
-        path: The file; it is made.
+        path: The file to create.
     """
 
     suffix: ClassVar[str | None] = None
@@ -49,20 +49,20 @@ class SQLiteExport:
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
-        # Nobody sees the file before it is whole.
+        # No one reads the file before it is complete.
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
 
     def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
-        """Makes a table, in the place of one of that name.
+        """Creates a table, replacing one of the same name.
 
         Args:
             relation: The table or view.
             rows: Its rows.
-            advance: Told of so many rows more.
+            advance: Called with the number of rows written since the last call.
 
         Raises:
-            sqlite3.Error: It cannot be written.
+            sqlite3.Error: The table cannot be written.
             pa.ArrowException: A value does not fit.
         """
         columns = flat_rows(rows.schema, with_timestamps=False).columns
@@ -84,7 +84,7 @@ class SQLiteExport:
             self._connection.execute(f'CREATE INDEX "{relation.name}_key" ON "{relation.name}" ({key})')
 
     def add_view(self, relation: Relation) -> bool:
-        """Makes a view; returns whether SQLite runs it and gives the rows that DuckDB gives."""
+        """Creates a view. Returns False, without a view, if SQLite cannot run it or returns other rows than DuckDB."""
         assert relation.view is not None
         if relation.name in _NOT_THE_SAME:
             return False
@@ -97,7 +97,7 @@ class SQLiteExport:
         return True
 
     def close(self) -> None:
-        """Closes the file, which holds everything then."""
+        """Closes the file, which is complete then."""
         self._connection.execute("PRAGMA analysis_limit = 1000")
         self._connection.execute("ANALYZE")
         self._connection.close()

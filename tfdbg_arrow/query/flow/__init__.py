@@ -1,6 +1,6 @@
-"""Data flow: which tensors went into which, over the borders of graphs, calls, iterations, variables and eager code.
+"""Data flow: which tensors an op took as inputs, across graphs, calls, loop iterations, variables and eager code.
 
-`data_flow` is the door: it goes from a recorded tensor to those that it was made of. `graphs`, `calls`, `eager` and
-`events` read what was recorded; `borders`, `callsites`, `sessions` and `variables` lead over borders; `origins` judges
-where a bad value came up.
+`data_flow` is the entry point: it follows a recorded tensor back to the tensors that it was computed from. `graphs`,
+`calls`, `eager` and `events` read the recorded data. `borders`, `callsites`, `sessions` and `variables` follow tensors
+across borders. `origins` decides whether an op created a bad value.
 """

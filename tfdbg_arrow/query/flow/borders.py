@@ -18,14 +18,14 @@ PASSING_OPS = frozenset({
     "CheckNumerics", "EnsureShape", "Enter", "Exit", "Identity", "IdentityN", "LoopCond", "NextIteration",
     "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefSwitch", "Snapshot", "StopGradient", "Switch",
 })  # fmt: skip
-"""Op types whose output has the values of their first input (IdentityN: of the input of the same index)."""
+"""Op types whose output equals their first input. An output of IdentityN equals the input of the same index."""
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault"})
 _FRAME_OPS = ENTERS | EXITS | NEXT_ITERATIONS
 _BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 _MAX_FUSED = 100
-"""At most so many ops of the program are looked for behind one node."""
+"""The search for the ops of the program that one node computes stops at this number."""
 _MAX_CROSSED = 64
-"""At most so many borders are crossed on the way to one input of such an op."""
+"""The search for the op behind one input of such an op crosses at most this many borders."""
 _EAGER_PASSING_OPS = PASSING_OPS - {"IdentityN"}
 
 
@@ -34,10 +34,10 @@ class Crossing:
     """A step back over a border.
 
     Attributes:
-        place: The same tensor on the other side; None where that was not recorded.
+        place: The same tensor on the other side; None if it was not recorded.
         how: The kind of border, as `Trace.how`.
-        earlier: Where the tensor was not recorded because the loop left the iteration out: the result of the last
-            recorded iteration before, from which the tensor was computed; else None.
+        earlier: If the tensor was not recorded because its loop iteration was not, the result of the last recorded
+            iteration before it, from which the tensor was computed; otherwise None.
     """
 
     place: Place | None
@@ -62,7 +62,7 @@ class Borders:
         self.executed = ExecutedEdges(graphs, events, sites)
 
     def crossing(self, place: Place) -> Crossing | None:
-        """Returns the step back from a place, or None where an op computed the tensor there."""
+        """Returns the step back from a place, or None if an op computed the tensor there."""
         if isinstance(place, EagerValue):
             return self._eager_crossing(place)
         op = self._graphs.op(place.graph_id, place.op_name)
@@ -87,7 +87,7 @@ class Borders:
             return Crossing(replace(source, context=context), "graph")
         if op.op_type in MERGES and place.output_slot == 0:
             return self._merge_crossing(place, op)
-        # Nearly always a Placeholder; TensorFlow keeps a small captured tensor as a Const.
+        # Usually a Placeholder, but TensorFlow keeps a small captured tensor as a Const.
         if (
             not is_in_session
             and not op.inputs
@@ -95,12 +95,12 @@ class Borders:
         ):
             return self._argument_crossing(place)
         if op.op_type in _PLACEHOLDERS and not op.inputs:
-            return Crossing(None, "argument")  # of a function whose arguments were not recorded, as in an import
+            return Crossing(None, "argument")  # an argument of a function that was not recorded, as in an import
         calls = self._graphs.calls(place.graph_id, place.op_name)
         return self._result_crossing(place, calls) if calls else None
 
     def _merge_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
-        """Crosses to the one input that came: of a loop by the iteration, of branches the one that was computed."""
+        """Crosses to the input that arrived: for a loop, the one of the iteration; for branches, the computed one."""
         sources = [(self._graphs.op(place.graph_id, name), name, slot) for name, slot in op.inputs]
         is_next = [source is not None and source.op_type in NEXT_ITERATIONS for source, _, _ in sources]
         if any(is_next):
@@ -122,7 +122,7 @@ class Borders:
         return Crossing(replace(place, op_name=name, output_slot=slot), "graph")
 
     def _session_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
-        """Crosses from what a run of a session was fed with, and from a reference to what was written to it."""
+        """Crosses from a fed tensor of a session run to its eager tensor, and from a reference to its last write."""
         index = self.sessions.feed_index(place.context, place.op_name, place.output_slot)
         if index is not None and place.context.execution_index is not None:
             tensor_id = self._events.execution_inputs(place.context.execution_index).get(index)
@@ -136,9 +136,9 @@ class Borders:
         return None
 
     def computed_ops(self, place: GraphTensor) -> tuple[tuple[GraphTensor, Op], ...]:
-        """Returns the ops of the program that the node at a place computes, and where; those of calling graphs first.
+        """Returns the ops of the program that the node at a place computes, and their places, outermost graphs first.
 
-        These are the op that the node stands for, and the absorbed ops between it and the node's inputs, without
+        These are the op that the node stands for and the absorbed ops between it and the node's inputs, except
         constants and ops that only hand a tensor on. Returns nothing if the node computes one op of its own type.
         """
         node_type = self.executed.node_type(place)
@@ -174,7 +174,7 @@ class Borders:
         )
 
     def _constant_behind(self, place: GraphTensor) -> tuple[int, str] | None:
-        """Returns the graph and name of the constant that a tensor is, across arguments and calls; None for others."""
+        """Returns the graph and name of the constant behind a tensor, across arguments and calls, or None."""
         source: Place | None = place
         for _ in range(_MAX_CROSSED):
             made = self._graphs.op(source.graph_id, source.op_name) if isinstance(source, GraphTensor) else None
@@ -190,7 +190,7 @@ class Borders:
         return None
 
     def _absorbed_inputs(self, place: GraphTensor, op: Op) -> Iterator[tuple[GraphTensor, Op]]:
-        """Yields the ops without nodes that made the inputs of an op, where no other node computes them."""
+        """Yields the ops without a node of their own that made the inputs of an op, if no other node computes them."""
         for name, slot in op.inputs:
             yield from self._absorbed_behind(replace(place, op_name=name, output_slot=slot))
 
@@ -228,7 +228,7 @@ class Borders:
         return len(levels), op.op_index
 
     def levels(self, context: Context, graph_id: int) -> tuple[Level, ...] | None:
-        """Returns the calls from the outermost graph to a graph in a context; None where unknown."""
+        """Returns the calls from the outermost graph to a graph in a context, or None if they are unknown."""
         if context.call_site is None:
             return None
         execution = None if context.execution_index is None else self._events.execution(context.execution_index)
@@ -236,25 +236,25 @@ class Borders:
         return self._sites.levels(graph_id, context.call_site, root_graph_id=root)
 
     def outer_context(self, context: Context, levels: tuple[Level, ...]) -> Context:
-        """Returns where the op of the last level ran, given where the graph that it called did."""
+        """Returns where the op of the last level ran, given where the graph that it called ran."""
         return self._sites.outer_context(context, levels[-1], loops_above=any(level.is_loop for level in levels[:-1]))
 
     def visit(self, context: Context, call: Call) -> SiteVisit | None:
         """Returns where the callee of an op that runs in `context` left rows, or None."""
         visits = self._sites.callee_visits(context, call)
         if call.attribute not in ("body", "cond"):
-            # A visit spans iterations of which a branch need not have run each.
+            # A visit spans several iterations, and a branch need not have run in each of them.
             return next((visit for visit in visits if is_in(visit, context)), None)
         if not context.frame_id:
             return visits[0] if len(visits) == 1 else None
         return self._sites.entered_visit(context, call)
 
     def visits(self, context: Context, call: Call) -> Sequence[SiteVisit]:
-        """Returns all places where the callee of an op left rows in the step, of other frames and iterations too."""
+        """Returns all places where the callee of an op left rows in the step, in any frame and iteration."""
         return self._sites.callee_visits(context, call)
 
     def callee_site(self, context: Context, call: Call, visit: SiteVisit | None) -> str | None:
-        """Returns the call site of a callee; of one that left no row, the one that it would have had."""
+        """Returns the call site of a callee. If it left no row, returns the call site that its rows would have had."""
         if visit is not None:
             return visit.call_site
         return None if context.call_site is None else join_site(context.call_site, call.op_name)
@@ -287,7 +287,7 @@ class Borders:
         return self._nested_argument_crossing(place, argument, level.call, self.outer_context(place.context, levels))
 
     def _uncertain_argument_crossing(self, place: GraphTensor) -> Crossing | None:
-        """Crosses where the context does not tell the caller: only if there is but one."""
+        """Crosses to the caller if there is only one, for a context that does not determine the caller."""
         execution_index = place.context.execution_index
         execution = None if execution_index is None else self._events.execution(execution_index)
         if execution is not None and execution.graph_id == place.graph_id:
@@ -334,7 +334,7 @@ class Borders:
         return Crossing(GraphTensor(outer, call.graph_id, source, slot, place.near), how)
 
     def _loop_carried(self, place: GraphTensor, call: Call, body: Call | None, index: int) -> Crossing:
-        """Crosses to the body's output of the iteration before."""
+        """Crosses to the body's output in the previous iteration."""
         if body is None or body.callee_graph_id is None or place.context.iteration is None:
             return Crossing(None, "loop")
         result = self._graphs.result(body.function_name, index)
@@ -351,7 +351,7 @@ class Borders:
         return Crossing(None, "loop", replace(before, context=replace(context, iteration=recorded)))
 
     def _is_loop_invariant(self, body: Call | None, index: int) -> bool:
-        """Whether a loop hands a loop variable on unchanged, as it does with every captured tensor."""
+        """Returns whether a loop hands a loop variable on unchanged, as it does with every captured tensor."""
         if body is None or body.callee_graph_id is None:
             return False
         result = self._graphs.result(body.function_name, index)
@@ -400,14 +400,14 @@ class Borders:
         return Crossing(GraphTensor(context, body.callee_graph_id, result[0], result[1], place.near), "loop")
 
     def is_never_entered(self, context: Context, body: Call) -> bool:
-        """Whether a loop, of whose body nothing was recorded, ended before its first iteration."""
+        """Returns whether a loop whose body left no rows ended before its first iteration."""
         calls = self._graphs.calls(body.graph_id, body.op_name)
         visits = (self.visit(context, call) for call in calls if call.attribute == "cond")
         return any(visit is not None and visit.last_iteration == 0 for visit in visits)
 
 
 def is_in(visit: SiteVisit, context: Context) -> bool:
-    """Returns whether a visit's graph left rows in the frame and iteration of a context, where these are known."""
+    """Returns whether a visit's graph left rows in the frame and iteration of a context, as far as they are known."""
     return context.frame_id in (None, visit.frame_id) and (
         context.iteration is None or context.iteration in visit.iterations
     )

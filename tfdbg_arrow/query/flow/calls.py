@@ -1,4 +1,4 @@
-"""Tensors of graphs, read a call at a time; of a very large call, some iterations of one call site at a time."""
+"""Reads tensors of graphs one call at a time, and a very large call by iterations of one call site."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.recorded import Context, SiteVisit, TensorEvent, read_events
 
 _MAX_CALL_ROWS = 20_000
-"""Rows of a call that are read at once; of a call that has more, only what is asked for."""
+"""A call with at most this many rows is read at once. Of a larger call, only the rows asked for are read."""
 _BLOCK_ROWS = 4_000
-"""About how many rows of such a call are read at once."""
+"""Approximate number of rows of a larger call that are read at once."""
 _MAX_KEPT_ROWS = 200_000
-"""Rows that are kept, at some 700 bytes each."""
+"""Maximum number of rows in the cache, at about 700 bytes each."""
 
 _Key = tuple[int, str, int]
 """Graph, op and output slot."""
 _Pass = dict[_Key, list[TensorEvent]]
-"""The rows of one call site in one iteration, by event_index; only a loop that was not lowered has several of a key."""
+"""Rows of one call site in one iteration, by event_index. Only a loop that was not lowered has several per key."""
 _CallId = tuple[int | None, int | None]
-"""execution_index, and step_id where that is None."""
+"""execution_index, and step_id if execution_index is None."""
 
 
 @dataclass
 class _Call:
-    """What was read of one call.
+    """The rows that were read of one call.
 
     Attributes:
-        num_rows: How many rows were read.
-        is_whole: Whether that is all of it.
-        passes: By step_id and call site: by frame and iteration.
-        visits: By step_id.
+        num_rows: Number of rows read.
+        is_whole: Whether these are all rows of the call.
+        passes: The rows by (step_id, call site), then by (frame, iteration).
+        visits: The visits by step_id.
     """
 
     num_rows: int = 0
@@ -54,7 +54,7 @@ class _Call:
 
 
 class CallReader:
-    """Reads the tensors of graphs of one run; keeps what it read last.
+    """Reads the tensors of graphs of one run and caches the most recent calls.
 
     Args:
         logdir: The logdir.
@@ -71,10 +71,10 @@ class CallReader:
     def graph_tensor(
         self, context: Context, *, graph_id: int, op_name: str, output_slot: int, near: int
     ) -> TensorEvent | None:
-        """Returns the row of a graph's tensor, or None where it has none.
+        """Returns the row of a graph's tensor, or None if it has none.
 
         Args:
-            context: Where the graph ran; where it is unknown, the row nearest before `near` is meant.
+            context: Where the graph ran. If it is unknown, the nearest row before `near` is returned.
             graph_id: The graph.
             op_name: The op.
             output_slot: Which output.
@@ -103,7 +103,7 @@ class CallReader:
         }
 
     def site_visits(self, step_id: int, execution_index: int | None) -> tuple[SiteVisit, ...]:
-        """Returns where the graphs of a step left rows, those that were recorded first at the front."""
+        """Returns where the graphs of a step left rows, in order of their first rows."""
         call = self._call(step_id, execution_index)
         if step_id not in call.visits:
             call.visits[step_id] = (
@@ -112,7 +112,7 @@ class CallReader:
         return call.visits[step_id]
 
     def root_context(self, execution_index: int, graph_id: int) -> Context:
-        """Returns where the outermost graph of a call ran; without a step where that is not known.
+        """Returns where the outermost graph of a call ran, without a step if the step is not known.
 
         Args:
             execution_index: The call.
@@ -120,7 +120,7 @@ class CallReader:
         """
         call = self._call(None, execution_index)
         if call.is_whole:
-            # Functions of tf.data run in the call too, but in steps of their own.
+            # Functions of tf.data also run during the call, but in steps of their own.
             firsts = [
                 (key[0] != graph_id, site != "", rows[0].event_index, step)
                 for (step, site), passes in call.passes.items()
@@ -135,7 +135,7 @@ class CallReader:
         return Context(step_id, execution_index, "", 0, 0)
 
     def _passes(self, context: Context) -> list[_Pass]:
-        """Returns the rows of a context; of all frames or iterations where these are not known."""
+        """Returns the rows of a context, in all frames or iterations if the context does not determine them."""
         assert context.step_id is not None
         assert context.call_site is not None
         call = self._call(context.step_id, context.execution_index)
@@ -179,7 +179,7 @@ class CallReader:
             self._num_rows -= call.num_rows
 
     def _read_block(self, call: _Call, context: Context) -> None:
-        """Reads the iterations of a call site around one, if they are not there yet."""
+        """Reads the iterations of a call site around the one of a context, unless they were already read."""
         assert context.step_id is not None
         known = call.passes.setdefault((context.step_id, context.call_site or ""), {})
         if (context.frame_id, context.iteration) in known:
@@ -201,7 +201,7 @@ class CallReader:
         frames = sorted({frame for frame, _ in wanted})
         least, most = min(iteration for _, iteration in wanted), max(iteration for _, iteration in wanted)
         if context.iteration is not None:
-            # Whoever goes back over a loop asks for the iterations before next.
+            # A caller that walks back through a loop asks for the preceding iterations next.
             least = max(0, least - num_iterations + 1)
         rows = read_events(
             self._logdir,
@@ -262,7 +262,7 @@ def _visits(call: _Call, step_id: int) -> tuple[SiteVisit, ...]:
 
 
 def _sorted_visits(found: dict[tuple[int, str, int], dict[int, tuple[int, int]]]) -> tuple[SiteVisit, ...]:
-    """Makes visits of (least event_index, number of rows) by iteration."""
+    """Builds visits from (least event_index, number of rows) by iteration."""
     visits = [
         SiteVisit(
             *key,

@@ -1,9 +1,8 @@
 """Call sites: which op of which graph called the graph that a tensor belongs to.
 
-TensorFlow inlines nested functions and names an inlined op `<calling op>/<op>`; for the parts of
-control flow it adds components of its own: `while/body/_9/…`, `cond/then/_174/…`,
-`indexed_case/branch1/_74/…`. A call site is that path without the op. Op names themselves hold
-slashes, so a path alone does not say where one name ends: the recorded calls do.
+TensorFlow inlines nested functions and names an inlined op `<calling op>/<op>`. For control flow it adds components of
+its own: `while/body/_9/…`, `cond/then/_174/…`, `indexed_case/branch1/_74/…`. A call site is that path without the op.
+Op names may contain slashes, so a path alone does not show where one name ends. The recorded calls do.
 
 Source: tensorflow/core/common_runtime/{inline_function_utils,lower_while_op,lower_if_op,lower_case_op}.cc.
 """
@@ -30,14 +29,14 @@ _SUFFIXES = {
 }
 _ANY_SUFFIX = r"(/_\d+)?"
 _NAMES = ("", r"_\d+")
-"""What follows the calling op's name: nothing; or, of a loop that was made anew for its gradient, a number."""
+"""Suffix of the calling op's name: none, or a number for a loop that TensorFlow rebuilt for its gradient."""
 _MAX_DEPTH = 64
 _MAX_RENAMED = 4
-"""Loops within each other that were renamed."""
+"""Maximum number of renamed loops within each other."""
 _MAX_STEPS = 64
-"""Steps whose visits are kept by graph."""
+"""Number of steps whose visits are cached by graph."""
 _MAX_KEPT = 1024
-"""Answers that are kept of each kind."""
+"""Number of cached answers of each kind."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Level:
     """One step down a call site.
 
     Attributes:
-        call: The op that calls and what it calls.
+        call: The calling op and the called graph.
         site: Call site of the calling op's graph.
         callee_site: Call site of the called graph.
     """
@@ -60,7 +59,7 @@ class Level:
         return self.call.attribute in ("body", "cond")
 
     def is_of(self, other: Level) -> bool:
-        """Returns whether the same op calls at the same call site, whichever of its functions."""
+        """Returns whether both are calls of the same op at the same call site, of any of its functions."""
         one = (self.call.graph_id, self.call.op_name, self.site)
         return one == (other.call.graph_id, other.call.op_name, other.site)
 
@@ -77,7 +76,7 @@ class CallSites:
         self._graphs = graphs
         self._events = events
         self._known: dict[tuple[int, str, int | None], tuple[Level, ...] | None] = {}
-        # What a step's visits tell is asked for each tensor: found anew, it would cost the square of their number.
+        # These are needed for each tensor. Computing them anew each time would take quadratic time in the visits.
         kept = lru_cache(maxsize=_MAX_KEPT)
         self._visits_by_graph = lru_cache(maxsize=_MAX_STEPS)(self._find_visits_by_graph)
         self._visits_of_graph = kept(self._find_visits_of_graph)
@@ -92,11 +91,11 @@ class CallSites:
         Args:
             graph_id: The graph at the call site.
             call_site: The call site.
-            root_graph_id: The outermost graph; None where it is unknown.
+            root_graph_id: The outermost graph; None if it is unknown.
 
         Returns:
-            The levels, outermost first; none for the outermost graph itself; None where the calls
-            were not recorded.
+            The levels, outermost first; an empty tuple for the outermost graph itself; None if the calls were not
+            recorded.
         """
         key = (graph_id, call_site, root_graph_id)
         if key not in self._known:
@@ -122,13 +121,13 @@ class CallSites:
         return by_entry.get((context.frame_id, context.iteration))
 
     def body_site(self, context: Context, body: Call) -> str | None:
-        """Returns the call site of a loop's body in the frame of a context, or None where it left no row there."""
+        """Returns the call site of a loop's body in the frame of a context, or None if it left no row there."""
         assert context.step_id is not None
         sites = self._sites_of_graph(context.step_id, context.execution_index, body.callee_graph_id)
         return sites.get(context.frame_id)
 
     def last_iteration_until(self, context: Context, graph_id: int) -> int | None:
-        """Returns the last iteration, up to that of a context, in which a loop's body left rows."""
+        """Returns the last iteration, at most that of a context, in which a loop's body left rows, or None."""
         if context.step_id is None or context.call_site is None or context.iteration is None:
             return None
         visits = self._visits_of_graph(context.step_id, context.execution_index, graph_id).get(context.call_site, ())
@@ -137,7 +136,7 @@ class CallSites:
         return iterations[place - 1] if place else None
 
     def outer_context(self, context: Context, level: Level, *, loops_above: bool) -> Context:
-        """Returns where the calling op ran, given where the called graph did.
+        """Returns where the calling op ran, given where the called graph ran.
 
         Args:
             context: Where the called graph ran.
@@ -162,7 +161,7 @@ class CallSites:
     def _find_entries(
         self, step_id: int, execution_index: int | None, site: str, graph_id: int, op_name: str
     ) -> Mapping[int, tuple[int | None, int]]:
-        """Returns in which frame and iteration of the graph at a call site each frame of a loop was entered."""
+        """Returns, for each frame of a loop, the frame and iteration of the calling graph that entered it."""
         frames: dict[int, int] = {}
         for part in self._graphs.calls(graph_id, op_name):
             if part.attribute not in ("body", "cond") or part.callee_graph_id is None:
@@ -180,7 +179,7 @@ class CallSites:
     def _entries_without_rows(
         self, step_id: int, execution_index: int | None, site: str, graph_id: int, frames: Sequence[int]
     ) -> Mapping[int, tuple[int | None, int]]:
-        """Returns where the frames of an inner loop were entered if the body of the outer loop left no row itself.
+        """Returns where the frames of an inner loop were entered, if the body of the outer loop itself left no row.
 
         Args:
             step_id: The step.
@@ -196,11 +195,11 @@ class CallSites:
         for visit in self.visits_inside(step_id, execution_index, levels[-1]):
             last[visit.frame_id] = max(visit.last_iteration, last.get(visit.frame_id, len(frames) - 1))
         if last:
-            # An iteration in which the other graphs left no row may have entered the inner loop, too.
+            # An iteration in which the other graphs left no row may also have entered the inner loop.
             return find_entries(frames, [(frame, k) for frame in sorted(last) for k in range(last[frame] + 1)])
         if any(level.is_loop for level in levels[:-1]):
             return {}
-        # One frame of the outer loop, whose id is not known, enters the inner one in each iteration.
+        # One frame of the outer loop, with an unknown id, enters the inner loop in each iteration.
         return {frame: (None, iteration) for iteration, frame in enumerate(frames)}
 
     def visits_inside(self, step_id: int, execution_index: int | None, loop: Level) -> list[SiteVisit]:
@@ -228,7 +227,7 @@ class CallSites:
     def _find_visits_of_callee(
         self, step_id: int, execution_index: int | None, site: str, call: Call
     ) -> tuple[SiteVisit, ...]:
-        """Returns where the callee of an op at a call site left rows in a step, those recorded first at the front."""
+        """Returns where the callee of an op at a call site left rows in a step, in order of the first rows."""
         assert call.callee_graph_id is not None
         start = join_site(site, call.op_name)
         by_site = self._visits_of_graph(step_id, execution_index, call.callee_graph_id)
@@ -265,9 +264,9 @@ class CallSites:
         return found
 
     def _find(self, graph_id: int, site: str, root: int | None) -> tuple[Level, ...] | None:
-        """Returns the levels of a call site: those with as few renamed ops as possible.
+        """Returns the levels of a call site with as few renamed ops as possible, or None.
 
-        `while_1` may be the op of that name, or `while` renamed; what lies below fits both.
+        `while_1` may be the op of that name or `while` renamed, and the ops inside fit both.
         """
         return next(
             (
@@ -281,7 +280,7 @@ class CallSites:
     def _descend(
         self, graph_id: int, site: str, root: int | None, num_renamed: int, depth: int
     ) -> tuple[Level, ...] | None:
-        """Returns the levels of a call site with so many renamed ops, or None."""
+        """Returns the levels of a call site with exactly `num_renamed` renamed ops, or None."""
         if site == "":
             return () if num_renamed == 0 and (root is None or root == graph_id) else None
         if depth == 0:
@@ -304,5 +303,5 @@ def _suffix(call: Call) -> str:
 
 
 def join_site(site: str, op_name: str) -> str:
-    """Returns the call site of what an op calls, as far as the op's name decides it."""
+    """Returns the call site of the graph that an op calls, as far as the op's name determines it."""
     return f"{site}/{op_name}" if site else op_name

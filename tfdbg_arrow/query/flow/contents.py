@@ -1,4 +1,4 @@
-"""Contents: what a variable or another resource held when it was read, by the writes before."""
+"""Contents: what a variable or another resource held when it was read, according to the writes before the read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfdbg_arrow.query.flow.variables import Resources, Write
 from tfdbg_arrow.query.recorded import TensorEvent
 
 _MAX_VALUES = 500
-"""Written values that are looked through for one read."""
+"""Number of written values that are examined for one read."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,10 @@ class Content:
     """What a resource held at a read.
 
     Attributes:
-        values: What was written and is in it still: (place, whether `eager` or `graph` code wrote it), latest first.
-        old_value: A recorded read of what it held before these; None where there is none, or where they replaced it.
-        is_known: Whether these decide what it held.
+        values: The written values that the resource still contained, latest first: (place, `eager` or `graph` for the
+            code that wrote it).
+        old_value: A recorded read of the value before these writes; None if there is none or a write replaced it.
+        is_known: Whether these determine what the resource held.
     """
 
     values: tuple[tuple[Place, str], ...]
@@ -30,7 +31,7 @@ class Content:
 
 
 class Contents:
-    """Tells what resources held, within one run; keeps what it found.
+    """Determines what resources held within one run, and caches the answers.
 
     Args:
         resources: The run's resources.
@@ -43,14 +44,15 @@ class Contents:
         self._contents: dict[tuple[Place, int, int], Content] = {}
 
     def last_write(self, handle: Trace, reader: TensorEvent) -> tuple[Write | None, bool]:
-        """Returns the last write to a resource before it was read, and whether it is known what that was.
+        """Returns the last write to a resource before it was read, and whether this is certain.
 
         Args:
             handle: Where the resource came from, seen from the reading op.
             reader: The row of the reading op's output.
 
         Returns:
-            (the write, True); (None, True) where it held what came from outside; (None, False) where that is not known.
+            (the write, True); (None, True) if the resource held its initial value from outside; (None, False) if the
+            last write is not known.
         """
         write = next(self._resources.writes(handle, reader=reader), None)
         if write is None:
@@ -62,12 +64,13 @@ class Contents:
     def content(self, handle: Trace, reader: TensorEvent, *, since: int = 0) -> Content:
         """Returns what a resource held when it was read.
 
-        Of writes that change what is there, all back to one that replaces it, or to a recorded read of the old value.
+        For writes that only change the value, goes back to a write that replaces it or a recorded read of the old one.
 
         Args:
             handle: Where the resource came from, seen from the reading op.
             reader: The row of the reading op's output.
-            since: Only what executions from this execution_index on wrote and read; from any but 0 nothing `is_known`.
+            since: Consider only writes and reads of executions from this execution_index on. Unless it is 0, `is_known`
+                is False.
         """
         key = (handle.place, reader.event_index, since)
         if key not in self._contents:
@@ -76,7 +79,7 @@ class Contents:
         return self._contents[key]
 
     def clear(self) -> None:
-        """Forgets what was found."""
+        """Clears the cache."""
         self._contents.clear()
 
     def _find(self, handle: Trace, reader: TensorEvent, since: int) -> Content:
@@ -90,7 +93,7 @@ class Contents:
                     is_known = not self._gaps.between(old.execution_index, later.execution_index)
                     return Content(tuple(values), old, is_known)
             if write is None:
-                # Before its first write it holds what came from outside, and that is known.
+                # Before the first write, the resource held its initial value from outside, and that is known.
                 is_known = not handle.is_lost and not self._gaps.between(-1, until)
                 return Content(tuple(values), None, is_known)
             if self._is_unrecorded_between(write, until):
@@ -106,6 +109,6 @@ class Contents:
         return Content(tuple(values), None, is_known=False)
 
     def _is_unrecorded_between(self, write: Write, until: int | None) -> bool:
-        """Returns whether anything was not recorded between a write and a later execution."""
+        """Returns whether the recording has a gap between a write and a later execution."""
         is_same = write.execution_index is not None and write.execution_index == until
         return not is_same and self._gaps.between(write.execution_index, until)

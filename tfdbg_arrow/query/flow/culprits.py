@@ -1,4 +1,4 @@
-"""Culprits: the op that is to blame for the bad values of a run."""
+"""Culprits: the op that caused the bad values of a run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
 
 _PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "DatasetToSingleElement")
-"""How the types of ops begin that give the elements of a tf.data pipeline."""
+"""Prefixes of the types of ops that return elements of a tf.data pipeline."""
 _MAX_PIPELINE_ROWS = 256
 _MAX_SITES = 1000
-"""Kinds of harmless origin that are looked at."""
+"""Maximum number of bad op outputs that are examined for a harmless origin."""
 _NUM_LATER = 1000
-"""The program may skip the update that belongs to a result within so many executions after it."""
+"""An update that uses a result counts as skipped if it is skipped within this many executions after the result."""
 _PUTS_INTO_STORE = re.compile(r"(TensorArray(Write|Scatter|Split)|StackPush)(V\d)?")
 """Types of ops that put tensors into a TensorArray or a stack of TensorFlow 1."""
 _MAX_CALL_ROWS = 4000
-"""Bad tensors of the first call that are looked at."""
+"""Maximum number of bad tensors that are read from one call."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """The op to blame, by the bad tensor that it made, and where the badness ended."""
+    """The op to blame, given by the bad tensor that it made, and where the badness ended."""
 
     event: TensorEvent
     effect: Effect
@@ -42,7 +42,7 @@ class _Handled:
         sinks: The run's sinks.
 
     Attributes:
-        origins: The event indexes of those that were found so far.
+        origins: The event indexes of the handled origins that were found so far.
     """
 
     def __init__(self, origins: Origins, sinks: Sinks) -> None:
@@ -93,10 +93,10 @@ class Culprits:
         self._bad = bad_condition(kinds)
 
     def harmful(self, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
-        """Returns the earliest origin of those that did the greatest harm; None where none did any.
+        """Returns the earliest of the origins that did the greatest harm, or None if none did any harm.
 
         Args:
-            is_passed_over: Origins for which it is true do not count.
+            is_passed_over: Returns True for origins to ignore.
         """
         for effects in self._ranks():
             culprits = [culprit for effect in effects if (culprit := self._earliest(effect, is_passed_over))]
@@ -107,8 +107,8 @@ class Culprits:
     def _ranks(self) -> tuple[tuple[str, ...], ...]:
         """Returns the effects that count as equally harmful, the most harmful first.
 
-        A run that does not say what its ops are for cannot tell a forward op from its gradient: there a bad loss counts
-        as much as the bad variables that came of it, so that the forward op is found.
+        Without recorded roles, a forward op cannot be told from its gradient. In this case a bad loss counts as much as
+        the bad variables that resulted from it, so that the forward op is found.
         """
         return (("variable",), ("result",), ("metric",)) if self._labels.has_roles else (("variable", "result"),)
 
@@ -135,10 +135,10 @@ class Culprits:
         return order[0], not self._origins.verdict(root).is_origin, order
 
     def harmless(self, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
-        """Returns the earliest origin of which it is not proven that it did no harm, else the earliest of all.
+        """Returns the earliest origin that is not proven harmless, or else the earliest origin of all.
 
         Args:
-            is_passed_over: Origins for which it is true do not count.
+            is_passed_over: Returns True for origins to ignore.
         """
         bad = self._bad_sites()
         bad += self._of_first_call(bad)
@@ -148,7 +148,7 @@ class Culprits:
         return next(unproven, culprits[0] if culprits else None)
 
     def _bad_sites(self) -> list[TensorEvent]:
-        """Returns one bad tensor of each op output, call site and kind: the first that was recorded."""
+        """Returns, for each op output, call site and kind, the bad tensor that was recorded first."""
         rows = self._logdir.rows(
             f"SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND {self._bad} "
             "GROUP BY graph_id, op_name, op_type, output_slot, call_site, num_nan > 0 "
@@ -161,7 +161,7 @@ class Culprits:
         return read_events(self._logdir, f"event_index IN ({', '.join('?' * len(indexes))})", [self._run_id, *indexes])
 
     def _of_first_call(self, bad: list[TensorEvent]) -> list[TensorEvent]:
-        """Returns the bad tensors of the first call that has any: there arrival does not say what was first."""
+        """Returns the bad tensors of the first call with any. Their order of arrival does not show which came first."""
         calls = [row.execution_index for row in bad if row.execution_index is not None]
         if not calls:
             return []
@@ -172,9 +172,10 @@ class Culprits:
         )
 
     def _cause(self, root: TensorEvent) -> TensorEvent:
-        """Returns the origin behind one: the bad forward op of a gradient, or the bad op of a pipeline or call.
+        """Returns the origin behind another: the bad forward op of a gradient, or the bad op of a pipeline or call.
 
-        A program holds a constant NaN on purpose: it is the result where another value is NaN. That value is the cause.
+        A constant NaN is put into the program on purpose, as the result if another value is NaN. That value is the
+        cause.
         """
         behind = (
             self._bad_forward(root)
@@ -188,7 +189,7 @@ class Culprits:
         return min(self._origins.roots(behind, {root.event_index}), key=self._origins.order)
 
     def _bad_forward(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that the forward op of a gradient gave before it."""
+        """Returns the bad tensors that the forward op of a gradient returned before it."""
         label = self._labels.of(root)
         if label.forward_graph_id is not None and label.forward_op_name is not None:
             return self._bad_outputs(
@@ -217,7 +218,7 @@ class Culprits:
         )
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors of tf.data functions before an element that a pipeline gave bad."""
+        """Returns the bad tensors of tf.data functions before a pipeline returned a bad element."""
         if not (root.op_type or "").startswith(_PIPELINE_ENDS):
             return []
         graphs = sorted(self._called_graphs())
@@ -245,10 +246,10 @@ class Culprits:
         )
 
     def _in_call(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors inside a call whose result is not linked to a tensor of its graph.
+        """Returns the bad tensors inside a call if the result of the call is not linked to a tensor of its graph.
 
-        Debugger V2 does not record it. If several threads call a function at once, it can be unknown which step belongs
-        to which call.
+        Debugger V2 does not record this link. If several threads call a function at once, it can be unknown which step
+        belongs to which call.
         """
         if root.scope != "execution" or root.execution_index is None or root.output_slot is None:
             return []
@@ -265,7 +266,7 @@ class Culprits:
         )
 
     def _in_steps_of_unknown_calls(self, execution: Execution, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that a called function had during a call, in steps of which the call is unknown."""
+        """Returns the bad tensors that a called function had during a call, in steps that are not linked to a call."""
         if execution.graph_id is None:
             return []
         graphs = sorted(self._flow.graphs.parts(execution.graph_id))
@@ -283,7 +284,7 @@ class Culprits:
         )
 
     def _beside_constant(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the origins, other than constants, of the NaN in the call that a constant NaN is in."""
+        """Returns the origins, other than constants, of the NaNs in the call that contains a constant NaN."""
         if root.op_type != "Const" or not root.num_nan or root.execution_index is None:
             return []
         bad = read_events(

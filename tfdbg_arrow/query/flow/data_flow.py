@@ -1,4 +1,4 @@
-"""Data flow: which tensors went into a tensor, across the borders of graphs, calls and eager code."""
+"""Data flow: which tensors an op took as inputs, across the borders of graphs, calls and eager code."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tfdbg_arrow.query.flow.variables import Resources, Write
 from tfdbg_arrow.query.recorded import TensorEvent
 
 CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
-"""How the types of ops begin whose variant output holds just the tensors that they take."""
+"""Prefixes of the types of ops whose variant output holds exactly the tensors that they take."""
 COLLECTIVES = ("Collective", "Nccl")
-"""How the types of ops begin whose output depends on what the same op of other replicas takes, maybe in other runs."""
+"""Prefixes of the types of ops whose output depends on the inputs of the same op in other replicas or other runs."""
 _KEEPING_FINITE = frozenset({
     "Abs", "BroadcastTo", "Ceil", "ConcatV2", "Cos", "Elu", "Erf", "ExpandDims", "Floor", "GatherV2", "LeakyRelu",
     "Maximum", "Minimum", "Neg", "Pack", "Pad", "PadV2", "Relu", "Relu6", "Reshape", "Rint", "Round", "Selu", "Sigmoid",
     "Sign", "Sin", "Slice", "Softsign", "Squeeze", "StridedSlice", "Tanh", "Tile", "Transpose", "Unpack",
 })  # fmt: skip
-"""Types of ops whose output is finite if their inputs are."""
+"""Types of ops whose output is finite if all of their inputs are finite."""
 _SINGULAR = frozenset({
     "Acos", "Acosh", "Asin", "Atanh", "Betainc", "Cholesky", "Cosh", "Digamma", "Div", "Erfinv", "Exp", "Expm1",
     "FloorDiv", "FloorMod", "Igamma", "Igammac", "Inv", "InvGrad", "Lgamma", "Log", "Log1p", "LogMatrixDeterminant",
@@ -38,15 +38,15 @@ _SINGULAR = frozenset({
     "Reciprocal", "ReciprocalGrad", "Rsqrt", "RsqrtGrad", "Sinh", "Softmax", "Sqrt", "SqrtGrad", "Tan", "TruncateDiv",
     "TruncateMod", "Xdivy", "Xlog1py", "Xlogy", "Zeta",
 })  # fmt: skip
-"""Types of ops that make bad values of small numbers. Others, such as Mul, make them only of very large ones."""
+"""Types of ops that make bad values from small numbers. Others, such as Mul, make them only from very large ones."""
 TAKES_FROM_STORE = re.compile(r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?")
-"""Types of ops that return a tensor from a TensorArray or a stack of TensorFlow 1. Nothing says which op stored it."""
+"""Types of ops that return a tensor from a TensorFlow 1 TensorArray or stack. The op that stored it is not recorded."""
 _MAX_PATH = 10_000
-"""Borders that one tensor is followed over; more is taken for a circle."""
+"""Maximum number of borders that a tensor is followed across. A longer path is taken for a cycle."""
 _MAX_KEPT = 50_000
-"""Tensors whose sources are kept."""
+"""Number of tensors whose sources are cached."""
 _MAX_UNRECORDED = 500
-"""Unrecorded tensors that are looked through for one op."""
+"""Maximum number of unrecorded tensors that are examined for one op."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Input:
     Attributes:
         index: Which input, from 0.
         trace: Where it came from.
-        write: For a variable or another resource, the last write to it; None where none was recorded.
+        write: For a variable or another resource, the last write to it; None if none was recorded.
     """
 
     index: int
@@ -66,11 +66,11 @@ class Input:
 
 @dataclass(frozen=True)
 class Sources:
-    """The recorded tensors that the values of a tensor depend on, as near to it as they were recorded.
+    """The nearest recorded tensors that the values of a tensor depend on.
 
     Attributes:
-        events: Their rows, those of the ops that computed the inputs where these have one.
-        is_complete: Whether they are all; False where an input that could be bad was not recorded.
+        events: Their rows. An input is represented by the row of the op that computed it, if that op has one.
+        is_complete: True if these are all of them; False if an input that could be bad was not recorded.
     """
 
     events: tuple[TensorEvent, ...]
@@ -78,7 +78,7 @@ class Sources:
 
 
 class DataFlow:
-    """Answers from which tensors a recorded tensor was computed, within one run.
+    """Finds the tensors from which a recorded tensor was computed, within one run.
 
     Args:
         logdir: The logdir.
@@ -105,17 +105,17 @@ class DataFlow:
 
     @classmethod
     def of(cls, logdir: Engine, *, run_id: str) -> DataFlow:
-        """Returns the data flow of a run with all that was read for earlier questions.
+        """Returns the cached data flow of a run, with everything it read for earlier questions.
 
-        Whoever asks it holds its `lock`.
+        The caller must hold its `lock` while using it.
         """
         return logdir.kept((cls, run_id), lambda: cls(logdir, run_id=run_id))
 
     def inputs_of(self, event: TensorEvent) -> tuple[Input, ...]:
         """Returns the inputs of the op that made a tensor, in order.
 
-        A tensor that only crossed a border (an argument, the result of a call) has one input: itself on
-        the other side. One from outside has none.
+        A tensor that only crossed a border (an argument, the result of a call) has one input: the same tensor on the
+        other side. A tensor from outside has no inputs.
         """
         found = []
         for index, (place, how) in enumerate(self._input_places(event)):
@@ -128,16 +128,16 @@ class DataFlow:
         return tuple(found)
 
     def taken_by(self, event: TensorEvent, *, is_recent: bool = False) -> list[tuple[int, str, TensorEvent]]:
-        """Returns the recorded tensors that the inputs of a tensor's op stand for.
+        """Returns the recorded tensors behind the inputs of a tensor's op.
 
         Args:
             event: The tensor.
-            is_recent: Leave out what executions before the run's first bad tensor wrote to a variable, as
+            is_recent: Leave out values that executions before the run's first bad tensor wrote to a variable, as
                 `recent_sources_of` does.
 
         Returns:
-            In the order of the inputs: (index of the input, how, row). It is the input's own row, with how that of its
-            trace; of a variable the rows that its content came from, with `variable`.
+            Tuples (index of the input, how, row) in the order of the inputs. `how` is that of the input's trace. For a
+            variable, `how` is `variable` and the rows are those that its content came from.
         """
         found = []
         for index, (place, how) in enumerate(self._input_places(event)):
@@ -154,18 +154,18 @@ class DataFlow:
     def sources_of(self, event: TensorEvent) -> Sources:
         """Returns the recorded tensors that a tensor depends on.
 
-        An unrecorded tensor stands for the inputs of its op; it is complete only if it cannot be bad by
-        its dtype, or keeps other tensors (a variable, a list), which are then followed.
+        For an input that was not recorded, the inputs of its op are returned instead. The result is then complete only
+        if the dtype of the input cannot be bad, or if it stores other tensors (a variable, a list), which are followed.
         """
         return self._sources_of(event, since=0)
 
     def recent_sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
-        """Returns of `sources_of` those that may be bad, and those of the tensor's own call.
+        """Returns those of `sources_of` that may be bad, and those of the tensor's own call.
 
-        What executions before the run's first bad tensor wrote to a variable is left out: those can be very many.
+        Values that executions before the run's first bad tensor wrote to a variable are left out, as there can be many.
 
         Args:
-            event: A tensor of an execution that is not before the run's first bad tensor.
+            event: A tensor of an execution that does not come before the run's first bad tensor.
         """
         return self._sources_of(event, since=self._bad_since).events
 
@@ -180,11 +180,11 @@ class DataFlow:
 
     @cached_property
     def _bad_since(self) -> int:
-        """The first execution with a bad tensor: what was made before it is clean, if it was recorded."""
+        """The first execution with a bad tensor. Every recorded tensor of earlier executions is clean."""
         return self.events.first_bad_execution()
 
     def computed(self, event: TensorEvent) -> TensorEvent:
-        """Returns the row of the op that computed a tensor which only crossed borders to where it was recorded."""
+        """Returns the row of the op that computed a tensor, if the tensor only crossed borders since."""
         place: Place | None = self._own_place(event) if event.scope == "graph" else None
         if event.scope != "graph" and event.tensor_id is not None:
             place = EagerValue(event.tensor_id)
@@ -193,16 +193,16 @@ class DataFlow:
         return self.trace(place, how="graph", near=event.event_index).event or event
 
     def program_ops(self, event: TensorEvent) -> tuple[str, ...]:
-        """Returns the types of the program's ops that the op of a tensor stands for, by creation.
+        """Returns the types of the program's ops that the op of a tensor stands for, in order of creation.
 
-        There are none where TensorFlow ran the op as it is in the program.
+        The result is empty if TensorFlow ran the op as it is in the program.
         """
         return tuple(op.op_type for _, op in self._computed_ops(event))
 
     def is_computed_in_advance(self, event: TensorEvent) -> bool:
         """Returns whether a bad constant is the result of ops that took no bad constant.
 
-        TensorFlow's optimizer replaces ops that take only constants by their result.
+        TensorFlow's optimizer replaces ops that take only constants with their result.
         """
         ops = self._computed_ops(event) if event.op_type == "Const" else ()
         return bool(ops) and not any(self.borders.takes_bad_constant(place, op) for place, op in ops)
@@ -212,13 +212,13 @@ class DataFlow:
         return () if own is None else self.borders.computed_ops(own)
 
     def maker(self, event: TensorEvent) -> tuple[int, Op] | None:
-        """Returns, if the node of a bad tensor stands for several ops of the program, the one that most likely made it.
+        """Returns the op that most likely made a bad tensor, if its node stands for several ops of the program.
 
-        It is the one that can make a bad value of finite ones, if there is only one such op, or only one that makes it
-        of small numbers. Of several it is the op that the node is named for, or the last one.
+        This is the only op that can make a bad value from finite ones, or the only one that makes it from small
+        numbers. If there are several, it is the op that the node is named after, or else the last one.
 
         Returns:
-            (graph, op); None for a node that stands for one op.
+            (graph, op); None if the node stands for one op.
         """
         makers = [(at.graph_id, op) for at, op in self._computed_ops(event) if op.op_type not in _KEEPING_FINITE]
         singular = [(graph_id, op) for graph_id, op in makers if op.op_type in _SINGULAR]
@@ -235,9 +235,9 @@ class DataFlow:
         return self.labels.of(event) if maker is None else self.labels.op(maker[0], maker[1].op_name)
 
     def stack_trace_id(self, event: TensorEvent) -> int | None:
-        """Returns the stack that created the op of a tensor, or executed it; None where it was not recorded.
+        """Returns the stack that created or executed the op of a tensor, or None if it was not recorded.
 
-        Of a node that stands for several ops of the program it is the stack of `maker`.
+        If a node stands for several ops of the program, this is the stack of `maker`.
         """
         if event.scope == "graph":
             if event.graph_id is None or event.op_name is None:
@@ -253,7 +253,7 @@ class DataFlow:
 
         Args:
             place: Where its user takes it from.
-            how: `graph` or `eager`: where that user ran.
+            how: Where that user ran: `graph` or `eager`.
             near: event_index of that user.
         """
         place = self._located(place)
@@ -290,7 +290,7 @@ class DataFlow:
         return row is None or bool(row.has_inf_or_nan)
 
     def _located(self, place: Place) -> Place:
-        """A place in a loop's frame, or out of one, whose iteration is not known: as its row has it."""
+        """Returns a place with the context of its row, if the loop iteration of the place is not known."""
         if isinstance(place, GraphTensor) and place.context.step_id is not None and place.context.frame_id is None:
             row = self._event(place)
             if row is not None:
@@ -302,7 +302,7 @@ class DataFlow:
         is_complete = self._is_made_known(event)
         waiting = list(self._input_places(event))
         if event.op_type is not None and event.op_type.startswith(COLLECTIVES):
-            # Nor is it recorded which replicas take part.
+            # The recording does not say which replicas take part.
             is_complete = False
             waiting += self._other_replicas(event)
         seen: set[Place] = set()
@@ -313,7 +313,7 @@ class DataFlow:
             seen.add(place)
             trace = self.trace(place, how=how, near=event.event_index)
             if trace.health is not None:
-                # The values are equal along the path, so the deepest row is as good and nearer to the cause.
+                # All values on the path are equal. The row furthest back is the nearest one to the cause.
                 row = trace.event or trace.health
                 found[row.event_index] = row
                 continue
@@ -328,15 +328,15 @@ class DataFlow:
                     found[content.old_value.event_index] = content.old_value
             else:
                 more = list(self._made_from(trace.place))
-                # A list of tensors is what was put in, and what the optimizer fused into other ops is known by its
-                # inputs. Any other unrecorded tensor is not.
+                # The inputs determine a list of tensors, and an op that the optimizer fused into another one. They do
+                # not determine any other unrecorded tensor.
                 is_known = not trace.is_lost and self._is_known_by_inputs(trace)
             is_complete = is_complete and is_known
             waiting.extend(more)
         return Sources(tuple(found[index] for index in sorted(found)), is_complete)
 
     def _other_replicas(self, event: TensorEvent) -> Iterator[tuple[Place, str]]:
-        """Yields what the ops of the same type in a graph take; replicas of one process are traced into one graph."""
+        """Yields the inputs of a graph's ops of the same type. Replicas of one process are traced into one graph."""
         own = self._own_place(event) if event.scope == "graph" else None
         if own is None:
             return
@@ -348,7 +348,7 @@ class DataFlow:
                 yield GraphTensor(own.context, own.graph_id, source, slot, own.near), "graph"
 
     def _is_made_known(self, event: TensorEvent) -> bool:
-        """Whether the recording tells what the op that made a tensor took in."""
+        """Returns whether the recording shows which inputs the op that made a tensor took."""
         if event.scope == "external":
             return not self._gaps.between(-1, event.execution_index)
         if event.scope != "graph":
@@ -386,7 +386,7 @@ class DataFlow:
             yield crossing.place, crossing.how
         elif isinstance(place, GraphTensor):
             op = self.graphs.op(place.graph_id, place.op_name)
-            # An argument whose caller is not known, or a loop's result, is not made from the calling op's inputs.
+            # An argument with an unknown caller, or a loop's result, is not made from the calling op's inputs.
             if crossing is not None and crossing.earlier is not None:
                 yield crossing.earlier, crossing.how
             if crossing is None and op is not None:
@@ -403,7 +403,7 @@ class DataFlow:
                     yield EagerValue(tensor_id), "eager"
 
     def _made_at(self, place: GraphTensor) -> Place | None:
-        """Returns the place of the op that computed a tensor; None where that is not known."""
+        """Returns the place of the op that computed a tensor, or None if it is not known."""
         trace = self.trace(place, how="graph", near=place.near)
         return None if trace.is_lost else trace.place
 
@@ -433,7 +433,7 @@ class DataFlow:
 
     def _cannot_be_bad(self, trace: Trace) -> bool:
         if trace.dtype is None:
-            # A recording without filters measures every tensor from outside that could be bad.
+            # A recording without filters has a row for every tensor from outside that could be bad.
             return self._records_all and not trace.is_lost and self._is_external(trace.place)
         return trace.dtype in NEVER_BAD
 

@@ -1,4 +1,4 @@
-"""Executions and eager tensors, read a block of executions at a time."""
+"""Reads executions and eager tensors in blocks of executions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent, Use, read_events
 
 _BLOCK = 128
-"""Executions that are read at once at first; with each block not far before one that is there, twice as many."""
+"""Number of executions in the first read. It doubles with each block shortly before one that was already read."""
 _MAX_BLOCKS_AT_ONCE = 32
 _MAX_KEPT = 100_000
-"""Executions and tensors that are kept; when there are more, all are forgotten."""
+"""Maximum number of executions and tensors in the cache. Beyond that, the cache is cleared."""
 _MAX_USES = 20_000
-"""Uses of one tensor that are read at once; a variable that has more is asked for piece by piece."""
+"""Maximum number of uses of one tensor that are read at once. A variable with more is queried piece by piece."""
 
 _MAKERS = (
     "SELECT o.tensor_id, o.execution_index, e.event_index, e.op_type, e.graph_id, o.output_slot, o.dtype "
@@ -36,7 +36,7 @@ _OF_BLOCK = (
 
 
 class EagerReader:
-    """Reads the executions and eager tensors of one run; keeps what it read last.
+    """Reads the executions and eager tensors of one run, and caches them.
 
     Args:
         logdir: The logdir.
@@ -57,7 +57,7 @@ class EagerReader:
         self._ways_of_use = lru_cache(maxsize=4096)(self._read_ways_of_use)
 
     def tensor(self, tensor_id: int) -> EagerTensor:
-        """Returns what is known of an eager tensor."""
+        """Returns the recorded facts about an eager tensor."""
         self._logdir.check_time()
         known = self._tensors.get(tensor_id)
         if known is None:
@@ -65,7 +65,7 @@ class EagerReader:
         return known
 
     def execution(self, execution_index: int) -> Execution | None:
-        """Returns an execution, or None where it was not recorded."""
+        """Returns an execution, or None if it was not recorded."""
         self._need(execution_index)
         return self._executions.get(execution_index)
 
@@ -90,7 +90,7 @@ class EagerReader:
     def uses_before(
         self, tensor_id: int, *, op_types: Sequence[str], before: int, since: int = 0
     ) -> Iterator[Execution]:
-        """Yields the executions of some op types or functions that take an eager tensor, the last one first.
+        """Yields the executions of some op types or functions that take an eager tensor, last one first.
 
         Args:
             tensor_id: The tensor.
@@ -113,7 +113,7 @@ class EagerReader:
                 yield execution
 
     def ways_of_use(self, tensor_id: int, *, since: int = 0) -> tuple[tuple[str, int | None, int], ...]:
-        """Returns (op type, called graph, input index) of every way in which executions take an eager tensor.
+        """Returns (op type, called graph, input index) for each distinct way in which executions use an eager tensor.
 
         Args:
             tensor_id: The tensor.
@@ -122,7 +122,7 @@ class EagerReader:
         return self._ways_of_use(tensor_id, since)
 
     def op_types(self) -> list[tuple[str, int | None]]:
-        """Returns (op type or function, called graph) of all executions, each once."""
+        """Returns the distinct (op type or function, called graph) of all executions."""
         rows = self._logdir.rows("SELECT DISTINCT op_type, graph_id FROM execution WHERE run_id = ?", [self._run_id])
         return [(op_type, graph_id) for op_type, graph_id in rows]
 
@@ -138,7 +138,7 @@ class EagerReader:
         return [Execution(*row) for row in rows]
 
     def taken_together(self, op_types: Sequence[str]) -> list[tuple[int, int]]:
-        """Returns (tensor id, that of the first input) for each further input of the executions of these op types."""
+        """Returns (tensor id, tensor id of the first input) for each further input of executions of these op types."""
         if not op_types:
             return []
         rows = self._logdir.rows(
@@ -163,7 +163,7 @@ class EagerReader:
             before, limit = found[-1].event_index, min(2 * limit, 256)
 
     def _need(self, execution_index: int) -> None:
-        """Reads the block of an execution if it is not there, and some of the blocks before it."""
+        """Reads the block of an execution, unless it is cached, and some of the blocks before it."""
         number = execution_index // _BLOCK
         if number in self._blocks:
             return
@@ -171,7 +171,7 @@ class EagerReader:
             for kept in (self._blocks, self._executions, self._inputs, self._outputs, self._tensors):
                 kept.clear()
         if self._blocks.isdisjoint(range(number + 1, number + 1 + _MAX_BLOCKS_AT_ONCE)):
-            self._num_at_once = 1  # whoever asks does not come from a later one
+            self._num_at_once = 1  # the caller does not walk back from a later block
         first = number
         while first > 0 and first - 1 not in self._blocks and number - first + 1 < self._num_at_once:
             first -= 1
@@ -180,7 +180,7 @@ class EagerReader:
         self._blocks.update(range(first, number + 1))
 
     def _read(self, first: int, last: int) -> None:
-        """Reads some executions, their inputs and outputs, and all eager tensors among these."""
+        """Reads some executions, their inputs and outputs, and all eager tensors among them."""
         place = [self._run_id, first, last]
         condition = "WHERE run_id = ? AND execution_index BETWEEN ? AND ?"
         for row in self._logdir.rows(
@@ -224,7 +224,7 @@ class EagerReader:
         return _eager_tensors({tensor_id}, makers, events)[tensor_id]
 
     def _read_some_uses(self, tensor_id: int, since: int) -> tuple[Use, ...] | None:
-        """Returns the uses of a tensor that has not too many from an execution on, else None."""
+        """Returns the uses of a tensor from an execution on, or None if there are too many."""
         rows = self._logdir.rows(
             f"{_USES} ORDER BY e.event_index, i.input_index LIMIT {_MAX_USES + 1}", [self._run_id, tensor_id, since]
         )
@@ -262,7 +262,7 @@ def _use(row: tuple[Any, ...]) -> Use:
 
 
 def _eager_tensors(ids: set[int], makers: list[tuple[Any, ...]], events: list[TensorEvent]) -> dict[int, EagerTensor]:
-    """Puts together what is known of eager tensors; of several makers and rows of one the first holds."""
+    """Combines the facts about eager tensors. If a tensor has several makers or rows, the first one is used."""
     made: dict[int, tuple[Any, ...]] = {}
     for tensor_id, *maker in makers:
         made.setdefault(tensor_id, tuple(maker))

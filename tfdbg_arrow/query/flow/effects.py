@@ -1,20 +1,21 @@
 """Effects: where the badness of a tensor ends, and whether the program meant it to be bad.
 
-From a bad tensor every bad tensor is followed that is computed from it, in the same call and after it. Its badness can
-end, the most harmful end first,
+Starting at a bad tensor, this module follows every bad tensor that is computed from it, in the same call and later.
+The badness can end in these places, the most harmful first:
 
 * in a variable (`variable`) that an op writes it to;
-* in a result (`result`): a function or an eager op gives it to the program, or an op hands it out of TensorFlow, and
+* in a result (`result`): a function or an eager op returns it to the program, or an op passes it out of TensorFlow, and
   nothing computes with it any more;
 * in a metric (`metric`): only ops of metrics take it;
 * nowhere (`absorbed`): every tensor that is computed from it is finite, or nothing is computed from it.
 
-An absorbed value is expected: it did no harm. There is one exception. An optimizer that scales the loss provokes
-overflows, looks for them and skips the step. A step that is skipped for a NaN that no overflow brought, or for a
-division by zero, is lost for good, as no smaller scale would mend it: such a value is absorbed and not expected.
+An absorbed value is expected, as it did no harm. There is one exception. An optimizer that scales the loss provokes
+overflows, looks for them and skips the step. If the step is skipped because of a division by zero, or of a NaN that no
+overflow caused, a smaller scale would not help and the step is lost for good. Such a value is absorbed but not
+expected.
 
-Where the recording does not tell (no call sites, an unrecorded function, a tensor that goes too far), the effect is
-None and the value is not expected.
+If the recording does not determine the effect (no call sites, an unrecorded function, too many tensors to follow), the
+effect is None and the value is not expected.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tfdbg_arrow.query.recorded import Context, TensorEvent
 _POLE_INPUT = {
     "Div": 1, "RealDiv": 1, "Xdivy": 1, "Inv": 0, "Log": 0, "Pow": 0, "Reciprocal": 0, "Rsqrt": 0, "SqrtGrad": 0,
 }  # fmt: skip
-"""Op types that make an infinity out of a zero, and the input that must not be one."""
+"""Op types that make an infinity from a zero, and the index of the input that is zero."""
 LITERAL = "the program wrote this infinity itself"
 
 
@@ -48,8 +49,8 @@ class Effect:
     """Where the badness of a tensor ends.
 
     Attributes:
-        name: `variable`, `result`, `metric` or `absorbed`; None where the recording does not tell.
-        expected_reason: Why the value is expected; None where it is not.
+        name: `variable`, `result`, `metric` or `absorbed`; None if the recording does not determine it.
+        expected_reason: Why the value is expected; None if it is not.
     """
 
     name: str | None
@@ -60,7 +61,7 @@ _UNKNOWN = Effect(None, None)
 
 
 class Effects:
-    """Tells where bad values end within one run.
+    """Determines where bad values end within one run.
 
     Args:
         flow: The run's data flow.
@@ -98,7 +99,7 @@ class Effects:
             return _UNKNOWN
         except OutOfSightError:
             if event.execution_index is not None and self._sinks.has_failed(event.execution_index):
-                return Effect("result", None)  # the program got an error in its place
+                return Effect("result", None)  # the program got an error instead
             return Effect("absorbed", ABSORBED) if self._sinks.has_none else _UNKNOWN
         if walk.harm is not None:
             return Effect(walk.harm, None)
@@ -106,7 +107,7 @@ class Effects:
         return Effect("absorbed", None if is_lost else walk.reason)
 
     def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
-        """Whether a step was skipped for good: no step was applied, and no smaller scale of the loss would mend it."""
+        """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help."""
         ids = sorted(skipped_graphs)
         is_applied = self._logdir.rows(
             f"SELECT 1 FROM tensor_health WHERE run_id = ? AND graph_id IN ({', '.join('?' * len(ids))}) LIMIT 1",
@@ -115,7 +116,7 @@ class Effects:
         return not is_applied and not all(map(self._overflowed, self._beginnings(event)))
 
     def _beginnings(self, event: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that a bad tensor goes back to and that took in nothing bad of any kind."""
+        """Returns the bad tensors at the start of the chains of bad tensors that lead to a bad tensor."""
         found, seen, waiting = [], {event.event_index}, [event]
         while waiting:
             row = waiting.pop()

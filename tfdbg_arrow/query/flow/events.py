@@ -1,4 +1,4 @@
-"""Recorded tensors and executions of one run, read a call or a block of executions at a time."""
+"""Reads the recorded tensors and executions of one run, one call or one block of executions at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfdbg_arrow.query.recorded import KINDS, Context, TensorEvent, bad_conditio
 
 
 class EventReader:
-    """Reads the recorded tensors and executions of one run; keeps what it read last.
+    """Reads the recorded tensors and executions of one run, and caches the most recent ones.
 
     Args:
         logdir: The logdir.
@@ -50,9 +50,9 @@ class EventReader:
 
         Args:
             kinds: `nan`, `inf` or both.
-            limit: At most so many; None: all.
+            limit: Maximum number of rows; None means all.
             after: Only those with a greater event_index.
-            before: Only those with a smaller event_index; None: all.
+            before: Only those with a smaller event_index; None means all.
         """
         return read_events(
             self._logdir,
@@ -62,9 +62,9 @@ class EventReader:
         )
 
     def first_bad_execution(self) -> int:
-        """Returns the least execution_index of a bad tensor: all that came of executions before it is clean.
+        """Returns the least execution_index of a bad tensor: everything that earlier executions made is clean.
 
-        It is 0 where that is not known, because a bad tensor has none.
+        Returns 0 if it is not known because a bad tensor has no execution_index.
         """
         ((first, is_known),) = self._logdir.rows(
             "SELECT min(execution_index), count(*) = count(execution_index) FROM tensor_health "
@@ -74,7 +74,7 @@ class EventReader:
         return int(first) if is_known and first is not None else 0
 
     def later_bad_iteration(self, context: Context, *, after: int, kinds: tuple[str, ...]) -> list[tuple[int, int]]:
-        """Returns (frame_id, least iteration) of the frames of a step that hold bad tensors after an event."""
+        """Returns (frame_id, least iteration) of each frame of a step that holds bad tensors after an event."""
         rows = self._logdir.rows(
             f"SELECT frame_id, min(iteration) FROM tensor_health WHERE run_id = ? AND {bad_condition(kinds)} "
             "AND event_index > ? AND step_id = ? AND execution_index IS NOT DISTINCT FROM ? GROUP BY frame_id",

@@ -1,11 +1,11 @@
-"""Edges as they ran: what an op took and which ops took its outputs, after TensorFlow's optimizer changed the graph.
+"""Edges of the graphs that ran: the inputs and users of each op after TensorFlow's optimizer changed the graph.
 
-The optimizer fuses ops, computes constants in advance, computes equal ops once, and removes what nothing needs. A
-recording with `graphs='executed'` has the nodes and edges that are left. An op without a node is *absorbed*: its value
-is not recorded, and all that is known about it is known from its inputs.
+The optimizer fuses ops, computes constants in advance, computes equal ops once, and removes unused ops. A recording
+with `graphs='executed'` has the remaining nodes and edges. An op without a node is *absorbed*: its value is not
+recorded, and only its inputs say something about it.
 
 A node stands for an op at a call site. At the borders of loops and branches, TensorFlow adds nodes that stand for no
-op. An edge is followed through them if the context says which of their inputs was used.
+op. An edge is followed through them if the context determines which of their inputs was used.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from tfdbg_arrow.query.flow.places import GraphTensor
 from tfdbg_arrow.query.recorded import Context
 
 _MAX_BRANCHES = 16
-"""At most so many nested branches are passed on the way of one edge."""
+"""Maximum number of nested branches that one edge is followed through."""
 _MAX_KEPT = 50_000
-"""Answers that are kept of each kind."""
+"""Number of cached answers of each kind."""
 _MAX_WITNESSES = 8
-"""At most so many users of a tensor are searched for what they took instead."""
+"""Maximum number of users of a tensor that are searched for a replacement of it."""
 _MAX_USERS = 10_000
-"""At most so many nodes are searched for the users of one tensor."""
+"""Maximum number of nodes that are searched for the users of one tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutedUse:
-    """A node that takes a tensor: the place of its first output, and as which input it takes the tensor."""
+    """A node that takes a tensor: the place of its first output, and the index of the input."""
 
     user: GraphTensor
     input_index: int
@@ -72,7 +72,7 @@ class ExecutedEdges:
     def is_absorbed(self, place: GraphTensor) -> bool:
         """Returns whether the optimizer left no node for an op of a graph that it changed.
 
-        An op that calls functions is not absorbed: TensorFlow puts what it calls in its place. All that it calls is
+        An op that calls functions is not absorbed: TensorFlow replaces it with the functions' ops. These are all
         absorbed if the result was computed in advance.
         """
         if self._graphs.op(place.graph_id, place.op_name) is None:
@@ -90,7 +90,7 @@ class ExecutedEdges:
         return graph.node(place.graph_id, place.context.call_site, place.op_name) is None
 
     def _is_called(self, place: GraphTensor) -> bool:
-        """Returns whether an op on the way to a place ran as a call, so that nothing was put in its place."""
+        """Returns whether an op on the way to a place ran as a call, so that TensorFlow did not inline it."""
         return any(node.op_name is not None for node in self._calling_nodes(place))
 
     def _calling_nodes(self, place: GraphTensor) -> list[ExecutedNode]:
@@ -107,9 +107,9 @@ class ExecutedEdges:
         return [node for node in nodes if node is not None]
 
     def replacement(self, place: GraphTensor) -> GraphTensor | None:
-        """Returns the tensor that TensorFlow computed instead of one that has no node; None if none is known.
+        """Returns the tensor that TensorFlow computed instead of one without a node, or None if none is known.
 
-        The optimizer computes equal ops once, and replaces some ops by nodes of its own.
+        The optimizer computes equal ops once, and replaces some ops with nodes of its own.
         """
         if not self.is_absorbed(place):
             return None
@@ -126,7 +126,7 @@ class ExecutedEdges:
         return None
 
     def _taken_instead(self, user: GraphTensor, edge: tuple[str, int]) -> GraphTensor | None:
-        """Returns what an op took instead of an input; None if that is not clear."""
+        """Returns the tensor that an op took instead of an input, or None if that is ambiguous."""
         op, node = self._graphs.op(user.graph_id, user.op_name), self._node(user)
         if op is None or node is None or node.op_type != op.op_type or len(node.inputs) != len(op.inputs):
             return None
@@ -138,7 +138,7 @@ class ExecutedEdges:
         return next((source for _, source in others), None) if {traced for traced, _ in others} == {edge} else None
 
     def returned(self, context: Context, graph_id: int, output_index: int) -> GraphTensor | None:
-        """Returns the tensor that the outermost graph of a call returned as a result; None where that is not known."""
+        """Returns the tensor that the outermost graph of a call returned as a result, or None if it is not known."""
         if context.call_site != "":
             return None
         place = GraphTensor(context, graph_id, "", 0, 2**63 - 1)
@@ -149,7 +149,7 @@ class ExecutedEdges:
         return self._source(place, graph, *result.inputs[0])
 
     def result_indexes(self, place: GraphTensor) -> list[int]:
-        """Returns as which results the outermost graph of a call returned a tensor."""
+        """Returns the indexes of the results under which the outermost graph of a call returned a tensor."""
         return [
             node.interface_index
             for node, _ in self._takers(place)
@@ -157,16 +157,16 @@ class ExecutedEdges:
         ]
 
     def inputs(self, place: GraphTensor, op: Op) -> tuple[GraphTensor, ...]:
-        """Returns where an op took its data inputs from, in order.
+        """Returns where the data inputs of an op came from, in order.
 
-        If the recording has no node for the op, these are its inputs in the program's graph. If it does not say where
-        an input came from, the inputs in the program's graph are returned as well.
+        If the recording has no node for the op, these are its inputs in the program's graph. If the recording does not
+        show where an input came from, the inputs in the program's graph are included as well.
 
         Args:
             place: An output of the op.
             op: The op.
         """
-        # Of a node that the optimizer made, those of the op that it is made for.
+        # For a node that the optimizer made, use the edges of the op that it was made for.
         edges = op if op.made_for is None else self._graphs.op(place.graph_id, op.made_for) or op
         as_traced = tuple(replace(place, op_name=name, output_slot=slot) for name, slot in edges.inputs)
         node = self._node(place)
@@ -178,7 +178,7 @@ class ExecutedEdges:
             # The optimizer may have changed the order of the inputs.
             return tuple(dict.fromkeys([*as_traced, *known]))
         if op.made_for is None and node.op_type == op.op_type and len(known) == len(op.inputs):
-            # By which names the graphs know a resource tells which of them write to it.
+            # The traced name of a resource is needed to find the ops that write to it.
             dtypes = self._graphs.graph(place.graph_id).dtypes
             return tuple(
                 traced if dtypes.get(edge) == "resource" else source
@@ -187,14 +187,14 @@ class ExecutedEdges:
         return tuple(known)
 
     def aligned_inputs(self, place: GraphTensor, op: Op) -> tuple[GraphTensor, ...]:
-        """Returns as `inputs` where an op took its data inputs from, one for each of its inputs in the program."""
+        """Returns where each input of an op in the program came from, with one place per input."""
         inputs = self.inputs(place, op)
         if len(inputs) == len(op.inputs):
             return inputs
         return tuple(replace(place, op_name=name, output_slot=slot) for name, slot in op.inputs)
 
     def replaces_inputs(self, place: GraphTensor) -> bool:
-        """Returns whether the recording says from where an op took each of its data inputs when it ran."""
+        """Returns whether the recording shows where each data input of an op came from when it ran."""
         node = self._node(place)
         return node is not None and None not in self._sources(place, node)
 
@@ -206,11 +206,11 @@ class ExecutedEdges:
                 yield ExecutedUse(GraphTensor(context, node.graph_id, node.name, 0, place.near), index)
 
     def decides(self, place: GraphTensor) -> bool:
-        """Returns whether a tensor says which branch runs."""
+        """Returns whether a tensor decides which branch runs."""
         return any(node.op_type in SWITCHES and index == 1 for node, index in self._takers(place))
 
     def _takers(self, place: GraphTensor) -> Iterator[tuple[ExecutedNode, int]]:
-        """Yields the nodes that took a tensor and as which input, also behind nodes that only hand it on."""
+        """Yields the nodes that took a tensor and the index of the input, also behind nodes that only hand it on."""
         site = place.context.call_site
         graph = None if site is None else self._graph(place)
         node = None if graph is None or site is None else graph.node(place.graph_id, site, place.op_name)
@@ -227,14 +227,14 @@ class ExecutedEdges:
                 yield user, index
 
     def node_type(self, place: GraphTensor) -> str | None:
-        """Returns the type of the node at a place; None if there is none."""
+        """Returns the type of the node at a place, or None if there is none."""
         node = self._node(place)
         return None if node is None else node.op_type
 
     def taken_from(self, graph_id: int, op_name: str) -> dict[tuple[int, str, int], bool]:
-        """Returns (graph, op, output slot) of the tensors that the nodes of an op take, at whatever call site.
+        """Returns (graph, op, output slot) of the tensors that the nodes of an op take, at any call site.
 
-        The value says whether the tensor is the result of a loop, so that only that of the last iteration is taken.
+        The value is True if the tensor is the result of a loop, so that only the tensor of the last iteration is taken.
         """
         found: dict[tuple[int, str, int], bool] = {}
         for graph in self._graphs.executed(graph_id):
@@ -252,11 +252,11 @@ class ExecutedEdges:
         return None if graph is None or site is None else graph.node(place.graph_id, site, place.op_name)
 
     def _graph(self, place: GraphTensor) -> ExecutedGraph | None:
-        """Returns the optimized graph that ran at a place; None where the place is in none.
+        """Returns the optimized graph that ran at a place, or None if no optimized graph contains the place.
 
-        A function can be part of several graphs, if others call it, and a graph can be optimized more than once, for
-        example for calls with and without a gradient. The graph of the function that the program called is taken; of
-        several the one whose nodes fit the recorded rows best.
+        A function can be part of several graphs if others call it. A graph can also be optimized more than once, for
+        example for calls with and without a gradient. The graph of the function that the program called is preferred.
+        If several remain, the one whose nodes fit the recorded rows best is returned.
         """
         site = place.context.call_site
         assert site is not None
@@ -286,8 +286,8 @@ class ExecutedEdges:
     def _source(
         self, place: GraphTensor, graph: ExecutedGraph, name: str, slot: int, *, depth: int = 0
     ) -> GraphTensor | None:
-        """Returns the place of the op that an edge comes from; None where the recording does not say."""
-        at = place  # where the nodes run that the edge is followed through
+        """Returns the place of the op that an edge comes from, or None if the recording does not show it."""
+        at = place  # where the nodes on the way run
         for _ in range(MAX_PASSED):
             node = graph.nodes.get(name)
             if node is None:
@@ -329,12 +329,12 @@ class ExecutedEdges:
     def _branch_result(
         self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, *, depth: int
     ) -> GraphTensor | None:
-        """Returns the tensor of the branch that ran; None where the recording does not say which did."""
+        """Returns the tensor of the branch that ran, or None if the recording does not show which one did."""
         key = (id(graph), merge.node_name, at.context)
         if key not in self._branch_results:
             if len(self._branch_results) > _MAX_KEPT:
                 self._branch_results.clear()
-            self._branch_results[key] = None  # ends a circle
+            self._branch_results[key] = None  # ends a cycle
             self._branch_results[key] = self._find_branch_result(at, graph, merge, depth=depth)
         return self._branch_results[key]
 
@@ -349,7 +349,7 @@ class ExecutedEdges:
             if source is None:
                 return None
             if source.context.call_site == at.context.call_site:
-                outside.append(source)  # a branch that hands on what it was given
+                outside.append(source)  # a branch that returns its argument
             elif self._has_row(source):
                 inside.append(source)
             elif source.graph_id not in self._graphs.recorded_graphs:

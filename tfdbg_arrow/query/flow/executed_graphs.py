@@ -1,4 +1,4 @@
-"""The graphs that TensorFlow ran, after its optimizer changed them: nodes, and how tensors pass between them."""
+"""The graphs that TensorFlow ran after its optimizer changed them: nodes, and how tensors pass between them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ RESULTS = frozenset({"_DeviceRetval", "_Retval"})
 HANDING_ON = frozenset({"Identity", "IdentityN", "_EagerConst"})
 _BORDERS = HANDING_ON | SWITCHES | ENTERS | MERGES | NEXT_ITERATIONS | RESULTS | EXITS | {"LoopCond", "_Arg"}
 MAX_PASSED = 1_000
-"""At most so many nodes that stand for no op are passed on the way of one edge."""
+"""Maximum number of nodes standing for no op that one edge is followed through."""
 _REPLACING = ("AddOpsRewrite_", "HoistCommonFactor_Mul_", "ReplaceMulWithSquare_", "ReplaceMulWithBroadcastByTile_")
-"""How TensorFlow's arithmetic optimizer begins the names of nodes that replace an op."""
+"""Prefixes of names that TensorFlow's arithmetic optimizer gives to nodes that replace an op."""
 _PREPARING = "AddOpsRewrite_Leaf_"
 
 
@@ -35,13 +35,13 @@ class ExecutedNode:
     Attributes:
         node_name: Its name.
         op_type: The type that ran.
-        graph_id: The program's graph that it comes from, None where unknown.
-        op_name: The program's op whose outputs it computes, None where it computes those of none.
-        made_for: Where op_name is None, the program's op that the optimizer made it for, as far as is known.
-        call_site: Path of calling ops from the outermost graph, None where unknown.
-        dtypes: Dtypes of its outputs, None where unknown.
-        interface_index: Which argument or result of the outermost function it stands for; None for another node.
-        inputs: For each data input: (name of the source node, its output slot).
+        graph_id: The program's graph that it comes from; None if unknown.
+        op_name: The program's op whose outputs it computes; None if there is no such op.
+        made_for: If op_name is None, the program's op that the optimizer made it for, if known.
+        call_site: Path of calling ops from the outermost graph; None if unknown.
+        dtypes: Dtypes of its outputs; None if unknown.
+        interface_index: Index of the argument or result of the outermost function that it stands for, or None.
+        inputs: (name of the source node, its output slot) for each data input.
     """
 
     node_name: str
@@ -84,7 +84,7 @@ class ExecutedGraph:
 
     @property
     def sites(self) -> Iterable[tuple[int, str]]:
-        """The graphs and call sites that its nodes come from."""
+        """The graphs and call sites that the nodes come from."""
         return self._at.keys()
 
     def has_op(self, graph_id: int, op_name: str) -> bool:
@@ -101,7 +101,7 @@ class ExecutedGraph:
         return sum(1 if name in nodes and nodes[name].op_type == op_types[name] else -1 for name in op_types)
 
     def users(self, node_name: str, output_slot: int) -> list[tuple[ExecutedNode, int, int]]:
-        """Returns for each use of a tensor: the node that takes it, as which input, and the tensor's slot."""
+        """Returns (the node that takes it, index of the input, the tensor's slot) for each use of a tensor."""
         return [use for use in self._users.get(node_name, ()) if use[2] == output_slot]
 
     @cached_property
@@ -113,7 +113,7 @@ class ExecutedGraph:
         return users
 
     def steps(self, merge: ExecutedNode) -> list[int]:
-        """Returns which inputs of a Merge bring a loop's tensor from one iteration to the next."""
+        """Returns which inputs of a Merge carry a loop's tensor from one iteration to the next."""
         return [
             index
             for index, (source, _) in enumerate(merge.inputs)
@@ -130,11 +130,11 @@ class ExecutedGraph:
         }
 
     def made_nodes(self, graph_id: int) -> list[ExecutedNode]:
-        """Returns the nodes that the optimizer made for a graph, and that are no op of the program."""
+        """Returns the nodes that the optimizer made for a graph and that are not ops of the program."""
         return [node for node in self.nodes.values() if node.graph_id == graph_id and node.op_name is None]
 
     def replaced(self, made: ExecutedNode, ops: Mapping[str, Op]) -> tuple[str, int] | None:
-        """Returns the op and slot that a made node computes, by an op that takes the one in place of the other.
+        """Returns the op and slot that a made node replaces, found through an op that uses the node instead, or None.
 
         Args:
             made: The node.
@@ -152,14 +152,14 @@ class ExecutedGraph:
 
 
 def replaced_slot_named_in(node_name: str) -> int | None:
-    """Returns which output of the op that it names a made node computes, by its name; None if it only prepares it."""
+    """Returns which output of the op in its name a made node computes, or None if the node only prepares it."""
     last = node_name.rpartition("/")[2]
     is_replacing = last.startswith(_REPLACING) and not last.startswith(_PREPARING)
     return 0 if last == "unary_ops_composition" or is_replacing else None
 
 
 def read_dtypes(text: str | None) -> tuple[str | None, ...] | None:
-    """Reads output_dtypes, which may be any text in a logdir of somebody else's."""
+    """Parses output_dtypes, which may be any text in a logdir from an untrusted source."""
     try:
         names = json.loads(text) if text is not None else None
     except ValueError:
@@ -168,12 +168,12 @@ def read_dtypes(text: str | None) -> tuple[str | None, ...] | None:
 
 
 def is_border(node: ExecutedNode) -> bool:
-    """Returns whether a node stands for no op and only passes a tensor over a border of a call, branch or loop."""
+    """Returns whether a node stands for no op and only passes a tensor across a border of a call, branch or loop."""
     return node.op_name is None and node.op_type in _BORDERS
 
 
 def handed_on(node: ExecutedNode, index: int, slot: int) -> Iterator[tuple[str, int]]:
-    """Yields the outputs of a node at a border that have the value of an input."""
+    """Yields the outputs of a border node that have the value of an input."""
     if not is_border(node):
         return
     if node.op_type in SWITCHES and index == 0:
@@ -192,7 +192,7 @@ class Passed:
 
 
 def passed_on(graph: ExecutedGraph, name: str, slot: int) -> Passed | None:
-    """Returns where a tensor comes from, whatever the context; None where that depends on the context."""
+    """Returns where a tensor comes from in any context, or None if that depends on the context."""
     is_of_loop = False
     for _ in range(MAX_PASSED):
         node = graph.nodes.get(name)

@@ -17,7 +17,7 @@ from tfdbg_arrow.query.flow.places import GraphTensor
 from tfdbg_arrow.query.recorded import Context
 
 _MAX_KEPT_LOOPS = 1_000
-"""The last iterations of at most so many loops are cached."""
+"""Maximum number of loops whose last iterations are cached."""
 
 
 class ExecutedLoops:
@@ -40,12 +40,12 @@ class ExecutedLoops:
     def last_iteration(
         self, at: GraphTensor, graph: ExecutedGraph, exit_: ExecutedNode
     ) -> tuple[GraphTensor, str, int] | None:
-        """Returns where a loop's result comes from, as a place in the last iteration, a node and its slot.
+        """Returns where a loop's result comes from: a place in the last iteration, a node and its slot.
 
         Args:
             at: A place behind the loop.
             graph: The optimized graph.
-            exit_: The Exit that gives the result.
+            exit_: The Exit that returns the result.
         """
         switch = graph.nodes.get(exit_.inputs[0][0]) if exit_.inputs else None
         merge = graph.nodes.get(switch.inputs[0][0]) if switch is not None and switch.inputs else None
@@ -67,7 +67,7 @@ class ExecutedLoops:
         entries = [entry] if entry in by_entry else [each for each in by_entry if _may_be_same(each, entry)]
         if len(entries) == 1:
             return replace(by_entry[entries[0]], near=at.near), *step.inputs[0]
-        if entries or None in by_entry:  # nothing tells in which iteration of the outer loop it was entered
+        if entries or None in by_entry:  # the iteration of the outer loop that entered it is unknown
             return None
         enter = graph.nodes.get(merge.inputs[1 - steps[0]][0])
         if not self._leaves_rows(at, graph, merge, step) or enter is None or not enter.inputs:
@@ -77,7 +77,7 @@ class ExecutedLoops:
     def _find_last_inside(
         self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode
     ) -> dict[tuple[int | None, int | None] | None, GraphTensor]:
-        """Returns the last iteration of a loop by the frame and iteration in which it was entered; None: unknown.
+        """Returns the last iteration of a loop by the frame and iteration that entered it (None if unknown).
 
         The arguments are those of `_inside_loop`.
         """
@@ -116,7 +116,7 @@ class ExecutedLoops:
             yield GraphTensor(context, levels[depth].call.callee_graph_id or 0, "", 0, at.near)
 
     def _leaves_rows(self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode) -> bool:
-        """Returns whether an iteration of a loop would leave rows; the arguments are those of `_inside_loop`."""
+        """Returns whether an iteration of a loop would leave rows. The arguments are those of `_inside_loop`."""
         return any(
             self._depth_of_body(at, graph, merge, step, graph_id, call_site) is not None
             for graph_id, call_site in graph.sites
@@ -132,7 +132,7 @@ class ExecutedLoops:
         graph_id: int,
         call_site: str,
     ) -> int | None:
-        """Returns at which level of a call site the body of a loop is called; None if the call site is not inside."""
+        """Returns the level of a call site at which the body of a loop is called, or None if it is not inside."""
         levels = self.levels(at, graph_id, call_site) or ()
         for depth, level in enumerate(levels):
             call = level.call
@@ -142,7 +142,7 @@ class ExecutedLoops:
                 return depth
         if merge.graph_id is not None and self._graphs.calls(merge.graph_id, merge.made_for or ""):
             return None
-        # A loop that was renamed: the last op of its body tells which one it is.
+        # A renamed loop: the last op of its body identifies it.
         made = passed_on(graph, *step.inputs[0])
         is_body = made is not None and (made.node.graph_id, made.node.call_site) == (graph_id, call_site)
         return next((d for d in range(len(levels) - 1, -1, -1) if levels[d].is_loop), None) if is_body else None
@@ -155,7 +155,7 @@ class ExecutedLoops:
         return self._sites.levels(graph_id, call_site, root_graph_id=root)
 
     def outside(self, at: GraphTensor) -> GraphTensor | None:
-        """Returns a place where the innermost loop around a place was entered; None where that is not known."""
+        """Returns a place where the innermost loop around a place was entered, or None if that is not known."""
         context, graph_id = at.context, at.graph_id
         levels = self.levels(at, graph_id, context.call_site or "")
         while levels:

@@ -13,9 +13,9 @@ class ForwardOp:
     """The op whose gradient an op computes.
 
     Attributes:
-        op_type: Its type, or the name of the function that it called; None where its graph does not have it.
+        op_type: Its type, or the name of the function that it called; None if its graph does not contain it.
         op_name: Its name in its graph; None outside graphs.
-        graph_id: That graph; None outside graphs.
+        graph_id: Its graph; None outside graphs.
         layer: The Keras layer or module that it belongs to.
         stack_trace_id: The stack that created or executed it.
     """
@@ -28,9 +28,9 @@ class ForwardOp:
 
 
 def forward_op(flow: DataFlow, label: Label) -> ForwardOp | None:
-    """Returns the op whose gradient an op with this label computes; None where the recording names none.
+    """Returns the op whose gradient an op with this label computes, or None if the recording names none.
 
-    The gradient of a gradient has the layer and the stack of the op with which the gradients began.
+    For the gradient of a gradient, the layer and the stack are those of the original op.
     """
     forward = _next_forward_op(flow, label)
     if forward is None:

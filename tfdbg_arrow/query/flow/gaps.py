@@ -1,4 +1,4 @@
-"""What a run did not record between what it did: skipped steps, dropped parts, an overwritten buffer."""
+"""Gaps in the recording of a run: skipped steps, dropped parts, an overwritten buffer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfdbg_arrow.query.engine import Engine
 
 
 class Gaps:
-    """Tells whether executions between two others ran unrecorded: their indexes are missing.
+    """Finds executions that ran but were not recorded: their indexes are missing.
 
     Args:
         logdir: The logdir.
@@ -24,8 +24,8 @@ class Gaps:
         """Returns whether an execution is missing after one `execution_index` and before another.
 
         Args:
-            after: The one; -1 for the start of the run, None where it is not known.
-            before: The other; None where it is not known.
+            after: The first index; -1 for the start of the run, None if it is not known.
+            before: The second index; None if it is not known. If either is None, any gap in the run counts.
         """
         if not self._gaps:
             return False

@@ -1,4 +1,4 @@
-"""The graphs of one run: ops, edges, functions and calls, loaded when first asked for."""
+"""The graphs of one run: ops, edges, functions and calls. They are loaded on first use."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Op:
         op_type: Its type.
         op_index: Its place in the order of creation.
         stack_trace_id: The stack that created it, or None.
-        inputs: For each data input: (name of the source op, its output slot).
-        made_for: Of a node that TensorFlow's optimizer made, the op of the program that it computes or prepares; it has
-            that op's place and stack. None for an op of the program.
-        replaced_slot: Which output of `made_for` the node computes; None where it only prepares it.
+        inputs: (name of the source op, its output slot) for each data input.
+        made_for: For a node that TensorFlow's optimizer made, the op of the program that it computes or prepares. The
+            node has that op's order and stack. None for an op of the program.
+        replaced_slot: Which output of `made_for` the node computes; None if it only prepares it.
     """
 
     op_name: str
@@ -63,7 +63,7 @@ class Graph:
 
     Attributes:
         graph_id: Its id.
-        ops: Its ops by name, with the nodes that TensorFlow's optimizer made, which have no inputs.
+        ops: Its ops by name, including the nodes that TensorFlow's optimizer made, which have no inputs.
         dtypes: Dtype of each (op name, output slot).
         users: Names of the ops that take an output of an op, by the name of that op.
     """
@@ -75,7 +75,7 @@ class Graph:
 
     @cached_property
     def replacements(self) -> dict[tuple[str, int], list[str]]:
-        """The nodes that the optimizer made to compute an output of an op, by that output."""
+        """The nodes that the optimizer made to compute an output of an op, keyed by that output."""
         found: dict[tuple[str, int], list[str]] = {}
         for op in self.ops.values():
             if op.made_for is not None and op.replaced_slot is not None:
@@ -93,7 +93,7 @@ class Argument:
 
 
 class GraphReader:
-    """Reads the graphs of one run, each once.
+    """Reads the graphs of one run, each of them once.
 
     Args:
         logdir: The logdir.
@@ -117,9 +117,9 @@ class GraphReader:
         self.control_sources = lru_cache(maxsize=64)(self._read_control_sources)
         self.function_graphs: dict[str, int] = {}
         self.sessions: dict[str, int] = {}
-        """For each function that stands for runs of a session: which session."""
+        """The session of each function that stands for runs of a session."""
         self.session_targets: dict[str, str] = {}
-        """For each of them: the targets, as JSON."""
+        """The targets of each of these functions, as JSON."""
         for function_name, graph_id, session, targets in self._rows(
             "SELECT function_name, graph_id, session_index, session_targets FROM graph_function WHERE run_id = ?"
         ):
@@ -129,7 +129,7 @@ class GraphReader:
                 self.session_targets[function_name] = targets or "[]"
         self.session_graphs = frozenset(self.function_graphs[name] for name in self.sessions)
         self.feeds: dict[str, dict[tuple[str, int], int]] = {}
-        """For each of them: the fed tensors and their input_index."""
+        """For each of these functions, the input_index of each fed tensor."""
         self._arguments: dict[str, dict[str, Argument]] = {}
         for function_name, index, op_name, is_capture, slot in self._rows(
             "SELECT function_name, input_index, op_name, is_capture, output_slot FROM graph_function_input "
@@ -172,16 +172,16 @@ class GraphReader:
         return frozenset((graph_id, op_name) for graph_id, op_name in rows)
 
     def op(self, graph_id: int, op_name: str) -> Op | None:
-        """Returns an op, or None where it was not recorded."""
+        """Returns an op, or None if it was not recorded."""
         return self.graph(graph_id).ops.get(op_name)
 
     def argument(self, graph_id: int, op_name: str, *, function_name: str | None) -> Argument | None:
-        """Returns which argument a Placeholder is, or None if it is none.
+        """Returns the argument that a Placeholder stands for, or None if it does not stand for one.
 
         Args:
             graph_id: The graph.
             op_name: The Placeholder.
-            function_name: The function as called, or as it was called before its gradient was taken; None: unknown.
+            function_name: The function as called, or as called before its gradient was taken; None if it is unknown.
         """
         for name in self._variants(graph_id, function_name):
             if (found := self._arguments.get(name, {}).get(op_name)) is not None:
@@ -194,10 +194,10 @@ class GraphReader:
         return next((argument.op_name for argument in arguments if argument.input_index == input_index), None)
 
     def result(self, function_name: str, output_index: int) -> tuple[str, int] | None:
-        """Returns (op name, output slot) of a function's result, or None where it is unknown.
+        """Returns (op name, output slot) of a function's result, or None if it is unknown.
 
         Args:
-            function_name: The function as called, or as it was called before its gradient was taken.
+            function_name: The function as called, or as called before its gradient was taken.
             output_index: Which result.
         """
         for name in self._variants(self.function_graphs.get(function_name), function_name):
@@ -206,7 +206,7 @@ class GraphReader:
         return None
 
     def result_indexes(self, function_name: str, op_name: str, output_slot: int) -> list[int]:
-        """Returns which results of a function a tensor of its graph is; of one unknown as called, of its variants."""
+        """Returns the indexes of the results of a function, or else of its variants, that are a tensor of its graph."""
         for name in self._variants(self.function_graphs.get(function_name), function_name):
             results = self._results.get(name)
             if results is not None:
@@ -233,7 +233,7 @@ class GraphReader:
         return [call for call in self._callers.get(graph_id, ()) if call.is_inline]
 
     def parts(self, graph_id: int) -> list[int]:
-        """Returns a graph and all that it calls within its step, at any depth."""
+        """Returns a graph and all graphs that it calls within its step, at any depth."""
         found = {graph_id: None}
         waiting = [graph_id]
         while waiting:
@@ -244,28 +244,28 @@ class GraphReader:
         return list(found)
 
     def _variants(self, graph_id: int | None, function_name: str | None) -> list[str]:
-        """Returns a function, then the others of its graph.
+        """Returns a function, then the other functions of its graph.
 
-        Where a gradient is taken, a function is made anew from the same graph, with more arguments and
-        results behind its own, while the recorded call names the first one.
+        To take a gradient, TensorFlow makes a new function from the same graph, with additional arguments and results
+        at the end. The recorded call names the original function.
         """
         others = [] if graph_id is None else self._functions_of.get(graph_id, [])
         first = [] if function_name is None else [function_name]
         return first + [name for name in others if name != function_name]
 
     def graph(self, graph_id: int) -> Graph:
-        """Returns a graph; one that was not recorded has no ops."""
+        """Returns a graph. A graph that was not recorded has no ops."""
         if graph_id not in self._graphs:
             self._read_graphs(self._connected(graph_id))
         return self._graphs[graph_id]
 
     def executed(self, graph_id: int) -> list[ExecutedGraph]:
-        """Returns the optimized graphs that hold nodes of a graph; none where the program's graph ran as it is."""
+        """Returns the optimized graphs that contain nodes of a graph; none if the program's graph ran unchanged."""
         return [self._executed_graph(executed_graph_id) for executed_graph_id in self._executed_of.get(graph_id, ())]
 
     @cached_property
     def recorded_graphs(self) -> frozenset[int]:
-        """The graphs that leave rows where they run."""
+        """The graphs that leave rows when they run."""
         traced = self._rows("SELECT DISTINCT graph_id FROM graph_op_output WHERE run_id = ? AND is_recorded")
         executed = self._rows(
             "SELECT DISTINCT e.graph_id FROM executed_op AS e JOIN graph_op_output AS o ON o.run_id = e.run_id "
@@ -275,7 +275,7 @@ class GraphReader:
         return frozenset(found | {graph_id for (graph_id,) in executed})
 
     def executed_graph_ids(self) -> frozenset[int]:
-        """Returns the graphs for which `executed` returns any."""
+        """Returns the graphs for which `executed` returns at least one graph."""
         return frozenset(self._executed_of)
 
     def _executed_graph(self, executed_graph_id: int) -> ExecutedGraph:
@@ -309,7 +309,7 @@ class GraphReader:
         return self._executed[executed_graph_id]
 
     def _connected(self, graph_id: int) -> list[int]:
-        """Returns a graph, and those that call or are called by it at any depth, as long as they were not read yet."""
+        """Returns a graph and the unread graphs that call it or are called by it, at any depth."""
         found = {graph_id}
         waiting = [graph_id]
         while waiting and len(found) < _MAX_GRAPHS_AT_ONCE:

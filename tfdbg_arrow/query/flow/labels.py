@@ -1,4 +1,4 @@
-"""Labels: which layer of the model an op belongs to, what it is for, and whose gradient it computes."""
+"""Labels: the layer of the model that an op belongs to, its purpose, and the op whose gradient it computes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdbg_arrow.query.recorded import TensorEvent
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a recording says about the purpose of an op; None where it does not say.
+    """The recorded purpose of an op; None for what was not recorded.
 
     Attributes:
         role: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
@@ -31,7 +31,7 @@ class Label:
 
 _NO_LABEL = Label()
 _BLOCK = 256
-"""Executions that are read at a time."""
+"""Number of executions that are read at a time."""
 
 
 class Labels:
@@ -52,7 +52,7 @@ class Labels:
 
     @cached_property
     def has_roles(self) -> bool:
-        """Whether the run says what its ops are for; older recordings and imports do not."""
+        """Whether the run has recorded roles of ops. Older recordings and imports do not."""
         rows = self._logdir.rows(
             "SELECT 1 FROM execution WHERE run_id = ? AND role IS NOT NULL UNION ALL "
             "SELECT 1 FROM graph_op WHERE run_id = ? AND role IS NOT NULL LIMIT 1",
@@ -69,7 +69,7 @@ class Labels:
         return _NO_LABEL
 
     def op(self, graph_id: int, op_name: str) -> Label:
-        """Returns the label of an op of a graph; of a node that the optimizer made, that of the op it is made for."""
+        """Returns the label of an op of a graph. A node that the optimizer made has the label of its `made_for`."""
         labels = self._of_graph(graph_id)
         if op_name not in labels and graph_id in self._graphs.executed_graph_ids():
             op = self._graphs.op(graph_id, op_name)

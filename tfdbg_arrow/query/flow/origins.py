@@ -1,12 +1,11 @@
-"""Origins: bad tensors whose bad elements none of their inputs brought.
+"""Origins: bad tensors whose bad elements did not come from any of their inputs.
 
-A row is an *origin* of a kind (NaN; infinity) if it holds the kind and no tensor that it was
-computed from does. It is a *propagator* if one does. Where an input that could be bad was not recorded and
-none of the recorded ones is bad, neither is proven: such a row is a candidate for the first
-origin, and `is_origin` is False.
+A row is an *origin* of a kind (NaN; infinity) if it holds the kind and no tensor that it was computed from does. It is
+a *propagator* if one does. If an input that could be bad was not recorded and none of the recorded ones is bad, neither
+is proven. Such a row is a candidate for the first origin, and its `is_origin` is False.
 
-An infinity that the program wrote itself (a mask of -Inf, the start of a running minimum) is a *literal*. An op that
-makes a NaN from literals alone is to blame for it; an op that makes a NaN from an infinity that another op computed is
+An infinity that the program wrote itself (a mask of -Inf, the initial value of a running minimum) is a *literal*. An op
+that makes a NaN from literals alone created it. An op that makes a NaN from an infinity that another op computed did
 not.
 """
 
@@ -19,18 +18,18 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
 
 _LITERAL_TYPES = frozenset({"Const", "ReadVariableOp", "Placeholder", "PlaceholderWithDefault"})
-"""Types of ops that give a value which the program wrote, where they are origins."""
+"""Types of ops that return a value which the program wrote, if they are origins."""
 
 OrderKey = tuple[int, bool, tuple[tuple[int, int], ...], int, int]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a bad tensor.
+    """Whether a bad tensor is an origin.
 
     Attributes:
-        causes: The tensors that it was computed from and that hold the kinds it holds; empty for a candidate.
-        is_origin: Whether it is proven that no input brought one of its kinds.
+        causes: The inputs that hold the same kinds of bad values; empty for a candidate.
+        is_origin: True if it is proven that at least one of its kinds came from no input.
     """
 
     causes: tuple[TensorEvent, ...]
@@ -38,7 +37,7 @@ class Verdict:
 
 
 class ProgramOrder:
-    """Orders the tensors of one run as the program computes them, whatever arrived first.
+    """Orders the tensors of one run as the program computes them, regardless of the order of arrival.
 
     Args:
         flow: The run's data flow.
@@ -48,17 +47,17 @@ class ProgramOrder:
         self._flow = flow
 
     def key(self, event: TensorEvent) -> OrderKey:
-        """Returns the place of a tensor among those of the run.
+        """Returns the sort key of a tensor among those of the run.
 
-        Executions come in the order of their start. Within a call forward ops come before those of gradients, then the
-        order of creation decides: of the calling ops from the outermost graph on, with the iterations of loops, and of
-        the op itself. The event_index decides only what is left.
+        Executions are ordered by their start. Within a call, forward ops come before those of gradients. Then the
+        order of creation decides: that of the calling ops from the outermost graph on, with the iterations of loops,
+        and that of the op itself. The event_index breaks the remaining ties.
         """
         is_gradient = self._flow.labels.of(event).role == "gradient"
         return self._start(event), is_gradient, self._creation(event), event.output_slot or 0, event.event_index
 
     def _start(self, event: TensorEvent) -> int:
-        """Returns the event_index at which the call began that a tensor was made in."""
+        """Returns the event_index of the start of the call in which a tensor was made."""
         index = event.execution_index
         execution = None if index is None else self._flow.events.execution(index)
         if execution is not None:
@@ -69,7 +68,7 @@ class ProgramOrder:
         return min((visit.first_event_index for visit in visits), default=event.event_index)
 
     def _creation(self, event: TensorEvent) -> tuple[tuple[int, int], ...]:
-        """Returns (order of creation, iteration) of each calling op, from the outermost, and of the op itself."""
+        """Returns (order of creation, iteration) for each calling op, from the outermost, and for the op itself."""
         if event.scope != "graph" or event.graph_id is None or event.op_name is None:
             return ()
         flow = self._flow
@@ -88,15 +87,15 @@ class ProgramOrder:
 
 
 class Origins:
-    """Tells origins from propagators within one run, and orders them.
+    """Distinguishes origins from propagators within one run, and orders them.
 
     Args:
         flow: The run's data flow.
         kinds: The kinds that count: `nan`, `inf` or both.
-        is_allowed: Whether an origin may be bad: what it holds counts as a literal.
+        is_allowed: Returns True for an origin that is allowed to be bad. Its values count as literals.
 
     Attributes:
-        order: Returns the place of a tensor in the program.
+        order: Returns the sort key of a tensor in the order of the program.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Origins:
         self.order = ProgramOrder(flow).key
 
     def verdict(self, event: TensorEvent) -> Verdict:
-        """Returns whether a bad tensor is an origin, and what made it bad if not."""
+        """Returns whether a bad tensor is an origin, and otherwise which tensors made it bad."""
         own = event.bad_kinds(self._kinds)
         causes = [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(own)]
         brought = frozenset(kind for cause in causes for kind in cause.bad_kinds(own))
@@ -122,16 +121,16 @@ class Origins:
         return Verdict(tuple(causes), is_origin=False)
 
     def of(self, event: TensorEvent) -> TensorEvent:
-        """Returns the origin that a bad tensor's badness goes back to; of several the first by `order`."""
+        """Returns the origin of a bad tensor; if there are several, the first by `order`."""
         return min(self.roots([event], set()), key=self.order)
 
     def roots(self, events: Iterable[TensorEvent], seen: set[int]) -> list[TensorEvent]:
-        """Returns the candidates that the badness of tensors goes back to, in no particular order.
+        """Returns the candidates to which the badness of tensors goes back, in no particular order.
 
         Args:
             events: Bad tensors.
-            seen: The event indexes of tensors that were followed before. They are not followed again, and those that
-                are followed now are added.
+            seen: The event indexes of tensors that were followed before. These are not followed again. The tensors
+                that are followed now are added.
         """
         roots: list[TensorEvent] = []
         start = [event for event in events if event.event_index not in seen]
@@ -145,11 +144,11 @@ class Origins:
             waiting += causes
             if not causes:
                 roots.append(row)
-        # Without a root the rows cause each other in a circle, which only rows without context can seem to.
+        # Without a root, the rows seem to cause each other in a cycle. This happens only for rows without context.
         return roots or start
 
     def _followed(self, event: TensorEvent) -> list[TensorEvent]:
-        """Returns the tensors to which the badness of a tensor is followed: none where its own op is to blame."""
+        """Returns the tensors to follow from a bad tensor, or none if its own op created the badness."""
         verdict = self.verdict(event)
         if verdict.causes:
             return list(verdict.causes)
@@ -157,7 +156,7 @@ class Origins:
         return [source for source in bad if not self.is_literal(source)]
 
     def is_literal(self, event: TensorEvent) -> bool:
-        """Returns whether a tensor holds only infinities that the program wrote, or values that may be bad."""
+        """Returns whether a tensor holds only infinities that the program wrote, or values that are allowed."""
         takers: dict[int, int | None] = {event.event_index: None}
         waiting = [event]
         while waiting:
@@ -174,7 +173,7 @@ class Origins:
         return True
 
     def _note_not_literal(self, event_index: int, takers: Mapping[int, int | None]) -> None:
-        """Notes that a tensor, and the tensors that were computed from it, are no literals."""
+        """Records that a tensor, and the tensors that were computed from it, are not literals."""
         at: int | None = event_index
         while at is not None:
             self._is_literal[at] = False
@@ -187,9 +186,9 @@ class Origins:
 
 
 def _is_written(origin: TensorEvent) -> bool:
-    """Whether an origin looks as if its author wrote infinities: alone or among zeros, as in a mask.
+    """Returns whether an origin looks like infinities that the program wrote: alone or among zeros, as in a mask.
 
-    A batch of data in which some elements are infinite holds other numbers too.
+    A batch of data with some infinite elements also holds other numbers.
     """
     if origin.op_type is not None and origin.op_type not in _LITERAL_TYPES:
         return False

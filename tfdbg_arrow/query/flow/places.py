@@ -1,4 +1,4 @@
-"""Places where a tensor stands: an output of an op in a graph's run, or an eager tensor."""
+"""Places of a tensor: an output of an op in one run of a graph, or an eager tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class GraphTensor:
         graph_id: The graph.
         op_name: The op.
         output_slot: Which output.
-        near: event_index of its user, for graphs whose context is not known.
+        near: event_index of its user. It selects the row if the context is not known.
     """
 
     context: Context
@@ -41,13 +41,13 @@ class Trace:
     """Where a tensor came from.
 
     Attributes:
-        path: The places it passed, from its user back to the op that computed it; never empty.
+        path: The places that it passed, from its user back to the op that computed it; never empty.
         event: The row of the last place, or None.
-        health: The first row on the path: the tensor's health, since all places hold equal values; or None.
-        dtype: Its dtype, None where unknown.
+        health: The first row on the path, or None. It is the tensor's health, since all places hold equal values.
+        dtype: Its dtype; None if unknown.
         how: The first border it crossed, from its user back: `graph` (none), `argument`, `capture`, `loop`,
             `call`, `variable`, `eager`, `external`.
-        is_lost: Whether the path ends at a border behind which nothing was recorded.
+        is_lost: Whether the path ends at a border and nothing was recorded on its other side.
     """
 
     path: tuple[Place, ...]
@@ -59,5 +59,5 @@ class Trace:
 
     @property
     def place(self) -> Place:
-        """The last place: the op that computed it, as far as is known."""
+        """The last place: the op that computed the tensor, as far as it is known."""
         return self.path[-1]

@@ -1,4 +1,4 @@
-"""ResourceOps: which ops of a graph read a resource, write to it, or hand it on; as the graphs say, whatever ran."""
+"""ResourceOps: the ops of a graph that read a resource, write to it, or hand it on, according to the graphs alone."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ WRITER = re.compile(
 )
 """Types of ops that write to a resource."""
 READER = "ReadVariableOp"
-"""Type of the op whose output is what a resource holds."""
+"""Type of the op whose output is the content of a resource."""
 BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
-"""Attributes of a calling op that name a branch."""
+"""Attributes of a calling op that contain a branch."""
 
 
 class ResourceOps:
-    """Tells what the ops of a run's graphs do to resources.
+    """Finds the ops of a run's graphs that read or write resources.
 
     Args:
         graphs: The run's graphs.
@@ -30,21 +30,21 @@ class ResourceOps:
         self._writers_of: dict[int, list[Op]] = {}
 
     def writers_in(self, graph_id: int) -> list[Op]:
-        """Returns the ops of a graph itself that write to resources."""
+        """Returns the ops in a graph, without the functions that it calls, that write to resources."""
         if graph_id not in self._writers_of:
             ops = self._graphs.graph(graph_id).ops.values()
             self._writers_of[graph_id] = [op for op in ops if WRITER.fullmatch(op.op_type) is not None]
         return self._writers_of[graph_id]
 
     def reading_ops(self, graph_id: int, handle_name: str) -> list[Op]:
-        """Returns the ops of a graph that read a resource, in order; those in functions that it calls are left out."""
+        """Returns the ops of a graph that read a resource, in order, without those in functions that it calls."""
         graph = self._graphs.graph(graph_id)
         names = {name for alias in self.aliases(graph_id, handle_name) for name in graph.users.get(alias, ())}
         ops = (graph.ops[name] for name in names if name in graph.ops)
         return sorted((op for op in ops if op.op_type == READER), key=lambda op: op.op_index)
 
     def writing_ops(self, graph_id: int, handle_name: str) -> tuple[Op, ...]:
-        """Returns the ops of a graph that write to a resource, callers of writing functions included, in order."""
+        """Returns the ops of a graph that write to a resource, in order, including callers of writing functions."""
         key = (graph_id, handle_name)
         if key not in self._writers:
             self._writers[key] = ()  # a function that calls itself ends here
@@ -69,7 +69,7 @@ class ResourceOps:
         )
 
     def callee_handles(self, op: Op, call: Call, handle_name: str) -> list[str]:
-        """Returns the Placeholders under which a callee knows the resource."""
+        """Returns the Placeholders of a callee that receive the resource."""
         aliases = self.aliases(call.graph_id, handle_name)
         shift = 1 if call.attribute in BRANCHES else 0
         names = (
@@ -80,7 +80,7 @@ class ResourceOps:
         return [name for name in names if name is not None]
 
     def aliases(self, graph_id: int, handle_name: str) -> set[str]:
-        """Returns the ops that hand on a resource within a graph, its own among them."""
+        """Returns the ops that hand on a resource within a graph, including its own op."""
         graph = self._graphs.graph(graph_id)
         found, waiting = {handle_name}, [handle_name]
         while waiting:

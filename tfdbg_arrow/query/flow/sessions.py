@@ -1,7 +1,7 @@
-"""Runs of sessions: what a run of TensorFlow's graph mode was fed with, which ops it ran, and in which order.
+"""Runs of sessions: the feeds of a run in TensorFlow's graph mode, and which ops it ran in which order.
 
-A run computes the part of its graph that its fetches and targets need, cut off at what it is fed with. Nothing but
-its edges, control edges among them, orders it.
+A run computes the part of its graph that its fetches and targets need, up to its feeds. Only the edges of the graph,
+including control edges, order the ops.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tfdbg_arrow.query.recorded import Context, Execution
 from tfdbg_arrow.query.untrusted_json import parse_json
 
 REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})
-"""Op types that give a reference to a variable's memory."""
+"""Op types that return a reference to a variable's memory."""
 REFERENCE_WRITER = re.compile(
     r"Assign(Add|Sub)?|(Sparse)?Apply\w+|Scatter(Update|Add|Sub|Mul|Div|Min|Max|Nd(Update|Add|Sub))"
 )
@@ -39,19 +39,19 @@ class Sessions:
         self._executions_of = lru_cache(maxsize=64)(self._read_executions)
 
     def is_session_graph(self, graph_id: int) -> bool:
-        """Returns whether a graph is one that sessions run."""
+        """Returns whether a graph is run by sessions."""
         return graph_id in self._graphs.session_graphs
 
     def is_run(self, context: Context, graph_id: int, op_name: str) -> bool:
-        """Returns whether an op ran in a context in which others of its graph did.
+        """Returns whether an op ran in a context in which other ops of its graph ran.
 
-        A function runs all of its ops; a run of a session only those that its fetches and targets need.
+        A function runs all of its ops. A run of a session only runs those that its fetches and targets need.
         """
         execution = self._execution(context) if self.is_session_graph(graph_id) else None
         return execution is None or op_name in self._ops_of(execution.op_type, None)
 
     def feed_index(self, context: Context, op_name: str, output_slot: int) -> int | None:
-        """Returns as which input of its execution a tensor was fed in a run; None where it was not."""
+        """Returns the input of the execution through which a tensor was fed in a run, or None if it was not fed."""
         execution = self._execution(context)
         if execution is None:
             return None
@@ -62,14 +62,15 @@ class Sessions:
     ) -> tuple[Op, Context] | None:
         """Returns the last op that wrote to a variable before it was read, and where it ran.
 
-        Within the run of the read that is one that the reader depends on; a write that it does not depend on comes
-        after it, as an optimizer's does. Else it is one of the session's last run before that wrote.
+        Within the run of the read, this is a write that the reader depends on. A write that the reader does not depend
+        on, such as that of an optimizer, comes after the read. If there is no such write, it is the last write of the
+        last earlier run of the session that wrote to the variable.
 
         Args:
             graph_id: The graph of the variable.
             writers: The ops of the graph that write to it.
             context: Where the variable is read.
-            reader: The op of that graph that reads.
+            reader: The reading op of that graph.
         """
         execution = self._execution(context)
         if execution is None:
@@ -93,7 +94,7 @@ class Sessions:
         graph = self._graphs.graph(graph_id)
         found: dict[str, Op] = {}
         waiting = [variable]
-        while waiting:  # a writer hands the reference on
+        while waiting:  # a writer passes the reference on
             for name in graph.users.get(waiting.pop(), ()):
                 op = graph.ops[name]
                 if name not in found and REFERENCE_WRITER.fullmatch(op.op_type) and op.inputs:
@@ -112,7 +113,7 @@ class Sessions:
         return self._events.executions_of(names)
 
     def _find_ops(self, function_name: str, start: str | None) -> frozenset[str]:
-        """Returns the ops that run in a session's run for one of its ops, that among them; None: all that run."""
+        """Returns the ops that a session's run executes to compute `start`, including it; None means all its ops."""
         graph_id = self._graphs.function_graphs[function_name]
         graph = self._graphs.graph(graph_id)
         control = self._graphs.control_sources(graph_id)

@@ -1,6 +1,6 @@
-"""Sinks: bad tensors that did harm: written to a variable, returned to the program, or counted by a metric.
+"""Sinks: bad tensors that did harm. They were written to a variable, returned to the program, or counted by a metric.
 
-A search that starts where the harm is finds a bug at once, however many harmless infinities came before it.
+A search that starts at the harm finds a bug quickly, however many harmless infinities came before it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tfdbg_arrow.query.flow.sessions import REFERENCE_WRITER
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
 
 CHECKS = frozenset({"IsFinite", "IsInf", "IsNan"})
-"""Types of ops that only ask whether a tensor is bad."""
+"""Types of ops that only test whether a tensor is bad."""
 EFFECTS = ("variable", "result", "metric", "absorbed")
 """Where the badness of a tensor can end, the most harmful first."""
 _FIRST_BATCH, _BATCH = 4, 256
 _EAGER_BATCH = 2048
 _MAX_KEPT = 100
-"""Variables and lists that are looked into for one tensor."""
+"""Number of variables and lists that are examined for one tensor."""
 
 Site = tuple[int, str, int]
 """Graph, op and output slot."""
 Writer = tuple[Op, bool]
-"""An op that writes to a variable, and whether it takes only what the last iteration of a loop computed."""
+"""An op that writes to a variable, and whether it takes only the result of a loop's last iteration."""
 
 
 class Sinks:
@@ -53,10 +53,10 @@ class Sinks:
         self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
 
     def batches(self, effect: str) -> Iterator[list[TensorEvent]]:
-        """Yields the sinks of an effect, by arrival; the sinks of one execution are in one batch.
+        """Yields the sinks of an effect in order of arrival. The sinks of one execution are in one batch.
 
         Args:
-            effect: `variable`, `result` or `metric`; or `skipped`: what the program got and left out this once.
+            effect: `variable`, `result` or `metric`; or `skipped` for results that the program skipped this one time.
         """
         streams: list[Iterator[list[TensorEvent]]] = []
         if effect != "skipped":
@@ -109,7 +109,7 @@ class Sinks:
         )
 
     def _is_overwritten(self, row: TensorEvent) -> bool:
-        """Whether a later iteration of the loop computed a tensor anew."""
+        """Returns whether a later iteration of the loop computed a tensor again."""
         if row.step_id is None or row.iteration is None:
             return False
         visits = self._flow.events.site_visits(row.step_id, row.execution_index)
@@ -139,7 +139,7 @@ class Sinks:
         return self._sites
 
     def _writing_graphs(self, bad: Iterable[int]) -> list[int]:
-        """Returns the graphs whose ops may write a bad tensor of some graphs: these, and those that run with them."""
+        """Returns the graphs whose ops may write a bad tensor of some graphs: these, and all that were optimized."""
         executed = self._flow.graphs.executed_graph_ids()
         return sorted({*bad, *executed} if executed.intersection(bad) else bad)
 
@@ -152,9 +152,9 @@ class Sinks:
         return [name for name, graph_id in self._flow.events.op_types() if graph_id is None and is_writer(name)]
 
     def _written_eagerly(self) -> list[TensorEvent]:
-        """Returns the bad eager tensors that eager ops wrote to variables, each once.
+        """Returns the distinct bad eager tensors that eager ops wrote to variables.
 
-        A tensor from outside does no harm by being stored: what is computed from it may.
+        A tensor from outside does no harm when it is stored. Only tensors that are computed from it can do harm.
         """
         if not self._eager_writers:
             return []
@@ -175,7 +175,7 @@ class Sinks:
     # Results.
 
     def _results(self) -> Iterator[TensorEvent]:
-        """Yields the bad tensors that came out of eager ops and calls and that nothing computes with any more."""
+        """Yields the bad tensors that eager ops and calls returned and that nothing computes with any more."""
         after = -1
         while True:
             rows = read_events(
@@ -192,7 +192,7 @@ class Sinks:
                     yield row
 
     def _uses_of(self, rows: list[TensorEvent]) -> dict[int | None, list[tuple[str, bool]]]:
-        """Returns, by eager tensor, (op type, whether it gives what can be bad) of the executions that take it."""
+        """Returns, by eager tensor, (op type, whether an output can be bad) for the executions that take it."""
         ids = sorted({row.tensor_id for row in rows if row.tensor_id is not None})
         never_bad = ", ".join(f"'{dtype}'" for dtype in sorted(NEVER_BAD))
         found: dict[int | None, list[tuple[str, bool]]] = {}
@@ -209,7 +209,7 @@ class Sinks:
         return found
 
     def is_given(self, row: TensorEvent) -> bool:
-        """Returns whether the program was given a tensor: what a call gives only for its gradient is behind these."""
+        """Returns whether the program received a tensor. A call's extra outputs for its gradient do not count."""
         if row.scope != "execution" or row.execution_index is None:
             return False
         execution = self._flow.events.execution(row.execution_index)
@@ -224,7 +224,7 @@ class Sinks:
 
     @cached_property
     def has_none(self) -> bool:
-        """Whether nothing bad was written to a variable, returned or counted by a metric in the run."""
+        """Whether no bad tensor in the run was written to a variable, returned, or counted by a metric."""
         return not any(batch for effect in EFFECTS[:-1] for batch in self.batches(effect))
 
     def _result_effect(self, row: TensorEvent) -> str:
@@ -233,7 +233,7 @@ class Sinks:
         return "skipped" if self.is_skipped(row) else "result"
 
     def _makers(self, row: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that were stored, if a tensor comes from a variable or a list; else the tensor."""
+        """Returns the bad tensors that were stored, if a tensor comes from a variable or a list, or else the tensor."""
         found: list[TensorEvent] = []
         seen: set[int] = set()
         waiting = [row]
@@ -258,11 +258,11 @@ class Sinks:
         return bool(rows)
 
     def is_skipped(self, row: TensorEvent) -> bool:
-        """Returns whether the program skipped, this time only, what it usually does with a tensor, and continued.
+        """Returns whether the program skipped its usual use of a tensor, only this time, and continued.
 
-        The same line of code must have given such a tensor another time, and something must have been computed from
+        The same line of code must have returned such a tensor another time, and something must have been computed from
         it. The program continued if that was later, or if an optimizer wrote to a variable afterwards: an optimizer
-        that scales the loss writes the new scale where it skips a step.
+        that scales the loss writes the new scale when it skips a step.
         """
         execution = None if row.execution_index is None else self._flow.events.execution(row.execution_index)
         if execution is None or execution.stack_trace_id is None:
@@ -272,7 +272,7 @@ class Sinks:
 
     @cached_property
     def _last_optimizer_write(self) -> int:
-        """The last execution in which eager code of an optimizer wrote to a variable; -1 where there is none."""
+        """The last execution in which eager code of an optimizer wrote to a variable, or -1 if there is none."""
         if not self._eager_writers:
             return -1
         ((last,),) = self._logdir.rows(
@@ -283,9 +283,9 @@ class Sinks:
         return -1 if last is None else int(last)
 
     def _read_last_used(self, op_type: str, stack_trace_id: int, output_slot: int) -> int | None:
-        """Returns the last execution by a line of code with whose output something was computed.
+        """Returns the last execution of a line of code from whose output something was computed, or None.
 
-        The gradient of a gradient's output is no use of it: what counts is that an optimizer or the program took it.
+        The gradient of a gradient's output does not count: an optimizer or the program must have taken it.
         """
         writers = self._eager_writers or ["AssignVariableOp"]
         never_bad = ", ".join(f"'{dtype}'" for dtype in sorted(NEVER_BAD))
@@ -305,7 +305,7 @@ class Sinks:
 
     @staticmethod
     def _batched(rows: Iterable[TensorEvent]) -> Iterator[list[TensorEvent]]:
-        """Yields the rows in batches, small ones first: mostly the first sinks have the answer."""
+        """Yields the rows in batches, small ones first, as the first sinks usually contain the answer."""
         batch: list[TensorEvent] = []
         size = _FIRST_BATCH
         for row in rows:
@@ -318,14 +318,14 @@ class Sinks:
 
 
 def effect_of_write(role: str | None) -> str:
-    """Returns the effect of an op with a role that writes a bad tensor to a variable."""
+    """Returns the effect if an op with this role writes a bad tensor to a variable."""
     return {"metric": "metric", "loss": "result"}.get(role or "", "variable")
 
 
 def _computes(row: TensorEvent, op_type: str, can_be_bad: bool) -> bool:
-    """Whether an execution computes something with a bad tensor, and does not only look at it.
+    """Returns whether an execution computes something with a bad tensor, rather than only testing it.
 
-    A comparison or a choice among infinities is well-defined; with a NaN it is not.
+    A comparison of infinities, or a choice among them, is well-defined. With a NaN it is not.
     """
     if can_be_bad or is_writer(op_type):
         return True
@@ -340,7 +340,7 @@ def is_writer(op_type: str) -> bool:
 
 
 def _written_by(graph: Graph, op: Op) -> Iterator[tuple[str, int]]:
-    """Yields the tensors that an op writes: each as it is taken, and as it was before it only passed through ops."""
+    """Yields the tensors that an op writes, each as it is taken and as it was before it passed through other ops."""
     for source in op.inputs:
         at: tuple[str, int] | None = source
         while at is not None:

@@ -1,7 +1,7 @@
-"""TensorLists: which element a list of tensors gives back.
+"""TensorLists: which element a pop from a list of tensors returns.
 
-A loop keeps what its gradient needs in lists: the forward loop pushes one element an iteration, the backward loop pops
-them. A list has no row of its own, so it is followed back to the ops that pushed and popped.
+Loops store the tensors that their gradients need in lists. The forward loop pushes one element per iteration, and the
+backward loop pops them. A list has no row of its own, so it is followed back to the ops that pushed and popped.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tfdbg_arrow.query.recorded import Context
 
 PUSH, POP = "TensorListPushBack", "TensorListPopBack"
 ELEMENT = 1
-"""The output slot of a pop that is the element; slot 0 is the rest of the list."""
+"""The output slot of a pop that holds the element. Slot 0 is the rest of the list."""
 
 _Key = tuple[Context, int, str, int]
 
 
 @dataclass(frozen=True)
 class _List:
-    """A list of tensors: its last element, and the list without it; None for one that is empty or not known."""
+    """A list of tensors: its last element, and the list without it (None if it is empty or unknown)."""
 
     last: Place
     rest: _List | None
@@ -35,7 +35,7 @@ class TensorLists:
     Args:
         graphs: The run's graphs.
         executed: The edges that ran.
-        resolve: Returns the place of the op that made a tensor; None where that was not recorded.
+        resolve: Returns the place of the op that made a tensor, or None if it was not recorded.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class TensorLists:
         self._executed = executed
         self._resolve = resolve
         self._known: dict[_Key, _List | None] = {}
-        """By the place of a list."""
+        """The lists by their places."""
 
     def popped(self, pop: GraphTensor) -> Place | None:
-        """Returns the place of the element that a pop gives; None where that is not known."""
+        """Returns the place of the element that a pop returns, or None if it is not known."""
         op = self._graphs.op(pop.graph_id, pop.op_name)
         tensors = None if op is None or not op.inputs else self._list(self._executed.aligned_inputs(pop, op)[0])
         return None if tensors is None else tensors.last
@@ -67,7 +67,7 @@ class TensorLists:
             if key in self._known:
                 found = self._known[key]
                 break
-            self._known[key] = None  # ends a circle
+            self._known[key] = None  # ends a cycle
             op = self._graphs.op(at.graph_id, at.op_name)
             if op is None or not (op.op_type == PUSH or (op.op_type == POP and at.output_slot != ELEMENT)):
                 break

@@ -1,4 +1,4 @@
-"""Variables and other resources: what was last written to one before it was read."""
+"""Variables and other resources: the last write to a resource before it was read."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Write:
         op_type: Type of the writing op.
         op_name: Its name; None for an eager op.
         graph_id: Its graph; None for an eager op.
-        execution_index: The execution, or the call in which it ran; None where unknown.
-        values: The tensors that went in, without the resource itself.
-        is_replacing: Whether the new value depends on them alone, and not on the old value too.
+        execution_index: The execution, or the call in which the op ran; None if unknown.
+        values: The tensors that the op took, without the resource itself.
+        is_replacing: Whether the new value depends only on them, and not on the old value.
         old_value: A recorded read of the old value just before, or None.
     """
 
@@ -43,7 +43,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class WriteSite:
-    """Where something was written to resources: their handles, and the tensors that went in."""
+    """A write to resources: their handles, and the tensors that the op took."""
 
     handles: tuple[Place, ...]
     values: tuple[Place, ...]
@@ -52,7 +52,7 @@ class WriteSite:
 class Resources:
     """Finds writes to resources within one run.
 
-    Automatic control dependencies run the ops on one resource in the order of their creation.
+    Automatic control dependencies run the ops on one resource in order of creation.
 
     Args:
         graphs: The run's graphs.
@@ -67,12 +67,12 @@ class Resources:
         self._ops = ResourceOps(graphs)
 
     def writes(self, handle: Trace, *, reader: TensorEvent, since: int = 0) -> Iterator[Write]:
-        """Yields the recorded writes before a read, the last one first.
+        """Yields the recorded writes before a read, last one first.
 
         Args:
             handle: Where the resource came from, seen from the reading op.
             reader: The row of the reading op's output.
-            since: Of the executions before the read's own only those from this execution_index on.
+            since: Of the executions before that of the read, consider only those from this execution_index on.
         """
         if reader.scope == "graph" and reader.graph_id is not None and reader.op_name is not None:
             yield from self._in_call(handle, reader)
@@ -86,11 +86,11 @@ class Resources:
     def read_between(self, handle: Trace, *, after: Write | None, before: Write, since: int = 0) -> TensorEvent | None:
         """Returns the row of the last read in the executions between two writes, or None.
 
-        Reads in the calls that the writes themselves were made in are not looked for.
+        Reads inside the calls that made the two writes are not considered.
 
         Args:
             handle: Where the resource came from.
-            after: The earlier write; None: the start of the run.
+            after: The earlier write; None means the start of the run.
             before: The later write.
             since: Only executions from this execution_index on.
         """
@@ -137,7 +137,7 @@ class Resources:
         return self._writes(execution.op_type, graph_id, input_index)
 
     def _writing_functions(self) -> list[str]:
-        """Returns the types of the executions that write to resources: ops, and functions that do at any depth."""
+        """Returns the types of the executions that write to resources: ops, and functions that write at any depth."""
         found = []
         for op_type, called in self._events.op_types():
             graph_id = self._graphs.function_graphs.get(op_type, called)
@@ -168,7 +168,7 @@ class Resources:
                 yield WriteSite(handles, tuple(place for place, dtype in inputs if dtype != "resource"))
 
     def is_resource(self, tensor_id: int) -> bool:
-        """Whether executions use a tensor from outside as a handle: what kind of tensor it is was not recorded."""
+        """Returns whether executions use a tensor from outside as a handle. The kind of the tensor was not recorded."""
         return any(
             _HANDLE_USER.fullmatch(op_type)
             if graph_id is None
@@ -180,7 +180,7 @@ class Resources:
         return None if placeholder is None else self._graphs.graph(graph_id).dtypes.get((placeholder, 0))
 
     def _in_call(self, handle: Trace, reader: TensorEvent) -> Iterator[Write]:
-        """Yields the writes in the call that a reading op ran in, from the op outwards."""
+        """Yields the writes in the call in which a reading op ran, from the op outwards."""
         assert reader.graph_id is not None
         assert reader.op_name is not None
         levels: tuple[Level, ...] = self._borders.levels(reader.context, reader.graph_id) or ()
@@ -212,7 +212,7 @@ class Resources:
     def _write_in_session(
         self, graph_id: int, handle_name: str, context: Context, *, user: str, near: int
     ) -> Write | None:
-        """Returns the last write before a read in a graph that sessions run, where creation orders nothing."""
+        """Returns the last write before a read in a graph that sessions run, where creation does not order ops."""
         writers = self._ops.writing_ops(graph_id, handle_name)
         written = self._borders.sessions.last_writer(graph_id, writers, context, reader=user)
         if written is None:
@@ -232,13 +232,13 @@ class Resources:
     def _users(
         self, tensor_id: int, *, is_wanted: Callable[[str, int | None, int], bool], since: int
     ) -> tuple[str, ...]:
-        """Returns the op types, functions included, that use a handle in one of the ways wanted."""
+        """Returns the op types, including functions, that use a handle in one of the wanted ways."""
         ways = self._all_users(tensor_id, since=since)
         found = (op_type for op_type, graph_id, index in ways if is_wanted(op_type, graph_id, index))
         return tuple(sorted(set(found)))
 
     def _all_users(self, tensor_id: int, *, since: int = 0) -> list[tuple[str, int | None, int]]:
-        """Returns (op type, called graph, input index) of every way in which executions use a handle."""
+        """Returns (op type, called graph, input index) for each way in which executions use a handle."""
         return [
             (op_type, self._graphs.function_graphs.get(op_type, called), index)
             for op_type, called, index in self._events.ways_of_use(tensor_id, since=since)
@@ -251,7 +251,7 @@ class Resources:
         return placeholder is not None and bool(self._ops.writing_ops(graph_id, placeholder))
 
     def _reads(self, op_type: str, graph_id: int | None, index: int) -> bool:
-        """Whether an op or a function reads a resource in its outermost graph, and cannot write to it."""
+        """Returns whether an op or a function reads a resource in its outermost graph and cannot write to it."""
         if graph_id is None:
             return op_type == READER
         placeholder = self._graphs.placeholder(op_type, index)
@@ -294,7 +294,7 @@ class Resources:
     def _in_graph(
         self, graph_id: int, handle_name: str, context: Context, *, user: str | None, near: int
     ) -> Iterator[Write]:
-        """Yields the writes in one run of a graph, before `user` where that is given."""
+        """Yields the writes in one run of a graph, only those before `user` if it is given."""
         end = None if user is None else self._graphs.op(graph_id, user)
         for op in reversed(self._ops.writing_ops(graph_id, handle_name)):
             if end is not None and op.op_index >= end.op_index:
@@ -305,7 +305,7 @@ class Resources:
                 yield from self._in_callees(op, graph_id, handle_name, context, near=near)
 
     def _in_callees(self, op: Op, graph_id: int, handle_name: str, context: Context, *, near: int) -> Iterator[Write]:
-        """Yields the writes in what an op called: the branch that ran, all iterations of a loop."""
+        """Yields the writes in the functions that an op called: the branch that ran, all iterations of a loop."""
         for call in self._graphs.calls(graph_id, op.op_name):
             if call.callee_graph_id is None or call.attribute == "cond":
                 continue
@@ -326,7 +326,7 @@ class Resources:
     def _in_loop(
         self, op: Op, graph_id: int, handle_name: str, context: Context, *, frame_id: int | None, last: int, near: int
     ) -> Iterator[Write]:
-        """Yields the writes in a loop's body, the last iteration first.
+        """Yields the writes in a loop's body, last iteration first.
 
         Args:
             op: The loop.
@@ -334,7 +334,7 @@ class Resources:
             handle_name: The resource's name there.
             context: Where the loop was entered.
             frame_id: The loop's frame.
-            last: The last iteration that counts.
+            last: The last iteration to consider.
             near: event_index of the reader.
         """
         body = next((call for call in self._graphs.calls(graph_id, op.op_name) if call.attribute == "body"), None)
@@ -380,6 +380,6 @@ class Resources:
 
 
 def _name_in(handle: Trace, graph_id: int) -> str | None:
-    """Returns the op under which a graph knows a resource."""
+    """Returns the op that holds a resource in a graph, or None."""
     places = (place for place in reversed(handle.path) if isinstance(place, GraphTensor) and place.graph_id == graph_id)
     return next((place.op_name for place in places), None)

@@ -1,6 +1,6 @@
-"""Walk: follows a bad tensor to every bad tensor that is computed from it, and notes where that ends.
+"""Walk: follows a bad tensor to every bad tensor that is computed from it, and notes where the badness ends.
 
-It goes forward, from ops to their users, over the borders of calls, branches, loops and eager code.
+It goes forward, from ops to their users, across the borders of calls, branches, loops and eager code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tfdbg_arrow.query.flow.sinks import CHECKS, Sinks, effect_of_write, is_writ
 from tfdbg_arrow.query.recorded import Context, Execution, SiteVisit, TensorEvent, Use
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
-SKIPPED_UPDATE = "the program left out the update that would have used it, and went on"
+SKIPPED_UPDATE = "the program skipped the update that would have used it, and continued"
 SKIPPED_BRANCH = "only a branch that did not run would have used it"
 UNUSED = "nothing was computed, assigned or returned from it"
 ABSORBED = "everything that was computed from it is finite"
@@ -27,20 +27,20 @@ _LOOPS = frozenset({"body", "cond"})
 _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
 """Types of ops that pass their inputs out of TensorFlow."""
 _MAX_STEPS = 20_000
-"""Tensors that are followed for one bad tensor."""
+"""Maximum number of tensors that are followed for one bad tensor."""
 
 
 class CannotTellError(Exception):
-    """The recording does not say where a tensor goes."""
+    """The recording does not show where a tensor goes."""
 
 
 class OutOfSightError(Exception):
-    """A tensor went where it cannot be followed. Its harm would show in other tensors."""
+    """A tensor went out of reach of the recording. Its harm would show in other tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One run of a graph: where, and which op called it (None: eager code)."""
+    """One run of a graph: where it ran, and which op called it (None for eager code)."""
 
     graph_id: int
     context: Context
@@ -50,13 +50,13 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class WalkedTensor:
-    """A tensor on its way: an output of an op in a frame, or an eager tensor (no frame).
+    """A tensor on the walk: an output of an op in a frame, or an eager tensor (no frame).
 
     Attributes:
         frame: The run of the graph; None for an eager tensor.
         name: The op; empty for an eager tensor.
         slot: The output; the id of an eager tensor.
-        is_verdict: Whether it is what a check said, or was computed from that, and not the value itself.
+        is_verdict: Whether it is the result of a check, or was computed from one, and not the value itself.
         is_metric: Whether an op of a metric computed it.
     """
 
@@ -94,7 +94,7 @@ class Walk:
 
     @property
     def reason(self) -> str:
-        """Why a value that did no harm is expected."""
+        """The reason why a harmless value is expected."""
         if self._is_skipped_eagerly:
             return SKIPPED_UPDATE
         if self.skipped_graphs:
@@ -102,7 +102,7 @@ class Walk:
         return ABSORBED if self._is_taken else UNUSED
 
     def follow(self, start: WalkedTensor) -> None:
-        """Follows the tensor to its ends, or until it has come to a variable."""
+        """Follows the tensor until all its paths end, or until it reaches a variable."""
         seen = {start}
         waiting = [start]
         while waiting and "variable" not in self._harms:
@@ -116,9 +116,9 @@ class Walk:
                 raise CannotTellError
 
     def _is_bad(self, tensor: WalkedTensor) -> bool:
-        """Whether a tensor is bad, or may be because it was not recorded.
+        """Returns whether a tensor is bad, or may be because it was not recorded.
 
-        A tensor that its graph records, and that has no row, was not computed.
+        If the graph records a tensor and the tensor has no row, it was not computed.
         """
         frame = tensor.frame
         if frame is None:
@@ -165,7 +165,7 @@ class Walk:
         yield from self._returned(tensor, frame)
 
     def _took(self, op: Op, place: GraphTensor) -> bool:
-        """Whether an op that takes a tensor in the program took it when it ran, or took what the tensor stands for."""
+        """Returns whether an op that takes a tensor in the program took it, or its source, when it ran."""
         executed = self._flow.borders.executed
         user = replace(place, op_name=op.op_name, output_slot=0)
         if not executed.replaces_inputs(user):
@@ -175,7 +175,7 @@ class Walk:
         return bool(stands_for) and not set(executed.inputs(user, op)).isdisjoint(stands_for)
 
     def _is_skipped(self, user: GraphTensor, near: Frame) -> bool:
-        """Whether an op is in a graph that did not run: a branch that was not taken."""
+        """Returns whether an op is in a graph that did not run: a branch that was not taken."""
         if (
             user.context == near.context
             or user.graph_id not in self._flow.graphs.recorded_graphs
@@ -189,7 +189,7 @@ class Walk:
         )
 
     def _frame_of(self, user: GraphTensor, near: Frame) -> Frame:
-        """Returns the run of the graph of an op that takes a tensor of another frame."""
+        """Returns the graph run of an op that takes a tensor of another frame."""
         if user.graph_id == near.graph_id and user.context == near.context:
             return near
         return self._frame(user.graph_id, user.context)
@@ -226,12 +226,12 @@ class Walk:
 
     @staticmethod
     def _is_metric(op_type: str, role: str | None, tensor: WalkedTensor) -> bool:
-        """Whether the output of an op belongs to a metric. An op that only passes a tensor on does not change that."""
+        """Returns whether the output of an op belongs to a metric. An op that passes a tensor on keeps its property."""
         is_handed_on = op_type in PASSING_OPS or op_type.startswith(CONTAINERS)
         return tensor.is_metric if is_handed_on else role == "metric"
 
     def _asks(self, op_type: str) -> bool:
-        """Returns whether an op only asks whether a tensor is bad."""
+        """Returns whether an op only tests whether a tensor is bad."""
         self._is_checked |= op_type in CHECKS
         return op_type in CHECKS
 
@@ -244,7 +244,7 @@ class Walk:
             self._harms.add("result")
 
     def _is_from_outside(self, tensor: WalkedTensor) -> bool:
-        """Whether the program did not compute a tensor. To store it does no harm; to compute with it may."""
+        """Returns whether the program did not compute a tensor. Storing such a tensor does no harm."""
         if tensor.frame is None:
             event = self._flow.events.eager(tensor.slot).event
             return event is not None and event.scope == "external"
@@ -273,7 +273,7 @@ class Walk:
             yield self._argument(call, index - 1 if is_conditional else index, inner, tensor)
 
     def _past_loop(self, op: Op, index: int, body: Call, tensor: WalkedTensor, frame: Frame) -> WalkedTensor:
-        """Returns the result of a loop that ended before its first iteration: it is what the loop was given."""
+        """Returns the result of a loop that ended before its first iteration: the loop's own input."""
         if not self._flow.borders.is_never_entered(frame.context, body):
             raise CannotTellError
         return replace(tensor, frame=frame, name=op.op_name, slot=index)
@@ -308,7 +308,7 @@ class Walk:
             yield replace(tensor, frame=frame.caller, name=call.op_name, slot=index)
 
     def _next_iteration(self, frame: Frame, body: Call) -> Frame | None:
-        """Returns the run of a loop's body after another one; None after the last one."""
+        """Returns the next run of a loop's body, or None after the last one."""
         assert frame.caller is not None
         visits = self._flow.borders.visits(frame.caller.context, body)
         here = [visit for visit in visits if visit.frame_id == frame.context.frame_id]
@@ -324,7 +324,7 @@ class Walk:
         execution = None if index is None else self._flow.events.execution(index)
         if execution is None:
             if self._labels.op(frame.graph_id, tensor.name).role == "input":
-                raise OutOfSightError  # a function of a tf.data pipeline: its elements are tensors of their own
+                raise OutOfSightError  # a function of a tf.data pipeline: its elements are separate tensors
             if self._flow.graphs.may_return(frame.graph_id, tensor.name, tensor.slot):
                 raise CannotTellError
             return
@@ -340,7 +340,7 @@ class Walk:
             yield replace(tensor, frame=None, name="", slot=outputs[result][0])
 
     def _note_failure(self, execution: Execution) -> None:
-        """Notes that a call did not return what it computed: the program got an error in its place."""
+        """Notes that a call did not return its results because it raised an error."""
         if not self._sinks.has_failed(execution.execution_index):
             raise CannotTellError
         self._harms.add("result")
@@ -375,7 +375,7 @@ class Walk:
         self._note_end(op_type, tensor, role=self._labels.execution(index).role)
         if is_writer(op_type):
             return True
-        # A comparison or a choice among infinities is well-defined; with a NaN it is not.
+        # A comparison of infinities, or a choice among them, is well-defined. With a NaN it is not.
         return event is not None and event.num_nan == 0 and op_type not in CHECKS
 
     def _note_unused(self, tensor: WalkedTensor, event: TensorEvent | None) -> None:

@@ -45,29 +45,29 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _MAX_ATTEMPTS = 20
-"""Listings of the parts, each made because a part of the one before was gone."""
+"""How often to list the parts again because a listed part was gone."""
 _MAX_SCOPES = 64
-"""Runs whose own views are kept."""
+"""Number of runs whose own views are kept."""
 _MAX_LOADED_SCOPES = 4
-"""Runs whose small tables are kept in memory."""
+"""Number of runs whose small tables are kept in memory."""
 _MAX_KEPT = 3
-"""Readers with what they read that are kept: two of up to some 200 MB each, and the counts of windows."""
+"""Number of readers that are kept with their data: two of up to about 200 MB each, and the counts of windows."""
 
 
 class Logdir(Statements, Answers):
     """A logdir opened for reading.
 
-    Each table of the format is a view of the same name over exactly the parts that the manifests
-    call live, and over what processes that died had not made parts of, for which the logdir is not
-    changed. A logdir may be written to meanwhile: `refresh` shows what came since.
+    Each table of the format is a view of the same name. It shows exactly the parts that the manifests call live, and
+    the rows that dead processes left in the spool. Reading these rows does not change the logdir. A recording may
+    write to the logdir while it is open: `refresh` shows what was added.
 
     Attributes:
-        path: The logdir: a path, or for a URL its location.
-        storage_options: fsspec's arguments for a URL.
-        memory_limit: Bytes that the queries may take, those of DuckDB and the rows that Python holds together.
-        bad_runs: Which runs recorded a bad tensor.
+        path: The path of the logdir, or its location if it is at a URL.
+        storage_options: The options passed to fsspec for a URL.
+        memory_limit: How many bytes the queries may use, counting both DuckDB and the rows that Python holds.
+        bad_runs: The runs that recorded a bad tensor.
         op_digests: The extremes of each op output over its run.
-        questions: Notes what is asked, where someone wants to know.
+        questions: Records the SQL that is asked, while a `noted` block is active.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Logdir(Statements, Answers):
             self._check = OwnFiles(path).check
         self.path: Path | RemoteLocation = path
         self.storage_options = storage_options
-        # What a large query spills goes there: DuckDB would write into the working directory.
+        # For the temporary files of large queries. By default, DuckDB would write them to the working directory.
         self._spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
         self._remove_spill = weakref.finalize(self, shutil.rmtree, self._spill, ignore_errors=True)
         self._connection = connect(self._spill, memory_limit=self.memory_limit)
@@ -115,15 +115,15 @@ class Logdir(Statements, Answers):
     def connection(self) -> duckdb.DuckDBPyConnection:
         """The in-memory DuckDB that holds the views.
 
-        Results of relations taken from it directly are DuckDB's, and so are the errors. Of a logdir at a URL, such
-        relations find only the tables that were fetched before: those named in SQL given to the methods, or to `fetch`.
+        If you use it directly, you get DuckDB's own results and errors. For a logdir at a URL, it shows only the tables
+        that were fetched before, by SQL given to the methods or by `fetch`.
         """
         self._run(self._views.need_all)
         return self._connection
 
     @property
     def broken_parts(self) -> tuple[BrokenPart, ...]:
-        """What is broken and left out, of a logdir opened with `skip_broken`; more may be found while it is read."""
+        """The broken files that are left out if the logdir was opened with `skip_broken`; reading may find more."""
         return () if self._broken is None else self._broken.found
 
     def __enter__(self) -> Self:
@@ -141,10 +141,10 @@ class Logdir(Statements, Answers):
         return glance(self)
 
     def show(self, *, run_id: str | None = None, height: int = 720) -> Shown:
-        """Returns the report, for a notebook to display: the first bad tensor, its cause and line, alerts and sources.
+        """Returns the report for display in a notebook: the first bad tensor, its cause and line, alerts and sources.
 
         Args:
-            run_id: Only this run; None: all.
+            run_id: Only this run; None means all runs.
             height: Height of the frame in pixels.
 
         Raises:
@@ -154,13 +154,13 @@ class Logdir(Statements, Answers):
         return show(self, run_id=run_id, height=height)
 
     def close(self) -> None:
-        """Closes the connection; relations taken from it cannot be read any more."""
+        """Closes the connection. Relations that were taken from it cannot be read any more."""
         self._connection.close()
         self._remove_spill()
 
     def interrupt(self) -> None:
-        """Ends the query that runs now in another thread, there with a QueryError; does nothing where none runs."""
-        # Without the lock, which the query holds.
+        """Stops the query that another thread runs; that thread gets a QueryError. Does nothing if no query runs."""
+        # Does not take the lock, because the running query holds it.
         with contextlib.suppress(duckdb.Error):
             self._connection.interrupt()
         for derived in list(self._derived):
@@ -170,20 +170,20 @@ class Logdir(Statements, Answers):
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Stops the queries in the block, of this logdir and of its runs, that are not done after so many seconds.
+        """Sets a time limit for the queries in the block, on this logdir and on its runs.
 
         Raises:
-            TimeLimitError: They took longer; the exception comes from the query that was stopped.
+            TimeLimitError: The queries took longer; the query that was stopped raises it.
         """
         with self._time_limit.within(seconds, interrupt=self.interrupt):
             yield
 
     @contextlib.contextmanager
     def joining_as_written(self) -> Iterator[None]:
-        """Has DuckDB join tables in the order in which the queries in the block name them.
+        """Makes DuckDB join tables in the order in which the queries in the block name them.
 
-        It is for whole views of all tensors. DuckDB may choose to join all tensors of a call with each other before it
-        looks at the edges between them, which costs the square of their number.
+        Use it to read whole views over all tensors. Otherwise DuckDB may join all tensors of a call with each other
+        before it joins the edges between them, which takes quadratic time.
         """
         self.rows("SET disabled_optimizers = 'join_order'")
         try:
@@ -192,11 +192,11 @@ class Logdir(Statements, Answers):
             self.rows("RESET disabled_optimizers")
 
     def check_time(self) -> None:
-        """Raises TimeLimitError if the time of `within` is over."""
+        """Raises TimeLimitError if the time limit of `within` has passed."""
         self._time_limit.check()
 
     def refresh(self) -> None:
-        """Reads the manifests again, so that the views show the parts that are live now.
+        """Reads the manifests again, so that the views show the current live parts.
 
         Raises:
             LogdirError: The path is no longer a logdir, or a manifest is damaged.
@@ -209,11 +209,11 @@ class Logdir(Statements, Answers):
         """Fetches tables of a logdir at a URL; does nothing for a local one.
 
         Args:
-            *table_names: Which ones; none: all.
+            *table_names: The tables; without any, all tables are fetched.
 
         Raises:
             LogdirError: The URL cannot be read.
-            BrokenPartError: A part is not what the manifest says.
+            BrokenPartError: A part does not match the manifest.
         """
         wanted = set(table_names or (table.name for table in TABLES))
         if self._remote is None or wanted <= self._remote.wanted:
@@ -225,9 +225,10 @@ class Logdir(Statements, Answers):
         return tuple(sorted(self._runs_parts()))
 
     def of_run(self, run_id: str) -> Logdir:
-        """Returns the logdir as if it held one run only: what is asked of it costs nothing for the other runs.
+        """Returns the logdir restricted to one run, so that queries do not read the other runs.
 
-        It lives as long as this one, and follows its `refresh`. Of a run that is not there it shows empty tables.
+        The result lives as long as this logdir and follows its `refresh`. If there is no such run, its tables are
+        empty.
         """
         from tfdbg_arrow.query.logdir.sub_logdir import SubLogdir
 
@@ -236,29 +237,29 @@ class Logdir(Statements, Answers):
             if scope is None:
                 scope = self._scopes[run_id] = SubLogdir(self, [run_id], loads=True)
                 if len(self._scopes) > _MAX_SCOPES:
-                    self._scopes.popitem(last=False)  # whoever still has it may use it on
+                    self._scopes.popitem(last=False)  # existing references to it stay usable
             self._scopes.move_to_end(run_id)
             for other in list(self._scopes.values())[:-_MAX_LOADED_SCOPES]:
                 other._views.release()
             return scope
 
     def of_runs(self, run_ids: Sequence[str], *, only: Mapping[str, Iterable[str]] | None = None) -> SubLogdir:
-        """Returns the logdir as if it held some runs only; close it when done.
+        """Returns the logdir restricted to some runs; close it when done.
 
         Args:
             run_ids: The runs.
-            only: By table, the parts of it that it is to show; tables that are not here are whole.
+            only: The parts to show, by table. All parts are shown for tables that are not in it.
         """
         from tfdbg_arrow.query.logdir.sub_logdir import SubLogdir
 
         return SubLogdir(self, run_ids, only=only)
 
     def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
-        """Returns what a reader made of the rows, made anew where the parts changed or others were used since.
+        """Returns a cached value computed from the rows. It is computed again if the parts changed or it was evicted.
 
         Args:
-            key: What it is.
-            make: Makes it.
+            key: The key of the value.
+            make: Computes the value.
         """
         if key not in self._kept:
             self._kept[key] = make()
@@ -269,27 +270,27 @@ class Logdir(Statements, Answers):
         return found
 
     def kept_rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Returns what `rows` does, read once as long as the parts are the same; for answers of some thousand rows."""
+        """Returns the result of `rows`, cached until the parts change. Use it for at most a few thousand rows."""
         return self.kept(KeptRows, KeptRows).rows(self, query, tuple(parameters))
 
     def forget(self) -> None:
-        """Forgets what was read of the parts, for one that puts other rows in their place."""
+        """Clears everything that was computed from the parts, for a caller that replaces rows."""
         self._kept.clear()
         self.bad_runs = BadRuns(self)
         self.op_digests = OpDigests(self)
 
     def parts(self, table_name: str) -> tuple[Path, ...]:
-        """Returns the live parts of a table; of a logdir at a URL, their copies here."""
+        """Returns the live parts of a table, or their local copies if the logdir is at a URL."""
         self.fetch(table_name)
         self._check(self._parts.get(table_name, ()))
         return tuple(Path(part) for part in self._parts.get(table_name, ()))
 
     def parts_by_run(self, table_name: str) -> dict[str, tuple[str, ...]]:
-        """Returns the live parts of a table that are here, by run."""
+        """Returns the live parts of a table that are on this machine, by run."""
         return {run: tables[table_name] for run, tables in self._runs_parts().items() if table_name in tables}
 
     def extent(self, table_name: str) -> tuple[int, int, int]:
-        """Returns how much a table is: rows, parts and their bytes. What the manifests tell of a URL is not fetched."""
+        """Returns the number of rows, of parts and of bytes of a table. If the manifests tell, nothing is fetched."""
         known = [(part.rows, part.bytes) for part in self._remote.extent(table_name)] if self._remote else []
         rows, sizes = [rows for rows, _ in known if rows is not None], [size for _, size in known if size is not None]
         if self._remote is not None and len(rows) == len(sizes) == len(known):
@@ -299,7 +300,7 @@ class Logdir(Statements, Answers):
         return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())
 
     def verify(self) -> Verification:
-        """Returns whether every byte of data is as it was written; see `tfdbg_arrow.verify`."""
+        """Checks that every byte of data is as it was written; see `tfdbg_arrow.verify`."""
         from tfdbg_arrow.query.verification import verify
 
         return verify(str(self.path))
@@ -317,7 +318,7 @@ class Logdir(Statements, Answers):
         last_step: int | None = None,
         limit: int = 20,
     ) -> Diff:
-        """Returns how a run here compares with one of another logdir, or of this one; see `tfdbg_arrow.diff`."""
+        """Compares a run of this logdir with a run of this or another logdir; see `tfdbg_arrow.diff`."""
         from tfdbg_arrow.query.diff import diff
 
         return diff(
@@ -334,7 +335,7 @@ class Logdir(Statements, Answers):
         )
 
     def _need(self, query: str) -> None:
-        """Fetches the tables that a statement reads, and makes its views."""
+        """Fetches the tables that a statement reads, and creates its views."""
         if query.startswith(("SET ", "RESET ")):
             return
         if self._remote is not None:
@@ -348,7 +349,7 @@ class Logdir(Statements, Answers):
         return parts if self._broken is None else self._broken.without_refused(parts)
 
     def _take(self, parts: Mapping[str, tuple[str, ...]]) -> None:
-        """Shows these parts from now on."""
+        """Makes the views show these parts from now on."""
         if parts != self._parts:
             self._kept.clear()
         self._parts = parts
@@ -368,7 +369,7 @@ class Logdir(Statements, Answers):
 
     def _run(self, action: Callable[[], _Result]) -> _Result:
         self.check_time()
-        with self._lock:  # a result belongs to its connection until it is read, and views to whoever reads them
+        with self._lock:  # until a result is read, no other thread may use its connection or change its views
             return self._attempted(action)
 
     def _attempted(self, action: Callable[[], _Result]) -> _Result:
@@ -385,7 +386,7 @@ class Logdir(Statements, Answers):
                 refusal = refused(error, memory_limit=self.memory_limit)
                 if refusal is not None:
                     raise refusal from error
-                # Compaction, of any run, may take a part away between the listing and the opening.
+                # Compaction of any run may remove a part after it was listed and before it is opened.
                 if attempt < _MAX_ATTEMPTS - 1 and self._missing_parts():
                     self.refresh()
                     continue
@@ -397,13 +398,13 @@ class Logdir(Statements, Answers):
         raise AssertionError("unreachable")
 
     def _reopen(self) -> bool:
-        """Opens another database where this one failed within, as at a broken part: it refuses all that follows.
+        """Opens a new database after a fatal error, for example from a broken part: DuckDB then refuses all queries.
 
-        Returns whether it could.
+        Returns True if it could open one.
         """
         self._connection = connect(
             self._spill, memory_limit=self.memory_limit
-        )  # the other one is closed when no cursor of it is left
+        )  # DuckDB closes the old database when its last cursor is gone
         self._views = prepared(self._connection, check=self._check)
         self._show()
         return True
@@ -414,7 +415,7 @@ class Logdir(Statements, Answers):
     def _cure(self, what: str) -> str:
         """Returns what to do about parts that cannot be read."""
         if self._remote is not None:
-            return f"remove {what} here to fetch what {self.path} holds again"
+            return f"remove {what} from the local cache to download a new copy from {self.path}"
         return f"restore {what}, or read the rest with skip_broken=True (--skip-broken)"
 
 
@@ -428,21 +429,23 @@ def open_logdir(
     """Opens a logdir for reading.
 
     Args:
-        path: The directory that a recording wrote, or the URL, as `s3://bucket/path`. What is asked of a logdir at a
-            URL is fetched into a cache directory: `tfdbg_arrow` in the user's own, or TFDBG_ARROW_CACHE_DIR.
-        storage_options: fsspec's arguments for a URL; None: what its configuration and the store's client find.
-        skip_broken: Whether to leave out parts that are not what their manifest says, and runs whose manifest is
-            damaged; `Logdir.broken_parts` names them. Every part is read once to know.
-        memory_limit: What the queries may take of memory: bytes, or a size such as `500MB`; None: the environment
-            variable TFDBG_ARROW_MEMORY_LIMIT, or 2 GiB if it is not set. Queries that need more use temporary files,
-            and raise MemoryLimitError if that is not enough.
+        path: The directory that a recording wrote, or its URL, such as `s3://bucket/path`. If the logdir is at a URL,
+            the tables that queries need are fetched into a cache directory: TFDBG_ARROW_CACHE_DIR, or `tfdbg_arrow` in
+            the user's cache directory.
+        storage_options: Options passed to fsspec for a URL. None leaves them to the configuration of fsspec and of the
+            store's client.
+        skip_broken: Whether to leave out parts that do not match their manifest, and runs whose manifest is damaged.
+            `Logdir.broken_parts` lists them. Opening then reads every part once.
+        memory_limit: How much memory the queries may use: a number of bytes, or a size such as `500MB`. None takes the
+            environment variable TFDBG_ARROW_MEMORY_LIMIT, or 2 GiB if it is not set. Queries that need more use
+            temporary files, and raise MemoryLimitError if that is not enough.
 
     Raises:
         LogdirError: The path does not exist, is a file, is empty, or is not a logdir, or the URL cannot be read.
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
         BrokenPartError: A part cannot be opened; the message names it.
-        MissingDependencyError: What opens the URL is not installed.
-        QueryError: The memory limit is no size, or less than 32 MB.
+        MissingDependencyError: A package that is needed to open the URL is not installed.
+        QueryError: The memory limit is not a size, or less than 32 MB.
     """
     return Logdir(
         parse_location(path), storage_options=storage_options, skip_broken=skip_broken, memory_limit=memory_limit
@@ -451,7 +454,7 @@ def open_logdir(
 
 @contextlib.contextmanager
 def opened(logdir: Engine | str | Path) -> Iterator[Engine]:
-    """Yields the engine given, or a Logdir opened for the while from a path."""
+    """Yields the given engine, or opens the given path as a Logdir for the duration of the block."""
     if isinstance(logdir, (str, Path)):
         with open_logdir(logdir) as own, strange_rows_told(own.path):
             yield own
@@ -459,4 +462,4 @@ def opened(logdir: Engine | str | Path) -> Iterator[Engine]:
         with strange_rows_told(logdir.path):
             yield logdir
     else:
-        raise LogdirError(f"logdir is {logdir!r}, expected a path or what open_logdir() returned.")
+        raise LogdirError(f"logdir is {logdir!r}, expected a path or the result of open_logdir().")

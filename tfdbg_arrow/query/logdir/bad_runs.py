@@ -1,4 +1,4 @@
-"""BadRuns: which runs recorded a bad tensor, and when first; read once for the parts that hold."""
+"""BadRuns: which runs recorded a bad tensor, and when they recorded the first one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.logdir import Logdir
 
 _MAX_SINGLE = 16
-"""Changed runs that are read one by one; more are read with all others, in one pass."""
+"""Maximum number of changed runs to read one by one. If more runs changed, all runs are read in one pass."""
 _Times = dict[tuple[str, ...], int]
-"""By the kinds asked for: when the first tensor that holds one of them was recorded."""
+"""The time of the first tensor that holds one of the kinds, by kinds."""
 _ASKED = (("nan", "inf"), ("nan",), ("inf",))
 
 
 class BadRuns:
-    """Knows the runs with bad tensors. A part never changes, so what was read of a run holds as long as its parts do.
+    """Caches which runs have bad tensors. Parts never change, so an entry is valid while the run's parts are the same.
 
     Args:
         logdir: The logdir.
@@ -26,7 +26,7 @@ class BadRuns:
         self._known: dict[str, tuple[tuple[str, ...], _Times]] = {}
 
     def by_first(self, kinds: tuple[str, ...]) -> list[str]:
-        """Returns the runs with a tensor that holds one of the kinds, by the time of the first one, then by id."""
+        """Returns the runs with a tensor that holds one of the kinds, by the time of its first one, then by id."""
         self._logdir.fetch("tensor_health")
         parts = self._logdir.parts_by_run("tensor_health")
         self._known = {run_id: fact for run_id, fact in self._known.items() if parts.get(run_id) == fact[0]}

@@ -1,4 +1,4 @@
-"""BrokenParts: what of a logdir is left out by a reader that reads on where it is broken."""
+"""BrokenParts: the files that a reader with `skip_broken` leaves out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdbg_arrow.schema.logdir_layout import manifest_path
 from tfdbg_arrow.schema.manifest import ManifestEntry, read_live_parts
 
 _ATTEMPTS = 20
-"""Readings of a manifest, each made because a part of the one before was gone."""
+"""How often to read a manifest again because a part that it named was gone."""
 _MISSING = "is missing"
 
 
@@ -21,11 +21,11 @@ class BrokenPart:
     """A file whose rows are left out.
 
     Attributes:
-        path: Where it is: a part; or a manifest, without which no part of its run is read.
+        path: The path of a part or of a manifest. If a manifest is broken, no part of its run is read.
         run_id: The run.
         table: The table; None for a manifest.
-        rows: How many rows are left out; None where nothing tells.
-        reason: What is wrong with it, as the end of a sentence that begins with the path.
+        rows: How many rows are left out; None if unknown.
+        reason: What is wrong with the file. It completes a sentence that begins with the path.
     """
 
     path: str
@@ -36,10 +36,10 @@ class BrokenPart:
 
 
 class BrokenParts:
-    """Compares each part with its manifest, byte by byte: once, and again when its file changed.
+    """Compares each part with its manifest entry, by size and SHA-256: once, and again if its file changed.
 
     Args:
-        logdir: The logdir; None: it is at a URL, whose parts are compared when they are fetched.
+        logdir: The logdir; None if it is at a URL. Parts from a URL are checked when they are fetched.
     """
 
     def __init__(self, logdir: Path | None) -> None:
@@ -50,30 +50,30 @@ class BrokenParts:
 
     @property
     def found(self) -> tuple[BrokenPart, ...]:
-        """What is left out now."""
+        """The files that are left out now."""
         return tuple(self._found.values())
 
     def begin(self) -> None:
-        """Says that the logdir is listed anew."""
+        """Forgets the files found so far, because the logdir is listed again."""
         self._found.clear()
 
     def tell_manifest(self, run_id: str, path: str, error: LogdirError) -> None:
-        """A manifest is damaged, or what its run left in the spool cannot be read."""
+        """Records a run whose manifest is damaged or whose spool cannot be read."""
         reason = str(error).removeprefix(f"{path}, ")
         self._found[path] = BrokenPart(path=path, run_id=run_id, table=None, rows=None, reason=reason)
 
     def tell_part(self, path: str, *, rows: int | None, reason: str) -> None:
-        """A part is broken."""
+        """Records a broken part."""
         table, run, _ = path.rsplit("/", 3)[-3:]
         run_id = run.removeprefix("run_id=")
         self._found[path] = BrokenPart(path=path, run_id=run_id, table=table, rows=rows, reason=reason)
 
     def refuse(self, path: str, reason: str) -> None:
-        """A part cannot be read, whatever its manifest says, until its file changes."""
+        """Leaves out a part that cannot be read, even if it matches its manifest, until its file changes."""
         self._refused[path] = _identity(path), reason
 
     def sound_parts(self, run_id: str) -> tuple[ManifestEntry, ...]:
-        """Returns the parts of a run that hold and are what its manifest says."""
+        """Returns the live parts of a run that match its manifest, and records the others."""
         assert self._logdir is not None
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -82,7 +82,7 @@ class BrokenParts:
                 self.tell_manifest(run_id, f"{self._logdir / manifest_path(run_id)}", error)
                 return ()
             reasons = {entry: self._reason(entry) for entry in entries}
-            # What is replaced meanwhile is gone, and not broken.
+            # A part that was replaced in the meantime is gone, not broken.
             if attempt == _ATTEMPTS or _MISSING not in reasons.values() or self._still_hold(run_id, entries):
                 break
         for entry, reason in reasons.items():
@@ -91,7 +91,7 @@ class BrokenParts:
         return tuple(entry for entry, reason in reasons.items() if reason is None)
 
     def without_refused(self, parts: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        """Returns parts by table without those that were refused, and tells of these."""
+        """Returns the parts by table without the refused ones, and records those as broken."""
         found: dict[str, tuple[str, ...]] = {}
         for table, paths in parts.items():
             kept = []
@@ -125,7 +125,7 @@ class BrokenParts:
 
 
 def _identity(path: str) -> object:
-    """Returns what changes with a file; None where it cannot be looked at."""
+    """Returns a value that changes when the file changes; None if the file cannot be examined."""
     try:
         status = Path(path).stat()
     except OSError:

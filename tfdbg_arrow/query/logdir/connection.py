@@ -1,4 +1,4 @@
-"""The in-memory DuckDB of a logdir."""
+"""The in-memory DuckDB database of a logdir."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import duckdb
 from tfdbg_arrow.query.logdir.live_views import LiveViews
 
 MAX_LOADED_ROWS = 500_000
-"""Rows of a run's table that is small: it is read into memory."""
+"""Maximum number of rows of a run's table that is read into memory."""
 
 
 _PERCENT_OF_LIMIT = 75
@@ -20,8 +20,8 @@ def connect(spill: str, *, memory_limit: int) -> duckdb.DuckDBPyConnection:
     """Opens a database in memory.
 
     Args:
-        spill: The directory for what a large query spills: DuckDB would write into the working directory.
-        memory_limit: Bytes that the queries may take in all.
+        spill: The directory for temporary files of large queries. DuckDB's default is the working directory.
+        memory_limit: How many bytes the queries may use in total.
     """
     return duckdb.connect(
         ":memory:",
@@ -35,14 +35,14 @@ def connect(spill: str, *, memory_limit: int) -> duckdb.DuckDBPyConnection:
 
 
 def duckdb_share(memory_limit: int) -> int:
-    """Returns the bytes that DuckDB may take of a memory limit."""
+    """Returns DuckDB's share of a memory limit, in bytes."""
     return memory_limit * _PERCENT_OF_LIMIT // 100
 
 
 def prepared(
     connection: duckdb.DuckDBPyConnection, *, check: Callable[[Iterable[str]], None], run_id: str | None = None
 ) -> LiveViews:
-    """Sets what holds for one connection alone; returns its views."""
+    """Applies the settings of one connection and returns its views."""
     connection.execute("SET enable_progress_bar = false")
     connection.execute("SET parquet_metadata_cache = true")
     connection.execute("CREATE MACRO IF NOT EXISTS blob_prefix(value, n) AS value[1:n]")

@@ -1,4 +1,4 @@
-"""KeptRows: answers that are asked for again and again while somebody looks at a run."""
+"""KeptRows: a cache of query results that are needed repeatedly while somebody looks at a run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _MAX_QUESTIONS = 64
 
 
 class KeptRows:
-    """The last answers of a logdir, by question."""
+    """The most recent query results of a logdir, keyed by query and parameters."""
 
     def __init__(self) -> None:
         self._rows: OrderedDict[tuple[object, ...], list[tuple[Any, ...]]] = OrderedDict()
 
     def rows(self, logdir: Logdir, query: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        """Returns what `logdir.rows` does, or did when it was last asked."""
+        """Returns the rows of `logdir.rows`, from the cache if the same query was asked before."""
         rows = self._rows.pop((query, parameters), None)
         if rows is None:
             rows = logdir.rows(query, parameters)

@@ -1,6 +1,6 @@
-"""LiveViews: the tables and public views of a logdir on one DuckDB connection, each made when first needed.
+"""LiveViews: the tables and public views of a logdir on one DuckDB connection, each created when first needed.
 
-A view costs a bind over all its parts, which a logdir of many runs has thousands of; a question needs a few views.
+Creating a view binds all its parts, of which a logdir with many runs has thousands. A query needs only a few views.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _TABLES = {table.name: table for table in TABLES}
 _ASKS_THE_CATALOG = re.compile(
     r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+|pg_\w+|sqlite_master|query|query_table|export)\b"
 )
-"""What a statement holds that may depend on views that it does not name."""
+"""Matches words of statements that may depend on views that they do not name."""
 
 
 class LiveViews:
-    """Makes views over the parts that hold.
+    """Creates views over the live parts.
 
     Args:
-        connection: Where; their schema is the connection's own.
-        check: Asked before parts are opened.
-        run_id: The run, where the parts are those of one.
-        max_loaded: Of one run, tables of at most so many rows are read into memory when first needed: that takes as
-            long as some questions to the parts do, and makes the next ones faster.
+        connection: The connection to create the views on, in its current schema.
+        check: Called with the parts before they are opened.
+        run_id: The run, if the parts belong to a single run; None otherwise.
+        max_loaded: With a `run_id`, tables with at most this many rows are read into memory when first needed. This
+            takes as long as a few queries on the parts, and makes later queries faster.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class LiveViews:
     def reset(
         self, parts: Mapping[str, tuple[str, ...]], *, unfetched: Iterable[str] = (), cure: str = "restore them"
     ) -> None:
-        """Says which parts hold from now on.
+        """Sets the live parts.
 
         Args:
             parts: Paths by table.
-            unfetched: Tables whose parts are elsewhere: a view of one is an error for whoever reads it.
-            cure: What to do about parts that lack a column, for the message.
+            unfetched: Tables whose parts were not fetched. Reading the view of such a table is an error.
+            cure: The advice in the error message about parts that lack a column.
         """
         lacking = frozenset(unfetched)
         changed = {
@@ -74,7 +74,7 @@ class LiveViews:
         self._parts, self._unfetched, self._cure = parts, lacking, cure
 
     def need(self, query: str) -> None:
-        """Makes the views that a statement may read.
+        """Creates the views that a statement may read.
 
         Raises:
             duckdb.Error: A part cannot be opened.
@@ -94,22 +94,22 @@ class LiveViews:
                 self._made.add(view.name)
 
     def parts(self) -> list[str]:
-        """Returns the paths of all parts that hold, those first that statements asked for last."""
+        """Returns the paths of all live parts, those of the most recently used tables first."""
         tables = dict.fromkeys([*reversed(self._asked), *self._parts])
         return [part for table in tables for part in self._parts.get(table, ())]
 
     def need_all(self) -> None:
-        """Makes every view; raises what `need` does."""
+        """Creates every view. Raises the same as `need`."""
         self.need("SHOW ALL TABLES")
 
     def unite(self, error: Exception) -> bool:
-        """Has tables united by name whose parts turned out to differ in their columns.
+        """Makes tables match columns by name if their parts have different columns.
 
         Args:
-            error: What DuckDB said when it read them.
+            error: DuckDB's error from reading the tables.
 
         Returns:
-            Whether any table is united now that was not: then it is worth to ask again.
+            True if this changed any table: then the caller should retry its query.
         """
         if "schema mismatch" not in str(error):
             return False
@@ -124,11 +124,11 @@ class LiveViews:
         return bool(found)
 
     def release(self) -> None:
-        """Gives back the memory of tables that were read into it; they are read again when needed."""
+        """Frees the memory of tables that were read into memory. They are read again when needed."""
         self._forget(self._loaded)
 
     def replace(self, name: str, query: str, parameters: Sequence[object]) -> None:
-        """Has a table hold what a query over the views gives."""
+        """Replaces the rows of a table by the result of a query over the views."""
         columns = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns)
         self._connection.execute(f'CREATE TABLE "loaded_{name}" AS SELECT {columns} FROM ({query})', parameters)
         self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} FROM "loaded_{name}"')
@@ -150,7 +150,7 @@ class LiveViews:
         columns = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns)
         others = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns if column.name != "run_id")
         self._connection.execute(f'CREATE TABLE "loaded_{name}" AS SELECT {others} FROM "{name}"')
-        # A constant costs nothing to compare and to join by, where a text of every row costs most of all.
+        # Comparing and joining by a constant costs nothing; a text in every row would be the most expensive column.
         run_id = f"CAST({literal(self._run_id)} AS VARCHAR) AS run_id"
         self._connection.execute(
             f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} FROM (SELECT {run_id}, * FROM "loaded_{name}")'
@@ -168,9 +168,9 @@ class LiveViews:
             self._make_united(table, parts)
 
     def _make_from_first(self, table: Table, parts: Sequence[str]) -> bool:
-        """Makes the view of parts that all have all columns, as it seems by the first; False where that lacks one.
+        """Creates a view with the columns of the first part. Returns False if that part lacks a column.
 
-        Only that one is opened. Where another lacks a column, reading it is an error, and `unite` mends it.
+        Only the first part is opened. If another part lacks a column, reading the view fails, and `unite` fixes it.
         """
         columns = ", ".join(_typed(column, f'"{column.name}"') for column in table.columns)
         try:
@@ -182,14 +182,14 @@ class LiveViews:
         return True
 
     def _make_united(self, table: Table, parts: Sequence[str]) -> None:
-        """Makes the view of parts of several MINOR versions: a column that a part does not have is NULL in its rows."""
+        """Creates a view over parts of several MINOR versions. A column that a part lacks is NULL in its rows."""
         source = _source(parts, unite=True)
         found = set(self._connection.sql(f"SELECT * FROM {source} LIMIT 0").columns)
         for column in table.columns:
             if column.name not in found and not column.nullable:
                 raise BrokenPartError(
                     f"{Path(parts[0]).parent} holds parts without the column {column.name!r}, which every part of the "
-                    f"table {table.name} has; {self._cure}."
+                    f"table {table.name} must have; {self._cure}."
                 )
         columns = ", ".join(
             _typed(column, f'"{column.name}"' if column.name in found else "NULL") for column in table.columns
@@ -199,7 +199,7 @@ class LiveViews:
 
 @lru_cache(maxsize=1024)
 def mentioned(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
-    """Returns the tables and public views that a statement may read, itself or by a view, in the order to make them."""
+    """Returns the tables and public views that a statement may read, directly or by a view, in order of creation."""
     text = query.lower()
     if _ASKS_THE_CATALOG.search(text) is not None:
         return tuple(_TABLES), public_views()
@@ -216,15 +216,15 @@ def mentioned(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
 
 
 def mentioned_tables(query: str) -> frozenset[str]:
-    """Returns the tables whose rows a statement reads, itself or by a public view."""
+    """Returns the tables whose rows a statement reads, directly or by a public view."""
     if _ASKS_THE_CATALOG.search(query.lower()) is not None:
-        # The catalog is not in the rows; of those it says only what it names.
+        # Reading the catalog reads no rows. Only the tables that the statement names count.
         query = _ASKS_THE_CATALOG.sub(" ", query.lower())
     return frozenset(mentioned(query)[0])
 
 
 def literal(text: str) -> str:
-    """Returns a text as SQL."""
+    """Returns a text as a SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -234,7 +234,7 @@ def _names(text: str, name: str) -> bool:
 
 def _source(parts: Sequence[str], *, unite: bool) -> str:
     files = ", ".join(literal(part) for part in parts)
-    # can_have_nan: min/max statistics leave NaN out, and DuckDB prunes by them otherwise.
+    # can_have_nan: min/max statistics leave out NaN, and without this option DuckDB would prune by them.
     return (
         f"read_parquet([{files}], union_by_name = {str(unite).lower()}, can_have_nan = true, "
         "hive_partitioning = true, hive_types = {'run_id': VARCHAR})"
@@ -242,24 +242,24 @@ def _source(parts: Sequence[str], *, unite: bool) -> str:
 
 
 def _typed(column: Column, value: str) -> str:
-    """Returns a column of a view: of a stranger's part, whatever its type is there, it has the declared one.
+    """Returns the SQL for a column of a view, cast to its declared type. Foreign parts may have other types.
 
-    A cast to the type that it has already is none: DuckDB leaves it out.
+    DuckDB removes the cast if the column already has that type.
     """
     return f'CAST({value} AS {column.type.value}) AS "{column.name}"'
 
 
 def _empty_view(table: Table) -> str:
-    """Returns the statement that makes the view of a table without parts."""
+    """Returns the statement that creates the view of a table without parts."""
     nothing = ", ".join(_typed(column, "NULL") for column in table.columns)
     return f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT {nothing} WHERE false'
 
 
 def _unfetched_view(table: Table) -> str:
-    """Returns the statement that makes the view of a table that was not fetched: any row of it is an error.
+    """Returns the statement that creates the view of a table that was not fetched. Reading the view is an error.
 
-    No expression in it can be folded, so that no filter makes an empty answer of it.
+    DuckDB cannot fold its expressions, so that no filter can turn the error into an empty result.
     """
-    message = literal(f"the table {table.name} was not fetched: ask by Logdir.sql(), or call Logdir.fetch() first")
+    message = literal(f"the table {table.name} was not fetched: use Logdir.sql(), or call Logdir.fetch() first")
     columns = ", ".join(f'CAST(error({message}) AS {column.type.value}) AS "{column.name}"' for column in table.columns)
     return f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT {columns} FROM range(1) WHERE error({message}) IS NULL'

@@ -1,4 +1,4 @@
-"""A logdir of this machine: the parts that hold, and what processes that died had not made parts of."""
+"""A logdir on this machine: its live parts, and the rows that dead processes left in its spool."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfdbg_arrow.query.logdir.opening import list_parts
 from tfdbg_arrow.query.logdir.recovered_parts import RecoveredParts
 
 _MAX_ATTEMPTS = 20
-"""Listings of the parts, each made because a run was recovered during the one before."""
+"""How often to list the parts again because a run was recovered in the meantime."""
 
 
 class LocalSource:
@@ -18,7 +18,7 @@ class LocalSource:
 
     Args:
         path: The logdir.
-        broken: Told of what is broken, which is left out; None: all is listed.
+        broken: Leaves out and records broken files; None lists all parts.
     """
 
     def __init__(self, path: Path, *, broken: BrokenParts | None = None) -> None:
@@ -32,7 +32,7 @@ class LocalSource:
             Paths by table.
 
         Raises:
-            LogdirError: It is no longer a logdir, cannot be read, or a manifest is damaged.
+            LogdirError: The path is no longer a logdir or cannot be read, or a manifest is damaged.
         """
         for _ in range(_MAX_ATTEMPTS):
             if self._broken is not None:
@@ -43,9 +43,9 @@ class LocalSource:
                 recovered = self._recovered.parts()
             except OSError as error:
                 raise LogdirError(
-                    f"{error.filename or self._path} cannot be looked at ({error.strerror or error}); check the "
-                    "permissions, and the disk."
+                    f"{error.filename or self._path} cannot be read ({error.strerror or error}); check the "
+                    "permissions and the disk."
                 ) from error
             if recovered is not None:
                 return {table: (*parts.get(table, ()), *recovered.get(table, ())) for table in {*parts, *recovered}}
-        raise LogdirError(f"{self._path} is being recovered over and over; open it again when that has ended.")
+        raise LogdirError(f"{self._path} is being recovered repeatedly; open it again when that has ended.")

@@ -1,4 +1,4 @@
-"""What a notebook shows of a logdir. The viewer makes it, where it is installed: this package knows it by name only."""
+"""The display of a logdir in a notebook. It is rendered by the viewer, which is imported by name if it is installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Shown:
     """A report to display in a notebook.
 
     Attributes:
-        html: The element that holds it.
+        html: The HTML element with the report.
         logdir: The logdir's path or URL.
     """
 
@@ -28,11 +28,11 @@ class Shown:
         return self.html
 
     def __repr__(self) -> str:
-        return f"<report of {self.logdir}; shown in a notebook, or written by `tfdbg-arrow report`>"
+        return f"<report of {self.logdir}; display it in a notebook, or run `tfdbg-arrow report`>"
 
 
 def glance(logdir: Logdir) -> str | None:
-    """Returns what a notebook shows where a cell ends in a logdir; None, for its text, where the viewer is missing."""
+    """Returns the HTML for a notebook cell that ends in a logdir; None if the viewer is missing (text is shown)."""
     try:
         return str(_viewer().glance(logdir))
     except MissingDependencyError:
@@ -54,5 +54,5 @@ def _viewer() -> Any:
         return importlib.import_module("tfdbg_arrow.viewer.notebook")
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            f"to show a logdir needs the package {error.name}; pip install 'tfdbg-arrow[viewer]'."
+            f"showing a logdir needs the package {error.name}; run: pip install 'tfdbg-arrow[viewer]'."
         ) from error

@@ -1,4 +1,4 @@
-"""Which parts of a logdir hold."""
+"""Lists the live parts of a logdir."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tfdbg_arrow.schema.own_files import OwnFiles
 
 
 def no_check(paths: Iterable[str | Path]) -> None:
-    """Does nothing: of a URL, the parts are copies in a directory of our own."""
+    """Does nothing: the parts of a URL are copies in our own directory, which need no check."""
 
 
 def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | None = None) -> dict[str, tuple[str, ...]]:
-    """Returns the parts that hold now, as paths to open, by table.
+    """Returns the paths of the live parts, by table.
 
-    The manifests say which. A logdir without any manifest is taken to hold every part that lies in it.
+    The manifests name them. In a logdir without any manifest, every part that exists is live.
 
     Args:
         path: The logdir.
-        is_checked: Whether to look at every part; if not, whoever opens one asks OwnFiles first.
-        broken: Leaves out what is broken, and tells it; None: all is listed.
+        is_checked: Whether to check every part with OwnFiles. If not, the caller must check a part before it opens it.
+        broken: Leaves out and records broken files; None lists all parts.
 
     Raises:
-        LogdirError: A manifest is damaged, or a part is no file of the logdir.
+        LogdirError: A manifest is damaged, or a part is not a file of the logdir.
     """
     check_logdir(path)
     parts: dict[str, list[str]] = {}
@@ -47,7 +47,7 @@ def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | Non
 
 
 def parts_by_run(parts: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Returns the parts of each run, by table, out of those of all."""
+    """Groups the parts of all runs by run, then by table."""
     found: dict[str, dict[str, list[str]]] = {}
     for table, paths in parts.items():
         for path in paths:

@@ -16,8 +16,8 @@ _ALERT = """\
 --   kind           the rule
 --   severity       `error`, `warning` or `info`
 --   run_id, graph_id, op_name, op_type, output_slot  what it is about; NULL where it does not apply
---   first_event_index, last_event_index, num_events  the tensors that it is about
---   value          the measure that the rule looks at
+--   first_event_index, last_event_index, num_events  the first and last tensor that it is about, and their number
+--   value          the quantity that the rule measures
 """
 
 
@@ -27,7 +27,7 @@ class View:
 
     Attributes:
         name: Its name.
-        text: The file: comments that say what a row and each column is, then one SELECT.
+        text: The content of its file: comments that describe a row and each column, then one SELECT.
     """
 
     name: str
@@ -35,7 +35,7 @@ class View:
 
     @property
     def comment(self) -> str:
-        """The comment at the top, without its marks."""
+        """The comment at the top, without `--`."""
         lines = [line for line in self.text.splitlines() if line.startswith("--")]
         return "\n".join(line.removeprefix("--").removeprefix(" ") for line in lines)
 
@@ -47,7 +47,7 @@ class View:
 
 @lru_cache(maxsize=1)
 def public_views() -> tuple[View, ...]:
-    """Returns the views in an order in which they can be made: each after those that it reads."""
+    """Returns the views in an order in which they can be created: each after the views that it reads."""
     files = resources.files("tfdbg_arrow.query.logdir") / "views"
     views = {
         name: View(name=name, text=file.read_text(encoding="utf-8"))
@@ -63,15 +63,15 @@ def public_views() -> tuple[View, ...]:
 
 
 def views_sql(logdir: str) -> str:
-    """Returns a script that makes all tables and views of a logdir in a plain DuckDB client, by path alone.
+    """Returns a SQL script that creates all tables and views of a logdir in a plain DuckDB client.
 
-    It does not read the manifests: use it on a logdir that nobody is writing to.
+    The script finds the parts by their paths and does not read the manifests: use it on a logdir that nobody writes to.
 
     Args:
-        logdir: The logdir's path, as the client will see it.
+        logdir: The logdir's path, as seen by the client.
     """
     statements = [
-        "-- Reads a logdir of tfdbg_arrow in any DuckDB client, as:  duckdb -init views.sql",
+        "-- Reads a logdir of tfdbg_arrow in any DuckDB client. Example:  duckdb -init views.sql",
         *(_table_sql(logdir, table) for table in TABLES),
         *(f'CREATE OR REPLACE VIEW "{view.name}" AS\n{view.select.strip()};' for view in public_views()),
     ]
@@ -80,7 +80,7 @@ def views_sql(logdir: str) -> str:
 
 def _table_sql(logdir: str, table: Table) -> str:
     pattern = f"{logdir.rstrip('/')}/{table.name}/run_id=*/part-*.parquet".replace("'", "''")
-    # can_have_nan: min/max statistics leave NaN out, and DuckDB prunes by them otherwise.
+    # can_have_nan: min/max statistics leave out NaN, and without this option DuckDB would prune by them.
     return (
         f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT * FROM read_parquet(\n'
         f"    '{pattern}', union_by_name = true, can_have_nan = true,\n"

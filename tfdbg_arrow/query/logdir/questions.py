@@ -1,4 +1,4 @@
-"""Questions: what SQL a logdir was asked, for whoever wants to ask it again."""
+"""Questions: records the SQL that a logdir is asked, so that it can be run again."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tfdbg_arrow.query.logdir.live_views import literal, mentioned
 
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|\?")
 _OUR_OWN = re.compile(r"\b(derived|loaded_\w+)\b|\A\s*(CREATE|INSERT|DELETE|DROP|SET)\b", re.IGNORECASE)
-"""What stands in a statement about tables that exist only while a logdir is open here."""
+"""Matches statements about tables that exist only while this process has the logdir open."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One text of SQL that was asked.
+    """One SQL text that was asked.
 
     Attributes:
-        query: The SELECT; values stand where there were parameters, those of the first time.
-        number: How often it was asked, with whatever values.
+        query: The SELECT, with the parameter values of its first use filled in.
+        number: How often it was asked, counting all parameter values.
     """
 
     query: str
@@ -28,13 +28,13 @@ class Question:
 
 
 class Questions:
-    """Notes what is asked while someone wants to know."""
+    """Records questions while a `noted` block is active."""
 
     def __init__(self) -> None:
         self._noted: dict[str, tuple[Sequence[object], int]] | None = None
 
     def note(self, query: str, parameters: object) -> None:
-        """Takes note of a question; parameters by name are not understood, and such a question is left out."""
+        """Records a question. Questions with named parameters are skipped."""
         if self._noted is None or isinstance(parameters, dict) or _OUR_OWN.search(query) or not any(mentioned(query)):
             return
         values, number = self._noted.get(query, (parameters if isinstance(parameters, Sequence) else (), 0))
@@ -42,7 +42,7 @@ class Questions:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[list[Question]]:
-        """Yields a list that holds, at the end, each text that was asked meanwhile, in the order of the first time."""
+        """Yields a list that is filled when the block ends: each SQL text asked in the block, in order of first use."""
         found: list[Question] = []
         self._noted = {}
         try:
@@ -54,10 +54,10 @@ class Questions:
 
 
 def with_values(query: str, parameters: Sequence[object]) -> str:
-    """Returns SQL with literals in the place of `?`, those in texts and comments left alone.
+    """Returns the SQL with each `?` replaced by a literal, except in string literals and comments.
 
     Raises:
-        ValueError: There are fewer parameters than `?`.
+        ValueError: There are fewer parameters than `?` placeholders.
     """
     values = iter(parameters)
 
@@ -67,7 +67,7 @@ def with_values(query: str, parameters: Sequence[object]) -> str:
         try:
             return _literal(next(values))
         except StopIteration:
-            raise ValueError(f"{len(parameters)} parameters are too few for: {query}") from None
+            raise ValueError(f"too few parameters ({len(parameters)}) for: {query}") from None
 
     return _PARAMETER.sub(replaced, query)
 

@@ -1,4 +1,4 @@
-"""What DuckDB's errors mean: a statement that is refused, or a part that cannot be read."""
+"""Translates DuckDB's errors: either a statement was refused, or a part cannot be read."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ _USER_ERRORS = (
     duckdb.InterruptException,
     duckdb.TransactionException,
 )
-"""DuckDB's errors that a file cannot cause; every other may come from a broken one."""
+"""DuckDB's errors that no file can cause. Every other error may come from a broken file."""
 _NO_TEXT = "nanobind::str()"
-"""In the RuntimeError that comes of a name in a broken file that is no UTF-8. Every other RuntimeError comes of a
+"""Part of the RuntimeError for a name in a broken file that is not UTF-8. Every other RuntimeError comes from a
 statement or parameters that cannot be bound."""
 
 
 def error_text(error: Exception) -> str:
-    """Returns what an error says."""
+    """Returns the message of an error, or the name of its class if it has no message."""
     return str(error).strip() or type(error).__name__
 
 
 def refused(error: Exception, *, memory_limit: int) -> TfdbgArrowError | None:
-    """Returns the error to raise for one that no file can have caused; None for any other.
+    """Returns the exception to raise for an error that no file can have caused; None for any other error.
 
     Args:
-        error: What DuckDB said.
+        error: DuckDB's error.
         memory_limit: The memory limit in bytes.
     """
     if isinstance(error, duckdb.OutOfMemoryException):
         return MemoryLimitError(
-            f"the query needs more memory than the limit of {memory_limit >> 20:,} MiB, also with temporary files. "
-            "Raise the limit: memory_limit=, --memory-limit or TFDBG_ARROW_MEMORY_LIMIT; or ask for less, as for one "
-            f"run. DuckDB says: {error_text(error).partition('Possible solutions')[0].strip()}"
+            f"the query needs more memory than the limit of {memory_limit >> 20:,} MiB, even with temporary files. "
+            "Raise the limit with memory_limit=, --memory-limit or TFDBG_ARROW_MEMORY_LIMIT, or ask for less, such as "
+            f"one run. DuckDB says: {error_text(error).partition('Possible solutions')[0].strip()}"
         )
     if "module 'pytz'" in error_text(error):
         return MissingDependencyError(
@@ -70,12 +70,12 @@ def refused(error: Exception, *, memory_limit: int) -> TfdbgArrowError | None:
 
 
 def find_broken_part(error: Exception, parts: Iterable[str], *, check: Check) -> tuple[str, str] | None:
-    """Returns (the path of a part that cannot be read, why), None where all can be.
+    """Returns (path, reason) of a part that cannot be read, or None if all parts can be read.
 
     Args:
-        error: What DuckDB said: the parts that it names are looked at first, and alone.
-        parts: The parts that hold, the likely ones first: each is read as a whole.
-        check: Refuses parts that may not be opened.
+        error: DuckDB's error. If it names parts, only those are examined.
+        parts: The live parts, the likely ones first. Each is read to its end.
+        check: Refuses parts that must not be opened.
     """
     every = list(parts)
     text = error_text(error)
@@ -86,13 +86,13 @@ def find_broken_part(error: Exception, parts: Iterable[str], *, check: Check) ->
 def broken_part_error(
     error: Exception, parts: Iterable[str], *, check: Check, cure: str
 ) -> BrokenPartError | QueryError:
-    """Returns the error to raise for one that a part may have caused: it names the part, where one is broken.
+    """Returns the exception to raise for an error that a part may have caused. It names the part if one is broken.
 
     Args:
-        error: What DuckDB said.
-        parts: The parts that hold.
-        check: Refuses parts that may not be opened.
-        cure: What to do about it.
+        error: DuckDB's error.
+        parts: The live parts.
+        check: Refuses parts that must not be opened.
+        cure: The advice to end the message with.
     """
     found = find_broken_part(error, parts, check=check)
     if found is None:
@@ -101,16 +101,16 @@ def broken_part_error(
 
 
 def refuse_unreadable(broken: BrokenParts, error: Exception, parts: Sequence[str], *, check: Check) -> bool:
-    """Has the parts left out that cannot be read, of the table of the one that an error comes from.
+    """Leaves out all unreadable parts of the table that an error comes from.
 
     Args:
-        broken: Leaves them out.
-        error: What DuckDB said.
-        parts: The parts that hold, the likely ones first.
-        check: Refuses parts that may not be opened.
+        broken: Leaves out the parts.
+        error: DuckDB's error.
+        parts: The live parts, the likely ones first.
+        check: Refuses parts that must not be opened.
 
     Returns:
-        Whether there are any.
+        True if there are unreadable parts.
     """
     found = find_broken_part(error, parts, check=check)
     if found is None:
@@ -126,9 +126,9 @@ def _table_directory(part: str) -> str:
 
 
 def unreadable_parts(parts: Iterable[str], *, check: Check) -> Iterator[tuple[str, str]]:
-    """Yields (path, why) of each part that cannot be read to its end."""
-    # One database for many of them: it takes longer to open than a small part takes to read. Another one after an
-    # error: a database that failed within refuses all that follows.
+    """Yields (path, reason) for each part that cannot be read to its end."""
+    # Opening a database takes longer than reading a small part, so one database reads many parts. After an error a new
+    # one is opened, because DuckDB refuses all queries after a fatal error.
     rest = iter(parts)
     is_done = False
     while not is_done:
@@ -149,7 +149,7 @@ def _why_unreadable(part: str, connection: duckdb.DuckDBPyConnection, *, check: 
         check([part])
         columns = connection.sql(f"SELECT * FROM read_parquet([{literal(part)}])").columns
         checks = ", ".join(f'count("{column}")' for column in columns)
-        # A hash makes DuckDB decode every value; a count alone may be answered by statistics.
+        # The hash makes DuckDB decode every value; it may answer a count alone from statistics.
         connection.sql(f"SELECT {checks}, bit_xor(hash(p)) FROM read_parquet([{literal(part)}]) AS p").fetchall()
     except LogdirError as error:
         return error_text(error)

@@ -1,4 +1,7 @@
-"""What processes that died left in a logdir's spool, as parts of a private directory: the logdir stays as it is."""
+"""Recovers the rows that dead processes left in a logdir's spool as parts in a private directory.
+
+The logdir itself is not changed.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +27,17 @@ from tfdbg_arrow.spool.recovery import SealedRows, recovered
 from tfdbg_arrow.spool.run_files import held_if_dead
 
 _PART_NUMBER = 10**12
-"""Of no part that a recording writes: a digest names its part by its number."""
+"""A number that no recording gives to a part. It must be unique because a digest names its part by its number."""
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """What was recovered of a run.
+    """The recovered parts of a run.
 
     Attributes:
-        key: What it was made of: it is made anew where that changes.
-        manifest: The run's manifest, to which the parts belong.
-        parts: Their paths by table.
+        key: Identifies the content of the source files. The parts are made again if it changes.
+        manifest: The run's manifest when the parts were made.
+        parts: The paths of the parts, by table.
     """
 
     key: object
@@ -43,11 +46,11 @@ class _Shown:
 
 
 class RecoveredParts:
-    """Makes parts of what dead processes left, anew where it changed.
+    """Makes parts from the spools of dead processes, and makes them again if a spool changed.
 
     Args:
-        logdir: The logdir, which nothing here writes to.
-        broken: Told of runs whose manifest is damaged, which are left out; None: they are an error.
+        logdir: The logdir, which is only read.
+        broken: Records runs whose manifest is damaged, which are left out. None makes such a run an error.
     """
 
     def __init__(self, logdir: Path, *, broken: BrokenParts | None = None) -> None:
@@ -57,7 +60,7 @@ class RecoveredParts:
         self._numbers = count()
 
     def refresh(self) -> None:
-        """Looks again at who left what.
+        """Looks for spools of dead processes again.
 
         Raises:
             LogdirError: The parts cannot be written, or a manifest is damaged.
@@ -76,7 +79,7 @@ class RecoveredParts:
         self._shown = shown
 
     def parts(self) -> dict[str, tuple[str, ...]] | None:
-        """Returns the paths by table; None where a manifest changed since, so that they may hold rows of its parts."""
+        """Returns the paths by table, or None if a manifest changed since: its parts may now hold the same rows."""
         found: dict[str, tuple[str, ...]] = {}
         for run_id, shown in self._shown.items():
             if _read_manifest(self._logdir, run_id) != shown.manifest:
@@ -100,8 +103,8 @@ class RecoveredParts:
                 return _Shown(key=key, manifest=manifest, parts=self._make(paths, run_id, manifest))
         except OSError as error:
             raise LogdirError(
-                f"what the run {run_id} left in {paths.spool} cannot be read ({error.strerror or error}); check the "
-                f"permissions, and that there is room in {tempfile.gettempdir()}."
+                f"{paths.spool}, the spool of the run {run_id}, cannot be recovered ({error.strerror or error}); check "
+                f"the permissions, and that {tempfile.gettempdir()} has free space."
             ) from error
 
     def _make(self, paths: SpoolPaths, run_id: str, manifest: bytes) -> dict[str, str]:
@@ -139,7 +142,7 @@ def _write(directory: Path, table: str, run_id: str, pieces: Iterable[pa.Table])
 
 
 def _failure(paths: SpoolPaths, run_id: str, reason: str) -> pa.Table:
-    """Returns the row that says that nothing could be recovered."""
+    """Returns a capture_stat row which says that nothing could be recovered."""
     row = {
         "event_index": 0,
         "wall_time_ns": paths.journal.stat().st_mtime_ns,

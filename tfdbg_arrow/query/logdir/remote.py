@@ -1,8 +1,8 @@
-"""A logdir at a URL: the live parts that a query needs are fetched into a cache directory, and read from there.
+"""A logdir at a URL: the live parts that a query needs are fetched into a cache directory and read from there.
 
-Why not through DuckDB's `register_filesystem`: a part read so is fetched again for each query, a piece at a time, its
-SHA-256 is never checked, and a part that is replaced meanwhile is an error in the middle of a query. A fetched part
-is whole and is what the manifest says, and all else works as on a local logdir.
+DuckDB's `register_filesystem` is not used: it would fetch a part again for each query, a piece at a time, never check
+its SHA-256, and fail in the middle of a query if a part is replaced. A fetched part is complete and matches the
+manifest, and everything else works as on a local logdir.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tfdbg_arrow.schema.manifest import ManifestEntry, live_parts
 
 CACHE_VARIABLE = "TFDBG_ARROW_CACHE_DIR"
 MAX_CACHE_BYTES = 8 << 30
-"""Beyond it the copies of other logdirs are removed, those not opened for the longest time first."""
+"""If the cache is larger, copies of other logdirs are removed, the least recently opened first."""
 _NUM_CONNECTIONS = 8
 _ATTEMPTS = 10
 _RETRY_S = 0.3
@@ -49,10 +49,10 @@ class RemotePart:
 
     Attributes:
         table: Its table.
-        path: Where it lies in the logdir.
-        token: Its SHA-256, or where no manifest gives one, what the file system knows the file's content by.
-        rows: Its rows; None where no manifest tells.
-        bytes: Its size; None likewise.
+        path: Its path in the logdir.
+        token: Its SHA-256. Without a manifest, the file system's version of the file.
+        rows: Its number of rows; None without a manifest.
+        bytes: Its size; None without a manifest.
         is_hashed: Whether the token is a SHA-256.
     """
 
@@ -64,7 +64,7 @@ class RemotePart:
     is_hashed: bool
 
     def cached_in(self, cache: Path) -> Path:
-        """Returns where its copy lies."""
+        """Returns the path of its copy in the cache."""
         directory, _, name = self.path.rpartition("/")
         token = self.token if self.is_hashed else hashlib.sha256(self.token.encode()).hexdigest()
         return cache / directory / f"{name.removesuffix('.parquet')}-{token[:32]}.parquet"
@@ -75,12 +75,12 @@ class _ReplacedError(Exception):
 
 
 class RemoteSource:
-    """The parts of a logdir at a URL, as files here.
+    """The parts of a logdir at a URL, as local files.
 
     Args:
         location: The URL.
-        storage_options: fsspec's arguments for it.
-        broken: Told of what is broken, which is left out; None: it is an error.
+        storage_options: Options passed to fsspec for the URL.
+        broken: Leaves out and records broken files. None makes them an error.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class RemoteSource:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """The tables that are fetched."""
+        """The tables that are fetched so far."""
         return frozenset(self._wanted)
 
     def extent(self, table_name: str) -> tuple[RemotePart, ...]:
@@ -109,15 +109,15 @@ class RemoteSource:
         return self._parts.get(table_name, ())
 
     def refresh(self) -> dict[str, tuple[str, ...]]:
-        """Reads the manifests again and fetches what is new of the tables that are wanted.
+        """Reads the manifests again and fetches the new parts of the tables that were fetched so far.
 
         Returns:
-            Paths here, by table; those of a table that is not wanted are left out.
+            The local paths by table, for these tables only.
 
         Raises:
             LogdirError: The URL cannot be read, or is not a logdir.
-            FormatVersionError: It is one of another MAJOR version.
-            BrokenPartError: A part is not what the manifest says.
+            FormatVersionError: The logdir has another MAJOR format version.
+            BrokenPartError: A part does not match the manifest.
         """
         self._gone.clear()
         for attempt in range(_ATTEMPTS):
@@ -135,11 +135,12 @@ class RemoteSource:
             self._prune()
             return found
         raise LogdirError(
-            f"{self._location} changed {_ATTEMPTS} times while it was read; try again when less is recorded to it."
+            f"{self._location} changed {_ATTEMPTS} times while it was read; try again when fewer recordings write to "
+            "it."
         )
 
     def want(self, tables: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Fetches more tables, as they were when the manifests were read; returns and raises what `refresh` does."""
+        """Fetches more tables, as of the last reading of the manifests. Returns and raises the same as `refresh`."""
         self._wanted.update(tables)
         try:
             return self._fetch(self._wanted)
@@ -147,7 +148,7 @@ class RemoteSource:
             return self.refresh()
 
     def _check(self) -> None:
-        """Refuses a URL that is not a logdir of a format that can be read."""
+        """Raises LogdirError or FormatVersionError if the URL is not a logdir that this package can read."""
         try:
             marker = self._read(MARKER_NAME)
         except _ReplacedError:
@@ -197,7 +198,7 @@ class RemoteSource:
             return ()
 
     def _found(self) -> dict[str, tuple[RemotePart, ...]]:
-        """Returns every part that lies there: without any manifest, all hold."""
+        """Returns every part that exists. Without any manifest, all of them are live."""
         parts: dict[str, list[RemotePart]] = {}
         with described(f"{self._location} cannot be read"):
             for table in TABLES:
@@ -241,14 +242,14 @@ class RemoteSource:
         return False
 
     def _note_gone(self, path: str) -> None:
-        """Leaves a part out that was gone before, and that the manifest names still."""
+        """Leaves out a part that was gone twice although the manifest still names it."""
         if self._broken is not None and path in self._gone:
             found = (part for parts in self._parts.values() for part in parts if part.path == path)
             self._left_out.update((part, "is missing") for part in found)
         self._gone.add(path)
 
     def _fetch_part(self, part: RemotePart) -> None:
-        """Fetches a part; one that was damaged on its way is fetched once more."""
+        """Fetches a part. If its SHA-256 is wrong, it is fetched once more."""
         target = part.cached_in(self._cache)
         temporary = target.with_name(f".{secrets.token_hex(8)}.tmp")
         try:
@@ -261,11 +262,11 @@ class RemoteSource:
                         os.replace(temporary, target)
                     return
                 if attempt == 2 and self._broken is not None:
-                    self._left_out[part] = "does not have its SHA-256"
+                    self._left_out[part] = "does not match its SHA-256"
                 elif attempt == 2:
                     raise BrokenPartError(
-                        f"{self._location}/{part.path} has the SHA-256 {found}, expected {part.token} as in the "
-                        "manifest: it was changed since it was written; restore it."
+                        f"{self._location}/{part.path} has the SHA-256 {found}, expected {part.token} from the "
+                        "manifest: the file was changed after it was written; restore it."
                     )
         finally:
             temporary.unlink(missing_ok=True)
@@ -274,11 +275,11 @@ class RemoteSource:
         return self._asked(name, lambda: self._directory.read_bytes(name))
 
     def _asked(self, name: str, action: Callable[[], _T]) -> _T:
-        """Returns what the store answers.
+        """Returns the result of a request to the store.
 
         Raises:
-            _ReplacedError: The file is not there.
-            LogdirError: The store cannot be asked.
+            _ReplacedError: The file does not exist.
+            LogdirError: The request failed.
         """
         with described(f"{self._location} cannot be read"):
             try:
@@ -289,13 +290,13 @@ class RemoteSource:
         raise _ReplacedError(name)
 
     def _each(self, action: Callable[[Any], _T], items: Sequence[Any]) -> list[_T]:
-        """Returns what an action gives for each item, several at a time where the file system allows it."""
+        """Returns the result of an action for each item. Runs several at a time if the file system supports it."""
         if not self._directory.is_concurrent or len(items) < 2:
             return [action(item) for item in items]
         return _map_in_threads(action, items, num_threads=min(_NUM_CONNECTIONS, len(items)))
 
     def _prune(self) -> None:
-        """Removes copies of parts that hold no more, and of other logdirs where there are too many."""
+        """Removes copies of parts that are no longer live, and copies of other logdirs if the cache is too large."""
         with contextlib.suppress(OSError):  # another process may prune as well
             live = {part.cached_in(self._cache) for parts in self._parts.values() for part in parts}
             for path in self._cache.glob("*/run_id=*/*"):
@@ -308,9 +309,10 @@ class RemoteSource:
 
 
 def _map_in_threads(action: Callable[[Any], _T], items: Sequence[Any], *, num_threads: int) -> list[_T]:
-    """Returns what an action gives for each item; the first error ends it.
+    """Returns the result of an action for each item, and raises the first error.
 
-    Not by a ThreadPoolExecutor, which refuses to work while the interpreter exits: `tfdbg-arrow run` reads then.
+    It does not use a ThreadPoolExecutor, which refuses to work while the interpreter exits; `tfdbg-arrow run` reads at
+    that time.
     """
     results: dict[int, _T] = {}
     errors: list[BaseException] = []
@@ -356,8 +358,8 @@ def _cache_errors(cache: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise LogdirError(
-            f"{cache}, where parts of logdirs at URLs are kept, cannot be written ({error.strerror or error}); free "
-            f"space, or choose another directory by the environment variable {CACHE_VARIABLE}."
+            f"{cache}, the cache for logdirs at URLs, cannot be written ({error.strerror or error}); free space, or "
+            f"set the environment variable {CACHE_VARIABLE} to another directory."
         ) from error
 
 

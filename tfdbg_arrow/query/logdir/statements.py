@@ -1,4 +1,4 @@
-"""Statements: SQL over the views of a logdir, and the forms in which its rows are wanted."""
+"""Statements: runs SQL over the views of a logdir and returns rows in several forms."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _Result = TypeVar("_Result")
 _IS_QUESTION = re.compile(
     r"\s*(SELECT|WITH(?!.*\b(INSERT|UPDATE|DELETE|MERGE)\b))\b[^;]*;?\s*\Z", re.IGNORECASE | re.DOTALL
 )
-"""One statement that gives rows and does nothing else."""
+"""Matches one statement that only returns rows."""
 
 
 class Statements(ABC):
     """Runs SQL.
 
     Attributes:
-        questions: Notes what is asked, where someone wants to know.
+        questions: Records the SQL that is asked, while a `noted` block is active.
     """
 
     questions: Questions
@@ -39,8 +39,8 @@ class Statements(ABC):
             parameters: Values for `?` or `$1` (a sequence) or for `$name` (a dict).
 
         Returns:
-            A `duckdb.DuckDBPyRelation`, which computes when it is read (`.fetchall()`, `.pl()`,
-            `.arrow()` …), or None for a statement that gives none.
+            A `duckdb.DuckDBPyRelation`, which runs when you read it (`.fetchall()`, `.pl()`, `.arrow()` …), or None
+            for a statement that returns no rows.
 
         Raises:
             QueryError: DuckDB refuses the statement or a parameter.
@@ -49,7 +49,7 @@ class Statements(ABC):
         return self._run(lambda: self._relation(query, parameters))
 
     def rows(self, query: str, parameters: Sequence[object] | dict[str, object] | None = ()) -> list[tuple[Any, ...]]:
-        """Runs SQL over the views and returns every row, as `sql` but with errors of reading covered.
+        """Runs SQL over the views and returns every row. Errors while rows are read raise this package's exceptions.
 
         Raises:
             QueryError: DuckDB refuses the statement or a parameter.
@@ -60,17 +60,17 @@ class Statements(ABC):
     def table(
         self, query: str, parameters: Sequence[object] | dict[str, object] | None = None
     ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Runs SQL over the views, as `rows`, and returns (names of the columns, rows)."""
+        """Runs SQL over the views like `rows`, and returns (column names, rows)."""
         self.questions.note(query, parameters)
 
         def run() -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-            if _IS_QUESTION.match(query):  # bound once, where a relation is bound twice
+            if _IS_QUESTION.match(query):  # execute() binds the query once; a relation would bind it twice
                 self._need(query)
                 result = self._connection.execute(query, parameters)
                 try:
                     return tuple(column[0] for column in result.description), result.fetchall()
                 except BaseException:
-                    result.abort()  # else the connection takes no other statement
+                    result.abort()  # otherwise the connection accepts no other statement
                     raise
             relation = self._relation(query, parameters)
             if relation is None:
@@ -80,7 +80,7 @@ class Statements(ABC):
         return self._run(run)
 
     def arrow(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> pa.Table:
-        """Runs SQL over the views and returns every row as a `pyarrow.Table`; NULL and NaN stay what they are.
+        """Runs SQL over the views and returns every row as a `pyarrow.Table`. NULL and NaN stay distinct.
 
         Raises:
             QueryError: DuckDB refuses the statement or a parameter.
@@ -95,7 +95,7 @@ class Statements(ABC):
         return self._run(run)
 
     def polars(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
-        """Runs SQL as `arrow` and returns a `polars.DataFrame`.
+        """Runs SQL like `arrow` and returns a `polars.DataFrame`.
 
         Raises:
             MissingDependencyError: Polars is not installed.
@@ -107,7 +107,7 @@ class Statements(ABC):
         return as_polars(self.arrow(query, parameters))
 
     def pandas(self, query: str, parameters: Sequence[object] | dict[str, object] | None = None) -> Any:
-        """Runs SQL as `arrow` and returns a `pandas.DataFrame` with Arrow's types, in which NULL is not NaN.
+        """Runs SQL like `arrow` and returns a `pandas.DataFrame` with Arrow types, in which NULL is not NaN.
 
         Raises:
             MissingDependencyError: pandas is not installed.
@@ -126,17 +126,17 @@ class Statements(ABC):
         parameters: Sequence[object] | dict[str, object] | None = None,
         batch_rows: int = 16_384,
     ) -> _Result:
-        """Runs SQL over the views and hands the rows on while DuckDB computes them, so that memory stays bounded.
+        """Runs SQL over the views and passes the rows on while DuckDB computes them, so that memory stays bounded.
 
         Args:
-            query: A statement that gives rows.
-            consume: Takes the rows as Arrow batches. It is called anew, with all rows from the first on, where parts
-                were replaced meanwhile: a recording is still in force.
+            query: A statement that returns rows.
+            consume: Reads the rows as Arrow batches. If a recording replaces parts in the meantime, it is called again
+                with all rows from the start.
             parameters: As for `sql`.
-            batch_rows: At most so many rows a batch.
+            batch_rows: Maximum number of rows per batch.
 
         Returns:
-            What `consume` returns.
+            The result of `consume`.
 
         Raises:
             QueryError: DuckDB refuses the statement or a parameter.
@@ -150,7 +150,7 @@ class Statements(ABC):
             def batches() -> Iterator[pa.RecordBatch]:
                 try:
                     yield from source
-                except (OSError, pa.ArrowException) as error:  # as which Arrow hands DuckDB's errors on
+                except (OSError, pa.ArrowException) as error:  # Arrow raises DuckDB's errors as these
                     failures.append(error)
                     raise
 
@@ -169,15 +169,15 @@ class Statements(ABC):
 
     @abstractmethod
     def _need(self, query: str) -> None:
-        """Makes the views that a statement reads."""
+        """Creates the views that a statement reads."""
 
     @abstractmethod
     def _run(self, action: Callable[[], _Result]) -> _Result:
-        """Returns what an action gives; DuckDB's errors are turned into this package's."""
+        """Returns the result of an action. Raises DuckDB's errors as this package's exceptions."""
 
 
 def _duckdb_error(error: Exception) -> duckdb.Error:
-    """Returns DuckDB's error that Arrow handed on while rows were streamed; Arrow keeps only its text."""
+    """Returns the DuckDB error for an error that Arrow raised while rows were streamed; Arrow keeps only its text."""
     text = error_text(error)
     if "Out of Memory Error" in text:
         return duckdb.OutOfMemoryException(text)

@@ -1,4 +1,4 @@
-"""SubLogdir: some runs of a logdir, as if it held no others."""
+"""SubLogdir: a logdir restricted to some of its runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SCHEMA_NUMBERS = count()
 
 
 class SubLogdir(Logdir):
-    """Some runs of a logdir: views over their parts alone, in a schema of their own.
+    """A logdir restricted to some runs. Its views are in a separate schema and read only the parts of these runs.
 
     Args:
         whole: The logdir.
         run_ids: The runs.
-        loads: Whether to read small tables into memory, of one run.
-        only: By table, the parts of it to show; tables that are not here are whole.
+        loads: Whether to read small tables into memory; only for a single run.
+        only: The parts to show, by table. All parts are shown for tables that are not in it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SubLogdir(Logdir):
         self._only = {table: frozenset(parts) for table, parts in (only or {}).items()}
         self._lock = whole._lock
         self._loads, self._has_replaced = loads, False
-        self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run's id: names in SQL differ by more than case
+        self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run ID, because names in SQL ignore case
         self._connect()
         self._scopes = OrderedDict()
         self._derived = []
@@ -68,36 +68,36 @@ class SubLogdir(Logdir):
 
     def close(self) -> None:
         """Drops the views."""
-        with contextlib.suppress(duckdb.FatalException):  # a database that failed within refuses this too
+        with contextlib.suppress(duckdb.FatalException):  # after a fatal error, DuckDB refuses this too
             self._connection.execute("SET schema = 'main'")
             self._connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
         self._connection.close()
 
     def refresh(self) -> None:
-        """Reads the manifests again, of all runs."""
+        """Reads the manifests of all runs of the whole logdir again."""
         self._whole.refresh()
         self._take_from_whole()
 
     def fetch(self, *table_names: str) -> None:
-        """Fetches tables of a logdir at a URL, of all runs."""
+        """Fetches tables of a logdir at a URL, for all runs of the whole logdir."""
         self._whole.fetch(*table_names)
         self._take_from_whole()
 
     def of_run(self, run_id: str) -> Logdir:
-        """Returns one of the runs."""
+        """Returns the logdir restricted to one run."""
         return self if self._run_ids == (run_id,) else self._whole.of_run(run_id)
 
     def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
-        """Returns what a reader made of the rows; all of a logdir share what memory there is for it."""
+        """Returns a cached value computed from the rows. All restrictions of a logdir share one cache."""
         return self._whole.kept((self._run_ids, key), make)
 
     def forget(self) -> None:
-        """Forgets what was read of the parts, for one that puts other rows in their place."""
+        """Clears everything that was computed from the parts, for a caller that replaces rows."""
         super().forget()
         self._whole.forget()
 
     def replace(self, table_name: str, query: str, parameters: Sequence[object] = ()) -> None:
-        """Has a table hold what a query over the views gives, until the parts change."""
+        """Replaces the rows of a table by the result of a query over the views, until the parts change."""
         self._run(lambda: self._replace(table_name, query, parameters))
 
     def _replace(self, table_name: str, query: str, parameters: Sequence[object]) -> None:
@@ -106,7 +106,7 @@ class SubLogdir(Logdir):
         self._has_replaced = True
 
     def _reopen(self) -> bool:
-        if self._has_replaced:  # which the other database would not have
+        if self._has_replaced:  # a new database would not have the replaced rows
             return False
         if self._database is self._whole._connection and not self._whole._reopen():
             return False

@@ -1,8 +1,8 @@
-"""Sandbox: SQL of whoever asks over one logdir of whoever wrote it, each question in a process of its own.
+"""Sandbox: runs untrusted SQL over an untrusted logdir, each query in a separate process.
 
-In that process DuckDB is locked (`worker`): it opens the parts that hold and no other file, loads nothing, sees nothing
-of Python and cannot be set otherwise. The process has bounds of time, memory and answer, and ends with its question:
-what goes wrong in it goes wrong there.
+In that process, DuckDB is locked (`worker`): it opens only the live parts, loads no extensions, cannot access Python
+objects, and its settings cannot be changed. The time, the memory and the size of the answer are limited. The process
+ends after one query, so a failure affects no other query.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tfdbg_arrow.errors import QueryError, TfdbgArrowError
 
 _ATTEMPTS = 3
 _GRACE_S = 10.0
-"""What the process may take to start and to open the logdir, beside the time of the query."""
+"""Seconds that the process may take to start and to open the logdir, in addition to the query's time."""
 
 
 class SandboxBusyError(TfdbgArrowError):
-    """Another question is being answered."""
+    """Another query is running."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxColumn:
-    """A column of an answer: its name, and its type in Arrow's words."""
+    """A column of an answer: its name, and Arrow's name of its type."""
 
     name: str
     type: str
@@ -39,12 +39,12 @@ class SandboxColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxAnswer:
-    """The rows that a SELECT gave.
+    """The rows that a SELECT returned.
 
     Attributes:
         columns: The columns.
-        rows: The rows, values as `to_json` has them.
-        is_cut: Whether there are more rows than were wanted or fitted.
+        rows: The rows, with values converted by `to_json`.
+        is_cut: Whether rows are missing because of the limits.
     """
 
     columns: tuple[SandboxColumn, ...]
@@ -57,10 +57,10 @@ class Sandbox:
 
     Args:
         path: The logdir's path or URL.
-        timeout_s: Seconds that a query may take.
-        memory_limit: Bytes that DuckDB may take; the process as a whole gets 2 GB more of address space.
-        max_rows: Rows of an answer.
-        skip_broken: Whether to leave out parts that are broken.
+        timeout_s: Maximum time of a query in seconds.
+        memory_limit: How many bytes DuckDB may use. The process as a whole gets 2 GB more of address space.
+        max_rows: Maximum number of rows of an answer.
+        skip_broken: Whether to leave out broken parts.
     """
 
     def __init__(
@@ -84,18 +84,18 @@ class Sandbox:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a question is being answered."""
+        """Whether a query is running."""
         return self._slot.locked()
 
     def ask(self, query: str) -> SandboxAnswer:
-        """Returns the first rows that a SELECT gives.
+        """Returns the first rows of a SELECT.
 
         Args:
             query: One SELECT in DuckDB's SQL, over the tables and views of the logdir.
 
         Raises:
-            QueryError: It is not one SELECT, DuckDB refuses it, or it needs more time or memory than there is for it.
-            SandboxBusyError: Another one is being answered.
+            QueryError: It is not one SELECT, DuckDB refuses it, or it needs more time or memory than the limits allow.
+            SandboxBusyError: Another query is running.
         """
         answer = self._answer(query, as_csv=False)
         return SandboxAnswer(
@@ -105,7 +105,7 @@ class Sandbox:
         )
 
     def csv(self, query: str) -> str:
-        """Returns what a SELECT gives as CSV, in the form of `export --format csv`, with as many rows as `ask` gives.
+        """Returns as many rows as `ask` as CSV, in the form of `export --format csv`.
 
         Args:
             query: As for `ask`.
@@ -118,7 +118,7 @@ class Sandbox:
 
     def _answer(self, query: str, *, as_csv: bool) -> Mapping[str, Any]:
         if not self._slot.acquire(blocking=False):
-            raise SandboxBusyError("another query is being answered; ask again when it is done.")
+            raise SandboxBusyError("another query is running; try again when it is done.")
         try:
             for _ in range(_ATTEMPTS):
                 answer = self._ask_process({**self._settings, "query": query, "as_csv": as_csv})
@@ -132,7 +132,7 @@ class Sandbox:
 
     def _ask_process(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         command = [sys.executable, "-P", "-m", "tfdbg_arrow.query.sandbox.worker"]
-        # What a process that is ended leaves behind goes with the directory.
+        # The directory is removed with the files that a killed process leaves.
         with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_sql_") as scratch:
             try:
                 done = subprocess.run(
@@ -144,11 +144,11 @@ class Sandbox:
                     env={**os.environ, "TMPDIR": scratch},
                 )
             except subprocess.TimeoutExpired:
-                return {"error": f"the query took longer than {self._timeout_s:g} seconds and was ended."}
+                return {"error": f"the query took longer than {self._timeout_s:g} seconds and was stopped."}
         try:
             answer: Mapping[str, Any] = json.loads(done.stdout)
         except ValueError:
             last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
             how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-            return {"error": f"the query's process ended with {how}, as it does when memory runs out. {last}".strip()}
+            return {"error": f"the query's process ended with {how}; it may have run out of memory. {last}".strip()}
         return answer

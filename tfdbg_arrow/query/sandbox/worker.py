@@ -1,4 +1,4 @@
-"""The process of a Sandbox: reads one question on stdin, locks itself, writes one answer on stdout, and ends."""
+"""The process of a Sandbox: reads one query from stdin, locks itself, writes one answer to stdout, and exits."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from tfdbg_arrow.query.logdir.live_views import literal, mentioned_tables
 from tfdbg_arrow.schema import TABLES
 
 _ADDRESS_SPACE = 2 << 30
-"""Bytes of addresses beside DuckDB's memory: code, stacks, what allocators reserve, and the answer."""
+"""Bytes of address space in addition to DuckDB's memory: for code, stacks, allocators and the answer."""
 _MAX_SPILL = "1GB"
 _BATCH_ROWS = 256
 _MAX_TEXT = 8 << 20
-"""Bytes of an answer as text."""
+"""Maximum number of bytes of an answer as text."""
 _MAX_BUFFERS = 64 << 20
-"""Bytes of an answer as Arrow has them, from which on no more rows are read."""
+"""If the Arrow buffers of an answer have more bytes, no more rows are read."""
 
 
 def main() -> None:
-    """Answers the question on stdin."""
+    """Answers the query on stdin."""
     request = json.load(sys.stdin)
     try:
         answer = _answer(request)
     except (TfdbgArrowError, MemoryError) as error:
-        # Without DuckDB's advice on settings, which are locked.
+        # DuckDB's advice is about settings, which are locked here, so it is cut off.
         text = str(error).partition("\n\nPossible solutions")[0]
-        answer = {"error": text or "the query needs more memory than there is for it."}
+        answer = {"error": text or "the query needs more memory than its limit."}
     sys.stdout.write(json.dumps(answer, allow_nan=False))
 
 
@@ -58,9 +58,9 @@ def _answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
         except QueryError as error:
             if not late.is_alive():
                 raise QueryError(
-                    f"the query took longer than {request['timeout_s']:g} seconds and was ended."
+                    f"the query took longer than {request['timeout_s']:g} seconds and was stopped."
                 ) from error
-            if _parts(logdir) != parts:  # compaction put others in their place, which are locked out
+            if _parts(logdir) != parts:  # compaction replaced parts; DuckDB must not open the new ones
                 return {"error": str(error), "is_stale": True}
             raise
         finally:
@@ -78,7 +78,7 @@ def _check_is_select(query: str) -> None:
 
 
 def _lock(logdir: Logdir, *, memory_limit: int) -> list[Path]:
-    """Has DuckDB open the parts that hold and no other file, whatever it is asked; returns these."""
+    """Restricts DuckDB to the live parts, so that no query can open another file. Returns the live parts."""
     connection = logdir.connection
     parts = _parts(logdir)
     for setting in (
@@ -101,14 +101,14 @@ def _parts(logdir: Logdir) -> list[Path]:
 
 def _bound_process(timeout_s: float, *, memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    seconds = int(4 * timeout_s) + 10  # of processors, of which DuckDB uses two
+    seconds = int(4 * timeout_s) + 10  # processor time, of which DuckDB's two threads use twice the elapsed time
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
 
 
 def _first(rows: pa.RecordBatchReader, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the first rows, as many as are wanted and fit."""
+    """Returns the first rows as an answer, up to the limits on rows and size."""
     columns = [{"name": field.name, "type": str(field.type)} for field in rows.schema]
     batches: list[pa.RecordBatch] = []
     number = size = 0
@@ -132,7 +132,7 @@ def _first(rows: pa.RecordBatchReader, request: Mapping[str, Any]) -> Mapping[st
 
 
 def _too_much(size: int) -> str:
-    return f"the answer has {size:,} bytes, expected at most {_MAX_TEXT:,}; ask for fewer columns, or cut them."
+    return f"the answer has {size:,} bytes, expected at most {_MAX_TEXT:,}; select fewer columns, or shorten them."
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Structure: graphs as they were built, what is around an op, and how healthy it was."""
+"""Structure: graphs as they were built, the neighbourhood of an op, and the health of its outputs."""

@@ -1,6 +1,6 @@
-"""Where tensors pass between a graph and those that call it or are called by it, in any call of them.
+"""The borders of a graph: where tensors pass between it and the graphs that call it or that it calls.
 
-`Borders` steps over the borders of one recorded call; here are those that the graphs themselves have.
+They apply to all calls of the graphs. `Borders` follows the borders of one recorded call.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 
 _MAX_ROWS = 2000
 _MAX_CALLERS = 3
-"""Callers that are given of each argument and result."""
+"""Maximum number of callers that are returned for each argument and result."""
 _SHIFTED = "c.attribute IN ('then_branch', 'else_branch', 'branches')"
 """The first input of If and Case is the predicate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Iterations:
-    """How often a loop went round: how many times it ran, the fewest and the most iterations of one time."""
+    """How often a loop ran, and the fewest and the most iterations of one run of the loop."""
 
     num_loops: int
     fewest: int
@@ -34,14 +34,15 @@ class CalledGraph:
     Attributes:
         op_name: The op.
         attribute: Which attribute names the function: `f`, `body`, `then_branch` and so on.
-        branch_index: Place in a list of functions.
+        branch_index: Position in a list of functions.
         function_name: Its runtime name.
         is_inline: Whether it runs within the caller's step.
-        graph_id: Its graph; None where that was not recorded.
+        graph_id: Its graph; None if the graph was not recorded.
         graph_name: That graph's name.
-        entry_op_name: The op in it to go to: of the first bad tensor in it, else of its first result; None: unknown.
-        num_bad: Bad tensors in it and in all that it calls, over the run.
-        iterations: Of a loop's body.
+        entry_op_name: The op in the graph to start at: the op of its first bad tensor, or of its first result; None if
+            unknown.
+        num_bad: Number of bad tensors in it and in all graphs that it calls, over the run.
+        iterations: The iterations of a loop's body; None otherwise.
     """
 
     op_name: str
@@ -58,21 +59,22 @@ class CalledGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class Border:
-    """One way on which a tensor comes into a graph or leaves it.
+    """One place where a tensor enters or leaves a graph.
 
     Attributes:
-        kind: `argument`, `capture`; `loop`: from the iteration before; `result`: back to the caller.
+        kind: `argument` or `capture`; `loop`: from the previous iteration; `result`: back to the caller.
         op_name: The op of this graph.
-        output_slot: Its output that leaves; None for a tensor that comes.
+        output_slot: The output of that op that leaves the graph; None for a tensor that enters.
         index: Which argument or result it is.
-        caller_graph_id: The graph of the op that calls.
-        caller_graph_name: Its name.
-        caller_op_name: The op that calls.
-        attribute: Which of its functions this graph is.
+        caller_graph_id: The graph of the calling op.
+        caller_graph_name: That graph's name.
+        caller_op_name: The calling op.
+        attribute: The attribute of the calling op that names this graph.
         other_graph_id: The graph on the other side.
-        other_graph_name: Its name.
-        other_op_name: The op on the other side: where the tensor comes from, or to whose output it goes; None: unknown.
-        other_output_slot: Its output.
+        other_graph_name: That graph's name.
+        other_op_name: The op on the other side: the source of the tensor, or the op whose output it becomes; None if
+            unknown.
+        other_output_slot: The output of that op.
     """
 
     kind: str
@@ -102,7 +104,7 @@ class Caller:
 def called_graphs(
     logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int
 ) -> dict[str, tuple[CalledGraph, ...]]:
-    """Returns what some ops of a graph call, by op name."""
+    """Returns the graphs that ops of a graph call, by op name."""
     if not op_names:
         return {}
     rows = logdir.rows(
@@ -155,12 +157,12 @@ def callers(logdir: Engine, graph_id: int, *, run_id: str, limit: int = 50) -> t
 
 
 def borders(logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int) -> tuple[Border, ...]:
-    """Returns where tensors come into a graph and leave it at some of its ops; of each the first callers only."""
+    """Returns where tensors enter and leave a graph at some of its ops, for the first _MAX_CALLERS callers of each."""
     if not op_names:
         return ()
     names = ", ".join("?" * len(op_names))
     is_called = "c.function_name = f.function_name"
-    # A function made anew for its gradient keeps the graph; the recorded call names the first one.
+    # A function that is created again for its gradient keeps its graph; the recorded call names the first function.
     caller = (
         "JOIN graph_call AS c ON c.run_id = f.run_id AND c.callee_graph_id = f.graph_id AND c.is_inline "
         "LEFT JOIN graph AS g ON g.run_id = c.run_id AND g.graph_id = c.graph_id "
@@ -201,7 +203,7 @@ def borders(logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: i
         border = Border(**dict(zip(Border.__dataclass_fields__, row, strict=True)))
         place = (border.kind, border.op_name, border.output_slot)
         key = (*place, border.caller_graph_id, border.caller_op_name, border.attribute)
-        # A loop hands what it captured on as it is.
+        # A loop passes its captures on unchanged.
         is_itself = border.kind == "loop" and (border.other_graph_id, border.other_op_name) == (
             graph_id,
             border.op_name,
@@ -213,7 +215,7 @@ def borders(logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: i
 
 
 def _bad_graphs(logdir: Engine, graph_ids: Sequence[int], *, run_id: str) -> dict[int, tuple[int, str]]:
-    """Returns (number of bad tensors, op of the first of them) of graphs that have any."""
+    """Returns (number of bad tensors, op of the first of them) for graphs that have any, by graph_id."""
     if not graph_ids:
         return {}
     rows = logdir.rows(

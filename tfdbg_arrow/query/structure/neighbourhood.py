@@ -1,4 +1,4 @@
-"""The neighbourhood of an op in its graph: what it was computed from and what takes it, so many ops away."""
+"""The neighbourhood of an op in its graph: its inputs and consumers up to a given distance."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tfdbg_arrow.query.structure.output_health import OpOutput, bad_ops, op_outp
 
 MAX_DEPTH = 8
 MAX_OPS = 150
-"""Ops that are shown in all."""
+"""Maximum number of ops in a neighbourhood."""
 MAX_FAN = 24
-"""Inputs, and consumers, that are shown of one op."""
+"""Maximum number of inputs, and of consumers, per op."""
 _MAX_EDGES = 4000
 STATES = ("bad", "healthy", "unmeasured", "absorbed", "not computed", "not recorded", "no output", "unknown")
-"""What is known of an op's health: the worst of its outputs. `unmeasured`: recorded without health; `absorbed`: left
-without a node of its own by TensorFlow's optimizer; `not computed`: no row although it was to be recorded;
-`not recorded`: left out, by its dtype or a setting; `unknown`: the graph names an op that it does not hold."""
+"""The health of an op: that of its worst output. `unmeasured`: recorded without health; `absorbed`: TensorFlow's
+optimizer left it without a node of its own; `not computed`: it has no row although it should be recorded;
+`not recorded`: excluded by its dtype or a setting; `unknown`: the graph refers to an op that it does not contain."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,15 +29,15 @@ class OpNode:
 
     Attributes:
         op_name: Its name.
-        op_type: Its type; None where the graph does not hold it.
-        executed_types: The types of the nodes that ran for it, none where TensorFlow's optimizer absorbed it; None
-            where the graph ran as the program has it.
-        level: How many ops away: 0 is the op that was asked for, -1 its inputs, 1 its consumers.
+        op_type: Its type; None if the graph does not contain it.
+        executed_types: The types of the nodes that ran for it. Empty if TensorFlow's optimizer absorbed it; None if no
+            optimized form of the graph was recorded.
+        level: The distance: 0 for the given op, -1 for its inputs, 1 for its consumers, and so on.
         state: One of STATES.
         outputs: Its outputs, by slot.
-        calls: What it calls.
-        num_inputs: How many ops it takes tensors from or waits for; also those that are not shown.
-        num_consumers: How many ops take its tensors or wait for it.
+        calls: The graphs that it calls.
+        num_inputs: Number of ops that it takes tensors from or waits for, including those that are left out.
+        num_consumers: Number of ops that take its tensors or wait for it.
     """
 
     op_name: str
@@ -53,14 +53,14 @@ class OpNode:
 
 @dataclass(frozen=True, kw_only=True)
 class OpEdge:
-    """A tensor that goes from one op to another, or that one waits for the other.
+    """An edge from one op to another: a tensor, or a control edge.
 
     Attributes:
-        source_op_name: The op it comes from.
-        source_output_slot: Which output; None for a control edge.
-        op_name: The op that takes it.
-        input_indexes: As which inputs.
-        is_control: Whether no tensor flows.
+        source_op_name: The source op.
+        source_output_slot: Which output of the source op; None for a control edge.
+        op_name: The op that takes the tensor.
+        input_indexes: Which inputs of that op.
+        is_control: Whether it is a control edge.
     """
 
     source_op_name: str
@@ -77,15 +77,15 @@ class Neighbourhood:
     Attributes:
         run_id: The run.
         graph_id: The graph.
-        op_name: The op that was asked for.
-        up: How far to its inputs.
-        down: How far to its consumers.
-        nodes: The op itself, then the others, the near ones first.
+        op_name: The given op.
+        up: The distance against the edges, to the inputs.
+        down: The distance along the edges, to the consumers.
+        nodes: The op itself, then the others, the nearest first.
         edges: The edges between them.
-        borders: Where tensors come into the graph or leave it at these ops.
-        num_inputs_left_out: How many inputs of the op itself are not shown for want of room.
-        num_consumers_left_out: How many of its consumers are not.
-        is_cut: Whether anything within the depth was left out for want of room.
+        borders: Where tensors enter or leave the graph at these ops.
+        num_inputs_left_out: How many inputs of the op itself were left out because of the limits.
+        num_consumers_left_out: How many of its consumers were left out because of the limits.
+        is_cut: Whether the limits left out any op within the distance.
     """
 
     run_id: str
@@ -114,23 +114,23 @@ def neighbourhood(
     max_ops: int = MAX_OPS,
     max_fan: int = MAX_FAN,
 ) -> Neighbourhood | None:
-    """Returns the neighbourhood of an op, or None where its graph has no such op.
+    """Returns the neighbourhood of an op, or None if the graph has no such op.
 
-    That of a node that TensorFlow's optimizer made is the one of the op that it is made for.
+    For a node that TensorFlow's optimizer created, the result is about the op that the node was created for.
 
-    Where there is no room for all, ops with something bad come first, then data edges, in the order of the inputs.
+    If the limits leave out ops, ops with bad outputs come first, then data edges, in the order of the inputs.
 
     Args:
         logdir: The logdir.
         op_name: The op.
         run_id: The run.
         graph_id: Its graph.
-        up: How many ops far to go against the edges, at most MAX_DEPTH.
-        down: How many ops far to go along the edges.
+        up: Number of steps to go against the edges, at most MAX_DEPTH.
+        down: Number of steps to go along the edges, at most MAX_DEPTH.
         has_control: Whether control edges count.
-        context: Health in this run of the graph; None: the worst over the run.
-        max_ops: At most so many ops.
-        max_fan: At most so many inputs, and so many consumers, of each.
+        context: The run of the graph whose health to read; None means the worst over the whole run.
+        max_ops: Maximum number of ops.
+        max_fan: Maximum number of inputs, and of consumers, of each op.
     """
     reader = _Edges(logdir, run_id=run_id, graph_id=graph_id, has_control=has_control)
     if not reader.types([op_name]):
@@ -142,7 +142,7 @@ def neighbourhood(
     bad = [op.op_name for op in bad_ops(logdir, run_id=run_id, graph_id=graph_id, context=context)]
     levels = {op_name: 0}
     is_cut = False
-    # In turn, so that neither side takes all the room.
+    # Both directions take turns, so that neither uses up the limit.
     frontiers = {-1: [op_name], 1: [op_name]}
     for depth in range(1, max(up, down) + 1):
         for direction, limit in ((-1, up), (1, down)):
@@ -204,7 +204,7 @@ class _Edges:
     def next_ops(
         self, op_names: Sequence[str], direction: int, *, first: Sequence[str], max_fan: int
     ) -> tuple[list[str], bool]:
-        """Returns the ops one edge away from some, and whether some were left out: more than so many of one op."""
+        """Returns the ops one edge away from the given ops, and whether `max_fan` left out any."""
         if not op_names:
             return [], False
         near, far = _ends(direction)
@@ -221,7 +221,7 @@ class _Edges:
         return list(dict.fromkeys(far for _, far, _, _ in rows)), any(number > max_fan for *_, number in rows)
 
     def counts(self, op_names: Sequence[str], direction: int) -> dict[str, int]:
-        """Returns how many ops are one edge away from each."""
+        """Returns the number of ops one edge away from each op."""
         near, far = _ends(direction)
         rows = self._logdir.rows(
             f"SELECT {near}, count(DISTINCT {far}) FROM graph_op_input WHERE {self._of_graph} "
@@ -252,7 +252,7 @@ class _Edges:
         )
 
     def types(self, op_names: Sequence[str]) -> dict[str, str]:
-        """Returns the types of those ops that the graph holds."""
+        """Returns the types of the ops that the graph contains, by name."""
         rows = self._logdir.rows(
             "SELECT op_name, op_type FROM graph_op WHERE run_id = ? AND graph_id = ? "
             f"AND op_name IN ({_marks(op_names)})",
@@ -261,7 +261,7 @@ class _Edges:
         return dict(rows)
 
     def executed_types(self, op_names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """Returns the types that ran for each op; nothing for a graph that ran as the program has it."""
+        """Returns the types of the nodes that ran for each op. Empty if no optimized form of the graph was recorded."""
         graph = [self._run_id, self._graph_id]
         if not self._logdir.rows("SELECT 1 FROM executed_op WHERE run_id = ? AND graph_id = ? LIMIT 1", graph):
             return {}
@@ -276,7 +276,7 @@ class _Edges:
 
 
 def _ends(direction: int) -> tuple[str, str]:
-    """Returns the columns of an edge's ends: the one to go from, the one to go to."""
+    """Returns the columns with the ends of an edge: the near end, then the far end."""
     return ("op_name", "source_op_name") if direction < 0 else ("source_op_name", "op_name")
 
 
@@ -285,7 +285,7 @@ def _marks(values: Sequence[object]) -> str:
 
 
 def _state(outputs: Iterable[OpOutput], executed_types: Sequence[str] | None) -> str:
-    """Returns what is known of an op's health by its outputs, and by the types that ran for it."""
+    """Returns the health of an op, one of STATES, from its outputs and the types of the nodes that ran for it."""
     outputs = tuple(outputs)
     health = [output.health for output in outputs if output.health is not None]
     if any(each.num_bad for each in health):

@@ -1,4 +1,4 @@
-"""One op of a graph: what it is, what it takes, what it gives and to whom."""
+"""One op of a graph, with its inputs, outputs and consumers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfdbg_arrow.query.recorded import Context
 from tfdbg_arrow.query.structure.output_health import OpOutput, op_outputs
 
 MAX_LISTED = 100
-"""Inputs, control inputs and consumers that are listed of an op."""
+"""Maximum number of inputs, of control inputs and of consumers that are listed for an op."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +18,10 @@ class OpInput:
     """One input of an op.
 
     Attributes:
-        input_index: Which input, from 0; of control inputs counted by themselves.
-        op_name: The op it comes from.
-        op_type: Its type; None where the graph does not hold it.
-        output: Its output; None for a control input, and where it is not known.
+        input_index: Which input, from 0. Control inputs are counted separately.
+        op_name: The op that it comes from.
+        op_type: The type of that op; None if the graph does not contain it.
+        output: The output of that op; None for a control input, or if unknown.
     """
 
     input_index: int
@@ -32,13 +32,13 @@ class OpInput:
 
 @dataclass(frozen=True, kw_only=True)
 class OpConsumer:
-    """One use of an op's output, or an op that waits for it.
+    """One use of an op's output by another op, or another op that waits for it.
 
     Attributes:
-        op_name: The op.
-        op_type: Its type; None where the graph does not hold it.
-        input_index: As which input; None where it only waits.
-        output_slot: Which output; None where it only waits.
+        op_name: The other op.
+        op_type: Its type; None if the graph does not contain it.
+        input_index: Which of its inputs; None if it only waits.
+        output_slot: Which output it uses; None if it only waits.
     """
 
     op_name: str
@@ -52,20 +52,20 @@ class OpFacts:
     """One op of a graph.
 
     Attributes:
-        op_index: Its place in the order of creation.
+        op_index: Its position in the order of creation.
         op_name: Its name.
         op_type: Its type.
-        device_name: The device asked for when it was created; None: any.
+        device_name: The device that was requested when it was created; None means any device.
         devices: The devices on which its tensors were computed.
-        attributes: Its attributes, as a JSON object; None where not known.
+        attributes: Its attributes, as a JSON object; None if unknown.
         stack_trace_id: The stack that created it.
-        inputs: Its inputs, in order, the first MAX_LISTED.
-        num_inputs: How many it has.
-        control_inputs: What it waits for, the first MAX_LISTED.
-        num_control_inputs: For how many ops it waits.
+        inputs: Its first MAX_LISTED inputs, in order.
+        num_inputs: Total number of inputs.
+        control_inputs: Its first MAX_LISTED control inputs.
+        num_control_inputs: Total number of control inputs.
         outputs: Its outputs, in order.
-        consumers: Who takes its outputs or waits for it, by output, the first MAX_LISTED.
-        num_consumers: How many uses there are.
+        consumers: The first MAX_LISTED uses of its outputs and ops that wait for it, by output.
+        num_consumers: Total number of uses and waiting ops.
     """
 
     op_index: int
@@ -93,15 +93,15 @@ def op_facts(
     context: Context | None = None,
     known: Mapping[str, tuple[OpOutput, ...]] | None = None,
 ) -> OpFacts | None:
-    """Returns an op, or None where its graph has no such op.
+    """Returns an op, or None if the graph has no such op.
 
     Args:
         logdir: The logdir.
         op_name: The op.
         run_id: The run.
         graph_id: The graph.
-        context: Health in this run of the graph; None: over the whole run.
-        known: Outputs of ops that were read before, by op name: their health is the dear part.
+        context: The run of the graph whose health to read; None means the whole run.
+        known: Outputs of ops that were read before, by op name. Reading their health is the expensive step.
     """
     of_op = [run_id, graph_id, op_name]
     rows = logdir.rows(

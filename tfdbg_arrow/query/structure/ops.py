@@ -1,4 +1,4 @@
-"""Windows of the ops of a graph, in the order of their creation."""
+"""Windows of the ops of a graph, in order of creation."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MAX_TYPES = 500
 
 @dataclass(frozen=True, kw_only=True)
 class OpFilter:
-    """Which ops of a graph are meant; None: any.
+    """A filter for the ops of a graph. None means any.
 
     Attributes:
-        name: Text that op name or op type holds; case does not count.
+        name: Text that the op name or op type contains, ignoring case.
         op_type: Type of the op.
         is_bad: Only ops with a bad output.
     """
@@ -28,7 +28,7 @@ class OpFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class OpRow:
-    """One op of a graph: its place by creation, name and type, and how many bad tensors it gave, where any."""
+    """One op of a graph: its position in order of creation, its name and type, and its number of bad tensors."""
 
     op_index: int
     op_name: str
@@ -38,13 +38,13 @@ class OpRow:
 
 @dataclass(frozen=True, kw_only=True)
 class OpWindow:
-    """A window of the ops that a filter leaves.
+    """A window of the ops that match a filter.
 
     Attributes:
         rows: The ops, by op_index.
-        num_matching: How many the filter leaves in all.
+        num_matching: Total number of matching ops.
         num_before: How many of them come before the first of `rows`.
-        op_types: Types to choose from.
+        op_types: The op types of the graph, to choose from.
     """
 
     rows: tuple[OpRow, ...]
@@ -67,12 +67,12 @@ def op_window(
 
     Args:
         logdir: The logdir.
-        filter_: Which ops; of those with a bad output the first 2,000.
+        filter_: Selects the ops. With `is_bad`, it selects only from the first 2,000 ops with a bad output.
         run_id: The run.
         graph_id: The graph.
-        first: The window starts at the first op whose op_index is not less.
-        before: The window ends just before this op_index instead; None: it starts at `first`.
-        limit: At most so many ops.
+        first: The window starts at the first op with at least this op_index.
+        before: The window ends just before this op_index instead; None makes it start at `first`.
+        limit: Maximum number of ops.
     """
     bad = {op.op_name: op.num_bad for op in bad_ops(logdir, run_id=run_id, graph_id=graph_id, limit=_MAX_BAD)}
     conditions, parameters = ["run_id = ?", "graph_id = ?"], [run_id, graph_id]

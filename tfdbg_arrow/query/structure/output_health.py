@@ -1,4 +1,4 @@
-"""The health of ops' outputs: the worst over a run, or in one run of their graph."""
+"""The health of op outputs, over a whole run or in one run of their graph."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tfdbg_arrow.query.recorded import Context
 
 @dataclass(frozen=True, kw_only=True)
 class OutputHealth:
-    """What was recorded of one output of an op; None is "not measured in this mode".
+    """The health of one output of an op. An attribute is None if the mode does not measure it.
 
     Attributes:
-        num_tensors: How many times it was recorded.
-        num_measured: For how many of these it is known whether they are bad.
+        num_tensors: Number of recorded tensors.
+        num_measured: How many of them are known to be bad or not bad.
         num_bad: How many hold an infinity or a NaN.
-        first_event_index: The first of all.
-        first_bad_event_index: The first bad one; None where there is none.
-        num_neg_inf: Elements of all of them that are -infinity.
-        num_pos_inf: Elements that are +infinity.
-        num_nan: Elements that are NaN.
+        first_event_index: The first tensor.
+        first_bad_event_index: The first bad tensor; None if none is bad.
+        num_neg_inf: Total number of elements that are -infinity.
+        num_pos_inf: Total number of elements that are +infinity.
+        num_nan: Total number of elements that are NaN.
         min_finite: Least finite element.
         max_finite: Greatest finite element.
         max_abs_finite: Greatest magnitude of a finite element.
@@ -42,7 +42,7 @@ class OutputHealth:
 
 @dataclass(frozen=True, kw_only=True)
 class OpOutput:
-    """One output of an op; the attributes are columns of graph_op_output, and its health, None where it has no row."""
+    """One output of an op: columns of graph_op_output, and its health, which is None if no tensor was recorded."""
 
     output_slot: int
     dtype: str | None
@@ -54,7 +54,7 @@ class OpOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class BadOp:
-    """An op with a bad output: its name, how many bad tensors it gave, and the first of them."""
+    """An op with a bad output: its name, its number of bad tensors, and the first of them."""
 
     op_name: str
     num_bad: int
@@ -62,7 +62,7 @@ class BadOp:
 
 
 def context_condition(context: Context | None) -> tuple[str, list[object]]:
-    """Returns SQL that goes behind a condition on tensor_health, and its parameters; nothing for None: any call."""
+    """Returns SQL to append to a condition on tensor_health, and its parameters. None means any call: empty SQL."""
     if context is None:
         return "", []
     names = ("execution_index", "step_id", "call_site", "frame_id", "iteration")
@@ -73,14 +73,14 @@ def context_condition(context: Context | None) -> tuple[str, list[object]]:
 def output_health(
     logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int, context: Context | None = None
 ) -> dict[tuple[str, int], OutputHealth]:
-    """Returns the health of outputs of some ops, by (op name, output slot); one that was never recorded has none.
+    """Returns the health of outputs of some ops, by (op name, output slot). Outputs that were not recorded are omitted.
 
     Args:
         logdir: The logdir.
         op_names: The ops.
         run_id: The run.
         graph_id: Their graph.
-        context: Only in this run of the graph; None: over the whole run.
+        context: Only this run of the graph; None means the whole run.
     """
     if not op_names:
         return {}
@@ -129,7 +129,7 @@ def output_health(
 def op_outputs(
     logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int, context: Context | None = None
 ) -> dict[str, tuple[OpOutput, ...]]:
-    """Returns the outputs of some ops, by op name, each in the order of the slots; arguments as of `output_health`."""
+    """Returns the outputs of some ops in order of slots, by op name. The arguments are those of `output_health`."""
     if not op_names:
         return {}
     health = output_health(logdir, op_names, run_id=run_id, graph_id=graph_id, context=context)
@@ -157,14 +157,14 @@ def op_outputs(
 def bad_ops(
     logdir: Engine, *, run_id: str, graph_id: int, context: Context | None = None, limit: int = 300
 ) -> tuple[BadOp, ...]:
-    """Returns the ops of a graph that gave something bad, by their first bad tensor.
+    """Returns the ops of a graph with a bad output, ordered by their first bad tensor.
 
     Args:
         logdir: The logdir.
         run_id: The run.
         graph_id: The graph.
-        context: Only in this run of the graph; None: over the whole run.
-        limit: At most so many ops.
+        context: Only this run of the graph; None means the whole run.
+        limit: Maximum number of ops.
     """
     where, parameters = context_condition(context)
     rows = logdir.rows(

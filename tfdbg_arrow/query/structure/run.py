@@ -1,4 +1,4 @@
-"""One run of a graph: the call and the iteration in which a tensor was computed, and those around and inside it."""
+"""One run of a graph: the call and iteration in which a tensor was computed, and the runs around and inside it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdbg_arrow.query.structure.output_health import context_condition
 
 @dataclass(frozen=True, kw_only=True)
 class InnerRun:
-    """A run of a graph that an op called: by which attribute, and one tensor of it, bad if there is a bad one."""
+    """A run of a graph that an op called: the attribute that names the graph, and a tensor (a bad one if any)."""
 
     attribute: str
     branch_index: int
@@ -25,16 +25,16 @@ class GraphRun:
     """One run of a graph.
 
     Attributes:
-        event_index: The tensor by which it is known.
+        event_index: The tensor that identifies the run.
         graph_id: The graph.
         op_name: The tensor's op.
         step: The training step, as marked.
-        context: Where and when; None where the recording does not tell one call from another.
-        outer_graph_id: The graph that called it in that step; None for an outermost graph, and where unknown.
-        outer_op_name: The op in it that called.
+        context: The call and iteration; None if the recording does not distinguish calls.
+        outer_graph_id: The graph that called it in that step; None for an outermost graph, or if unknown.
+        outer_op_name: The calling op in that graph.
         outer_event_index: A tensor of that run of the calling graph.
-        previous_event_index: A tensor of the iteration before; None: there is none, or it is in no loop.
-        next_event_index: A tensor of the iteration after.
+        previous_event_index: A tensor of the previous iteration; None if there is none, or if the run is not in a loop.
+        next_event_index: A tensor of the next iteration; None as above.
     """
 
     event_index: int
@@ -58,13 +58,13 @@ def graph_run(logdir: Engine, event_index: int, *, run_id: str) -> GraphRun:
         run_id: The run.
 
     Raises:
-        QueryError: It is no tensor of a graph.
+        QueryError: The event is not a tensor of a graph.
     """
     flow = DataFlow.of(logdir, run_id=run_id)
     with flow.lock:
         event = flow.events.event(event_index)
         if event is None or event.graph_id is None or event.op_name is None:
-            raise QueryError(f"event {event_index} of run {run_id} is no recorded tensor of a graph.")
+            raise QueryError(f"event {event_index} of run {run_id} is not a recorded tensor of a graph.")
         context = event.context
         outer_graph_id = outer_op_name = outer_event_index = previous = following = None
         if context.step_id is not None and context.call_site is not None:
@@ -99,9 +99,9 @@ def graph_run(logdir: Engine, event_index: int, *, run_id: str) -> GraphRun:
 
 
 def inner_runs(logdir: Engine, run: GraphRun, op_name: str, *, run_id: str) -> tuple[InnerRun, ...]:
-    """Returns the runs of the graphs that an op called in a run of its graph, as far as they left a tensor.
+    """Returns the runs of the graphs that an op called in a run of its graph, if they recorded a tensor.
 
-    Of a loop it is the iteration with its first bad tensor, else the first iteration.
+    For a loop, it returns the iteration with the first bad tensor, or the first iteration if no tensor is bad.
     """
     context = run.context
     if context is None or context.step_id is None:
@@ -113,7 +113,7 @@ def inner_runs(logdir: Engine, run: GraphRun, op_name: str, *, run_id: str) -> t
             visit = flow.borders.visit(context, call)
             if visit is None:
                 continue
-            # A loop's part has a frame of its own, in which each iteration counts.
+            # The body and condition of a loop have their own frame; all iterations in it count.
             is_loop = call.attribute in ("body", "cond")
             inner = replace(
                 context,
@@ -132,7 +132,7 @@ def inner_runs(logdir: Engine, run: GraphRun, op_name: str, *, run_id: str) -> t
 def _some_event(
     logdir: Engine, context: Context, *, run_id: str, graph_id: int, is_any_iteration: bool = False
 ) -> int | None:
-    """Returns the first bad tensor of a run of a graph, else the first one."""
+    """Returns the first bad tensor of a run of a graph, or its first tensor if none is bad; None without tensors."""
     where, parameters = context_condition(context)
     if is_any_iteration:
         where, parameters = where.removesuffix(" AND iteration IS NOT DISTINCT FROM ?"), parameters[:-1]

@@ -1,4 +1,4 @@
-"""The graphs of a run as they were traced in each other: how large they are, what went bad in them, who calls them."""
+"""The graphs of a run, nested as they were traced, with their sizes and numbers of bad tensors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class GraphRow:
     Attributes:
         graph_id: Its id.
         graph_name: Its name.
-        outer_graph_id: The graph in which it was traced; None: eager code.
-        level: How many graphs it was traced in, one in the other.
-        num_ops: How many ops it has.
-        num_tensors: How many tensors of it were recorded.
+        outer_graph_id: The graph in which it was traced; None if it was traced in eager code.
+        level: The number of nested graphs in which it was traced.
+        num_ops: Number of its ops.
+        num_tensors: Number of its recorded tensors.
         num_bad: How many of these hold an infinity or a NaN.
-        source: The user's line that made it, or None.
+        source: The line of the user's code that created it, or None.
     """
 
     graph_id: int
@@ -41,8 +41,8 @@ class GraphTree:
     """The graphs of a run.
 
     Attributes:
-        rows: Each behind the one in which it was traced, by graph_id.
-        num_graphs: How many there are; more than `rows` in a very large run.
+        rows: The graphs, each after the graph in which it was traced, by graph_id.
+        num_graphs: Total number of graphs. It is larger than the number of `rows` if a limit cut them.
     """
 
     rows: tuple[GraphRow, ...]
@@ -63,8 +63,8 @@ def graph_tree(logdir: Engine, *, run_id: str, name: str | None = None, limit: i
     Args:
         logdir: The logdir.
         run_id: The run.
-        name: Only those whose name holds this text; case does not count. None: all.
-        limit: At most so many graphs, the first ones by id.
+        name: Only graphs whose name contains this text, ignoring case; None means all.
+        limit: Maximum number of graphs; the first ones by ID are returned.
     """
     where, parameters = ("", []) if name is None else (" AND contains(lower(graph_name), ?)", [name.lower()])
     ((num_graphs,),) = logdir.rows(f"SELECT count(*) FROM graph WHERE run_id = ?{where}", [run_id, *parameters])
@@ -100,7 +100,7 @@ def graph_tree(logdir: Engine, *, run_id: str, name: str | None = None, limit: i
 
 
 def graph_path(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[GraphName, ...]:
-    """Returns the graphs in which a graph was traced, the outermost first, and itself; none where it is unknown."""
+    """Returns the graphs in which a graph was traced, outermost first, and the graph itself. Empty if it is unknown."""
     path: dict[int, GraphName] = {}
     at: int | None = graph_id
     while at is not None and at not in path and len(path) < _MAX_DEPTH:
@@ -115,13 +115,13 @@ def graph_path(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[GraphName
 
 
 def _nested(graphs: Iterable[tuple[int, int | None]]) -> list[tuple[int, int]]:
-    """Returns (graph_id, level), each behind its outer graph; a damaged recording may hold a circle."""
+    """Returns (graph_id, level) pairs, each after its outer graph. It also works for cycles in a damaged recording."""
     outer = dict(graphs)
     inner: dict[int | None, list[int]] = {}
     for graph_id, outer_id in outer.items():
         inner.setdefault(outer_id if outer_id in outer else None, []).append(graph_id)
     found: dict[int, int] = {}
-    for root in (*inner.get(None, ()), *outer):  # what is in a circle has no root
+    for root in (*inner.get(None, ()), *outer):  # graphs in a cycle have no root
         waiting = [(root, 0)]
         while waiting:
             graph_id, level = waiting.pop()

@@ -1,4 +1,4 @@
-"""verify: whether every byte of data in a logdir is as it was written."""
+"""verify: checks that every byte of data in a logdir is as it was written."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tfdbg_arrow.schema.version import parse_format_version
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What was found when a logdir was compared with its manifests.
+    """The result of comparing a logdir with its manifests.
 
     Attributes:
         path: The logdir.
-        num_runs: Its runs.
-        num_parts: How many parts hold.
-        num_rows: How many rows they are to have.
-        num_bytes: How many bytes they are to have.
+        num_runs: Number of runs.
+        num_parts: Number of live parts.
+        num_rows: Number of their rows, according to the manifests.
+        num_bytes: Number of their bytes, according to the manifests.
         num_damaged: How many deviations are damage.
-        deviations: What is not as it was written, damage first; of each kind the first 1,000.
+        deviations: The deviations, damage first; at most the first 1,000 of each kind.
     """
 
     path: str
@@ -49,29 +49,29 @@ class Verification:
 
 
 def verify(logdir: str | Path, *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verification:
-    """Finds every changed, missing and extra byte of data in a logdir of this machine, which it does not change.
+    """Finds every changed, missing and extra byte of data in a local logdir, without changing the logdir.
 
-    It reads every part that holds and compares size, SHA-256, rows, event indexes and columns with the manifest and the
-    format; the manifests and the marker with their checksums; the files that are there with those that manifests name;
-    the journals that wait for recovery with their checksums. What a killed process leaves is told apart from damage.
+    It reads every live part and compares its size, SHA-256, rows, event indexes and columns with the manifest and the
+    format. It compares the manifests, the marker and the journals that wait for recovery with their checksums, and the
+    existing files with the files that the manifests name. Files that a killed process left are not damage.
 
-    It cannot find a change that somebody made on purpose, with manifest and checksums; lines that are lost at the end
-    of the manifest of a run that was killed and not yet recovered; and changes of the events and elements in such a
-    run's spool, which have no checksums.
+    It cannot find changes that somebody made on purpose, together with the manifest and the checksums. If a run was
+    killed and not recovered yet, it cannot find lost lines at the end of the manifest, or changes of the events and
+    elements in the spool, which have no checksums.
 
     Args:
         logdir: The directory that a recording wrote. It may be in use.
-        progress: Told how many bytes of the parts were read, and of how many.
+        progress: Called with the number of bytes of the parts that were read so far, and the total.
 
     Raises:
         LogdirError: The path does not exist, cannot be read, is a URL, or is not a logdir.
-        FormatVersionError: It has a MAJOR format version that this package does not read.
+        FormatVersionError: The logdir has a MAJOR format version that this package does not read.
     """
     path = parse_location(logdir)
     if not isinstance(path, Path):
         raise LogdirError(
-            f"{path} is a URL, expected a directory: copy the logdir here to verify it. What a reader fetches from a "
-            "URL is compared with the manifest's SHA-256 when it arrives."
+            f"{path} is a URL, expected a directory: copy the logdir to this machine to verify it. Readers compare "
+            "each part that they fetch from a URL with the SHA-256 in the manifest."
         )
     deviations = Deviations()
     _check_marker(path, deviations)
@@ -104,7 +104,7 @@ def _report(progress: Callable[[int, int], None], before: int, total: int, done:
 
 
 def _check_marker(path: Path, deviations: Deviations) -> None:
-    """Raises what `verify` does."""
+    """Checks the marker file. Raises the same as `verify`."""
     marker = path / MARKER_NAME
     if not os.path.lexists(marker) and (path / MANIFEST_DIRECTORY).is_dir():
         deviations.add("missing", MARKER_NAME, "is missing")
@@ -127,8 +127,8 @@ def _check_marker(path: Path, deviations: Deviations) -> None:
         return
     if is_intact(text.removesuffix("\n")) is None:
         if parse_format_version(version, path=marker) >= CHECKSUMS_SINCE:
-            deviations.add("changed", MARKER_NAME, f"has no checksum, which format {version} has")
+            deviations.add("changed", MARKER_NAME, f"has no checksum, which format {version} requires")
         else:
-            deviations.add("unchecked", MARKER_NAME, "has no checksum, as format 1.0 had none")
+            deviations.add("unchecked", MARKER_NAME, "has no checksum, because format 1.0 had none")
     elif not text.endswith("\n"):
         deviations.add("missing", MARKER_NAME, "has no newline at its end")

@@ -1,4 +1,4 @@
-"""LogdirFiles: what lies in a logdir where only parts and manifests may lie."""
+"""LogdirFiles: the files of a logdir in the places for parts and manifests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MANIFEST = ".jsonl"
 
 @dataclass
 class LogdirFiles:
-    """The files of a logdir, as paths relative to it. Directories that are none of a logdir's are not looked into."""
+    """The files of a logdir, as paths relative to it. Directories that are not part of the format are ignored."""
 
     _parts: dict[str, list[str]] = field(default_factory=dict)
     _manifests: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class LogdirFiles:
         return files
 
     def of_run(self, run_id: str) -> Sequence[str]:
-        """Returns the parts that lie in a run's directories."""
+        """Returns the parts in the directories of a run."""
         return self._parts.get(run_id, ())
 
     def run_ids(self) -> tuple[str, ...]:
@@ -52,10 +52,10 @@ class LogdirFiles:
         return tuple(sorted({*self._manifests, *self._parts}))
 
     def tell_strays(self, deviations: Deviations) -> None:
-        """Tells of files that do not belong where they lie."""
+        """Adds a deviation for each file that is neither a part nor a manifest."""
         for path in self._strays:
             what = "a manifest" if path.startswith(f"{MANIFEST_DIRECTORY}/") else "a part of a run"
-            deviations.add("extra", path, f"is not {what}, and lies where nothing else may")
+            deviations.add("extra", path, f"is not {what}, and no other file may be there")
 
     def _add_manifest(self, name: str) -> None:
         run_id = name.removesuffix(_MANIFEST)

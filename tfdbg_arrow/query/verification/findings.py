@@ -1,23 +1,23 @@
-"""Deviation: one thing in a logdir that is not as it was written."""
+"""Deviation: one difference between a logdir and what was written."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 _MAX_KEPT = 1000
-"""Deviations of a kind that are kept; the others are counted."""
+"""Number of deviations per kind that are kept; the others are only counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """One file, or piece of a file, that is not as it was written, or of which that cannot be said.
+    """One file, or piece of a file, that is not as it was written or cannot be checked.
 
     Attributes:
-        kind: `changed`, `missing` or `extra`: damage. `leftover`: what a killed process leaves. `unchecked`: nothing in
-            the logdir says what it should be.
+        kind: `changed`, `missing` and `extra` are damage. `leftover` is data that a killed process left. `unchecked` is
+            data for which the logdir holds no checksum.
         path: The file, relative to the logdir.
-        run_id: The run that it belongs to; None: none.
-        what: What is wrong, as the end of a sentence that begins with the path.
+        run_id: The run that it belongs to; None if it belongs to no run.
+        what: What is wrong. It completes a sentence that begins with the path.
     """
 
     kind: str
@@ -36,10 +36,10 @@ _KINDS = (*_DAMAGE, "leftover", "unchecked")
 
 
 class Deviations:
-    """Collects deviations; the memory for them is bounded.
+    """Collects deviations in bounded memory.
 
     Attributes:
-        num_damaged: How many were damage.
+        num_damaged: How many of them are damage.
     """
 
     def __init__(self) -> None:
@@ -47,12 +47,12 @@ class Deviations:
         self._kept: dict[str, list[Deviation]] = {kind: [] for kind in _KINDS}
 
     def add(self, kind: str, path: str, what: str, *, run_id: str | None = None) -> None:
-        """Takes one; the arguments are the attributes of Deviation."""
+        """Adds a deviation. The arguments are the attributes of Deviation."""
         deviation = Deviation(kind=kind, path=path, run_id=run_id, what=what)
         self.num_damaged += deviation.is_damage
         if len(self._kept[kind]) < _MAX_KEPT:
             self._kept[kind].append(deviation)
 
     def all(self) -> tuple[Deviation, ...]:
-        """Returns those that were kept, damage first."""
+        """Returns the deviations that were kept, damage first."""
         return tuple(deviation for kind in _KINDS for deviation in self._kept[kind])

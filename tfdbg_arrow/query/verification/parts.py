@@ -1,4 +1,4 @@
-"""Whether a part is what its manifest and the format say."""
+"""Compares a part with its manifest and the format."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _TABLES = {table.name: table for table in TABLES}
 
 
 def what_is_wrong(logdir: Path, entry: ManifestEntry) -> str | None:
-    """Returns what is wrong with a part, as the end of a sentence that begins with its path; None: nothing.
+    """Returns what is wrong with a part, to complete a sentence that begins with its path; None if nothing is wrong.
 
     Args:
         logdir: The logdir.
-        entry: What the manifest says of the part.
+        entry: The manifest's entry for the part.
 
     Raises:
-        FileNotFoundError: It is not there.
+        FileNotFoundError: The part does not exist.
     """
     try:
         path = resolve_part(logdir, entry)
@@ -38,7 +38,7 @@ def what_is_wrong(logdir: Path, entry: ManifestEntry) -> str | None:
             if size != entry.bytes:
                 return f"has {size:,} bytes, not {entry.bytes:,}"
             if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-                return "does not have its SHA-256"
+                return "does not match its SHA-256"
             return _what_differs(file, entry)
     except FileNotFoundError:
         raise
@@ -49,7 +49,7 @@ def what_is_wrong(logdir: Path, entry: ManifestEntry) -> str | None:
 
 
 def written_version(logdir: Path, entry: ManifestEntry) -> tuple[int, int] | None:
-    """Returns the format version in which a part was written; None where it does not say or cannot be read."""
+    """Returns the format version of a part; None if the part does not contain it or cannot be read."""
     try:
         metadata = pq.read_metadata(resolve_part(logdir, entry)).metadata or {}
         return parse_format_version(metadata[FORMAT_VERSION_KEY].decode(), path=entry.path)
@@ -58,7 +58,7 @@ def written_version(logdir: Path, entry: ManifestEntry) -> tuple[int, int] | Non
 
 
 def _what_differs(file: BinaryIO, entry: ManifestEntry) -> str | None:
-    """Returns what of a part's content is not as the manifest or the format says."""
+    """Returns how a part's content differs from the manifest or the format; None if it does not differ."""
     try:
         with pq.ParquetFile(file) as part:
             if part.metadata.num_rows != entry.rows:
@@ -84,13 +84,13 @@ def _wrong_column(schema: pa.Schema, table: str) -> str | None:
     for column in _TABLES[table].columns:
         index = schema.get_field_index(column.name)
         if index < 0:
-            # A part of an older MINOR lacks what came since, which is nullable.
+            # A part of an older MINOR version lacks the columns that were added later, which are nullable.
             if not column.nullable:
                 return f"lacks the column {column.name}"
             continue
         found, expected = schema.field(index), declared.field(column.name)
         if (found.type, _field_id(found)) != (expected.type, _field_id(expected)):
-            return f"has another column {column.name} than the format: {found.type}, not {expected.type}"
+            return f"has a column {column.name} that differs from the format: {found.type}, not {expected.type}"
     unknown = next((name for name in schema.names if declared.get_field_index(name) < 0), None)
     if unknown is not None and metadata.get(FORMAT_VERSION_KEY) == FORMAT_VERSION.encode():
         return f"has the column {shown(unknown)}, which its format does not have"
@@ -103,7 +103,7 @@ def _field_id(field: pa.Field) -> bytes | None:
 
 
 def _event_range(part: pq.ParquetFile) -> tuple[int | None, int | None]:
-    """Returns the least and the greatest event_index; by the statistics where there are some."""
+    """Returns the least and the greatest event_index, from the statistics if the part has them."""
     metadata = part.metadata
     names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     if metadata.num_rows == 0 or "event_index" not in names:

@@ -1,4 +1,4 @@
-"""RunCheck: compares what lies of one run with its manifest, and the manifest with its checksums."""
+"""RunCheck: compares the files of one run with its manifest, and the manifest with its checksums."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class RunCheck:
     Args:
         logdir: The logdir.
         run_id: The run.
-        there: The parts that lie in its directories, listed before: what a recording seals meanwhile is not among them.
+        there: The parts in the run's directories. They are listed before the manifest is read, so that parts that a
+            recording seals in the meantime are not among them.
 
     Attributes:
-        live: The parts that hold, by a manifest that is not damaged.
+        live: The live parts; empty if the manifest is missing or damaged.
 
     Raises:
         OSError: The manifest cannot be read.
@@ -52,15 +53,15 @@ class RunCheck:
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes the parts that hold are to have."""
+        """The number of bytes of the live parts, according to the manifest."""
         return sum(entry.bytes for entry in self.live)
 
     def run(self, deviations: Deviations, progress: Callable[[int], None]) -> None:
-        """Tells of all that is not as it was written.
+        """Adds a deviation for everything that is not as it was written.
 
         Args:
-            deviations: Takes it.
-            progress: Told how many bytes of the parts were read.
+            deviations: Collects the deviations.
+            progress: Called with the number of bytes of the parts that were read so far.
 
         Raises:
             OSError: A file of the spool cannot be read.
@@ -69,7 +70,7 @@ class RunCheck:
         is_waiting = self._is_waiting(paths, deviations)
         with contextlib.ExitStack() as stack:
             is_recording = is_waiting and not stack.enter_context(
-                # A journal whose head was changed does not tell its machine; what is said of leftovers fits either way.
+                # A journal with a damaged head does not name its machine; the texts about leftovers fit either way.
                 held_if_dead(paths.journal, to_change=False, other_machines=True)
             )
             if self._text is None or self._damage is not None:
@@ -77,7 +78,7 @@ class RunCheck:
                 return
             broken = self._check_parts(deviations, progress)
             if is_recording:
-                what = "is in use: what the run has not yet written to parts was not checked"
+                what = "is in use: rows of the run that are not in parts yet were not checked"
                 deviations.add("unchecked", f"spool/{paths.journal.name}", what, run_id=self._run_id)
                 return
             has_ended = "run" in broken or self._has_ended()
@@ -87,7 +88,7 @@ class RunCheck:
                 check_spool(paths, deviations, run_id=self._run_id, is_needed=not has_ended)
 
     def _is_waiting(self, paths: SpoolPaths, deviations: Deviations) -> bool:
-        """Returns whether something waits for recovery that may be opened; tells of what may not."""
+        """Returns True if the run waits for recovery. Adds a deviation if its spool must not be opened."""
         try:
             OwnFiles(self._logdir).check(paths.all())
         except LogdirError as error:
@@ -112,14 +113,14 @@ class RunCheck:
     def _tell_of_manifest(self, deviations: Deviations) -> None:
         number = f"{len(self._there):,} part{'' if len(self._there) == 1 else 's'}"
         if self._text is None:
-            what = f"is missing, and {number} of the run, which nothing tells of, could not be compared with it"
+            what = f"is missing, and {number} of the run could not be compared with it"
             deviations.add("missing", self._manifest, what, run_id=self._run_id)
         else:
             what = f"{self._damage} Its parts were not compared with it."
             deviations.add("changed", self._manifest, what, run_id=self._run_id)
 
     def _check_parts(self, deviations: Deviations, progress: Callable[[int], None]) -> frozenset[str]:
-        """Compares the parts that hold; returns the tables of which one is broken."""
+        """Compares the live parts with the manifest. Returns the tables that have a broken part."""
         broken = set()
         done = 0
         for entry in self.live:
@@ -138,14 +139,14 @@ class RunCheck:
         return frozenset(broken)
 
     def _still_holds(self, entry: ManifestEntry) -> bool:
-        """Returns whether a part holds still: a process may have replaced it meanwhile."""
+        """Returns whether a part is still live: a process may have replaced it in the meantime."""
         try:
             return entry in read_live_parts(self._logdir, run_id=self._run_id)
         except LogdirError:
             return True
 
     def _has_ended(self) -> bool:
-        """Returns whether nothing can be left over: the run ended in order, or was recovered."""
+        """Returns True if no rows can be left in the spool: the run ended cleanly or was recovered."""
         by_table: dict[str, list[ManifestEntry]] = {}
         for entry in self.live:
             by_table.setdefault(entry.table, []).append(entry)
@@ -155,28 +156,28 @@ class RunCheck:
             return True
 
     def _check_lines(self, deviations: Deviations, *, is_over: bool) -> None:
-        """Tells of a last line that is not whole, and of lines without a checksum."""
+        """Adds deviations for an incomplete last line and for lines without a checksum."""
         assert self._text is not None
         last = self._text[self._text.removesuffix("\n").rfind("\n") + 1 :]
         if last and is_cut_off(last):
-            # One with a newline was written whole: power failed, or it was changed since.
+            # A line with a newline was written completely: the power failed, or the line was changed since.
             kind = "changed" if is_over or last.endswith("\n") else "leftover"
-            deviations.add(kind, self._manifest, "ends in a line that is not whole", run_id=self._run_id)
+            deviations.add(kind, self._manifest, "ends in an incomplete line", run_id=self._run_id)
         elif last and not last.endswith("\n"):
             kind = "missing" if is_over else "leftover"
             deviations.add(kind, self._manifest, "has no newline at its end", run_id=self._run_id)
-        if self._num_unchecked < self._num_lines or not self.live:  # the first checksum covers what is before it
+        if self._num_unchecked < self._num_lines or not self.live:  # the first checksum covers all lines before it
             return
         version = written_version(self._logdir, self.live[0])
         if version is not None and version >= CHECKSUMS_SINCE:
-            what = f"has no checksums, which format {version[0]}.{version[1]} has"
+            what = f"has no checksums, which format {version[0]}.{version[1]} requires"
             deviations.add("changed", self._manifest, what, run_id=self._run_id)
         else:
-            what = f"has no checksums in its {self._num_lines:,} lines, as format 1.0 had none"
+            what = f"has no checksums (lines: {self._num_lines:,}), because format 1.0 had none"
             deviations.add("unchecked", self._manifest, what, run_id=self._run_id)
 
     def _check_extra(self, deviations: Deviations, *, is_over: bool) -> None:
-        """Tells of parts that lie there and do not hold."""
+        """Adds a deviation for each existing part that is not live."""
         live = {entry.path for entry in self.live}
         for path in self._there:
             if path in live:
@@ -184,7 +185,7 @@ class RunCheck:
             if path in self._named:
                 kind, what = "leftover", "was replaced, and its rows are in another part: it can be removed"
             elif is_over:
-                kind, what = "extra", "is named by no manifest: it was added, or lines of the manifest are missing"
+                kind, what = "extra", "is not in the manifest: it was added, or lines of the manifest are missing"
             else:
-                kind, what = "leftover", "is named by no manifest: the process was killed before it told of it"
+                kind, what = "leftover", "is not in the manifest: the process was killed before it wrote the line"
             deviations.add(kind, path, what, run_id=self._run_id)

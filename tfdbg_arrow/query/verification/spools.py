@@ -1,4 +1,4 @@
-"""What lies in a logdir's spool: what of it can be checked, and what does not belong there."""
+"""Checks the files in a logdir's spool, and finds files that do not belong there."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _OTHERS = (".spool", ".values", ".rows")
 
 
 def check_spool(paths: SpoolPaths, deviations: Deviations, *, run_id: str, is_needed: bool) -> None:
-    """Checks what a killed process left.
+    """Checks the spool files that a killed process left.
 
     Args:
-        paths: Its files.
-        deviations: Takes what is found.
-        run_id: Its run.
-        is_needed: Whether some of it may be in no part yet.
+        paths: The files.
+        deviations: Collects the deviations.
+        run_id: The run of the process.
+        is_needed: Whether some rows may not be in any part yet.
 
     Raises:
         OSError: A file cannot be read.
@@ -43,7 +43,7 @@ def check_spool(paths: SpoolPaths, deviations: Deviations, *, run_id: str, is_ne
     there = [path for path in paths.all() if path.exists()]
     if not is_needed:
         for path in there:
-            tell("leftover", path, "is of a run that has all in its parts: `tfdbg-arrow recover` removes it")
+            tell("leftover", path, "is not needed: all rows are in parts, and `tfdbg-arrow recover` removes it")
         return
     starts = {paths.journal: 0}
     if paths.spool in there:
@@ -59,18 +59,18 @@ def check_spool(paths: SpoolPaths, deviations: Deviations, *, run_id: str, is_ne
             tell("missing", path, "is missing, and the run waits for recovery")
             continue
         if start > path.stat().st_size:
-            tell("changed", path, f"ends before byte {start:,}, from which on it is needed")
+            tell("changed", path, f"ends before byte {start:,}, where the needed rows begin")
             continue
-        # What comes before is in parts, and its blocks may have been given back.
+        # The rows before `start` are in parts, and their disk blocks may have been freed.
         broken = first_broken_entry(path, start=start if _has_hole(path) else 0)
         if broken is not None and broken.is_cut:
-            tell("leftover", path, f"ends in an entry that is not whole, at byte {broken.offset:,}")
+            tell("leftover", path, f"ends in an incomplete entry at byte {broken.offset:,}")
         elif broken is not None:
             tell("changed", path, f"has an entry at byte {broken.offset:,} that does not match its checksum")
 
 
 def check_strays(logdir: Path, deviations: Deviations) -> None:
-    """Tells of temporary files, of files of the spool that nothing can be made of, and of others there.
+    """Adds deviations for temporary files, spool files that cannot be recovered, and other files in the spool.
 
     Raises:
         OSError: The directory cannot be read.
@@ -90,14 +90,14 @@ def check_strays(logdir: Path, deviations: Deviations) -> None:
                 what = "was being written when its process was killed: it can be removed"
                 deviations.add("leftover", name, what, run_id=owner)
         elif owner is None and suffix in _OTHERS and is_run_id(run_id):
-            what = f"cannot be recovered: {run_id}{_JOURNAL}, without which nothing is known of it, is missing"
+            what = f"cannot be recovered, because {run_id}{_JOURNAL} is missing"
             deviations.add("missing", name, what, run_id=run_id)
         elif owner is None:
             deviations.add("extra", name, "is not a file of a spool")
 
 
 def _has_hole(journal: Path) -> bool:
-    """Returns whether a journal has no first entry any more."""
+    """Returns True if the first entry of a journal is gone because its disk blocks were freed."""
     with open(journal, "rb") as file:
         return file.read(len(MAGIC)) == bytes(len(MAGIC))
 

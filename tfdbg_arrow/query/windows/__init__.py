@@ -1,1 +1,1 @@
-"""Windows: a screenful out of millions of rows, by place, index or step, and series with few enough points to draw."""
+"""Windows: a screenful of millions of rows, by position, index or step, and series with few enough points to draw."""

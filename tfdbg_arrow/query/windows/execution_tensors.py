@@ -1,4 +1,4 @@
-"""The tensors that went into an execution and came out of it, with their health and where they came from."""
+"""The inputs and outputs of an execution, with their health and origin."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tfdbg_arrow.query.flow.places import EagerValue
 from tfdbg_arrow.query.health import TensorHealth, health_facts
 
 MAX_TENSORS = 100
-"""Inputs, and outputs, of an execution that are told of."""
+"""Maximum number of inputs, and of outputs, that are returned for an execution."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionTensor:
-    """One tensor that went into an execution or came out of it; None is unknown or not recorded.
+    """One input or output of an execution. An attribute is None if it is unknown or was not recorded.
 
     Attributes:
         index: Which input or output, from 0.
         tensor_id: Identifies the eager tensor.
-        dtype: Dtype by TensorFlow's name.
-        health: Its health: its own, or that of the tensor that it equals on the other side of a call.
-        op_type: The op or function that made it; None for a tensor from outside.
-        output_slot: Which output of that.
-        execution_index: The execution that made it.
+        dtype: TensorFlow's name of the dtype.
+        health: Its own health, or the health of the equal tensor on the other side of a call.
+        op_type: The op or function that created it; None if no recorded op created it.
+        output_slot: Which output of that op or function it is.
+        execution_index: The execution that created it.
     """
 
     index: int
@@ -38,7 +38,7 @@ class ExecutionTensor:
 
     @property
     def op_name(self) -> None:
-        """None: an eager tensor is of no graph."""
+        """Always None, because an eager tensor belongs to no graph."""
 
 
 def execution_tensors(
@@ -48,7 +48,7 @@ def execution_tensors(
 
     Args:
         logdir: The logdir.
-        execution_index: The execution; one that was not recorded has none.
+        execution_index: The execution. If it was not recorded, there are no inputs and outputs.
         run_id: The run.
     """
     flow = DataFlow.of(logdir.of_run(run_id), run_id=run_id)

@@ -1,4 +1,4 @@
-"""Windows of the executions of a run: what a filter leaves, a page at a time, with the health of what they made."""
+"""Windows of the executions of a run that match a filter, one page at a time, with the health of their outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfdbg_arrow.query.stacks import Frame, StackReader
 from tfdbg_arrow.query.windows.rows import Matching, find_window, first_matching, last_matching
 
 MAX_OUTPUTS = 2
-"""Outputs of an execution whose health a row has."""
+"""Maximum number of outputs of an execution whose health is in a row."""
 _FACTS = (
     "run_id",
     "execution_index",
@@ -34,17 +34,17 @@ _BAD = (
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionFilter:
-    """Which executions are meant; None: any.
+    """A filter for executions. None means any.
 
     Attributes:
         op_type: Type of the op, or the called function's runtime name.
-        name: Text that op type, function name or graph name holds; case does not count.
-        graph_id: The graph that it called.
+        name: Text that the op type, function name or graph name contains, ignoring case.
+        graph_id: The called graph.
         thread_id: The Python thread.
         first_step: Least training step.
         last_step: Greatest training step.
         is_call: Only calls of functions.
-        is_bad: Only those that made a tensor with an infinity or a NaN, as an output or inside the call.
+        is_bad: Only executions that created a tensor with an infinity or a NaN, as an output or inside the call.
     """
 
     op_type: str | None = None
@@ -62,7 +62,7 @@ class OutputHealth(TensorHealth):
     """One recorded output of an execution; it also has the attributes of TensorHealth.
 
     Attributes:
-        output_slot: Which output; None where an import does not know it.
+        output_slot: Which output; None if it is unknown because the run was imported.
         tensor_id: Identifies the eager tensor.
     """
 
@@ -72,28 +72,28 @@ class OutputHealth(TensorHealth):
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionRow:
-    """One execution; None is unknown or does not apply.
+    """One execution. An attribute is None if it is unknown or does not apply.
 
     Attributes:
         run_id: The run.
         execution_index: Identifies it, in order of start.
-        event_index: Its place among all events.
+        event_index: Its position among all events.
         wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
         op_type: Op type, or the called function's runtime name.
         graph_id: The called function's graph; None for an op.
         graph_name: That graph's name.
-        num_inputs: How many tensors went in.
-        num_outputs: How many came out.
+        num_inputs: Number of input tensors.
+        num_outputs: Number of output tensors.
         stack_trace_id: The Python stack that executed it.
         thread_id: The Python thread.
         step: The training step, as marked.
-        devices: Names of the devices on which what it made was computed.
-        outputs: Its recorded outputs, bad ones first, at most MAX_OUTPUTS.
-        num_recorded_outputs: How many outputs were recorded.
-        num_inside: How many tensors were recorded inside the call.
-        num_bad_outputs: Recorded outputs with an infinity or a NaN.
-        num_bad_inside: Tensors inside the call with one.
-        source: The user's innermost frame.
+        devices: Names of the devices on which its tensors were computed.
+        outputs: At most MAX_OUTPUTS of its recorded outputs, bad ones first.
+        num_recorded_outputs: Number of recorded outputs.
+        num_inside: Number of recorded tensors inside the call.
+        num_bad_outputs: Number of recorded outputs with an infinity or a NaN.
+        num_bad_inside: Number of recorded tensors inside the call with an infinity or a NaN.
+        source: The innermost frame of the user's code.
     """
 
     run_id: str
@@ -118,22 +118,22 @@ class ExecutionRow:
 
     @property
     def is_call(self) -> bool:
-        """Whether it called a function; one that was not itself recorded is told by its name."""
+        """Whether it called a function. A function whose graph was not recorded is recognized by its name."""
         return self.graph_id is not None or self.op_type.startswith("__")
 
     @property
     def is_bad(self) -> bool:
-        """Whether it made a tensor with an infinity or a NaN."""
+        """Whether it created a tensor with an infinity or a NaN."""
         return self.num_bad_outputs + self.num_bad_inside > 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionWindow:
-    """A window of the executions that a filter leaves.
+    """A window of the executions that match a filter.
 
     Attributes:
         rows: The executions, by execution_index.
-        num_matching: How many the filter leaves in all.
+        num_matching: Total number of matching executions.
         num_before: How many of them come before the first of `rows`.
     """
 
@@ -156,12 +156,12 @@ def execution_window(
 
     Args:
         logdir: The logdir.
-        filter_: Which executions.
+        filter_: Selects the executions.
         run_id: The run.
-        first: The window starts at the first execution whose execution_index is not less.
-        before: It ends just before this execution_index instead; None: it starts at `first`.
-        place: It starts at the execution before which so many of those that the filter leaves come instead.
-        limit: At most so many executions.
+        first: The window starts at the first execution with at least this execution_index.
+        before: The window ends just before this execution_index instead; None makes it start at `first`.
+        place: The window starts after this many matching executions instead.
+        limit: Maximum number of executions.
 
     Raises:
         QueryError: The limit is below 1.
@@ -184,7 +184,7 @@ def execution_window(
 
 
 def read_execution(logdir: Engine, execution_index: int, *, run_id: str) -> ExecutionRow | None:
-    """Returns one execution of a run, or None where there is none of that execution_index."""
+    """Returns one execution of a run, or None if no execution has that execution_index."""
     parameters = [run_id, execution_index]
     rows = _read_rows(logdir, "e.run_id = ? AND e.execution_index = ?", parameters, run_id=run_id, limit=1)
     return rows[0] if rows else None
@@ -198,14 +198,14 @@ def next_execution(
     run_id: str,
     is_backwards: bool = False,
 ) -> int | None:
-    """Returns the execution_index next to an execution, among those that a filter leaves; None: no more.
+    """Returns the execution_index of the next execution that matches a filter; None if there is none.
 
     Args:
         logdir: The logdir.
-        filter_: Which executions; with `is_bad` the next bad one.
-        execution_index: The execution; it is not itself meant.
+        filter_: Selects the executions. With `is_bad`, the next bad execution is returned.
+        execution_index: The execution to start from; it is not returned itself.
         run_id: The run.
-        is_backwards: Whether the one before, not the one after.
+        is_backwards: Whether to search for the previous execution instead.
     """
     matching = _matching(filter_, run_id=run_id)
     if is_backwards:
@@ -214,7 +214,7 @@ def next_execution(
 
 
 def first_execution_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
-    """Returns the first execution of a training step, or of the first one after it that has any."""
+    """Returns the first execution of a training step or a later one; None if there is none."""
     ((found,),) = logdir.rows(
         "SELECT min(execution_index) FROM execution WHERE run_id = ? AND step >= ?", [run_id, step]
     )
@@ -254,7 +254,7 @@ def _condition(filter_: ExecutionFilter, low: int, end: int, *, run_id: str) -> 
         conditions.append("(e.graph_id IS NOT NULL OR substr(e.op_type, 1, 2) = '__')")
     if filter_.is_bad:
         conditions.append(f"e.execution_index IN ({_BAD})")
-        # The same range again: the table may hold millions of bad tensors elsewhere.
+        # The range is repeated, because the table may hold millions of bad tensors outside of it.
         parameters += [run_id, low, end]
     return " AND ".join(conditions), parameters
 
@@ -283,10 +283,10 @@ def _read_rows(
 
 
 class _Made:
-    """What some executions made, as far as it was recorded."""
+    """The recorded tensors that some executions created."""
 
     def __init__(self, logdir: Engine, indexes: Sequence[int], *, run_id: str) -> None:
-        # The range lets DuckDB skip most of the table, where the list alone does not.
+        # With the range, DuckDB skips most of the table; with the list alone, it does not.
         condition = (
             "run_id = ? AND execution_index >= ? AND execution_index <= ? "
             f"AND execution_index IN ({', '.join('?' * len(indexes))})"
@@ -322,7 +322,7 @@ class _Made:
             self._outputs.setdefault(index, []).append(OutputHealth(**facts))
 
     def facts(self, index: int) -> dict[str, Any]:
-        """Returns the attributes of an ExecutionRow that tell what it made."""
+        """Returns the attributes of an ExecutionRow that describe the tensors that it created."""
         num_outputs, num_bad_outputs = self._counts.get((index, "execution"), (0, 0))
         num_inside, num_bad_inside = self._counts.get((index, "graph"), (0, 0))
         return {

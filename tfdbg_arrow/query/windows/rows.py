@@ -1,4 +1,4 @@
-"""Where a window of rows lies among all that a filter leaves, by counts of blocks: nothing large is sorted."""
+"""Finds a window of rows among all rows that match a filter, from row counts per block, without sorting all rows."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
 
 BLOCK_SIZE = 8192
-"""How many values of the index are counted together."""
+"""Number of index values in a block."""
 MAX_INDEX = 2**63 - 1
 _WIDER = 64
-"""So much wider is each next stretch that is looked through."""
+"""The factor by which each searched range is wider than the one before."""
 
 Matching = Callable[[int, int], tuple[str, list[object]]]
-"""Given `low` and `end`, says which rows are meant, of those with `low` <= index < `end`: SQL from behind FROM to the
-end of the condition, and its parameters."""
+"""Returns the SQL that selects the matching rows with `low` <= index < `end`, from after FROM to the end of the
+condition, and its parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowPlace:
-    """Where a window lies: `num_rows` rows from the `offset`-th on, among those with `low` <= index < `end`.
+    """The position of a window: `num_rows` rows after the first `offset` of those with `low` <= index < `end`.
 
     Attributes:
-        low: Least index that has to be read.
+        low: The least index to read.
         end: The index at which reading may stop.
-        offset: Rows from `low` on that come before the window.
-        num_rows: Rows of the window.
-        num_before: Rows before the window in all.
-        num_matching: Rows that the filter leaves in all.
+        offset: Number of rows from `low` on that come before the window.
+        num_rows: Number of rows in the window.
+        num_before: Total number of rows before the window.
+        num_matching: Total number of matching rows.
     """
 
     low: int
@@ -50,23 +50,23 @@ def find_window(
     place: int | None = None,
     limit: int = 100,
 ) -> WindowPlace:
-    """Returns where a window of a table's rows lies, in the order of a column of whole numbers from 0 on.
+    """Returns the position of a window of a table's rows, ordered by a column of non-negative integers.
 
     Args:
         logdir: The logdir.
-        matching: Which rows.
-        index: The column, each value of which one row has.
-        first: The window starts at the first row whose index is not less.
-        before: It ends just before this index instead; None: it starts at `first`.
-        place: It starts at the row before which so many come instead; the last row where there are not so many.
-        limit: At most so many rows.
+        matching: Selects the rows.
+        index: The column to order by. Its values are unique.
+        first: The window starts at the first row with at least this index.
+        before: The window ends just before this index instead; None makes it start at `first`.
+        place: The window starts after this many matching rows instead, or at the last row if there are fewer.
+        limit: Maximum number of rows.
 
     Raises:
         QueryError: The limit is below 1.
         BrokenPartError: A part cannot be read.
     """
     if limit < 1:
-        raise QueryError(f"limit is {limit}, expected a number of rows from 1 on.")
+        raise QueryError(f"limit is {limit}, expected 1 or more.")
     source, parameters = matching(0, MAX_INDEX)
     blocks: list[tuple[int, int]] = logdir.kept_rows(
         f"SELECT {index} - {index} % {BLOCK_SIZE} AS block, count(*) FROM {source} GROUP BY 1 ORDER BY 1",
@@ -99,7 +99,7 @@ def find_window(
 
 
 def first_matching(logdir: Engine, matching: Matching, *, index: str, first: int) -> int | None:
-    """Returns the least index from `first` on; looks near by first, then further, so that it ends where one is near."""
+    """Returns the least matching index from `first` on, or None. It searches near ranges before far ones."""
     width = BLOCK_SIZE
     while True:
         end = min(first + width, MAX_INDEX)
@@ -113,7 +113,7 @@ def first_matching(logdir: Engine, matching: Matching, *, index: str, first: int
 
 
 def last_matching(logdir: Engine, matching: Matching, *, index: str, before: int) -> int | None:
-    """Returns the greatest index below `before`, as `first_matching`."""
+    """Returns the greatest matching index below `before`, or None; see `first_matching`."""
     width = BLOCK_SIZE
     while before > 0:
         low = max(before - width, 0)

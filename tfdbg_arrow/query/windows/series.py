@@ -1,4 +1,4 @@
-"""Series: what the tensors of one op held over time, in so few points that a picture can hold them."""
+"""Series: the values of the tensors of one op over time, in few enough points for a plot."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.windows.tensors import TensorFilter, filter_condition
 
 AXES = ("event", "step")
-"""What a series can go along: the events in their order, or the training steps."""
+"""The possible axes of a series: events in their order, or training steps."""
 MAX_BUCKETS = 1000
-"""Stretches of a series; each has a least and a greatest value, so that there are twice as many points."""
+"""Maximum number of buckets in a series. Each has a least and a greatest value, so there are twice as many points."""
 _SHARE = "CASE WHEN h.size > 0 THEN CAST(h.{} AS DOUBLE) / h.size END"
 _MEASURES = {
     "nan": _SHARE.format("num_nan"),
@@ -26,16 +26,16 @@ _MEASURES = {
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesBucket:
-    """One stretch of a series, of one tensor or more.
+    """One bucket of a series, with one or more tensors.
 
     Attributes:
         first_event_index: Its first tensor.
         last_event_index: Its last tensor.
-        first_step: Least training step in it, as marked; None where none was.
-        last_step: Greatest one.
-        num_tensors: Recorded tensors.
-        num_bad: Those with an infinity or a NaN.
-        first_bad_event_index: The first of them; None where none is bad.
+        first_step: Its least training step, as marked; None if no step was marked.
+        last_step: Its greatest training step.
+        num_tensors: Number of recorded tensors.
+        num_bad: How many hold an infinity or a NaN.
+        first_bad_event_index: The first bad tensor; None if none is bad.
     """
 
     first_event_index: int
@@ -49,11 +49,11 @@ class SeriesBucket:
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One thing that was measured, over the stretches of a series; None where it was not, or does not apply.
+    """One measured quantity over the buckets of a series. A value is None if it was not measured or does not apply.
 
     Attributes:
-        least: The least value in each stretch.
-        greatest: The greatest one.
+        least: The least value in each bucket.
+        greatest: The greatest value in each bucket.
     """
 
     least: tuple[float | None, ...]
@@ -66,26 +66,26 @@ class Measure:
 
     @property
     def peak(self) -> float | None:
-        """The greatest value of all."""
+        """The greatest value of all buckets; None without values."""
         return max((value for value in self.greatest if value is not None), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSeries:
-    """What the tensors of one op held over time.
+    """The values of the tensors of one op over time.
 
     Attributes:
         axis: One of AXES.
-        is_exact: Whether every stretch is one tensor (or, along the steps, one step).
-        num_tensors: Tensors in it.
-        num_bad: Those with an infinity or a NaN.
-        num_unmeasured: Those of which is not known whether they are bad.
-        num_without_step: Tensors left out, as they are of no marked training step; 0 along the events.
-        buckets: The stretches, in order; those without a tensor are left out.
+        is_exact: Whether every bucket is one tensor (or, with the axis `step`, one step).
+        num_tensors: Number of tensors in it.
+        num_bad: How many hold an infinity or a NaN.
+        num_unmeasured: How many are not known to be bad or not bad.
+        num_without_step: Number of tensors left out because their step was not marked; 0 with the axis `event`.
+        buckets: The buckets that have a tensor, in order.
         nan: Share of the elements that are NaN, from 0 to 1.
-        neg_inf: Share that is -infinity.
-        pos_inf: Share that is +infinity.
-        zero: Share that is zero.
+        neg_inf: Share of the elements that are -infinity.
+        pos_inf: Share of the elements that are +infinity.
+        zero: Share of the elements that are zero.
         max_abs: Largest magnitude of a finite element.
         mean_abs: Magnitude of the mean of the finite elements.
         stddev: Standard deviation of the finite elements.
@@ -110,25 +110,25 @@ class TensorSeries:
 def tensor_series(
     logdir: Engine, filter_: TensorFilter, *, run_id: str, axis: str = "event", max_buckets: int = MAX_BUCKETS
 ) -> TensorSeries:
-    """Returns what the tensors that a filter leaves held over time.
+    """Returns the values over time of the tensors that match a filter.
 
-    A bad tensor is in the count of its stretch, however many tensors share it.
+    The count of a bucket includes every bad tensor in it, no matter how many tensors the bucket has.
 
     Args:
         logdir: The logdir.
-        filter_: Which tensors.
+        filter_: Selects the tensors.
         run_id: The run.
         axis: One of AXES.
-        max_buckets: At most so many stretches.
+        max_buckets: Maximum number of buckets.
 
     Raises:
-        QueryError: The axis is unknown, or there would be no stretch.
+        QueryError: The axis is unknown, or `max_buckets` is below 1.
         BrokenPartError: A part cannot be read.
     """
     if axis not in AXES:
         raise QueryError(f"axis is {axis!r}, expected one of {', '.join(AXES)}.")
     if max_buckets < 1:
-        raise QueryError(f"max_buckets is {max_buckets}, expected a number from 1 on.")
+        raise QueryError(f"max_buckets is {max_buckets}, expected 1 or more.")
     place = "h.event_index" if axis == "event" else "h.step"
     condition, parameters = filter_condition(filter_, run_id=run_id)
     source = f"FROM tensor_health AS h WHERE {condition} AND {place}"

@@ -1,4 +1,4 @@
-"""Windows of the recorded tensors of a run: what a filter leaves, a page at a time, however many there are."""
+"""Windows of the recorded tensors of a run: the tensors that match a filter, one page at a time."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _IN_RANGE = "h.event_index >= ? AND h.event_index < ?"
 
 @dataclass(frozen=True, kw_only=True)
 class TensorFilter:
-    """Which recorded tensors are meant; None: any.
+    """A filter for recorded tensors. None means any.
 
     Attributes:
         op_type: Type of the op, or the called function's name.
-        name: Text that op name, op type or graph name holds; case does not count.
-        op_name: The op in its graph, by its whole name.
+        name: Text that the op name, op type or graph name contains, ignoring case.
+        op_name: The full name of the op in its graph.
         output_slot: Which output of the op.
         graph_id: The graph.
-        dtype: Dtype by TensorFlow's name.
-        scope: One of SCOPES: of a graph, of an eager execution, from outside.
-        execution_index: The execution that made them, or in whose call they were made.
+        dtype: TensorFlow's name of the dtype.
+        scope: One of SCOPES: from a graph, from an eager execution, or created by no recorded op.
+        execution_index: The execution that created them, or in whose call they were created.
         first_step: Least training step.
         last_step: Greatest training step.
         first_event: Least event_index.
@@ -63,7 +63,7 @@ class TensorFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRow(TensorHealth):
-    """One recorded tensor; None is "not measured in this mode", unknown, or does not apply.
+    """One recorded tensor. An attribute is None if it is not measured in this mode, unknown, or does not apply.
 
     It also has the attributes of TensorHealth.
 
@@ -72,14 +72,14 @@ class TensorRow(TensorHealth):
         wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
         scope: One of SCOPES.
         step: The training step, as marked.
-        execution_index: The execution that made it, or in whose call it was made.
-        iteration: Iteration of the loop, from 0.
+        execution_index: The execution that created it, or in whose call it was created.
+        iteration: The loop iteration, from 0.
         graph_id: Its graph; None for an eager tensor.
         graph_name: That graph's name.
-        op_name: The op in it.
-        op_type: Type of the op; None for a tensor from outside.
+        op_name: The op in the graph.
+        op_type: Type of the op; None for a tensor of scope `external`.
         output_slot: Which output of the op.
-        tensor_id: Identifies an eager tensor; None in graphs.
+        tensor_id: Identifies an eager tensor; None for a tensor of a graph.
     """
 
     run_id: str
@@ -98,11 +98,11 @@ class TensorRow(TensorHealth):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorWindow:
-    """A window of the tensors that a filter leaves.
+    """A window of the tensors that match a filter.
 
     Attributes:
         rows: The tensors, by event_index.
-        num_matching: How many the filter leaves in all.
+        num_matching: Total number of matching tensors.
         num_before: How many of them come before the first of `rows`.
     """
 
@@ -125,12 +125,12 @@ def tensor_window(
 
     Args:
         logdir: The logdir.
-        filter_: Which tensors.
+        filter_: Selects the tensors.
         run_id: The run.
-        first: The window starts at the first tensor whose event_index is not less.
-        before: The window ends just before this event_index instead; None: it starts at `first`.
-        place: It starts at the tensor before which so many of those that the filter leaves come instead.
-        limit: At most so many tensors.
+        first: The window starts at the first tensor with at least this event_index.
+        before: The window ends just before this event_index instead; None makes it start at `first`.
+        place: The window starts after this many matching tensors instead.
+        limit: Maximum number of tensors.
 
     Raises:
         QueryError: The limit is below 1.
@@ -165,13 +165,13 @@ def tensor_window(
 
 
 def read_tensor(logdir: Engine, event_index: int, *, run_id: str) -> TensorRow | None:
-    """Returns one recorded tensor of a run, or None where there is none of that event_index."""
+    """Returns one recorded tensor of a run, or None if no tensor has that event_index."""
     rows = _read_rows(logdir, "h.run_id = ? AND h.event_index = ?", [run_id, event_index], limit=1)
     return rows[0] if rows else None
 
 
 def neighbours(logdir: Engine, event_index: int, *, run_id: str) -> tuple[int | None, int | None]:
-    """Returns the event_index of the recorded tensor before an event, and of the one after it; None: there is none."""
+    """Returns the event_index of the recorded tensors before and after an event; None if there is none."""
     ((before,),) = logdir.rows(
         "SELECT max(event_index) FROM tensor_health WHERE run_id = ? AND event_index < ?", [run_id, event_index]
     )
@@ -184,14 +184,14 @@ def neighbours(logdir: Engine, event_index: int, *, run_id: str) -> tuple[int | 
 def next_bad(
     logdir: Engine, filter_: TensorFilter, event_index: int, *, run_id: str, is_backwards: bool = False
 ) -> int | None:
-    """Returns the event_index of the bad tensor next to an event, among those that a filter leaves; None: no more.
+    """Returns the event_index of the next bad tensor that matches a filter; None if there is none.
 
     Args:
         logdir: The logdir.
-        filter_: Which tensors.
-        event_index: The event; it is not itself meant.
+        filter_: Selects the tensors.
+        event_index: The event to start from; it is not returned itself.
         run_id: The run.
-        is_backwards: Whether the one before, not the one after.
+        is_backwards: Whether to search for the previous bad tensor instead.
     """
     condition, parameters = filter_condition(filter_, run_id=run_id)
     least, bound = ("max", "<") if is_backwards else ("min", ">")
@@ -204,7 +204,7 @@ def next_bad(
 
 
 def first_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
-    """Returns the least event_index of a tensor of a training step, or of the first recorded one after it."""
+    """Returns the least event_index of a tensor in a training step or a later one; None if there is none."""
     ((found,),) = logdir.rows(
         "SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND step >= ?",
         [run_id, step],
@@ -226,7 +226,7 @@ def _read_rows(
 
 
 def filter_condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, list[object]]:
-    """Returns a filter as a condition on tensor_health AS h, and its parameters."""
+    """Returns a filter as an SQL condition on tensor_health AS h, and its parameters."""
     conditions: list[str] = ["h.run_id = ?"]
     parameters: list[object] = [run_id]
     for text, value in (

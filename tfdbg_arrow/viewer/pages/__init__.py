@@ -1,4 +1,4 @@
-"""The pages, in the order of the navigation; of each one module, and its template beside it."""
+"""The pages, in the order of the navigation. Each page has one module and one template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alerts: what the rules found, by rule, the worst first."""
+"""The alerts page: findings by rule, the most severe first."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tfdbg_arrow.viewer.rule_runs import run_rules
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 1000
 BUDGET_S = 15.0
-"""Seconds for all rules together."""
+"""Time limit for all rules together, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleAlerts:
-    """What one rule found.
+    """The result of one rule.
 
     Attributes:
         kind: The rule.
         severity: `error`, `warning` or `info`.
-        doc: What one of its alerts is.
-        num_found: How many alerts there are.
-        num_findings: How many findings these make.
+        doc: Description of one alert of the rule.
+        num_found: Number of all alerts.
+        num_findings: Number of findings that group these alerts.
         findings: The first findings.
         alerts: The first alerts.
     """
@@ -41,19 +41,19 @@ class RuleAlerts:
 
 @dataclass(frozen=True, kw_only=True)
 class AlertsPage:
-    """The alerts.
+    """The data of the alerts page.
 
     Attributes:
-        run_id: Only of this run; None: of all.
-        rule: Only of this rule; None: of all.
-        severity: Only of this severity; None: of any.
-        limit: At most so many findings and alerts of each rule.
-        groups: What each rule found, the worst first; rules that found nothing are left out.
-        num_found: Alerts of these rules.
+        run_id: The selected run; None means all.
+        rule: The selected rule; None means all.
+        severity: The selected severity; None means any.
+        limit: Maximum number of findings and alerts for each rule.
+        groups: The results of the rules that found something, the most severe first.
+        num_found: Number of alerts of these rules.
         known_rules: The names of all rules.
         known_severities: All severities, the worst first.
-        silent_rules: The rules that were asked for and found nothing.
-        unfinished_rules: The rules that were asked for and were not run to their end, for want of time or memory.
+        silent_rules: The selected rules that found nothing.
+        unfinished_rules: The selected rules that did not finish for lack of time or memory.
     """
 
     run_id: str | None
@@ -81,11 +81,11 @@ def read_alerts(
 
     Args:
         logdir: The logdir.
-        run_id: Only this run; None: all.
-        rule: Only this rule; None: all.
-        severity: Only this severity; None: any.
-        limit: At most so many findings and alerts of each rule, and no more than MAX_LIMIT.
-        budget_s: Seconds for all rules.
+        run_id: The run to read; None means all.
+        rule: The rule to run; None means all.
+        severity: The severity of the rules to run; None means any.
+        limit: Maximum number of findings and alerts for each rule; values above MAX_LIMIT are reduced to it.
+        budget_s: Time limit for all rules together, in seconds.
     """
     known = builtin_rules()
     asked = [one.kind for one in known if rule in (None, one.kind) and severity in (None, one.severity)]

@@ -1,4 +1,4 @@
-"""Two runs compared: where they first diverge, with both sides, and what else differs."""
+"""The comparison page: where two runs first diverge, with both tensors, and other differences of the runs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from tfdbg_arrow.viewer.page import PageKind, chosen_run
 from tfdbg_arrow.viewer.parameters import Parameters
 
 TIMEOUT_S = 18.0
-"""A little less than what a page may take, so that the answer can name the command."""
+"""A little less than the time limit of a page, so that the answer can name the command."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiffPage:
-    """Two runs compared.
+    """The data of the comparison page.
 
     Attributes:
-        run_ids: All runs, oldest first, to choose from.
-        run_a: Run A; None where none was chosen.
-        run_b: Run B; None likewise.
-        known: Ops to look behind, a regular expression for the whole of a name or type.
-        last_step: The last training step that is compared; None: all are.
-        diff: The comparison; None where not both runs were chosen.
-        headline: Its answer in one sentence.
-        known_next: What `known` becomes to look behind this divergence, too; None where there is no op to look behind.
+        run_ids: All runs to choose from, oldest first.
+        run_a: Run A; None if none was chosen.
+        run_b: Run B; None if none was chosen.
+        known: Ops that are known to diverge: a regular expression that matches a whole name or type.
+        last_step: The last training step that is compared; None means all.
+        diff: The comparison; None unless both runs were chosen.
+        headline: The answer in one sentence.
+        known_next: The value of `known` that also searches past this divergence; None if the divergence has no op.
         source_a: The lines around the user's innermost frame, in A.
-        source_b: Those in B.
-        command: The same on the command line; None where not both runs were chosen.
+        source_b: The lines around the user's innermost frame, in B.
+        command: The command that makes the same comparison; None unless both runs were chosen.
     """
 
     run_ids: tuple[str, ...]
@@ -58,18 +58,18 @@ def read_diff(
     last_step: int | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> DiffPage:
-    """Returns two runs compared.
+    """Returns the comparison of two runs.
 
     Args:
         logdir: The logdir.
         run_a: Run A.
         run_b: Run B.
-        known: Ops to look behind.
-        last_step: The last training step to compare; None: all.
-        timeout_s: How long the comparison may take.
+        known: Ops that are known to diverge, to search past them.
+        last_step: The last training step to compare; None means all.
+        timeout_s: Time limit for the comparison, in seconds.
 
     Raises:
-        QueryError: Both are the same run, or nothing of them goes together.
+        QueryError: Both are the same run, or nothing in them can be aligned.
         TookTooLongError: The comparison takes longer.
     """
     run_ids = tuple(run.run_id for run in logdir.runs())

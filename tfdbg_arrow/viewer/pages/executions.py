@@ -1,4 +1,4 @@
-"""The timeline: the executions of a run in order, filtered and jumped through, and one of them in detail."""
+"""The timeline page: a filtered window of the executions of a run, and one execution in detail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tfdbg_arrow.viewer.parameters import Parameters
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
 NUM_ABOVE_FOCUS = 8
-"""Executions that stand above the one in focus, where the window is not asked for otherwise."""
+"""Number of executions above the one in focus, if the request does not choose a window."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +34,12 @@ class ExecutionDetail:
 
     Attributes:
         execution: The execution.
-        inputs: The tensors that went in; at most MAX_TENSORS of `execution_tensors`.
-        outputs: Those that came out.
+        inputs: The input tensors, at most MAX_TENSORS of `execution_tensors`.
+        outputs: The output tensors.
         stack: The Python stack that executed it, innermost frame first.
         source: The lines around the user's innermost frame.
-        previous_execution_index: The execution before it that the filter leaves; None for the first.
-        next_execution_index: The one after it; None for the last.
+        previous_execution_index: The previous execution that matches the filter; None for the first.
+        next_execution_index: The next execution that matches the filter; None for the last.
     """
 
     execution: ExecutionRow
@@ -56,18 +56,18 @@ class ExecutionsPage:
     """A window of the executions of a run.
 
     Attributes:
-        run_id: The run; None where the logdir holds none.
-        start_ns: When the run began, in nanoseconds since 1970-01-01T00:00:00Z.
-        measures_health: Whether the run's mode tells bad tensors from healthy ones.
-        filter: Which executions.
+        run_id: The run; None if the logdir has no run.
+        start_ns: Start time of the run, in nanoseconds since 1970-01-01T00:00:00Z.
+        measures_health: Whether the run's mode distinguishes bad tensors from healthy ones.
+        filter: The filter.
         rows: The window, by execution_index.
-        num_matching: How many executions the filter leaves.
-        num_before: How many of them come before the window.
-        limit: How many executions a window has.
+        num_matching: Number of executions that match the filter.
+        num_before: Number of matching executions before the window.
+        limit: Maximum number of executions in a window.
         next_bad_execution_index: The first bad execution after the window.
-        previous_bad_execution_index: The last one before it.
-        strip: The whole run, without the filter; None where it executed nothing.
-        focus: The execution that was asked for.
+        previous_bad_execution_index: The last bad execution before the window.
+        strip: The whole run, without the filter; None if it has no executions.
+        focus: The execution to show in detail; None if the request names none.
         op_types: Types and functions to choose from.
         graphs: Graphs to choose from.
     """
@@ -89,7 +89,7 @@ class ExecutionsPage:
 
     @property
     def num_after(self) -> int:
-        """How many executions come after the window."""
+        """Number of matching executions after the window."""
         return self.num_matching - self.num_before - len(self.rows)
 
 
@@ -109,15 +109,15 @@ def read_executions(
 
     Args:
         logdir: The logdir.
-        filter_: Which executions; None: all.
-        run_id: The run; None where the logdir holds none.
-        first: The window starts at this execution_index, or the next that the filter leaves; None: a little above
-            `focus`, or at the first.
-        before: It ends just before this execution_index instead.
-        step: It starts at this training step instead.
-        place: It starts instead where so many of the executions that the filter leaves come before.
-        focus: The execution_index of one to give in detail.
-        limit: At most so many executions, and no more than MAX_LIMIT.
+        filter_: The filter; None means all executions.
+        run_id: The run; None if the logdir has no run.
+        first: The window starts at the first matching execution from this execution_index on. None starts the window a
+            little above `focus`, or at the first execution.
+        before: Instead, the window ends just before this execution_index.
+        step: Instead, the window starts at this training step.
+        place: Instead, the window starts after this number of matching executions.
+        focus: The execution_index of an execution to return in detail.
+        limit: Maximum number of executions; values above MAX_LIMIT are reduced to it.
 
     Raises:
         NoSuchPageError: The run has no execution `focus`.
@@ -128,7 +128,7 @@ def read_executions(
     if run_id is None or run is None:
         return _nothing(filter_, limit=limit)
     if step is not None:
-        # Behind the last one where the step has none: the window then says so.
+        # If the step has no executions, the window starts after the last one and is empty.
         found = first_execution_of_step(logdir, step, run_id=run_id)
         first, before = 2**63 - 1 if found is None else found, None
     detail = None if focus is None else _detail(logdir, filter_, focus, run_id=run_id)

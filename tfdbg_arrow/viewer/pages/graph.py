@@ -1,4 +1,4 @@
-"""The structure of a graph: an op with what it was computed from and what takes it; the ops of a graph; the graphs."""
+"""The graph page: an op with its inputs and consumers, the ops of a graph, or the list of graphs."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ OPS_LIMIT = 100
 
 @dataclass(frozen=True, kw_only=True)
 class GraphView:
-    """What of a graph is asked for.
+    """The part of a graph that a request asks for.
 
     Attributes:
-        graph_id: The graph; None: all.
-        op_name: The op in it; None: all.
-        up: How far to its inputs, at most MAX_DEPTH ops.
-        down: How far to its consumers.
-        has_control: Whether control edges count.
-        event_index: Health in the call and iteration of this tensor, which also names graph and op; None: over the run.
+        graph_id: The graph; None means all graphs.
+        op_name: The op in it; None means all ops.
+        up: Depth towards the inputs, at most MAX_DEPTH ops.
+        down: Depth towards the consumers, at most MAX_DEPTH ops.
+        has_control: Whether to include control edges.
+        event_index: A tensor. The page shows health in its call and iteration, and the tensor determines graph and op.
+            None shows the health over the whole run.
     """
 
     graph_id: int | None = None
@@ -51,13 +52,13 @@ class GraphFacts:
     """A graph.
 
     Attributes:
-        graph_id: Its id.
+        graph_id: Its ID.
         graph_name: Its name.
-        path: The graphs in which it was traced, the outermost first, and itself.
+        path: The graphs in which it was traced, outermost first, then the graph itself.
         callers: The ops that call it.
-        num_executions: How often eager code called it.
-        num_ops: How many ops it has.
-        source: The user's line that made it, or None.
+        num_executions: Number of calls from eager code.
+        num_ops: Number of ops.
+        source: The line of the user's code that created it; None if it is not known.
     """
 
     graph_id: int
@@ -71,13 +72,14 @@ class GraphFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class FocusedOp:
-    """The op that is looked at.
+    """The op that the page shows.
 
     Attributes:
-        facts: What it is.
-        neighbourhood: What is around it.
-        inner_runs: Of one call: the runs of the graphs that it called.
-        origins: Of one call, where the graph gives the op no input: what came in there, over all borders.
+        facts: Its facts.
+        neighbourhood: Its neighbourhood.
+        inner_runs: If one call is shown, the runs of the graphs that the op called.
+        origins: If one call is shown and the op has no inputs in its graph, the tensors that reached it from other
+            graphs.
         stack: The Python stack that created it, innermost frame first.
         source: The lines around the user's innermost frame.
     """
@@ -92,17 +94,17 @@ class FocusedOp:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphPage:
-    """The structure of a graph.
+    """The data of the graph page.
 
     Attributes:
-        run_id: The run; None where the logdir holds none.
-        view: What is asked for; graph and op are filled in from the event.
-        filter: Which ops are listed, or of which name the graphs.
-        tree: The graphs of the run, where no graph is asked for.
+        run_id: The run; None if the logdir has no run.
+        view: The requested view, with graph and op filled in from the event.
+        filter: The filter for the list of ops; its name also filters the list of graphs.
+        tree: The graphs of the run, if the request names no graph.
         graph: The graph.
-        ops: Its ops, where none is asked for.
+        ops: The graph's ops, if the request names no op.
         focus: The op.
-        run: The one run of the graph whose health is shown; None: all runs of it.
+        run: The single run of the graph whose health is shown; None means all runs.
     """
 
     run_id: str | None
@@ -129,16 +131,16 @@ def read_graph(
 
     Args:
         logdir: The logdir.
-        view: What is asked for; None: the graphs of the run.
-        filter_: Which ops are listed, or of which name the graphs.
-        run_id: The run; None where the logdir holds none.
-        first: The list of ops starts at this op_index, or the next that the filter leaves.
-        before: It ends just before this op_index instead.
-        limit: At most so many ops are listed.
+        view: The requested view; None lists the graphs of the run.
+        filter_: The filter for the list of ops; its name also filters the list of graphs.
+        run_id: The run; None if the logdir has no run.
+        first: The list of ops starts at the first matching op from this op_index on.
+        before: Instead, the list ends just before this op_index.
+        limit: Maximum number of listed ops.
 
     Raises:
-        NoSuchPageError: The run has no such graph, or the graph no such op.
-        QueryError: The event is no tensor of a graph, or of another graph.
+        NoSuchPageError: The run has no such graph, or the graph has no such op.
+        QueryError: The event is not a tensor of a graph, or it belongs to another graph.
     """
     view, filter_ = view or GraphView(), filter_ or OpFilter()
     tree = graph = ops = focus = run = None
@@ -164,7 +166,7 @@ def _completed(view: GraphView, run: GraphRun) -> GraphView:
     if view.graph_id not in (None, run.graph_id):
         raise QueryError(
             f"event {run.event_index} is a tensor of graph {run.graph_id}, not of graph {view.graph_id}; "
-            "leave one of event and graph out."
+            "give only one of event and graph."
         )
     return GraphView(
         graph_id=run.graph_id,
@@ -179,7 +181,7 @@ def _completed(view: GraphView, run: GraphRun) -> GraphView:
 def _graph_facts(logdir: Engine, graph_id: int, *, run_id: str) -> GraphFacts:
     path = graph_path(logdir, graph_id, run_id=run_id)
     if not path:
-        raise NoSuchPageError(f"run {run_id} has no graph {graph_id}; the page without it lists those that it has.")
+        raise NoSuchPageError(f"run {run_id} has no graph {graph_id}; open the page without a graph to list them.")
     ((num_executions,),) = logdir.rows(
         "SELECT count(*) FROM execution WHERE run_id = ? AND graph_id = ?", [run_id, graph_id]
     )

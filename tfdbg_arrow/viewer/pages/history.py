@@ -1,4 +1,4 @@
-"""The health of an op's tensors over time: counts and magnitudes along the events or the training steps."""
+"""The history page: counts and magnitudes of an op's tensors over events or training steps."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from tfdbg_arrow.viewer.parameters import Parameters
 
 MAX_BAD = 50
 SHARES = {"nan": "NaN", "neg_inf": "-Inf", "pos_inf": "+Inf", "zero": "zero"}
-"""Measures that are shares of the elements, and what they are called."""
+"""Labels of the measures that are shares of the elements."""
 MAGNITUDES = {"max_abs": "max |finite|", "mean_abs": "|mean|", "stddev": "stddev"}
-"""Measures that are magnitudes."""
+"""Labels of the measures that are magnitudes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryPage:
-    """What the tensors of one op held over time.
+    """The health of the tensors of one op over time.
 
     Attributes:
         run_id: The run.
-        graph_id: The graph of the op; None for one that was run eagerly.
-        graph_name: Its name.
-        op_name: The op in it; None for one that was run eagerly.
-        op_type: Its type; None where nothing of it was recorded.
-        output_slot: Which output; None: all.
-        event_index: The tensor that the address named, to be found in the picture.
-        axis: What the picture goes along, one of AXES.
-        first: Least event or step of the part that is shown; None: from the start.
-        last: Greatest one; None: to the end.
+        graph_id: The graph of the op; None for an eager op.
+        graph_name: The graph's name.
+        op_name: The op's name in the graph; None for an eager op.
+        op_type: The op type; None if the op was not recorded.
+        output_slot: The output; None means all.
+        event_index: The tensor that the address names, which is marked in the plot.
+        axis: The axis of the plot, one of AXES.
+        first: The first event or step that is shown; None means from the start.
+        last: The last event or step that is shown; None means to the end.
         mode: The run's tensor debug mode.
-        series: The picture.
-        summary: It in words.
-        unmeasured: What of it is not there, and why, as sentences.
-        bad: The first bad tensors, and how many there are.
+        series: The data of the plot.
+        summary: The plot in words.
+        unmeasured: Sentences about data that is missing from the plot, and why.
+        bad: The first bad tensors, and their total number.
     """
 
     run_id: str
@@ -58,28 +58,28 @@ class HistoryPage:
 
     @property
     def place(self) -> dict[str, object]:
-        """What the history is of, as parameters of its address."""
+        """The op, output and event, as URL parameters."""
         of_op = {"graph": self.graph_id, "op": self.op_name} if self.op_name is not None else {"op_type": self.op_type}
         return {"run": self.run_id, **of_op, "slot": self.output_slot, "event": self.event_index}
 
     @property
     def whole(self) -> dict[str, object]:
-        """All of it along this axis, as parameters of its address."""
+        """The whole history along this axis, as URL parameters."""
         return {**self.place, "axis": self.axis}
 
     @property
     def part(self) -> dict[str, object]:
-        """What is shown, as parameters of its address; a range is one of its axis and holds for no other."""
+        """The part that is shown, as URL parameters. The range applies only to this axis."""
         return {**self.whole, f"first_{self.axis}": self.first, f"last_{self.axis}": self.last}
 
     @property
     def shares(self) -> dict[str, Measure]:
-        """The shares that were measured, by what they are called."""
+        """The shares that were measured, by label."""
         return self._known(SHARES)
 
     @property
     def magnitudes(self) -> dict[str, Measure]:
-        """The magnitudes that were measured, by what they are called."""
+        """The magnitudes that were measured, by label."""
         return self._known(MAGNITUDES)
 
     def _known(self, names: dict[str, str]) -> dict[str, Measure]:
@@ -99,32 +99,32 @@ def read_history(
     first: int | None = None,
     last: int | None = None,
 ) -> HistoryPage:
-    """Returns what the tensors of one op held over time.
+    """Returns the health of the tensors of one op over time.
 
     Args:
         logdir: The logdir.
         run_id: The run.
         graph_id: The graph of the op.
-        op_name: The op in it.
-        op_type: The type, of ops that were run eagerly.
-        output_slot: Which output; None: all.
-        event_index: A recorded tensor: of its op, where the others are not given.
-        axis: What to go along, one of AXES.
-        first: Only from this event, or step, on.
-        last: Only to this event, or step.
+        op_name: The op's name in the graph.
+        op_type: The op type, for eager ops.
+        output_slot: The output; None means all.
+        event_index: A recorded tensor. It selects its op if no op is given.
+        axis: The axis, one of AXES.
+        first: The first event or step to include.
+        last: The last event or step to include.
 
     Raises:
-        NoSuchPageError: No op is named, or the event is no tensor of an op.
+        NoSuchPageError: No op is given, or the event is not a tensor that an op computed.
     """
     if op_name is None and op_type is None:
         if event_index is None:
-            raise NoSuchPageError("the address names no op; it needs graph and op, or op_type, or event.")
+            raise NoSuchPageError("the address names no op; add graph and op, or op_type, or event.")
         tensor = read_tensor(logdir, event_index, run_id=run_id)
         if tensor is None:
-            raise NoSuchPageError(f"event {event_index} of run {run_id} is no recorded tensor.")
+            raise NoSuchPageError(f"event {event_index} of run {run_id} is not a recorded tensor.")
         if tensor.op_type is None:
             raise NoSuchPageError(
-                f"event {event_index} of run {run_id} came from outside: no op made it more than once."
+                f"event {event_index} of run {run_id} came from outside the program, so it has no history."
             )
         graph_id, op_name, op_type, output_slot = tensor.graph_id, tensor.op_name, tensor.op_type, tensor.output_slot
     whole = TensorFilter(graph_id=graph_id, op_name=op_name, output_slot=output_slot)
@@ -171,7 +171,7 @@ def _graph_op(logdir: Logdir, graph_id: int | None, op_name: str, *, run_id: str
 
 def _summary(series: TensorSeries, bad: TensorWindow) -> str:
     if not series.buckets:
-        return "Nothing of it is recorded here."
+        return "No tensors of this op are recorded."
     start, end = series.buckets[0], series.buckets[-1]
     if series.axis == "step":
         where = f"steps {start.first_step:,} to {end.last_step:,}"
@@ -194,19 +194,19 @@ def _summary(series: TensorSeries, bad: TensorWindow) -> str:
 
 
 def _unmeasured(series: TensorSeries, mode: str | None) -> list[str]:
-    """Returns what the picture cannot show, so that nobody takes its absence for a zero."""
+    """Returns sentences about missing data, so that readers do not mistake it for zeros."""
     found: list[str] = []
     mode = f"in the mode {mode or 'unknown'}"
     if series.num_unmeasured:
-        found.append(f"Of {series.num_unmeasured:,} of them is not known whether they are bad {mode}.")
+        found.append(f"It is not known whether {series.num_unmeasured:,} of them are bad {mode}.")
     for names, why in ((SHARES, ""), (MAGNITUDES, ", or no element is finite")):
         missing = [label for name, label in names.items() if not getattr(series, name).is_known]
         if missing and series.buckets:
-            found.append(f"Not in the picture: {', '.join(missing)}. They were not measured {mode}{why}.")
+            found.append(f"Not in the plot: {', '.join(missing)}. They were not measured {mode}{why}.")
     if series.num_without_step:
         found.append(
-            f"{series.num_without_step:,} tensors are left out: no training step was marked for them. Along the events "
-            "they are there."
+            f"{series.num_without_step:,} tensors are left out because no training step was marked for them. Switch to "
+            "events to see them."
         )
     return found
 

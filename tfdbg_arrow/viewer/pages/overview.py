@@ -1,4 +1,4 @@
-"""The first screen: which op made the first bad value, from which inputs, on which line; and what was not looked at."""
+"""The first screen: the op that created the first bad value, its inputs and line, and what was not looked at."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tfdbg_arrow.viewer.rule_runs import run_rules
 from tfdbg_arrow.viewer.strip import Strip, read_strip
 
 _MAX_FINDINGS = 3
-"""Findings of each rule on the first screen."""
+"""Maximum number of findings per rule on the first screen."""
 _MAX_HOPS = 2000
 _MAX_BROKEN = 5
 BUDGET_S = 1.3
-"""Seconds for the first screen, of which the alert rules get what all else left: it does not wait for the slowest."""
+"""Time limit for the first screen, in seconds. The alert rules get the time that is left after everything else."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """One run: the run, how many tensors were recorded, how many of them are bad, and when the first was.
+    """One run with its number of tensors, its number of bad tensors, and its first bad tensor.
 
     Attributes:
         run: The run.
-        num_tensors: Recorded tensors.
-        num_bad: Those with an infinity or a NaN.
-        first_bad_event_index: The first of them by arrival; None where none is bad.
+        num_tensors: Number of recorded tensors.
+        num_bad: Number of tensors with an infinity or a NaN.
+        first_bad_event_index: The first bad tensor by arrival; None if none is bad.
         first_bad_step: Its training step, as marked.
-        first_bad_wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
+        first_bad_wall_time_ns: Its time of recording, in nanoseconds since 1970-01-01T00:00:00Z.
         first_step: The first training step.
-        last_step: The last one.
+        last_step: The last training step.
     """
 
     run: Run
@@ -49,7 +49,7 @@ class RunSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSummary:
-    """What one alert rule found: its name, its severity, how often, in how many places, and the first of these."""
+    """The result of one alert rule: name, severity, number of alerts, number of findings, and the first findings."""
 
     kind: str
     severity: str
@@ -63,25 +63,25 @@ class OverviewPage:
     """The first screen.
 
     Attributes:
-        verdict: `bad`, `expected` (what is bad did no harm), `healthy`, `unmeasured` (no run looked for infinities or
-            NaN) or `empty` (nothing is recorded).
+        verdict: `bad`, `expected` (the bad values did no harm), `healthy`, `unmeasured` (no run looked for infinities
+            or NaN) or `empty` (nothing is recorded).
         headline: The answer in one sentence.
-        origin: The tensor that is to blame, as `first_nonfinite` finds it; None where none is bad.
-        why: What its op did, where the counts prove it.
-        repair: What would mend it.
-        growth: What had grown from step to step until then.
-        path: The way from the origin's inputs to it, as `Provenance.path`.
-        num_unrecorded_inputs: Inputs of its op that were not recorded.
-        source: The user's line that made the op.
-        runs: The runs, oldest first; all of them, also where one was chosen.
-        rules: The alert rules that found something, worst first.
-        unfinished_rules: The rules that ran out of time or memory; the page `alerts` gives them more time.
-        strip: When and where the run went bad: of the origin's run, else of the chosen or only one.
-        not_observed: What could be bad and was not looked at, in one line; None where there is nothing.
-        coverage: The same in full.
-        left_out: By run, what it was told not to record, or lost.
-        broken: The first files that are broken and left out.
-        num_broken: How many are.
+        origin: The tensor that is to blame, as `first_nonfinite` returns it; None if none is bad.
+        why: What its op did, if the counts prove it.
+        repair: How to fix it.
+        growth: A quantity that grew from step to step until then.
+        path: The path from the origin's inputs to the origin, as in `Provenance.path`.
+        num_unrecorded_inputs: Number of inputs of its op that were not recorded.
+        source: The line of the user's code that created the op.
+        runs: All runs, oldest first, even if one was selected.
+        rules: The alert rules that found something, the most severe first.
+        unfinished_rules: The rules that ran out of time or memory. The page `alerts` gives them more time.
+        strip: The strip of the origin's run, else of the last selected run; None if there is none.
+        not_observed: One line about tensors that could be bad and were not looked at; None if there are none.
+        coverage: The full coverage.
+        left_out: (run ID, text) pairs about data that a run did not record or lost.
+        broken: The first broken files that were skipped.
+        num_broken: Number of all broken files.
     """
 
     verdict: str
@@ -109,8 +109,8 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
 
     Args:
         logdir: The logdir.
-        run_id: Only this run; None: all.
-        budget_s: Seconds after which no alert rule is waited for. All else is read, however long it takes.
+        run_id: The run to show; None means all.
+        budget_s: Time after which no further alert rule is run, in seconds. Everything else is always read.
     """
     end = time.monotonic() + budget_s
     summaries = read_run_summaries(logdir)
@@ -123,7 +123,7 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
         path, growth = provenance.path, provenance.growth
     why, repair = next(((hop.why, hop.repair) for hop in path if hop.why is not None), (None, None))
     if origin is not None and origin.is_expected:
-        repair = growth = None  # there is nothing to mend
+        repair = growth = None  # there is nothing to fix
     verdict = _verdict(origin, asked)
     coverage = logdir.coverage(run_id=run_id)
     shown_run = origin.run_id if origin is not None else asked[-1].run.run_id if asked else None
@@ -163,7 +163,7 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
 
 
 def read_run_summaries(logdir: Logdir) -> tuple[RunSummary, ...]:
-    """Returns the runs, oldest first, with what was recorded in each."""
+    """Returns a summary of each run, oldest first."""
     rows = logdir.rows(
         "SELECT run_id, count(*), count(CASE WHEN has_inf_or_nan THEN 1 END), "
         "min(CASE WHEN has_inf_or_nan THEN event_index END), "
@@ -213,15 +213,15 @@ def _headline(verdict: str, origin: NonFinite | None, runs: tuple[RunSummary, ..
         if origin.op_type is None:
             return f"{what} came into the program in a tensor from outside."
         if verdict == "expected":
-            return f"Nothing is bad but a value that did no harm: {what} in {tensor_name(origin)}{where}."
+            return f"The only bad values did no harm: {what} in {tensor_name(origin)}{where}."
         return f"{what} came up in {tensor_name(origin)}{where}."
     if verdict == "empty":
         return "Nothing is recorded here yet."
     if verdict == "unmeasured":
         modes = sorted({summary.run.tensor_debug_mode or "unknown" for summary in runs})
-        return f"Nothing is known of infinities and NaN: the mode {', '.join(modes)} does not look for them."
+        return f"It is not known whether there are infinities or NaN: the mode {', '.join(modes)} does not detect them."
     num_tensors = sum(summary.num_tensors for summary in runs)
-    return f"Nothing is bad: none of {num_tensors:,} recorded tensors holds an infinity or a NaN."
+    return f"Nothing is bad: none of {num_tensors:,} recorded tensors contains an infinity or a NaN."
 
 
 def _read(logdir: Logdir, parameters: Parameters) -> OverviewPage:

@@ -1,4 +1,4 @@
-"""How one bad tensor came about: the way from where it went bad, as far back as it goes."""
+"""The provenance page: the path from the origin of a bad value to one bad tensor."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ DEFAULT_LIMIT = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class ProvenancePage:
-    """How one bad tensor came about.
+    """The provenance of one bad tensor.
 
     Attributes:
         tensor: The tensor.
-        provenance: All ways back from it.
-        why: What the op in which it went bad did, where the counts prove it.
-        repair: What would mend it.
+        provenance: All paths back from it.
+        why: What the origin's op did, if the counts prove it.
+        repair: How to fix it.
     """
 
     tensor: TensorRow
@@ -31,26 +31,26 @@ class ProvenancePage:
 
     @property
     def growth(self) -> Growth | None:
-        """What had grown from step to step until the origin went bad."""
+        """A quantity that grew from step to step until the origin went bad; None if there is none."""
         return self.provenance.growth
 
 
 def read_provenance(logdir: Logdir, event_index: int, *, run_id: str, limit: int = DEFAULT_LIMIT) -> ProvenancePage:
-    """Returns how a bad tensor came about.
+    """Returns the provenance of a bad tensor.
 
     Args:
         logdir: The logdir.
-        event_index: Its row in tensor_health.
+        event_index: The tensor's row in tensor_health.
         run_id: The run.
-        limit: At most so many tensors.
+        limit: Maximum number of tensors.
 
     Raises:
         NoSuchPageError: The run has no such tensor.
-        QueryError: It is not bad.
+        QueryError: The tensor is not bad.
     """
     tensor = read_tensor(logdir, event_index, run_id=run_id)
     if tensor is None:
-        raise NoSuchPageError(f"event {event_index} of run {run_id} is no recorded tensor.")
+        raise NoSuchPageError(f"event {event_index} of run {run_id} is not a recorded tensor.")
     provenance = logdir.provenance(event_index, run_id=run_id, limit=limit)
     why, repair = next(((hop.why, hop.repair) for hop in provenance.path if hop.why is not None), (None, None))
     return ProvenancePage(tensor=tensor, provenance=provenance, why=why, repair=repair)

@@ -1,4 +1,4 @@
-"""The runs and workers side by side: who went bad first, and when the others did."""
+"""The runs page: compares runs and workers, and shows which went bad first and when the others did."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tfdbg_arrow.viewer.pages.overview import RunSummary, read_run_summaries
 from tfdbg_arrow.viewer.parameters import Parameters
 
 ORDERS = ("time", "bad")
-"""By what the runs can be ordered: when they began, or when they went bad."""
+"""Orders of the runs: by start time, or by the time at which they went bad."""
 LIMIT = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """One run: what was recorded in it, and in words how it compares with the one that went bad first.
+    """One run, and how it compares with the run that went bad first.
 
     Attributes:
-        summary: The run.
+        summary: The run's summary.
         is_first_bad: Whether it went bad before all others.
         verdict: `went bad first`, `4 steps later`, `not bad` and so on.
     """
@@ -33,19 +33,19 @@ class RunRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RunsPage:
-    """The runs side by side.
+    """The data of the runs page.
 
     Attributes:
-        headline: Who went bad first, in one sentence.
+        headline: One sentence that says which run went bad first.
         order: One of ORDERS.
-        first: How many runs come before the window.
-        limit: At most so many runs a window.
-        num_runs: All runs.
-        num_bad: Those with a bad tensor.
+        first: Number of runs before the window.
+        limit: Maximum number of runs in a window.
+        num_runs: Number of all runs.
+        num_bad: Number of runs with a bad tensor.
         rows: The window.
-        strips: The same runs along the training steps, or the time.
-        compared: Two runs to begin a comparison with; None where there are fewer.
-        run_ids: All runs, oldest first, to choose from.
+        strips: The same runs along an axis of training steps or time.
+        compared: The two runs that are preselected for a comparison; None if there are fewer than two.
+        run_ids: All runs to choose from, oldest first.
     """
 
     headline: str
@@ -61,13 +61,13 @@ class RunsPage:
 
 
 def read_runs_page(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int = LIMIT) -> RunsPage:
-    """Returns the runs side by side.
+    """Returns the data of the runs page.
 
     Args:
         logdir: The logdir.
         order: One of ORDERS.
-        first: How many runs to leave out before the window.
-        limit: At most so many runs.
+        first: Number of runs to skip before the window.
+        limit: Maximum number of runs.
     """
     summaries = read_run_summaries(logdir)
     bad = _by_first_bad(summaries)
@@ -96,12 +96,12 @@ def read_runs_page(logdir: Logdir, *, order: str = "time", first: int = 0, limit
 
 
 def run_name(summary: RunSummary) -> str:
-    """Returns what a run is called: its worker, or its id."""
+    """Returns the name of a run: its worker, or else its ID."""
     return summary.run.worker or summary.run.run_id
 
 
 def _by_first_bad(summaries: tuple[RunSummary, ...]) -> tuple[RunSummary, ...]:
-    """Returns the runs with a bad tensor, first by step where all of them have one, else by the clock."""
+    """Returns the runs with a bad tensor, ordered by step if all of them have one, then by time."""
     bad = [one for one in summaries if one.num_bad]
     has_steps = all(one.first_bad_step is not None for one in bad)
     return tuple(sorted(bad, key=lambda one: ((one.first_bad_step or 0) if has_steps else 0, _bad_time(one))))
@@ -113,7 +113,7 @@ def _bad_time(summary: RunSummary) -> int:
 
 def _headline(bad: tuple[RunSummary, ...], num_runs: int) -> str:
     if not num_runs:
-        return "There is no run yet."
+        return "There are no runs yet."
     if not bad:
         return f"None of {num_runs:,} runs is known to be bad." if num_runs > 1 else "The run is not known to be bad."
     where = "" if bad[0].first_bad_step is None else f", in step {bad[0].first_bad_step:,}"
@@ -136,7 +136,7 @@ def _verdict(summary: RunSummary, bad: tuple[RunSummary, ...]) -> str:
 
 
 def _compared(summaries: tuple[RunSummary, ...], bad: tuple[RunSummary, ...]) -> tuple[str, str] | None:
-    """Returns a healthy run and the one that went bad first, or else the first two."""
+    """Returns a healthy run (or else the first other run) and the one that went bad first (or else the second)."""
     if len(summaries) < 2:
         return None
     last = bad[0] if bad else summaries[1]

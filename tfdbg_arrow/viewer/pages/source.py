@@ -1,4 +1,4 @@
-"""The source code: the files of a run, and one of them with the lines lit on which ops were made and ran."""
+"""The source page: the files of a run, and one file with the lines that created or ran ops highlighted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_LINES = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class SourceTextLine:
-    """One line of a file: its number from 1, its text, and what the run did there; None for nothing."""
+    """One line of a file: its number from 1, its text, and the ops that it created or ran; None if there are none."""
 
     lineno: int
     text: str
@@ -25,17 +25,17 @@ class SourceTextLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SourcePage:
-    """The source code.
+    """The data of the source page.
 
     Attributes:
         run_id: The run.
-        file_path: The file that is shown; None where the run knows none.
-        lineno: The line that is meant; None: none.
-        has_text: Whether the run kept the file's text.
-        is_withheld: Whether it was told to keep none (`redact`).
-        lines: Its lines; without the text those on which the run did something, with an empty text.
-        num_lines: How many lines it has; more than are shown in a very long file.
-        files: All files of the run, those with something bad first.
+        file_path: The file that is shown; None if the run has no files.
+        lineno: The selected line; None if no line is selected.
+        has_text: Whether the run recorded the file's text.
+        is_withheld: Whether the setting `redact` prevented recording the text.
+        lines: The lines. If the text was not recorded, only the lines that created or ran ops, with empty texts.
+        num_lines: Number of lines of the file. A very long file has more lines than are shown.
+        files: All files of the run, those with bad tensors first.
     """
 
     run_id: str
@@ -49,28 +49,28 @@ class SourcePage:
 
 
 def read_source(logdir: Logdir, *, run_id: str, file_path: str | None = None, lineno: int | None = None) -> SourcePage:
-    """Returns a file of a run, from the text that the run kept; no file is opened by its name.
+    """Returns a file of a run, from the recorded text. The file itself is never opened.
 
     Args:
         logdir: The logdir.
         run_id: The run.
-        file_path: The file as the run names it; None: the first one, with something bad where there is one.
-        lineno: The line that is meant.
+        file_path: The path as recorded; None selects the first file, which has bad tensors if any file has.
+        lineno: The selected line.
 
     Raises:
-        NoSuchPageError: The run knows no such file.
+        NoSuchPageError: The run has no such file.
     """
     files = source_files(logdir, run_id=run_id)
     if file_path is None:
         file_path = files[0].file_path if files else None
     elif file_path not in [file.file_path for file in files]:
-        raise NoSuchPageError(f"run {run_id} knows no file {file_path!r}.")
+        raise NoSuchPageError(f"run {run_id} has no file {file_path!r}.")
     uses = {use.lineno: use for use in line_uses(logdir, file_path, run_id=run_id)} if file_path is not None else {}
     texts = None if file_path is None else source_text(logdir, file_path, run_id=run_id)
     if texts is None:
         lines = tuple(SourceTextLine(lineno=use.lineno, text="", use=use) for use in uses.values())
     else:
-        # Of a file that is longer than a browser shows well, the part around the line that is meant.
+        # If the file is too long for a browser, show the part around the selected line.
         start = 0 if len(texts) <= MAX_LINES else max(0, (lineno or 1) - MAX_LINES // 2)
         lines = tuple(
             SourceTextLine(lineno=number, text=text, use=uses.get(number))

@@ -1,6 +1,6 @@
-"""The SQL box: a SELECT over the tables and views, answered in a process of its own.
+"""The SQL page: runs a SELECT over the tables and views in a separate process.
 
-The page is there only where the server was started with it.
+The page exists only if the server was started with --sql.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfdbg_arrow.viewer.parameters import Parameters
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A table or view to select from: its name, and what its rows and columns are."""
+    """A table or view to select from: its name, and a description of its rows and columns."""
 
     name: str
     text: str
@@ -26,7 +26,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A question that many have: what it answers, and the SELECT."""
+    """An example query: a title, and the SELECT."""
 
     title: str
     query: str
@@ -55,14 +55,14 @@ EXAMPLES = (
 
 @dataclass(frozen=True, kw_only=True)
 class SqlPage:
-    """A question and its answer.
+    """A query and its answer.
 
     Attributes:
-        query: The SELECT; None where none was asked.
-        answer: What it gave; None where it gave nothing.
-        error: Why it gave nothing.
-        sources: What can be asked.
-        examples: Questions to begin with.
+        query: The SELECT; None if none was given.
+        answer: The result; None if there is none.
+        error: Why the query failed; None if it did not fail.
+        sources: The tables and views that can be queried.
+        examples: Example queries.
     """
 
     query: str | None
@@ -72,7 +72,7 @@ class SqlPage:
     examples: tuple[Example, ...]
 
     def tensor_at(self, row: tuple[Any, ...]) -> tuple[str, int] | None:
-        """Returns the (run_id, event_index) that a row names, where it does."""
+        """Returns the (run_id, event_index) that a row names; None if the row has no such columns."""
         names = [column.name for column in self.answer.columns] if self.answer else []
         if "run_id" not in names or "event_index" not in names:
             return None
@@ -81,14 +81,14 @@ class SqlPage:
 
 
 def read_sql(sandbox: Sandbox, query: str | None) -> SqlPage:
-    """Returns a question with its answer.
+    """Runs a query and returns it with its answer.
 
     Args:
-        sandbox: Answers it.
-        query: One SELECT; None: none yet.
+        sandbox: Runs the query.
+        query: One SELECT; None if none was given.
 
     Raises:
-        SandboxBusyError: Another one is being answered.
+        SandboxBusyError: Another query is still running.
     """
     answer = error = None
     if query is not None:
@@ -100,7 +100,7 @@ def read_sql(sandbox: Sandbox, query: str | None) -> SqlPage:
 
 
 def sql_page(sandbox: Sandbox) -> PageKind:
-    """Returns the kind of page that asks a sandbox."""
+    """Returns the SQL page, which runs its queries in a sandbox."""
     return PageKind(
         name="sql",
         title="SQL",
@@ -111,11 +111,11 @@ def sql_page(sandbox: Sandbox) -> PageKind:
 
 
 def read_csv(sandbox: Sandbox, parameters: Parameters) -> str:
-    """Returns the answer to the question of a URL as CSV.
+    """Returns the result of a URL's query as CSV.
 
     Raises:
-        QueryError: There is none, or it is refused.
-        SandboxBusyError: Another one is being answered.
+        QueryError: The URL has no query, or the query is refused.
+        SandboxBusyError: Another query is still running.
     """
     return sandbox.csv(parameters.needed("query"))
 

@@ -1,4 +1,4 @@
-"""One recorded tensor: its health, the inputs its op took in that very call, how it went bad, its line, its values."""
+"""The tensor page: one recorded tensor with its health, inputs, path from the origin, source line and values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfdbg_arrow.viewer.page import PageKind, needed_run
 from tfdbg_arrow.viewer.parameters import Parameters
 
 _MAX_HOPS = 40
-"""What a page waits for; the page `provenance` goes further."""
+"""Maximum number of tensors that the search for the path visits. The page `provenance` searches further."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,26 +26,26 @@ class TensorPage:
 
     Attributes:
         tensor: The tensor.
-        inputs: The inputs of its op, in order, as that call and iteration took them.
-        forward: Of a gradient, the op whose gradient it is.
-        called_from: The calls that led to this very execution of its op, the innermost first.
+        inputs: The inputs of its op in this call and iteration, in order.
+        forward: For a gradient, the op whose gradient it is.
+        called_from: The calls that led to this execution of its op, innermost first.
         layer: The Keras layer or module that its op belongs to.
-        role: What its op is for.
-        path: Of a bad tensor, the way from where it went bad to it, as `Provenance.path`; empty for another.
-        why: What the op in which it went bad did, where the counts prove it.
-        repair: What would mend it.
-        growth: What had grown from step to step until that op.
-        is_path_cut: Whether the way is longer than was looked for; the page `provenance` looks further.
+        role: The role of its op.
+        path: For a bad tensor, the path from the origin to it, as in `Provenance.path`; otherwise empty.
+        why: What the origin's op did, if the counts prove it.
+        repair: How to fix it.
+        growth: A quantity that grew from step to step until that op went bad.
+        is_path_cut: Whether the search for the path stopped at its limit. The page `provenance` searches further.
         stack: The Python stack that created its op, ran it, or first used the tensor; innermost frame first.
-        source: The lines around the line to look at: of a gradient, that of its forward op.
-        values: Elements from the asked one on, where they were kept.
-        num_rows: How many rows of them a page has.
-        num_columns: How many columns.
-        histogram: How its elements are spread, where they were kept and are numbers.
+        source: The lines around the relevant line; for a gradient, that of its forward op.
+        values: Elements from the requested one on, if they were recorded.
+        num_rows: Maximum number of rows of elements on a page.
+        num_columns: Maximum number of columns of elements on a page.
+        histogram: The distribution of its elements, if they were recorded and are numbers.
         previous_event_index: The recorded tensor before it; None for the first.
-        next_event_index: The one after it; None for the last.
+        next_event_index: The recorded tensor after it; None for the last.
         previous_bad_event_index: The bad tensor before it.
-        next_bad_event_index: The one after it.
+        next_bad_event_index: The bad tensor after it.
     """
 
     tensor: TensorRow
@@ -78,17 +78,17 @@ def read_tensor_page(
 
     Args:
         logdir: The logdir.
-        event_index: Its row in tensor_health.
+        event_index: The tensor's row in tensor_health.
         run_id: The run.
-        values_at: The first element to give, a number for each dimension; the last ones may be left out.
-        num_rows: At most so many rows of elements.
+        values_at: The index of the first element to return, one number per dimension. Trailing numbers can be omitted.
+        num_rows: Maximum number of rows of elements.
 
     Raises:
         NoSuchPageError: The run has no such tensor.
     """
     tensor = read_tensor(logdir, event_index, run_id=run_id)
     if tensor is None:
-        raise NoSuchPageError(f"event {event_index} of run {run_id} is no recorded tensor.")
+        raise NoSuchPageError(f"event {event_index} of run {run_id} is not a recorded tensor.")
     everything = TensorFilter()
     before, after = neighbours(logdir, event_index, run_id=run_id)
     context = tensor_context(logdir, event_index, run_id=run_id)

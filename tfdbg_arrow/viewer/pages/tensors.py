@@ -1,4 +1,4 @@
-"""The recorded tensors of a run: searched, filtered and jumped through, a window at a time."""
+"""The tensors page: a filtered window of the recorded tensors of a run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class TensorsPage:
     """A window of the recorded tensors of a run.
 
     Attributes:
-        run_id: The run; None where the logdir holds none.
-        filter: Which tensors.
+        run_id: The run; None if the logdir has no run.
+        filter: The filter.
         rows: The window, by event_index.
-        num_matching: How many tensors the filter leaves.
-        num_before: How many of them come before the window.
-        limit: How many tensors a window has.
+        num_matching: Number of tensors that match the filter.
+        num_before: Number of matching tensors before the window.
+        limit: Maximum number of tensors in a window.
         next_bad_event_index: The first bad tensor after the window.
         previous_bad_event_index: The last bad tensor before it.
         op_types: Types to choose from.
@@ -46,7 +46,7 @@ class TensorsPage:
 
     @property
     def num_after(self) -> int:
-        """How many tensors come after the window."""
+        """Number of matching tensors after the window."""
         return self.num_matching - self.num_before - len(self.rows)
 
 
@@ -65,13 +65,13 @@ def read_tensors(
 
     Args:
         logdir: The logdir.
-        filter_: Which tensors; None: all.
-        run_id: The run; None where the logdir holds none.
-        first: The window starts at this event_index, or the next that the filter leaves.
-        before: It ends just before this event_index instead.
-        step: It starts at this training step instead.
-        place: It starts instead where so many of the tensors that the filter leaves come before.
-        limit: At most so many tensors, and no more than MAX_LIMIT.
+        filter_: The filter; None means all tensors.
+        run_id: The run; None if the logdir has no run.
+        first: The window starts at the first matching tensor from this event_index on.
+        before: Instead, the window ends just before this event_index.
+        step: Instead, the window starts at this training step.
+        place: Instead, the window starts after this number of matching tensors.
+        limit: Maximum number of tensors; values above MAX_LIMIT are reduced to it.
     """
     filter_ = filter_ or TensorFilter()
     limit = max(1, min(limit, MAX_LIMIT))

@@ -1,4 +1,4 @@
-// Draws the neighbourhood of an op: boxes are measured, dagre places them from top to bottom, lines join them.
+// Draws the neighbourhood of an op: measures the boxes, lets dagre place them from top to bottom, and draws the lines.
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
@@ -18,7 +18,7 @@
   };
   const slug = (text) => (text || "").replaceAll(" ", "-");
 
-  // Widths come from the page's own fonts, before anything is placed.
+  // Measure widths with the page's fonts before the layout.
   const measure = (svg, box) => {
     const probe = make("g", {}, svg);
     const texts = [
@@ -33,7 +33,7 @@
     };
   };
 
-  // Boxes that hang on one other alone go into rows of their own: a loop with thirty inputs would be one very long row.
+  // Boxes with a single neighbour get extra rows. Otherwise a loop with thirty inputs would have one very long row.
   const rowsOf = (drawing) => {
     const neighbours = drawing.boxes.map(() => new Set());
     for (const { source, target } of drawing.lines) {
@@ -62,7 +62,7 @@
       const probe = say(svg, line.text, { class: "line-text" });
       const width = line.text ? probe.getComputedTextLength() + 6 : 0;
       probe.remove();
-      // A line that only orders gives way to those on which tensors flow.
+      // Control edges weigh less in the layout than edges that carry tensors.
       const label = { width, height: line.text ? 14 : 0, labelpos: "c", weight: line.is_control ? 0 : 2, minlen: rows[number] };
       graph.setEdge(String(line.source), String(line.target), label, String(number));
     });
@@ -70,8 +70,8 @@
     return graph;
   };
 
-  // Lines leave a box at its lower edge and come in at its upper edge, side by side in the order of where they go:
-  // dagre ends them wherever the straight way to the middle crosses the border, often at a side, across the neighbours.
+  // Lines leave a box at its lower edge and enter at its upper edge, side by side in the order of their targets. dagre
+  // ends a line where the straight line to the centre crosses the border, often at a side and across other boxes.
   const route = (graph, edges) => {
     const ends = edges.map((edge) => {
       const from = graph.node(edge.v), to = graph.node(edge.w), points = graph.edge(edge).points;
@@ -100,7 +100,7 @@
     }
     return new Map(ends.map((line) => [line.edge.name, [line.start, ...line.between, line.end]]));
   };
-  // Upright at every point, so that a line bends between the rows and not into a box.
+  // Vertical at every point, so that a line bends between the rows and not inside a box.
   const smooth = (points) => points.slice(1).reduce((path, point, at) => {
     const middle = (points[at].y + point.y) / 2;
     return `${path}C${points[at].x},${middle} ${point.x},${middle} ${point.x},${point.y}`;
@@ -172,14 +172,14 @@
     for (const edge of graph.edges()) {
       drawLine(lines, drawing.lines[Number(edge.name)], routes.get(edge.name), graph.edge(edge));
     }
-    // In the order of reading, so that the keys j and k walk from the top to the bottom.
+    // In reading order, so that the keys j and k move from top to bottom.
     const order = drawing.boxes.map((box, number) => ({ box, number, at: graph.node(String(number)) }));
     order.sort((one, other) => one.at.y - other.at.y || one.at.x - other.at.x);
     const links = new Map(order.map(({ box, number, at }) => [number, drawBox(boxes, box, number, at)]));
     return { svg, width: size.width, height: size.height, order, links };
   };
 
-  // Arrow keys lead to the nearest box above, below or beside.
+  // Arrow keys move to the nearest box above, below or beside.
   const nextBox = (picture, number, key) => {
     const from = picture.order.find((each) => each.number === number).at;
     const isAcross = key === "ArrowLeft" || key === "ArrowRight";
@@ -195,7 +195,7 @@
     return best;
   };
 
-  // The picture that is shown, and how: a page that follows its logdir is made anew, and stays as it was left.
+  // The current picture with its scale and position. A live page is redrawn when its logdir changes and keeps them.
   let now = null;
   let from = null, hasMoved = false, lastFocused = null;
 
@@ -224,7 +224,7 @@
     { key: "1", sign: "1:1", name: "to the op, in full size", act: () => { zoom(1); centreOp(); } },
   ];
 
-  // The lines of the box that has the focus, or is under the pointer, are lit.
+  // Highlight the lines of the box that has the focus or is under the pointer.
   const light = (box) => {
     for (const line of now.picture.svg.querySelectorAll(".line")) {
       const ends = [line.dataset.sourceBox, line.dataset.targetBox];
@@ -236,7 +236,7 @@
     tools.className = "picture-tools";
     const hint = document.createElement("span");
     hint.className = "quiet";
-    hint.textContent = "drag to move, arrow keys walk";
+    hint.textContent = "drag to move, arrow keys go from op to op";
     tools.append(hint);
     for (const { key, sign, name, act } of ACTIONS) {
       const button = document.createElement("button");

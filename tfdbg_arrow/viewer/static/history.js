@@ -1,4 +1,4 @@
-// Draws the page `history`: lines with uPlot, and a mark for each stretch that holds something bad.
+// Draws the page `history`: lines with uPlot, and a mark for each stretch with bad tensors.
 "use strict";
 (() => {
   const SHARES = { nan: "NaN", neg_inf: "-Inf", pos_inf: "+Inf", zero: "zero" };
@@ -13,7 +13,7 @@
   const percent = (value) => (value === null || value === undefined ? "–" : `${short(100 * value)} %`);
   const faded = (text) => `color-mix(in srgb, ${text} 25%, transparent)`;
 
-  // A factor upwards has no place for 0: it is drawn at the foot, a decade below the least value.
+  // A logarithmic scale has no 0, so zeros are drawn at the foot, a decade below the lowest value.
   const footOf = (measures) => {
     let least = Infinity;
     for (const { least: low, greatest: high } of measures) {
@@ -21,7 +21,7 @@
     }
     return 10 ** (Math.floor(Math.log10(Number.isFinite(least) ? least : 1)) - 1);
   };
-  // At most seven decades get a line.
+  // Draw grid lines for at most seven decades.
   const decades = (low, high) => {
     const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
     const by = Math.max(1, Math.ceil((last - first) / 6));

@@ -1,8 +1,8 @@
-// Follows a logdir that is still written to: asks whether it changed, and puts the new content in the place of the old.
+// Follows a logdir that is still being written: polls for changes and replaces the content of the page.
 "use strict";
 (() => {
   const EVERY_MS = 2000;
-  const SHARE = 4; // of the time that goes by, at most one part in so many is spent on reading the page anew
+  const SHARE = 4; // spend at most 1/SHARE of the time on reloading the page
   let isOn = true;
   let isKnownLive = false;
   let pause = EVERY_MS;
@@ -15,9 +15,9 @@
     found.title = title;
     found.setAttribute("aria-pressed", String(isOn));
   };
-  const showState = () => show(isOn ? "● live" : "○ live", isOn ? "New data is shown as it comes; press to keep this" : "Press to show new data as it comes");
+  const showState = () => show(isOn ? "● live" : "○ live", isOn ? "New data is shown as it arrives; press to pause" : "Press to show new data as it arrives");
 
-  // Whoever reads, types or has something marked is not interrupted.
+  // Do not interrupt a user who reads a dialog, types, or has selected text.
   const isBusy = () => {
     const active = document.activeElement;
     const selection = getSelection();
@@ -70,7 +70,7 @@
     }
   };
   const loop = () => {
-    look().catch(() => show("○ no answer", "The server does not answer; it may have been ended")).finally(() => setTimeout(loop, pause));
+    look().catch(() => show("○ no answer", "The server does not answer; it may have been stopped")).finally(() => setTimeout(loop, pause));
   };
 
   document.addEventListener("click", (event) => {

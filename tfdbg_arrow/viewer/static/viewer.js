@@ -1,15 +1,15 @@
-// Keys, the theme, and forms that send themselves. The pages work without it.
+// Keyboard shortcuts, the theme, and forms that submit on change. The pages work without this script.
 "use strict";
 (() => {
   const root = document.documentElement;
   root.classList.add("js");
 
-  // A page on disk may have no storage.
+  // A page opened from disk may have no storage.
   const stored = (value) => {
     try {
       if (value === undefined) return localStorage.getItem("theme");
       localStorage.setItem("theme", value);
-    } catch { /* the theme is not kept */ }
+    } catch { /* the theme is not remembered */ }
     return null;
   };
   const theme = stored();
@@ -23,7 +23,7 @@
   const isShown = (element) => element.getClientRects().length > 0;
   const all = (selector) => [...document.querySelectorAll(selector)].filter(isShown);
 
-  // The item that has the focus, or holds it; the others are counted from there, or from what is in sight.
+  // The item that has or contains the focus. Next and previous are relative to it, or else to the visible items.
   const move = (selector, by) => {
     const items = all(selector);
     if (!items.length) return false;
@@ -60,7 +60,7 @@
 
   let isGoing = false;
   const keys = {
-    // Past the last one, windows.js has more.
+    // After the last item, windows.js may load more.
     j: () => move("[data-item]", 1) || document.dispatchEvent(new CustomEvent("past-items", { detail: 1 })),
     k: () => move("[data-item]", -1) || document.dispatchEvent(new CustomEvent("past-items", { detail: -1 })),
     n: () => (document.body.dataset.page === "tensor" || !move("[data-bad]", 1)) && follow("a[rel='next-bad']"),
@@ -95,7 +95,7 @@
     }
   });
 
-  // In a report a link leads into sections that are folded.
+  // In a report, a link may lead into a folded section.
   const unfold = () => {
     if (location.hash.length > 1) show(document.getElementById(decodeURIComponent(location.hash.slice(1))));
   };
@@ -119,7 +119,7 @@
     button.textContent = said;
     setTimeout(() => { button.textContent = label; }, 1500);
   });
-  // Heard at the document, so that what comes later is heard too.
+  // Listen on the document, so that elements added later are covered too.
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button");
     if (!button) return;
@@ -128,7 +128,7 @@
     if ("helpClose" in button.dataset) help().close();
     if ("copy" in button.dataset || "copyUrl" in button.dataset) copy(button);
   });
-  // In a frame of a notebook, a link to a place in the page would be taken for one into the notebook's own.
+  // In a notebook's frame, the browser would resolve a fragment link against the notebook's own page.
   document.addEventListener("click", (event) => {
     const link = location.href.startsWith("about:srcdoc") && event.target.closest("a[href^='#']");
     if (!link) return;
@@ -138,7 +138,7 @@
   document.addEventListener("change", (event) => {
     if (event.target.closest("[data-submit]") && event.target.form) event.target.form.requestSubmit();
   });
-  // What was not filled in does not stand in the address.
+  // Leave empty fields out of the address.
   document.addEventListener("submit", (event) => {
     for (const field of event.target.elements) if (field.name && field.value === "") field.disabled = true;
   });

@@ -1,12 +1,12 @@
-// Makes a window of rows endless: the next ones are fetched as the page itself gives them, and those far out of sight
-// are let go, so that the document stays small however many rows there are. The address follows what is in sight.
+// Endless scrolling for a window of rows: fetches the next rows from the page itself and removes rows that are far out
+// of sight, so that the document stays small. The address follows the visible rows.
 "use strict";
 (() => {
   const MAX_ROWS = 500;
-  const NEAR = 600; // pixels out of sight at which more is fetched
-  let pane, table, slider, shown, moves, trouble, detailPlace; // found by begin()
+  const NEAR = 600; // fetch more when the end is closer than this, in pixels
+  let pane, table, slider, shown, moves, trouble, detailPlace; // set by begin()
 
-  // A window is a tbody, which says where it stands among all rows.
+  // A window is a tbody whose attributes give its position among all rows.
   const windows = () => [...table.tBodies];
   const numberOf = (body, name) => (body.dataset[name] === undefined ? null : Number(body.dataset[name]));
   const start = () => numberOf(table.tBodies[0], "before");
@@ -35,14 +35,14 @@
     trouble.textContent = text;
     trouble.hidden = !text;
   };
-  // One thing is fetched at a time; what is asked for later takes the place of what is under way.
+  // Only one fetch runs at a time; a new one aborts the current one.
   let underWay = null;
   const fetchRows = async (parameters) => {
     if (underWay) underWay.abort();
     const own = underWay = new AbortController();
     pane.setAttribute("aria-busy", "true");
     try {
-      // The detail, where the page has one, is there already.
+      // Do not load the detail again if the page already shows one.
       const url = address({ ...parameters, ...(detailPlace ? { execution: null } : {}) });
       const found = (await read(url, own.signal)).querySelector("tbody[data-rows]");
       tellTrouble("");
@@ -58,7 +58,7 @@
     }
   };
 
-  // Rows that come or go above must not move those in sight.
+  // Adding or removing rows above must not move the visible rows.
   const keepingPlace = (change) => {
     const row = rowInSight();
     const top = row ? row.getBoundingClientRect().top : 0;
@@ -103,14 +103,14 @@
     return true;
   };
 
-  // The first row below the table's head.
+  // The first visible row below the table's head.
   const rowInSight = () => {
     const top = (table.tHead.offsetHeight || 0) + pane.getBoundingClientRect().top;
     const bodies = windows();
     const body = bodies.find((one) => one.getBoundingClientRect().bottom > top + 1) || bodies.at(-1);
     return [...body.rows].find((row) => row.getBoundingClientRect().bottom > top + 1) || body.rows[0];
   };
-  // In the pane alone: the page itself stays where it is.
+  // Scroll only the pane, not the page.
   const scrollTo = (row) => {
     const box = pane.getBoundingClientRect();
     const { top, bottom } = row.getBoundingClientRect();
@@ -124,7 +124,7 @@
     else if (pane.scrollTop < NEAR && start() > 0) loadBefore();
   };
   const format = (number) => number.toLocaleString("en-US");
-  let isHeld = false; // the slider is under somebody's hand, and where it stands is where to go
+  let isHeld = false; // the user is dragging the slider, so scrolling must not move it
   const tell = () => {
     const first = rowInSight();
     if (!first) return;
@@ -206,7 +206,7 @@
     "prev-bad": () => toBad(numberOf(table.tBodies[0], "previousBad")),
     "next-bad": () => toBad(numberOf(windows().at(-1), "nextBad")),
   };
-  // A click on the button does what the key does: first among the rows that are here, then beyond.
+  // A click on the button does the same as the key: search the loaded rows first, then the others.
   const nearBad = (by) => {
     const items = [...table.querySelectorAll("[data-bad]")];
     const at = rowInSight();
@@ -244,7 +244,7 @@
     }, 120);
   };
 
-  // The execution in detail, beside the rows.
+  // The details of an execution, beside the rows.
   let focused = null;
   const mark = () => {
     if (!detailPlace) return;
@@ -272,7 +272,7 @@
     const row = focused && table.querySelector(`tbody tr[data-at="${focused}"]`);
     if (row) scrollTo(row);
     else if (focused) jump({ at: focused });
-    // On a narrow screen it stands above the rows.
+    // On a narrow screen the details are above the rows.
     const detail = document.querySelector("[data-detail]");
     if (detail && matchMedia("(max-width: 999px)").matches) detail.scrollIntoView({ block: "nearest" });
   };
@@ -292,6 +292,6 @@
     fill();
   };
   begin();
-  // What was on the page is gone where new data was put in its place.
+  // live.js may have replaced the content of the page, so look up the elements again.
   document.addEventListener("content-changed", begin);
 })();

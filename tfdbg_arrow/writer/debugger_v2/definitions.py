@@ -1,4 +1,4 @@
-"""Imports the four small files of a dump: what ran, and what the events refer to."""
+"""Imports the four small files of a dump, which describe the program and define what the events refer to."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _MAX_STACKS = 200_000
 
 
 def wall_time_ns(wall_time_s: float) -> int:
-    """Returns a dump's time in nanoseconds, to the microsecond that it has; 0 for what is no time."""
+    """Converts a dump's time to nanoseconds, with microsecond precision; returns 0 for an invalid time."""
     return round(wall_time_s * 1e6) * 1000 if -_MAX_TIME_S < wall_time_s < _MAX_TIME_S else 0
 
 
 class Definitions:
-    """What the small files define, and what the events need of it.
+    """The definitions in the small files, as far as the events need them.
 
-    Everything here grows with the program (its files, lines, graphs and ops), not with how long it ran.
+    Memory grows with the program (its files, lines, graphs and ops), not with its running time.
 
     Attributes:
-        metadata: The first DebugMetadata; None where there is none.
-        graph_ids: Ids of graphs, by the dump's.
+        metadata: The first DebugMetadata; None if there is none.
+        graph_ids: Ids of graphs, by the dump's ids.
         graph_names: Names of graphs, by id.
         device_ids: Ids of devices, by name.
         op_types: Type of each op, by graph id and name.
-        wall_time_ns: The least time of a record; None where there is none.
+        wall_time_ns: The earliest time of a record; None if there is none.
     """
 
     def __init__(self, rows: RowBuffer, keeper: Keeper, problems: Problems) -> None:
@@ -50,7 +50,7 @@ class Definitions:
         self.wall_time_ns: int | None = None
         self._outer: dict[int, int] = {}
         self._late_graphs: dict[int, tuple[str, int]] = {}
-        """Name and time of graphs whose ops came before their own record."""
+        """Name and time of graphs whose ops appear before their own record."""
         self._num_graph_ops: dict[int, int] = {}
         self._functions: set[str] = set()
         self._file_paths: list[str] = []
@@ -66,8 +66,9 @@ class Definitions:
         """Imports one of the files.
 
         Args:
-            file: Its suffix; in the order of FILES, as stacks refer to frames and frames to files.
-            records: Its records.
+            file: Suffix of the file. Read the files in the order of FILES, because stacks refer to frames and frames
+                refer to files.
+            records: The records of the file.
         """
         handlers: dict[str, Callable[[Any], tuple[int | None, int | None]]] = {
             "debug_metadata": self._metadata,
@@ -81,7 +82,7 @@ class Definitions:
             try:
                 event = DebugEvent.FromString(record)
             except DecodeError:
-                self.problems.add("failed", f"{file} record", "is no DebugEvent; it is kept as it is")
+                self.problems.add("failed", f"{file} record", "is not a DebugEvent; it is kept unchanged")
                 self._keeper.keep_whole(file, record)
                 continue
             self.note_time(wall_time_ns(event.wall_time))
@@ -89,7 +90,7 @@ class Definitions:
             row_id = stack_trace_id = None
             is_whole = False
             if handler is None:
-                self.problems.add("failed", f"{file} record", "says nothing that is known; it is kept as it is")
+                self.problems.add("failed", f"{file} record", "has no known content; it is kept unchanged")
             else:
                 try:
                     row_id, stack_trace_id = handler(event)
@@ -107,15 +108,15 @@ class Definitions:
             self._file_lines.clear()
 
     def note_time(self, time_ns: int) -> None:
-        """Takes a record's time into account."""
+        """Updates `wall_time_ns` with the time of a record."""
         if time_ns and (self.wall_time_ns is None or time_ns < self.wall_time_ns):
             self.wall_time_ns = time_ns
 
     def taken_stack(self, code_location: Any) -> tuple[int | None, int | None]:
-        """Takes the frame ids out of a CodeLocation, unless one of them is not known.
+        """Removes the frame ids from a CodeLocation, unless one of them is unknown.
 
         Returns:
-            The stack for the row, and the stack whose ids were taken out of the message; each can be None.
+            The stack for the row, and the stack whose ids were removed from the message; each can be None.
         """
         ids = tuple(self._frame_ids.get(frame_id, -1) for frame_id in code_location.stack_frame_ids)
         if not ids:
@@ -140,13 +141,14 @@ class Definitions:
         return known, known
 
     def graph_id(self, name: str) -> int | None:
-        """Returns the id of a graph that the dump tells of; None for an empty or unknown one."""
+        """Returns the id for a graph id of the dump; None if that is empty or unknown."""
         return self.graph_ids.get(name)
 
     def outermost(self, graph_id: int) -> int:
-        """Returns the outermost function's graph that holds a graph.
+        """Returns the graph of the outermost function that contains a graph.
 
-        A graph without a name is no function's: it is TensorFlow's default graph, in which all others lie.
+        A graph without a name does not belong to a function: it is TensorFlow's default graph, which contains all
+        others.
         """
         seen = {graph_id}
         while (outer := self._outer.get(graph_id)) is not None and outer not in seen and self.graph_names.get(outer):
@@ -155,7 +157,7 @@ class Definitions:
         return graph_id
 
     def device_id(self, name: str) -> int | None:
-        """Returns the id of a device, which is added where the dump did not list it; None without a name."""
+        """Returns the id of a device, and adds the device if the dump did not list it; None for an empty name."""
         if not name:
             return None
         known = self.device_ids.get(name)
@@ -171,7 +173,7 @@ class Definitions:
         return device_id
 
     def add_function(self, function_name: str, graph_id: int) -> None:
-        """Notes which graph a function is made of."""
+        """Adds a function that was made from a graph."""
         if function_name not in self._functions:
             self._functions.add(function_name)
             self._rows.add_row("graph_function", {"function_name": function_name, "graph_id": graph_id})
@@ -202,7 +204,7 @@ class Definitions:
         frame_id = self._num_frames
         self._num_frames += 1
         if frame.id in self._frame_ids:
-            self.problems.add("failed", "stack frame", "has the id of another; stacks are given the first one")
+            self.problems.add("failed", "stack frame", "has the id of another one; stacks refer to the first one")
         self._frame_ids.setdefault(frame.id, frame_id)
         path = self._file_path(place.file_index)
         lines = self._file_lines.get(place.file_index, [])
@@ -230,7 +232,7 @@ class Definitions:
         return path
 
     def _owner(self, path: str) -> str:
-        """Tells whose code a file is, also of a machine whose directories are not ours."""
+        """Returns the owner of a file's code, even if the file is from a machine with other directories."""
         if _FRAMEWORK.search(path):
             return "framework"
         if _LIBRARY.search(path):
@@ -240,7 +242,7 @@ class Definitions:
     def _graph(self, event: Any) -> tuple[int | None, int | None]:
         graph = event.debugged_graph
         if graph.graph_id in self.graph_ids and self.graph_ids[graph.graph_id] in self.graph_names:
-            self.problems.add("failed", "graph", "has the id of another; it is kept as a record only")
+            self.problems.add("failed", "graph", "has the id of another one; it is kept only as a record")
             return None, None
         graph_id = self._graph_number(graph.graph_id)
         self.graph_names[graph_id] = graph.graph_name
@@ -260,7 +262,7 @@ class Definitions:
     def _device(self, event: Any) -> tuple[int | None, int | None]:
         device = event.debugged_device
         if device.device_name in self.device_ids or device.device_id in self._used_device_ids:
-            self.problems.add("failed", "device", "is told of twice; the first one holds")
+            self.problems.add("failed", "device", "is defined twice; the first definition is used")
             return None, None
         return self._add_device(device.device_name, device.device_id), None
 
@@ -269,7 +271,7 @@ class Definitions:
         time_ns = wall_time_ns(event.wall_time)
         graph_id = self._graph_number(op.graph_id)
         if graph_id not in self.graph_names:
-            # Another graph's record may name it as its outer one; it comes later, or was lost.
+            # The graph's own record comes later or was lost; another graph's record may name it as its outer graph.
             self._late_graphs.setdefault(graph_id, (op.graph_name, time_ns))
         stack, taken = self.taken_stack(op.code_location)
         index = self._num_graph_ops.get(graph_id, 0)
@@ -295,35 +297,35 @@ class Definitions:
             self._rows.add_row("graph_op_input", {**common, **row})
         num_outputs = min(op.num_outputs, max(_MAX_UNLISTED_OUTPUTS, len(op.output_tensor_ids)))
         if num_outputs < op.num_outputs:
-            self.problems.add("failed", "graph op", "says that it has more outputs than it lists; these have no rows")
+            self.problems.add("failed", "graph op", "claims more outputs than it lists; the others have no rows")
         for slot in range(num_outputs):
             self._rows.add_row("graph_op_output", {**common, "output_slot": slot})
         return None, taken
 
     def finish(self) -> None:
-        """Adds the graphs that ops are in and that the dump does not tell of."""
+        """Adds the graphs that only ops or inner graphs refer to, without a record of their own."""
         lost = {number: found for number, found in self._late_graphs.items() if number not in self.graph_names}
         for graph_id, (name, time_ns) in lost.items():
             self.graph_names[graph_id] = name
-            self.problems.add("failed", "graph", "is told of by its ops only")
+            self.problems.add("failed", "graph", "has no record of its own; only its ops refer to it")
             self._add_graph(graph_id, name, time_ns, outer=None)
         for name, graph_id in self.graph_ids.items():
             if graph_id not in self.graph_names:
                 self.graph_names[graph_id] = name
-                self.problems.add("failed", "graph", "is told of by a graph in it only")
+                self.problems.add("failed", "graph", "has no record of its own; only an inner graph refers to it")
                 self._add_graph(graph_id, name, self.wall_time_ns or 0, outer=None)
 
 
 _MAX_UNLISTED_OUTPUTS = 256
-"""Outputs of one op that get rows without being listed by it: a damaged number must not fill the disk."""
+"""Maximum number of unlisted outputs of one op that get rows, so that a damaged number does not fill the disk."""
 
 
 class _NotExactError(Exception):
-    """A record cannot be given back by its row."""
+    """A record cannot be restored from its row."""
 
 
 def _text(value: str | bytes) -> str:
-    """Returns a string of a proto2 message, which is bytes where they are no UTF-8."""
+    """Returns a string of a proto2 message, which contains bytes if it is not valid UTF-8."""
     return value if isinstance(value, str) else value.decode("utf-8", errors="replace")
 
 

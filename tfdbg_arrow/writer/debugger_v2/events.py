@@ -24,11 +24,11 @@ _MAX_TIME_US = 2**63 // 1000 - 1
 
 
 class EventImporter:
-    """Turns the events of a dump into rows.
+    """Converts the events of a dump into rows.
 
     Attributes:
-        num_events: How many have been imported.
-        last_wall_time_ns: The greatest time of an event; None where there is none.
+        num_events: Number of events imported so far.
+        last_wall_time_ns: The latest time of an event; None if there is none.
     """
 
     def __init__(self, definitions: Definitions, *, rows: RowBuffer, keeper: Keeper, problems: Problems) -> None:
@@ -41,9 +41,9 @@ class EventImporter:
         """Imports the records of both files.
 
         Args:
-            executions: Reads the file of executions; None where there is none.
-            traces: Reads the file of graph traces; None where there is none.
-            report: Called now and then.
+            executions: Reads the file of executions; None if there is none.
+            traces: Reads the file of graph traces; None if there is none.
+            report: Called regularly.
 
         Raises:
             OSError: A file cannot be read, or a part cannot be written.
@@ -58,7 +58,7 @@ class EventImporter:
         return np.where(self._of(scan.template, T.kind) == EXECUTION, measured, 0)
 
     def _of(self, template: Ints, column: int) -> Ints:
-        """Returns a column of the templates of some records, NONE for records that could not be read."""
+        """Returns a column of the templates of some records; NONE for unreadable records."""
         table = self.templates.templates.array()
         if not len(table):
             return np.full(len(template), NONE, dtype=np.int64)
@@ -100,15 +100,15 @@ class EventImporter:
         self._add_values(health, event_index)
         row_ids = np.full(len(records), NONE, dtype=np.int64)
         row_ids[is_trace] = event_index
-        is_exact = np.zeros(len(records), dtype=np.bool_)  # what made no row is kept whole
+        is_exact = np.zeros(len(records), dtype=np.bool_)  # records without a row are kept completely
         is_exact[is_trace] = health.is_exact
         self._keep("graph_execution_traces", scan, records, row_ids=row_ids, is_exact=is_exact)
 
     def _calls(self, step: Step, template: Ints, is_trace: Mask) -> tuple[Ints, Mask]:
-        """Returns in which call each trace ran, NONE where that is not told, and whether it was inferred.
+        """Returns the call of each trace (NONE if unknown), and whether it was inferred.
 
-        It is the execution of its window, if that calls the graph that the trace belongs to. Nothing tells what
-        was before the first execution: a circular buffer may have dropped the call.
+        The call is the execution of the trace's window, if that execution calls the graph of the trace. Calls before
+        the first execution are unknown, because a circular buffer may have dropped them.
         """
         none = np.full(len(template), NONE, dtype=np.int64)
         block = step.window_block
@@ -149,7 +149,7 @@ class EventImporter:
         }
         self._rows.add("execution", columns, num_rows=len(rows))
         self._inputs(scan, rows, index)
-        is_exact = np.zeros(len(records), dtype=np.bool_)  # what made no row is kept whole
+        is_exact = np.zeros(len(records), dtype=np.bool_)  # records without a row are kept completely
         is_exact[is_execution] = self._outputs(
             scan, rows, template, index=index, time_ns=time_ns, output_start=step.output_start[is_execution]
         )
@@ -171,10 +171,10 @@ class EventImporter:
     def _outputs(
         self, scan: Scan, rows: Ints, template: Ints, *, index: Ints, time_ns: Ints, output_start: Ints
     ) -> Mask:
-        """Adds the outputs of executions; returns whether each execution's record can be given back."""
+        """Adds the outputs of executions; returns whether each execution's record can be restored."""
         first_output = (np.cumsum(scan.num_outputs) - scan.num_outputs)[rows]
         num_ids = scan.num_outputs[rows]
-        # Every TensorProto, then those that measured something.
+        # First all TensorProtos, then those with measurements.
         owner, place = _flatten(self._of(template, T.num_tensors))
         first_content = (np.cumsum(scan.num_contents) - scan.num_contents)[rows]
         tensor = self._of(template, T.first_tensor)[owner] + place
@@ -255,10 +255,10 @@ class EventImporter:
     def _note_others(self, file: str, template: Ints, is_expected: Mask) -> None:
         unreadable = int(np.count_nonzero(template == UNREADABLE))
         if unreadable:
-            self._problems.add("failed", f"{file} record", "is no DebugEvent; it is kept as it is", unreadable)
+            self._problems.add("failed", f"{file} record", "is not a DebugEvent; it is kept unchanged", unreadable)
         others = int(np.count_nonzero(~is_expected)) - unreadable
         if others:
-            reason = "does not belong into this file; it is kept as a record only"
+            reason = "does not belong in this file; it is kept only as a record"
             self._problems.add("failed", f"{file} record", reason, others)
 
     def _keep(self, file: str, scan: Scan, records: Ints, *, row_ids: Ints, is_exact: Mask) -> None:
@@ -299,14 +299,14 @@ def _nullable(values: Ints) -> pa.Array:
 
 
 def _take(values: npt.NDArray[Any], places: Ints) -> npt.NDArray[Any]:
-    """Returns values[places], anything for places outside."""
+    """Returns values[places], with arbitrary values for places out of range."""
     if not len(values):
         return np.full(len(places), NONE, dtype=np.int64)
     return values[np.clip(places, 0, len(values) - 1)]
 
 
 def _flatten(counts: Ints) -> tuple[Ints, Ints]:
-    """Returns for each item of groups of these sizes its group and its place in the group."""
+    """Returns the group and the position in the group of each item, given the sizes of the groups."""
     counts = np.maximum(counts, 0)
     owner = np.repeat(np.arange(len(counts)), counts)
     return owner, np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]

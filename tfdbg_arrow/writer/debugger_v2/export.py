@@ -1,7 +1,7 @@
-"""Export of a logdir as dumps that TensorFlow's Debugger V2 reads: its DebugDataReader, monitors and TensorBoard.
+"""Exports a logdir as dumps for TensorFlow's Debugger V2: its DebugDataReader, its monitors and TensorBoard.
 
-One run is one dump, as its reader takes one in a directory. A run that we recorded is mapped (`export_recorded`); one
-that was imported from a dump gives back what was imported (`export_imported`).
+Each run becomes one dump, because the reader accepts one dump per directory. A recorded run is converted
+(`export_recorded`); an imported run is restored to the original dump (`export_imported`).
 """
 
 from __future__ import annotations
@@ -21,34 +21,32 @@ from tfdbg_arrow.writer.debugger_v2.export_summaries import EXPORTABLE, MODES
 from tfdbg_arrow.writer.debugger_v2.export_tables import PartGoneError, RunRow, RunTables
 
 _ATTEMPTS = 5
-"""How often an export begins anew where the run is still recording and its parts are replaced meanwhile."""
+"""How often an export restarts if the run is still recording and its parts are replaced in the meantime."""
 
 _FULL_TENSOR_NOTE = (
-    "TensorBoard and the InfNanMonitor wait forever on a dump in FULL_TENSOR; its DebugDataReader reads it. Export in "
+    "TensorBoard and the InfNanMonitor wait forever on a dump in FULL_TENSOR; DebugDataReader can read it. Export in "
     "FULL_HEALTH for them."
 )
-_NO_TENSOR_NOTE = (
-    "A recording in NO_TENSOR has no rows of graph tensors, so that its dump has no graph execution traces."
-)
+_NO_TENSOR_NOTE = "A recording in NO_TENSOR has no rows of graph tensors, so its dump has no graph execution traces."
 
 Progress = Callable[[int, int], None]
-"""Told how much is done, and of how much."""
+"""A callback that receives the work done so far and the total work."""
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedRun:
-    """One run as it was written.
+    """One exported run.
 
     Attributes:
         run_id: The run.
-        dump: The directory that holds its dump.
-        tensor_debug_mode: The dump's; None for an imported one without events.
-        is_imported: Whether the dump is that which was imported, given back.
-        num_records: By file, how many records it has.
-        size_bytes: Of all its files.
-        left_out: What the dump has no place for.
-        notes: What else its user should know, as sentences.
+        dump: The directory of its dump.
+        tensor_debug_mode: The mode of the dump; None for an imported dump without events.
+        is_imported: Whether the dump is a restored imported dump.
+        num_records: Number of records by file.
+        size_bytes: Size of all its files.
+        left_out: Rows that the dump cannot hold.
+        notes: Further notes for the user, as sentences.
     """
 
     run_id: str
@@ -72,21 +70,21 @@ def export_logdir(
     """Writes runs of a logdir as dumps of Debugger V2.
 
     Args:
-        logdir: The logdir; a run in it may be recording still, and is exported as far as it is written.
-        dump: Where the dump goes: the directory itself for one run, `<dump>/<run_id>` for each of several.
-        run_id: The run to export; None: all.
-        tensor_debug_mode: What the dumps hold of each tensor, one of MODES that the recording's mode can give; None:
-            the recording's own, for FULL_NUMERICS FULL_HEALTH.
-        progress: Called now and then.
+        logdir: The logdir. A run that is still being recorded is exported as far as it is written.
+        dump: The directory of the dump if there is one run; with several runs, each goes to `<dump>/<run_id>`.
+        run_id: The run to export; None means all runs.
+        tensor_debug_mode: The mode of the dumps, one of MODES that can be made from the recording's mode. None means
+            the recording's own mode, or FULL_HEALTH for a recording in FULL_NUMERICS.
+        progress: Called regularly.
 
     Returns:
         The runs that were written, oldest first.
 
     Raises:
-        LogdirError: The path is no logdir, holds no run, or not that run.
+        LogdirError: The path is not a logdir, or does not contain a run or the given run.
         BrokenPartError: A part cannot be read.
-        DumpError: No dump can be written to the path.
-        SettingError: The mode is none that can be exported.
+        DumpError: A dump cannot be written to the path.
+        SettingError: The mode cannot be exported.
     """
     check_logdir(logdir)
     if tensor_debug_mode is not None and tensor_debug_mode not in MODES:
@@ -112,12 +110,12 @@ def export_logdir(
 
 
 class _Share:
-    """What one run adds to the progress of all.
+    """The share of one run in the total progress.
 
     Args:
-        progress: Told of all.
-        before: How much the runs before had to do.
-        total: How much all have to do.
+        progress: The callback for the total progress.
+        before: The work of the earlier runs.
+        total: The work of all runs.
     """
 
     def __init__(self, progress: Progress, *, before: int, total: int) -> None:
@@ -125,11 +123,11 @@ class _Share:
         self._done = 0
 
     def begin(self) -> None:
-        """Takes back what was done so far."""
+        """Resets the progress of this run."""
         self._done = 0
 
     def advance(self, num_rows: int) -> None:
-        """Tells that so many further rows are done."""
+        """Adds a number of rows to the progress."""
         self._done += num_rows
         self._progress(self._before + self._done, self._total)
 
@@ -140,8 +138,8 @@ class _Export:
     Args:
         logdir: The logdir.
         run_id: The run.
-        dump: The directory that its dump goes to.
-        tensor_debug_mode: The mode asked for.
+        dump: The directory of its dump.
+        tensor_debug_mode: The requested mode.
 
     Raises:
         LogdirError: The run has no row.
@@ -155,14 +153,14 @@ class _Export:
         self._mode = self._mode_to_write(tensor_debug_mode)
 
     def size(self) -> int:
-        """Returns how many rows there are to do."""
+        """Returns the number of rows to export."""
         return self._steadily(lambda tables: _total(tables, is_imported=self._is_imported))
 
     def write(self, share: _Share) -> ExportedRun:
         """Writes the dump.
 
         Args:
-            share: Told how many rows are done.
+            share: Receives the progress.
 
         Raises:
             BrokenPartError: A part cannot be read.
@@ -172,7 +170,7 @@ class _Export:
             return self._steadily(lambda tables: self._write(tables, share))
         except OSError as error:
             raise DumpError(
-                f"the dump {self._dump} cannot be written ({error.strerror or error}); nothing of it was left there."
+                f"the dump {self._dump} cannot be written ({error.strerror or error}); its files were removed."
             ) from error
 
     def _write(self, tables: RunTables, share: _Share) -> ExportedRun:
@@ -198,7 +196,7 @@ class _Export:
         )
 
     def _steadily(self, action: Callable[[RunTables], _Result]) -> _Result:
-        """Does something with the run's tables, anew where parts of them were replaced meanwhile."""
+        """Runs an action on the run's tables, and repeats it if parts are replaced in the meantime."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return action(RunTables(self._logdir, self._run_id))
@@ -215,7 +213,7 @@ class _Export:
         if run is None:
             raise LogdirError(
                 f"{self._logdir} has no row for the run {self._run_id}, which ended while it started; give the "
-                "--run-id of another."
+                "--run-id of another run."
             )
         return run
 
@@ -224,7 +222,7 @@ class _Export:
         if self._is_imported:
             if asked not in (None, recorded):
                 raise SettingError(
-                    f"the run {self._run_id} was imported from a dump in {recorded}, and is exported as it was: "
+                    f"the run {self._run_id} was imported from a dump in {recorded} and is exported unchanged; "
                     f"it cannot be exported in {asked}."
                 )
             return recorded

@@ -1,4 +1,4 @@
-"""The six files of a Debugger V2 dump, written so that a reader finds the whole dump or none.
+"""Writes the six files of a Debugger V2 dump so that a reader finds the complete dump or none.
 
 Source: tensorflow/core/util/debug_events_writer.cc for the names.
 """
@@ -18,15 +18,15 @@ from tfdbg_arrow.writer.debugger_v2.records import FILES
 from tfdbg_arrow.writer.debugger_v2.tfrecord import write_record
 
 METADATA = "metadata"
-"""The file by which a reader finds the others: it gets its name last."""
+"""The file by which a reader finds the others, which gets its final name last."""
 _TEMPORARY_SUFFIX = ".tmp"
 
 
 def check_dump(path: Path) -> None:
-    """Refuses a path at which no dump can be written.
+    """Checks that a dump can be written to a path.
 
     Raises:
-        DumpError: The path is a file or a logdir, or holds a dump already.
+        DumpError: The path is a file or a logdir, or already holds a dump.
     """
     try:
         if path.exists() and not path.is_dir():
@@ -35,7 +35,7 @@ def check_dump(path: Path) -> None:
             raise DumpError(f"{path} is a logdir of tfdbg_arrow; give another directory to write the dump to.")
         if any(path.glob(f"*.{METADATA}")):
             raise DumpError(
-                f"{path} holds a dump already (*.{METADATA} files), and Debugger V2 reads one dump a directory; give "
+                f"{path} already holds a dump (*.{METADATA} files), and Debugger V2 reads one dump per directory; give "
                 "another directory."
             )
     except OSError as error:
@@ -43,26 +43,26 @@ def check_dump(path: Path) -> None:
 
 
 def file_prefix(wall_time_ns: int, *, host_name: str) -> str:
-    """Returns how the names of a file set start, as `tfdbg_events.1795192200.myhost`."""
+    """Returns the prefix of the names of a file set, such as `tfdbg_events.1795192200.myhost`."""
     return f"tfdbg_events.{wall_time_ns // 1_000_000_000:010d}.{host_name.replace('/', '-') or 'localhost'}"
 
 
 class DumpFiles:
-    """The files of one dump, open for writing; they get their names when all was written.
+    """The files of one dump, open for writing; they get their final names when everything is written.
 
-    To be used with `with`: at an exception the files are removed.
+    Use it in a `with` statement: an exception removes the files.
 
     Args:
-        directory: Where the dump goes; made where it does not exist.
-        prefix: How the names start.
-        suffixes: Which of the files there are, without a dot.
+        directory: The directory of the dump; it is created if missing.
+        prefix: The prefix of the names.
+        suffixes: The suffixes of the files to write, without a dot.
 
     Attributes:
-        num_records: Of each file, how many records were written.
-        size_bytes: How large all files are so far.
+        num_records: Number of records written to each file.
+        size_bytes: Size of all files so far.
 
     Raises:
-        OSError: A file cannot be made.
+        OSError: A file cannot be created.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class DumpFiles:
         """Appends a record to one of the files.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The record cannot be written.
         """
         write_record(self._files[suffix], record)
         self.num_records[suffix] += 1

@@ -1,7 +1,7 @@
-"""The graphs and ops of a recorded run, as a Debugger V2 dump has them.
+"""Writes the graphs and ops of a recorded run into a Debugger V2 dump.
 
-Its reader takes a graph only after the one in which it was traced, and an op only after its graph and once. The nodes
-that TensorFlow's optimizer made, and that have tensors, follow as further ops of their graphs.
+The dump's reader accepts a graph only after the graph in which it was traced. It accepts an op only after its graph,
+and only once. Nodes that TensorFlow's optimizer made and that have tensors follow as additional ops of their graphs.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from tfdbg_arrow.writer.debugger_v2.export_tables import RunTables, to_rows
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent
 
 LeaveOut = Callable[[str, str], None]
-"""Notes that a row of a table was left out, and why."""
+"""A callback that receives the table and the reason for a row that was left out."""
 
 _GRAPH_WINDOW = 16
 
 
 class Graphs:
-    """Writes the graphs and their ops; afterwards gives the ids of their tensors.
+    """Writes the graphs and their ops, and then returns the ids of their tensors.
 
-    The ids are held in memory: they grow with the program, not with how long it runs.
+    The ids stay in memory, which grows with the program and not with its running time.
 
     Args:
         tables: The run's tables.
         files: The dump.
         stacks: The run's stacks.
-        leave_out: Called for each row that the reader could not take.
-        advance: Told how many rows of graph_op were done.
+        leave_out: Called for each row that the reader could not accept.
+        advance: Called with the number of rows of graph_op that were written.
     """
 
     def __init__(
@@ -48,22 +48,22 @@ class Graphs:
         self._names: dict[int, str] = {}
         self._times: dict[int, int] = {}
         self._tensor_ids: dict[tuple[int, str], tuple[int, int]] = {}
-        """By graph and op: the id of its first output, and how many it has."""
+        """For each graph and op, the id of its first output and the number of outputs."""
         self._num_tensors = 0
         made_nodes = read_made_nodes(tables)
         self._made_for = {(node.graph_id, node.made_for) for node in made_nodes}
         self._origins: dict[tuple[int, str | None], tuple[int | None, int]] = {}
-        """By graph and op: the stacks and times of the ops that nodes were made for."""
+        """For each graph and op, the stacks and times of the ops that nodes were made for."""
         self._write_graphs()
         self._write_ops()
         self._write_made_nodes(made_nodes)
 
     def has(self, graph_id: int) -> bool:
-        """Returns whether the dump has a graph."""
+        """Returns whether the dump contains a graph."""
         return graph_id in self._names
 
     def tensor_id(self, graph_id: int | None, op_name: str | None, output_slot: int | None) -> int | None:
-        """Returns the id of an op's output in the dump; None where the dump has no such output."""
+        """Returns the id of an op's output in the dump; None if the dump has no such output."""
         if graph_id is None or op_name is None or output_slot is None:
             return None
         first, count = self._tensor_ids.get((graph_id, op_name), (0, 0))
@@ -108,7 +108,7 @@ class Graphs:
         )
         outputs = self._tables.keyed("graph_op_output", "graph_id", ("graph_id", "op_name", "output_slot"))
         for first, end, window in ops.windows(_GRAPH_WINDOW):
-            # TensorFlow may give a call further outputs when the gradient is made, after its creation.
+            # TensorFlow may add outputs to a call after its creation, when the gradient is made.
             slots: dict[tuple[int, str], int] = defaultdict(int)
             for graph_id, op_name, slot in to_rows(outputs.between(first, end)):
                 slots[graph_id, op_name] = max(slots[graph_id, op_name], slot + 1)
@@ -124,12 +124,12 @@ class Graphs:
             self._advance(window.num_rows)
 
     def _can_write(self, graph_id: int, op_name: str) -> bool:
-        """Returns whether the reader can take an op; notes that it was left out where not."""
+        """Returns whether the reader can accept an op; reports the op as left out if not."""
         if graph_id not in self._names:
             self._leave_out("graph_op", "The run has no row of the op's graph, without which no op can be read.")
             return False
         if (graph_id, op_name) in self._tensor_ids:
-            self._leave_out("graph_op", "The graph has an op of that name already, and cannot be read with two.")
+            self._leave_out("graph_op", "The graph already has an op of that name, and cannot be read with two.")
             return False
         return True
 
@@ -146,7 +146,7 @@ class Graphs:
     def _input_name(self, graph_id: int, source: Source) -> str:
         """Returns the name of a tensor.
 
-        That of one from elsewhere begins with the name of its graph, so that it is not taken for one of this graph.
+        The name of a tensor of another graph begins with the name of that graph, to distinguish it from this graph's.
         """
         _, num_outputs = self._tensor_ids.get((graph_id, source.op_name), (0, source.output_slot + 1))
         if source.is_near and source.output_slot < num_outputs:

@@ -1,6 +1,6 @@
-"""A run that was imported from a Debugger V2 dump, given back: equal messages in the same files and order.
+"""Restores the Debugger V2 dump of an imported run: equal messages in the same files and order.
 
-How the messages are kept is said in `records`.
+The module `records` explains how the messages are stored.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, Te
 from tfdbg_arrow.writer.debugger_v2.records import FILES, TAIL_COLUMNS, is_measured, summary_tail, tensor_content
 
 IMPORTED_BACKEND = "debugger_v2"
-"""What run.health_backend is of an imported run."""
+"""Value of run.health_backend for an imported run."""
 _NO_ELEMENTS = ("dtype", "tensor_shape", "version_number")
-"""The fields of a TensorProto that hold no elements: one that has others stayed whole in its message."""
+"""The fields of a TensorProto that hold no elements. A TensorProto with other fields stayed complete in its message."""
 _RECORD_WINDOW = 4096
 _HELD_MESSAGE_BYTES = 64 * 2**20
 _HEALTH_COLUMNS = tuple(dict.fromkeys(name for names in TAIL_COLUMNS.values() for name in names))
 
 
 def imported_files(run: RunRow, dump: Path) -> DumpFiles:
-    """Returns the files that the imported dump had, by their names, to be written into a directory.
+    """Returns the files of the imported dump, under their original names, to be written into a directory.
 
     Raises:
-        LogdirError: The run does not say which they were, or its import was not finished.
+        LogdirError: The run's settings do not list the files, or its import was not finished.
     """
     try:
         made_of = json.loads(run.settings)["debugger_v2"]
@@ -38,12 +38,12 @@ def imported_files(run: RunRow, dump: Path) -> DumpFiles:
         is_finished = bool(made_of["is_finished"])
     except (ValueError, KeyError, TypeError) as error:
         raise LogdirError(
-            f"the settings of the imported run {run.run_id} do not say which files it was made of "
+            f"the settings of the imported run {run.run_id} do not say from which files it was made "
             f"({type(error).__name__}: {error}); import the dump again."
         ) from error
     if not is_finished:
         raise LogdirError(
-            f"the import of the run {run.run_id} was not finished; do `tfdbg-arrow import` again to finish it."
+            f"the import of the run {run.run_id} was not finished; run `tfdbg-arrow import` again to finish it."
         )
     if not isinstance(prefix, str) or not prefix or PurePath(prefix).name != prefix:
         raise LogdirError(f"the imported run {run.run_id} has the file prefix {prefix!r}, expected a plain file name.")
@@ -55,8 +55,8 @@ class ImportedRunWriter:
 
     Args:
         tables: The run's tables.
-        files: The dump; it has those files that the imported one had.
-        advance: Told how many rows of dump_record were done.
+        files: The dump, with the same files as the imported one.
+        advance: Called with the number of rows of dump_record that were written.
     """
 
     def __init__(self, tables: RunTables, *, files: DumpFiles, advance: Callable[[int], None]) -> None:
@@ -72,11 +72,11 @@ class ImportedRunWriter:
 
         Raises:
             BrokenPartError: A part cannot be read.
-            PartGoneError: A part was replaced meanwhile.
+            PartGoneError: A part was replaced in the meantime.
             OSError: The dump cannot be written.
         """
         self._stacks = self._read_stacks()
-        for file in FILES:  # the ids of the frames come before the stacks that are made of them
+        for file in FILES:  # the ids of frames come before the stacks that refer to them
             columns = ("record_index", "message_id", "wall_time_s", "row_id")
             records = self._tables.keyed("dump_record", "record_index", columns, where=("file", file))
             for _, _, window in records.windows(_RECORD_WINDOW):
@@ -138,7 +138,7 @@ class ImportedRunWriter:
 
 
 class _Messages:
-    """The rows of dump_message by id; those used last stay in memory."""
+    """The rows of dump_message by id; the most recently used ones stay in memory."""
 
     def __init__(self, tables: RunTables) -> None:
         self._rows = tables.keyed("dump_message", "message_id", ("is_whole", "stack_trace_id", "message"))
@@ -162,7 +162,7 @@ class _Messages:
 
 
 class _Tensors:
-    """What the other tables hold of a window of executions or traces."""
+    """The data of a window of executions or traces in other tables."""
 
     def __init__(self, tables: RunTables) -> None:
         key = "execution_index"
@@ -178,7 +178,7 @@ class _Tensors:
         self._traces: dict[int, Row] = {}
 
     def load(self, row_ids: Sequence[int], *, is_execution: bool) -> None:
-        """Reads what belongs to executions (by execution_index) or traces (by event_index)."""
+        """Reads the data of executions (by execution_index) or traces (by event_index)."""
         first, end = (min(row_ids), max(row_ids) + 1) if row_ids else (0, 0)
         if not is_execution:
             self._traces = {row[1]: row[1:] for row in to_rows(self._trace_health.between(first, end))}
@@ -192,11 +192,11 @@ class _Tensors:
             self._health[row[0]].append(row[1:])
 
     def input_ids(self, execution_index: int) -> list[int]:
-        """Returns the ids of the tensors that went into an execution, in order."""
+        """Returns the ids of the input tensors of an execution, in order."""
         return [tensor_id for _, tensor_id in sorted(self._inputs[execution_index])]
 
     def output_ids(self, execution_index: int) -> list[int]:
-        """Returns the ids of the tensors that came out of an execution, in order."""
+        """Returns the ids of the output tensors of an execution, in order."""
         return [tensor_id for _, tensor_id in sorted(self._outputs[execution_index])]
 
     def of_execution(self, execution_index: int) -> list[Row]:
@@ -211,7 +211,7 @@ class _Tensors:
         return row
 
     def add_content(self, tensor: Any, mode: int, row: Row) -> None:
-        """Puts back what was taken out of a TensorProto."""
+        """Restores the content that was removed from a TensorProto."""
         event_index, shape, *health = row
         if mode == TensorDebugMode.FULL_TENSOR:
             is_listed = any(field.name not in _NO_ELEMENTS for field, _ in tensor.ListFields())

@@ -1,4 +1,4 @@
-"""The nodes that TensorFlow's optimizer made and that tensor_health names, with what a Debugger V2 dump says of an op.
+"""Reads the nodes that TensorFlow's optimizer made and that have rows in tensor_health, for a Debugger V2 dump.
 
 Source: spec/README.md, "Optimized graphs".
 """
@@ -17,23 +17,23 @@ _HANDING_ON = frozenset({
     "Enter", "Exit", "Identity", "IdentityN", "NextIteration", "RefEnter", "RefExit", "RefNextIteration", "RefSwitch",
     "Switch", "_EagerConst", "_SwitchN",
 })  # fmt: skip
-"""Types of the nodes that TensorFlow puts at the borders of calls, branches and loops, and that hand a tensor on."""
+"""Types of nodes that TensorFlow adds at the borders of calls, branches and loops, and that only forward a tensor."""
 
 _NodeKey = tuple[int, str]
 """The optimized graph and the name of a node in it."""
 _Tensor = tuple[str, int]
-"""The name of a node and which of its outputs."""
+"""The name of a node and the index of its output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A tensor that a node takes.
+    """An input tensor of a node.
 
     Attributes:
-        graph_id: The program's graph of the node that gives it; None where that is not known.
-        op_name: The name of that node, as tensor_health has it.
-        output_slot: Which of its outputs.
-        is_near: Whether it ran in the same call of the same graph as the node that takes it.
+        graph_id: The program's graph of the node that produces the tensor; None if unknown.
+        op_name: The name of that node, as in tensor_health.
+        output_slot: Index of the output.
+        is_near: Whether that node ran in the same call of the same graph as the consuming node.
     """
 
     graph_id: int | None
@@ -47,13 +47,13 @@ class MadeNode:
     """A node that the optimizer made.
 
     Attributes:
-        graph_id: The program's graph that it comes from.
+        graph_id: The program's graph that the node comes from.
         node_name: Its name.
-        op_type: A type that ran under that name.
-        made_for: The op of the graph that it was made for, or None.
+        op_type: An op type that ran under that name.
+        made_for: The op of the graph that the node was made for, or None.
         device_name: The device that TensorFlow chose, or None.
-        num_outputs: How many tensors it gives.
-        sources: The tensors that it takes, in order.
+        num_outputs: Number of output tensors.
+        sources: The input tensors, in order.
     """
 
     graph_id: int
@@ -80,11 +80,11 @@ class _Node:
 
 
 def read_made_nodes(tables: RunTables) -> list[MadeNode]:
-    """Returns the made nodes that have rows in tensor_health, each graph and name once, in the order of their graphs.
+    """Returns the made nodes with rows in tensor_health, one for each graph and name, in the order of their graphs.
 
     Raises:
         BrokenPartError: A part cannot be read.
-        PartGoneError: A part was replaced meanwhile.
+        PartGoneError: A part was replaced in the meantime.
     """
     if not tables.num_rows("executed_op"):
         return []
@@ -115,7 +115,7 @@ def read_made_nodes(tables: RunTables) -> list[MadeNode]:
 def _executed_graphs(
     tables: RunTables,
 ) -> Iterator[tuple[dict[_NodeKey, _Node], dict[_NodeKey, dict[int, _Tensor]]]]:
-    """Yields the nodes of some optimized graphs, and the data inputs of each by their index."""
+    """Yields the nodes of some optimized graphs, and the data inputs of each node by index."""
     key = "executed_graph_id"
     ops = tables.keyed(
         "executed_op",
@@ -139,7 +139,7 @@ def _executed_graphs(
 
 
 def _num_dtypes(text: str | None) -> int:
-    """Returns how many dtypes output_dtypes has; 0 where they are not known."""
+    """Returns the number of dtypes in output_dtypes; 0 if they are unknown."""
     try:
         dtypes = json.loads(text) if text is not None else None
     except ValueError:
@@ -153,7 +153,7 @@ def _sources(
     nodes: Mapping[_NodeKey, _Node],
     inputs: Mapping[_NodeKey, Mapping[int, _Tensor]],
 ) -> Iterator[Source]:
-    """Yields the tensors that a node takes, as the nodes give them that do not only hand them on."""
+    """Yields the input tensors of a node, traced back through nodes that only forward them."""
     for _, tensor in sorted(inputs.get((executed_graph_id, node.node_name), {}).items()):
         name, slot = _handed_on(executed_graph_id, tensor, nodes, inputs)
         source = nodes.get((executed_graph_id, name))
@@ -174,7 +174,7 @@ def _handed_on(
     nodes: Mapping[_NodeKey, _Node],
     inputs: Mapping[_NodeKey, Mapping[int, _Tensor]],
 ) -> _Tensor:
-    """Returns the tensor that comes out of border nodes as another: the one that the first of them took."""
+    """Returns the tensor that a chain of forwarding nodes received as its input."""
     seen: set[_Tensor] = set()
     while tensor not in seen:
         seen.add(tensor)

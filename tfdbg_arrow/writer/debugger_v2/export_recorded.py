@@ -1,7 +1,7 @@
-"""A run that we recorded, as the records of a Debugger V2 dump.
+"""Writes a recorded run as the records of a Debugger V2 dump.
 
-A dump has an execution for each of `execution`, a trace for each row of `tensor_health` of scope `graph`, also of
-tensors that Debugger V2 does not record itself. Ids in it are those of our tables, in decimal.
+The dump has an execution for each row of `execution`, and a trace for each row of `tensor_health` of scope `graph`,
+including tensors that Debugger V2 does not record itself. Its ids are those of our tables, in decimal.
 
 Source: tensorflow/python/debug/lib/dumping_callback.py, debug_events_reader.py.
 """
@@ -29,17 +29,17 @@ from tfdbg_arrow.writer.debugger_v2.records import NUM_SUMMARY
 
 FILE_VERSION = "debug.Event:1"
 PROGRESS_TABLES = ("graph_op", "execution", "tensor_health")
-"""The tables whose rows progress counts."""
+"""The tables whose rows count for the progress."""
 _UNKNOWN_DEVICE_ID = 0
-"""Stands for a device that was not recorded; those that were count from 1, as Debugger V2's."""
+"""Id of an unrecorded device; recorded devices are numbered from 1, as in Debugger V2."""
 _EXECUTION_WINDOW = 4096
 _EVENT_WINDOW = 65536
-_NO_SUMMARY = "The mode's summary has what was not measured of the tensor, as of strings, which have no health."
-_NO_OP = "The run has no row of the op that made the tensor, without which Debugger V2's reader takes no trace."
-_EXTERNAL = "Debugger V2 knows no tensors that come from outside all recorded ops."
+_NO_SUMMARY = "The mode's summary needs values that were not measured, for example of strings, which have no health."
+_NO_OP = "The run has no row of the op that made the tensor, which Debugger V2's reader needs for a trace."
+_EXTERNAL = "Debugger V2 does not support tensors that come from outside all recorded ops."
 _NO_PLACE = {
     "mark": "Debugger V2 has no labels.",
-    "capture_stat": "Debugger V2 does not say what was not recorded.",
+    "capture_stat": "Debugger V2 has no place for what was not recorded.",
 }
 
 
@@ -48,9 +48,9 @@ class LeftOut:
     """Rows of a run that its dump does not hold.
 
     Attributes:
-        table: Whose rows.
-        reason: Why, as a sentence.
-        num_rows: How many.
+        table: Name of the table.
+        reason: The reason, as a sentence.
+        num_rows: Number of rows.
     """
 
     table: str
@@ -72,10 +72,10 @@ class RecordedRunWriter:
 
     Args:
         tables: The run's tables.
-        run: Its row.
-        mode: The mode to write: one that export_summaries.EXPORTABLE gives for the run's own.
+        run: The run's row.
+        mode: The mode to write, one that export_summaries.EXPORTABLE lists for the run's own mode.
         files: The dump.
-        advance: Told how many rows of PROGRESS_TABLES were done.
+        advance: Called with the number of rows of PROGRESS_TABLES that were written.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class RecordedRunWriter:
         self._left_out: dict[tuple[str, str], int] = defaultdict(int)
 
     def write(self) -> tuple[LeftOut, ...]:
-        """Writes all records; returns what the dump has no place for.
+        """Writes all records; returns the rows that the dump cannot hold.
 
         Raises:
             BrokenPartError: A part cannot be read.
-            PartGoneError: A part was replaced meanwhile.
+            PartGoneError: A part was replaced in the meantime.
             OSError: The dump cannot be written.
         """
         self._write_metadata()
@@ -125,7 +125,7 @@ class RecordedRunWriter:
         self._files.write("metadata", event.SerializeToString())
 
     def _write_device(self, device_id: int | None) -> int:
-        """Writes a device, None being that which is not known; returns its id in the dump."""
+        """Writes a device (None for an unknown one) and returns its id in the dump."""
         name = self._device_names.get(device_id)
         number = self._device_ids[device_id] = _UNKNOWN_DEVICE_ID if name is None else len(self._device_ids) + 1
         event = DebugEvent(wall_time=self._start)
@@ -167,14 +167,17 @@ class RecordedRunWriter:
         return self._device_ids[device_id]
 
     def _execution_protos(self, outputs: list[_Measured | None]) -> list[TensorProto]:
-        """Returns one for each output, empty where it was not measured: a reader takes their places for slots."""
+        """Returns one TensorProto for each output, because readers use the position as the slot.
+
+        It is empty if the output was not measured.
+        """
         if self._mode == TensorDebugMode.NO_TENSOR:
             return []
         protos = [
             TensorProto() if measured is None else self._proto(measured, tensor_id=NO_TENSOR_ID) for measured in outputs
         ]
         while self._has_values and protos and not protos[-1].dtype:
-            protos.pop()  # Debugger V2 writes none for what has no value, as a resource
+            protos.pop()  # Debugger V2 writes none for outputs without a value, such as a resource
         return protos
 
     def _write_traces(self, graphs: Graphs) -> None:

@@ -1,4 +1,4 @@
-"""The source files, frames and stacks of a recorded run, as a Debugger V2 dump has them."""
+"""Writes the source files, frames and stacks of a recorded run into a Debugger V2 dump."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tfdbg_arrow.writer.debugger_v2.export_tables import RunTables
 from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import CodeLocation, DebugEvent
 
 UNKNOWN = "<unknown>"
-"""File path and function of the frame that stands for a stack that was not recorded, and the frame's id."""
+"""File path, function and id of the frame that replaces an unrecorded stack."""
 
 
 class Stacks:
-    """Writes the source files and frames; afterwards gives the code location of a stack.
+    """Writes the source files and frames, and then returns the code locations of stacks.
 
-    The stacks are held in memory: they grow with the program, not with how long it runs.
+    The stacks stay in memory, which grows with the program and not with its running time.
 
     Args:
         tables: The run's tables.
         files: The dump.
-        host_name: Of the run.
-        wall_time: What the records get as their time, in seconds since 1970-01-01T00:00:00Z.
+        host_name: Host name of the run.
+        wall_time: The time for the records, in seconds since 1970-01-01T00:00:00Z.
     """
 
     def __init__(self, tables: RunTables, files: DumpFiles, *, host_name: str, wall_time: float) -> None:
@@ -35,7 +35,7 @@ class Stacks:
         for frame_id, file_id, path, lineno, func in tables.rows(
             "stack_frame", ("stack_frame_id", "source_file_id", "file_path", "lineno", "func")
         ):
-            if file_id not in file_indexes:  # a run that was killed between the two rows
+            if file_id not in file_indexes:  # the run was killed between the two rows
                 file_indexes[file_id] = self._write_file(path, None)
             self._write_frame(str(frame_id), file_indexes[file_id], lineno, func)
             known.add(frame_id)
@@ -46,9 +46,9 @@ class Stacks:
         """Returns the code location of a stack, the outermost frame first.
 
         Args:
-            stack_trace_id: The stack; None where it was not recorded.
-            needs_frame: Whether a stack that is not known gets one frame that says so, without which Debugger V2's
-                reader fails when it is asked for the stack of an execution; else it has none.
+            stack_trace_id: The stack; None if it was not recorded.
+            needs_frame: Whether an unknown stack gets one frame that says so; otherwise it has no frames. Debugger V2's
+                reader needs this frame to return the stack of an execution.
         """
         found = self._locations.get(stack_trace_id) if stack_trace_id is not None else None
         if found is not None:
@@ -74,8 +74,8 @@ class Stacks:
         }
 
     def _write_file(self, path: str, text: str | None) -> int:
-        """Writes a source file; returns its place among them."""
-        # The reader finds a file by its path: a second one of that path would shift the places of those behind it.
+        """Writes a source file and returns its index."""
+        # The reader finds a file by its path; a second file with the same path would shift the indexes of later ones.
         name, number = path, 1
         while name in self._paths:
             number += 1

@@ -1,4 +1,4 @@
-"""What a dump holds of a tensor in each mode, made from the columns of tensor_health.
+"""Makes a dump's summary of a tensor in each mode from the columns of tensor_health.
 
 Source: tensorflow/core/protobuf/debug_event.proto (enum TensorDebugMode), whose numbers are float64.
 """
@@ -18,10 +18,10 @@ from tfdbg_arrow.writer.debugger_v2.records import NUM_SHAPE_DIMS
 
 COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
 HEALTH_COLUMNS = ("dtype", "rank", "shape", "size", "has_inf_or_nan", *COUNTS)
-"""The columns of tensor_health that a summary is made of, in the order of Health."""
+"""The columns of tensor_health from which a summary is made, in the order of Health."""
 
 MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_TENSOR")
-"""The modes that Debugger V2 writes."""
+"""The modes that Debugger V2 supports."""
 _FROM_FULL_HEALTH = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE")
 EXPORTABLE: dict[str, tuple[str, ...]] = {
     "NO_TENSOR": ("NO_TENSOR",),
@@ -32,19 +32,19 @@ EXPORTABLE: dict[str, tuple[str, ...]] = {
     "SHAPE": ("NO_TENSOR", "SHAPE"),
     "FULL_TENSOR": (*_FROM_FULL_HEALTH, "FULL_TENSOR"),
 }
-"""By the mode of a recording, the modes in which it can be exported."""
+"""For each mode of a recording, the modes in which it can be exported."""
 
 UNKNOWN_DEVICE = -1
-"""What Debugger V2 gives as the device in every summary."""
+"""The device id in every summary of Debugger V2."""
 NO_TENSOR_ID = -1
-"""What Debugger V2 gives as the tensor id in the summaries of eager tensors."""
+"""The tensor id in Debugger V2's summaries of eager tensors."""
 
 _DTYPE_NUMBERS = {dtype.name: dtype.number for dtype in DTYPES}
 
 
 @dataclass(frozen=True)
 class Health:
-    """The measured columns of one row of tensor_health; None is NULL."""
+    """The measured columns of one row of tensor_health; None means NULL."""
 
     dtype: str | None
     rank: int | None
@@ -60,18 +60,18 @@ class Health:
 
 
 def dtype_number(name: str | None) -> int:
-    """Returns the number of a dtype, 0 (DT_INVALID) for one that is not known."""
+    """Returns the number of a dtype; 0 (DT_INVALID) if it is unknown."""
     return _DTYPE_NUMBERS.get((name or "").removesuffix("_ref"), 0)
 
 
 def summary(mode: int, health: Health, *, tensor_id: int) -> TensorProto:
-    """Returns the summary of a tensor, empty where the mode's columns were not measured.
+    """Returns the summary of a tensor; it is empty if the mode's columns were not measured.
 
     In mode NO_TENSOR it is a float32 tensor without elements.
 
     Args:
-        mode: A TensorDebugMode but FULL_TENSOR.
-        health: Its row.
+        mode: A TensorDebugMode other than FULL_TENSOR.
+        health: The measured columns of the tensor.
         tensor_id: The graph tensor's id in the dump; NO_TENSOR_ID for an eager tensor.
     """
     if mode == TensorDebugMode.NO_TENSOR:
@@ -93,14 +93,14 @@ def whole_tensor(dtype: str, shape: Sequence[int], value: bytes) -> TensorProto:
     Args:
         dtype: TensorFlow's name of its dtype.
         shape: Its dimensions.
-        value: The elements, as tensor_value has them.
+        value: The elements, in the encoding of tensor_value.
     """
     proto = TensorProto(dtype=DataType.Name(dtype_number(dtype)))
     proto.tensor_shape.SetInParent()
     for size in shape:
         proto.tensor_shape.dim.add(size=size)
     if dtype == "string":
-        # Listed, as for an execution: the packed content of a trace is what TensorFlow's own reader cannot read.
+        # Listed as for an execution, because TensorFlow's own reader cannot read the packed content of a trace.
         proto.string_val.extend(decode_strings(value, math.prod(shape)))
     else:
         proto.tensor_content = value

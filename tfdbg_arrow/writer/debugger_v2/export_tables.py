@@ -1,6 +1,6 @@
-"""The tables of one run, read row group by row group: by key, in order, in bounded memory.
+"""Reads the tables of one run row group by row group: by key, in order, in bounded memory.
 
-Source: spec/README.md, "Manifest" (which parts hold) and "Layout of a logdir" (rows have no order).
+Source: spec/README.md, "Manifest" (live parts) and "Layout of a logdir" (rows have no order).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.manifest import read_live_parts, resolve_part
 
 HELD_BYTES = 128 * 2**20
-"""Of the row groups read by key, so many bytes stay in memory; always the last one read."""
+"""Maximum bytes of row groups, read by key, that stay in memory; the last one read always stays."""
 _INT64_MAX = 2**63 - 1
 
 Row = tuple[Any, ...]
 
 
 class PartGoneError(Exception):
-    """A part does not exist: it was replaced since the manifest was read, or was lost.
+    """A part does not exist, because it was replaced after the manifest was read, or was lost.
 
     Attributes:
         path: The part.
@@ -42,7 +42,7 @@ class PartGoneError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RunRow:
-    """What an export needs of a row of the table run; the names are its columns."""
+    """The columns of the table run that an export needs, under the same names."""
 
     run_id: str
     wall_time_ns: int
@@ -60,7 +60,7 @@ class _RowGroup:
     index: int
 
     def read(self, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
-        """Returns some columns; one that the part does not have yet is NULL."""
+        """Returns some columns; a column that an older part does not have is NULL."""
         try:
             with pq.ParquetFile(self.path, metadata=self.metadata, page_checksum_verification=True) as file:
                 known = set(file.schema_arrow.names)
@@ -76,7 +76,7 @@ class _RowGroup:
         return pa.table(arrays, names=list(columns))
 
     def range_of(self, column: str) -> tuple[int, int] | None:
-        """Returns the least and greatest value of a column by the statistics; None where there is no value."""
+        """Returns the smallest and largest value of a column from the statistics; None if there is no value."""
         group = self.metadata.row_group(self.index)
         for number in range(group.num_columns):
             chunk = group.column(number)
@@ -99,8 +99,8 @@ class RunTables:
 
     Raises:
         LogdirError: The manifest is damaged, or a part leads out of the logdir.
-        BrokenPartError: A part is no Parquet file.
-        PartGoneError: A part was replaced meanwhile.
+        BrokenPartError: A part is not a Parquet file.
+        PartGoneError: A part was replaced in the meantime.
     """
 
     def __init__(self, logdir: Path, run_id: str) -> None:
@@ -117,26 +117,26 @@ class RunTables:
             groups += [_RowGroup(path=path, metadata=metadata, index=index) for index in range(metadata.num_row_groups)]
 
     def num_rows(self, table: str) -> int:
-        """Returns how many rows a table has."""
+        """Returns the number of rows of a table."""
         return sum(group.metadata.row_group(group.index).num_rows for group in self._groups.get(table, ()))
 
     def run(self) -> RunRow | None:
-        """Returns the run's own row; None where it has none yet.
+        """Returns the run's own row; None if it has none yet.
 
         Raises:
             BrokenPartError: A part cannot be read.
-            PartGoneError: A part was replaced meanwhile.
+            PartGoneError: A part was replaced in the meantime.
         """
         names = [field.name for field in fields(RunRow)]
         row = next(self.rows("run", names), None)
         return None if row is None else RunRow(**dict(zip(names, row, strict=True)))
 
     def count(self, table: str, column: str, value: str) -> int:
-        """Returns how many rows of a table have a value in a VARCHAR column.
+        """Returns the number of rows of a table with a given value in a VARCHAR column.
 
         Raises:
             BrokenPartError: A part cannot be read.
-            PartGoneError: A part was replaced meanwhile.
+            PartGoneError: A part was replaced in the meantime.
         """
         schema = arrow_schema(table)
         return sum(
@@ -145,7 +145,7 @@ class RunTables:
         )
 
     def greatest(self, table: str, column: str, *, by: Sequence[str], where: tuple[str, str]) -> dict[Row, int]:
-        """Returns the greatest value of a column for each combination of others, among the rows that have one.
+        """Returns the largest value of a column for each combination of other columns; NULLs are ignored.
 
         Args:
             table: The table.
@@ -155,7 +155,7 @@ class RunTables:
 
         Raises:
             BrokenPartError: A part cannot be read.
-            PartGoneError: A part was replaced meanwhile.
+            PartGoneError: A part was replaced in the meantime.
         """
         schema = arrow_schema(table)
         found: dict[Row, int] = {}
@@ -168,34 +168,34 @@ class RunTables:
         return found
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
-        """Yields the rows of a table, in no order, a row group in memory at a time.
+        """Yields the rows of a table in no particular order, with one row group in memory at a time.
 
         Raises:
             BrokenPartError: A part cannot be read.
-            PartGoneError: A part was replaced meanwhile.
+            PartGoneError: A part was replaced in the meantime.
         """
         schema = arrow_schema(table)
         for group in self._groups.get(table, ()):
             yield from to_rows(group.read(columns, schema))
 
     def keyed(self, table: str, key: str, columns: Sequence[str], *, where: tuple[str, str] | None = None) -> KeyedRows:
-        """Returns a table to be read by the values of a BIGINT column.
+        """Returns a table for reading by the values of a BIGINT column.
 
         Args:
             table: The table.
             key: The column; rows in which it is NULL are left out.
-            columns: What to read.
-            where: A VARCHAR column and its value in the rows to read; None: all rows.
+            columns: The columns to read.
+            where: A VARCHAR column and its value in the rows to read; None means all rows.
         """
         return KeyedRows(self._groups.get(table, ()), arrow_schema(table), key, columns, where=where)
 
 
 class KeyedRows:
-    """The rows of a table by the values of a BIGINT column, whatever order they lie in. Not thread-safe.
+    """The rows of a table, accessed by the values of a BIGINT column, regardless of their order. Not thread-safe.
 
-    Row groups are found by their statistics. The rows of few of them stay in memory, so that reading by a rising key
-    reads each once where the rows are nearly in order, as a recording writes them, and is slower, never larger,
-    where they are not.
+    Row groups are found by their statistics. The rows of a few of them stay in memory. If the rows are nearly in order,
+    as a recording writes them, access by ascending key reads each row group once. Otherwise access is slower, but does
+    not take more memory.
     """
 
     def __init__(
@@ -217,10 +217,10 @@ class KeyedRows:
         self._held_bytes = 0
 
     def windows(self, width: int) -> Iterator[tuple[int, int, pa.Table]]:
-        """Yields (first key, key behind the last, rows by rising key) until all rows were given.
+        """Yields (first key, end key, rows by ascending key) until all rows have been yielded.
 
         Args:
-            width: How many values of the key a window spans.
+            width: Number of key values that a window spans.
         """
         first = self._next_key(-_INT64_MAX - 1)
         while first is not None:
@@ -229,7 +229,7 @@ class KeyedRows:
             first = self._next_key(end)
 
     def between(self, first: int, end: int) -> pa.Table:
-        """Returns the rows with first <= key < end, by rising key; the columns asked for."""
+        """Returns the requested columns of the rows with first <= key < end, by ascending key."""
         last = min(end - 1, _INT64_MAX)
         pieces, keys = [], []
         for number in np.flatnonzero((self._firsts <= last) & (self._lasts >= first)):
@@ -246,18 +246,18 @@ class KeyedRows:
         return whole
 
     def get(self, key: int) -> Row | None:
-        """Returns the row with a key that is unique; None where there is none."""
+        """Returns the row with a unique key; None if there is none."""
         found = self.between(key, key + 1)
         return next(to_rows(found)) if found.num_rows else None
 
     def _next_key(self, at_least: int) -> int | None:
-        """Returns the least key from a value on."""
+        """Returns the smallest key that is not below a value; None if there is none."""
         if at_least > _INT64_MAX:
             return None
         least: int | None = None
         for number in np.flatnonzero(self._lasts >= at_least):
             if least is not None and self._firsts[number] >= least:
-                break  # the groups are by their first key
+                break  # the groups are sorted by their first key
             _, values = self._load(int(number))
             place = np.searchsorted(values, at_least, "left")
             if place < len(values) and (least is None or values[place] < least):

@@ -22,9 +22,9 @@ class FileSet:
     """The files that one process wrote in one recording.
 
     Attributes:
-        prefix: What their names have in common, without the directory: `tfdbg_events.<seconds>.<host>`.
-        paths: By suffix, those that exist.
-        sizes: In bytes, by suffix.
+        prefix: Common prefix of the file names, without the directory: `tfdbg_events.<seconds>.<host>`.
+        paths: Paths of the existing files, by suffix.
+        sizes: Sizes in bytes, by suffix.
     """
 
     prefix: str
@@ -33,18 +33,18 @@ class FileSet:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files."""
+        """Size of all files in bytes."""
         return sum(self.sizes.values())
 
     @property
     def seconds(self) -> int:
-        """When the recording began by its name, in seconds since 1970-01-01T00:00:00Z; 0 where it does not say."""
+        """Start of the recording according to the prefix, in seconds since 1970-01-01T00:00:00Z; 0 if unknown."""
         found = _PREFIX.fullmatch(self.prefix)
         return 0 if found is None else int(found["seconds"])
 
     @property
     def host_name(self) -> str | None:
-        """The host by its name; None where it does not say."""
+        """Host according to the prefix; None if unknown."""
         found = _PREFIX.fullmatch(self.prefix)
         return None if found is None else found["host"]
 
@@ -53,7 +53,8 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
     """Returns the file sets in a directory, by prefix.
 
     Raises:
-        DumpError: The path is no directory that can be read, or holds no file of a dump, or one that leads out of it.
+        DumpError: The path is not a readable directory, contains no files of a dump, or contains a link that leads out
+            of it.
     """
     directory = Path(dump)
     if not directory.exists():
@@ -62,7 +63,7 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
         raise DumpError(f"the dump {directory} is a file; give the directory that Debugger V2 wrote to")
     if (directory / MARKER_NAME).exists():
         raise DumpError(
-            f"{directory} is a logdir of tfdbg_arrow, no dump of Debugger V2; it can be read as it is, without import"
+            f"{directory} is a logdir of tfdbg_arrow, not a dump of Debugger V2; it can be read without an import"
         )
     found: dict[str, dict[str, Path]] = {}
     sizes: dict[str, dict[str, int]] = {}
@@ -82,8 +83,8 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
         ) from error
     if not found:
         raise DumpError(
-            f"{directory} holds no dump of Debugger V2, expected files as tfdbg_events.<seconds>.<host>.metadata; "
-            "give the dump_root that was recorded to"
+            f"{directory} holds no dump of Debugger V2, expected files such as tfdbg_events.<seconds>.<host>.metadata; "
+            "give the dump_root of the recording"
         )
     return tuple(
         FileSet(

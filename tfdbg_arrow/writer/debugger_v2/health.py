@@ -1,4 +1,4 @@
-"""The measured columns of tensor_health, from the summaries and values of a dump."""
+"""Computes the measured columns of tensor_health from the summaries and values of a dump."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _MAX_RANK = 255
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tensors:
-    """The tensors that some records measured.
+    """The measured tensors of some records.
 
     Attributes:
-        mode: Of each the TensorDebugMode; below 0 where nothing was measured.
-        facts: Of each the place in the templates' facts; below 0 where there are none.
-        start: Of each where its content begins in `buffer`.
-        length: Of each how many bytes of content it has.
-        buffer: Bytes that hold the contents.
+        mode: The TensorDebugMode of each tensor; below 0 if nothing was measured.
+        facts: The index of each tensor in the templates' facts; below 0 if there are none.
+        start: The offset of each tensor's content in `buffer`.
+        length: The size of each tensor's content in bytes.
+        buffer: The contents.
     """
 
     mode: Ints
@@ -52,8 +52,8 @@ class Health:
 
     Attributes:
         columns: Arrow arrays by column of tensor_health.
-        is_exact: For each tensor whether its columns and value give back its content.
-        values: Elements, dtype and shape by place, of the tensors that have them.
+        is_exact: For each tensor, whether its content can be restored from its columns and value.
+        values: Elements, dtype and shape of the tensors that have them, by index.
     """
 
     def __init__(self, tensors: Tensors, facts: list[TensorFacts]) -> None:
@@ -86,7 +86,7 @@ class Health:
         content = np.frombuffer(tensors.buffer, dtype=np.uint8)
         numbers = content[tensors.start[places][:, None] + np.arange(8 * width)].view("<f8")
         with np.errstate(invalid="ignore"):
-            # Anything else was not written by TensorFlow; -0.0 is not 0.0 to an exact export.
+            # TensorFlow writes nothing else; an exact export must distinguish -0.0 from 0.0.
             fine = (numbers >= 0) & (numbers <= _LARGEST) & (numbers == np.floor(numbers)) & ~np.signbit(numbers)
         if mode == TensorDebugMode.CURT_HEALTH:
             fine &= numbers <= 1
@@ -105,7 +105,7 @@ class Health:
 
     def _read_dims(self, places: Ints, *, rank: Ints, dims: Ints) -> None:
         unused = np.arange(NUM_SHAPE_DIMS) >= rank[:, None]
-        # Of a higher rank the first dimensions are not there.
+        # For a higher rank, the first dimensions are missing.
         is_shape = (rank <= NUM_SHAPE_DIMS) & ~(unused & (dims != 0)).any(axis=1)
         self.is_exact[places[~is_shape]] = False
         self._has_dims[places[is_shape]] = True
@@ -173,7 +173,7 @@ class Health:
 
 
 def _summary(value: bytes, dtype: str | None) -> tuple[int, int, int, int, int, int] | None:
-    """Returns the six counts of some elements; None where the dtype has none or NumPy does not know it here."""
+    """Returns the six counts of some elements; None if the dtype has none or this NumPy does not support it."""
     if dtype is None or dtype not in TENSORFLOW_DTYPES:
         return None
     try:

@@ -1,12 +1,12 @@
 """Imports dumps of TensorFlow's Debugger V2 into a logdir, without TensorFlow.
 
-Each file set becomes a run, whose id follows from the dump alone, so that a dump is never imported twice. A run's row
-says in `settings`, under `debugger_v2`, what it was made of:
+Each file set becomes a run. The run's id depends only on the dump, so that a dump is never imported twice. The
+`settings` of the run's row describe its source under `debugger_v2`:
 
-* `prefix`: what the names of its files have in common;
-* `files`: the size in bytes of each file that there was, by suffix;
-* `file_version`, `tfdbg_run_id`: as the metadata says;
-* `is_finished`: whether the import came to its end. A run of which it did not is made anew.
+* `prefix`: the common prefix of its file names;
+* `files`: the size in bytes of each existing file, by suffix;
+* `file_version`, `tfdbg_run_id`: the values in the metadata;
+* `is_finished`: whether the import was completed. A run whose import was not completed is imported again.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from tfdbg_arrow.writer.sink.parts import PartWriter
 _DEFINITIONS = FILES[:4]
 
 Progress = Callable[[int, int], None]
-"""Told of (bytes read, bytes of all files)."""
+"""A callback that receives (bytes read, bytes of all files)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedRun:
-    """What became of one file set.
+    """The result of importing one file set.
 
     Attributes:
-        run_id: Its run.
-        prefix: What the names of its files have in common.
-        is_new: Whether it was imported now; False where the logdir had it already.
-        num_events: Records of all files.
-        rows: Rows by table; of a run that was there already those that it has.
-        dropped: Rows of capture_stat: what could not be taken over, and why.
+        run_id: The run.
+        prefix: The common prefix of the file names.
+        is_new: Whether it was imported now; False if the logdir already had it.
+        num_events: Number of records of all files.
+        rows: Number of rows by table; for a run that already existed, its rows.
+        dropped: Rows of capture_stat about what could not be imported, and why.
     """
 
     run_id: str
@@ -78,13 +78,13 @@ class ImportedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """What an import did.
+    """The result of an import.
 
     Attributes:
-        dump: Where the dump is.
+        dump: The directory of the dump.
         logdir: The logdir.
-        runs: By the prefixes of their files.
-        seconds: How long it took.
+        runs: The runs, ordered by the prefixes of their files.
+        seconds: Duration of the import.
     """
 
     dump: str
@@ -94,32 +94,32 @@ class Imported:
 
     @property
     def num_events(self) -> int:
-        """Records that were imported now."""
+        """Number of records that were imported now."""
         return sum(run.num_events for run in self.runs if run.is_new)
 
 
 def import_dump(
     dump: str | os.PathLike[str], logdir: str | os.PathLike[str], *, progress: Progress | None = None
 ) -> Imported:
-    """Imports every file set of a dump as a run; those that the logdir has already are left alone.
+    """Imports every file set of a dump as a run; file sets that the logdir already has are skipped.
 
-    An import that was interrupted is started over for the run that it was at; no reader sees rows twice.
+    After an interruption, the import starts over with the unfinished run; readers never see rows twice.
 
     Args:
         dump: The directory that Debugger V2 wrote to.
-        logdir: The logdir; made if missing. It may hold other runs.
-        progress: Told now and then how far it is.
+        logdir: The logdir; it is created if missing, and may hold other runs.
+        progress: Called regularly with the progress.
 
     Raises:
-        DumpError: The dump is not one that can be read.
-        LogdirError: The logdir cannot be written, is of another format version, or the same dump is being imported
-            into it by another process.
+        DumpError: The dump cannot be read.
+        LogdirError: The logdir cannot be written, has another format version, or another process is importing the same
+            dump into it.
     """
     begin = time.monotonic()
     target = Path(logdir)
     file_sets = find_file_sets(dump)
     if target.exists() and not target.is_dir():
-        raise LogdirError(f"the logdir {target} is a file; give a directory, which is made if missing")
+        raise LogdirError(f"the logdir {target} is a file; give a directory, which is created if missing")
     total = sum(file_set.num_bytes for file_set in file_sets)
     runs: list[ImportedRun] = []
     done = 0
@@ -146,13 +146,13 @@ def _written(logdir: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise LogdirError(
-            f"the logdir {logdir} cannot be written: {error}; free space, mend its permissions or choose another path; "
-            "the same command then starts over what it was at"
+            f"the logdir {logdir} cannot be written: {error}; free space, fix its permissions or choose another path; "
+            "the same command then starts over with the unfinished run"
         ) from error
 
 
 def run_id_of(file_set: FileSet) -> str:
-    """Returns the id of the run that a file set becomes: it follows from the names and the first record alone."""
+    """Returns the run id for a file set, which depends only on the file names and the first record."""
     metadata = _first_metadata(file_set)
     start_ns = file_set.seconds * 1_000_000_000
     run_id = b""
@@ -202,7 +202,7 @@ def _import_file_set(file_set: FileSet, logdir: Path, *, report: Callable[[int],
 
 @contextmanager
 def _locked(logdir: Path, run_id: str) -> Iterator[None]:
-    """Keeps other imports of the same dump away; the lock ends with the process, whatever happens to it."""
+    """Locks out other imports of the same dump; the lock ends when the process ends for any reason."""
     path = logdir / MANIFEST_DIRECTORY / f"{run_id}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
@@ -210,7 +210,7 @@ def _locked(logdir: Path, run_id: str) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LogdirError(
-                f"the logdir {logdir} is just being given the run {run_id} by another import; wait until that has ended"
+                f"another import is writing the run {run_id} to the logdir {logdir}; wait until it has ended"
             ) from None
         try:
             yield
@@ -219,7 +219,7 @@ def _locked(logdir: Path, run_id: str) -> Iterator[None]:
 
 
 def _finished(logdir: Path, run_id: str, file_set: FileSet) -> ImportedRun | None:
-    """Returns what was imported of just these files before; None where that did not come to its end."""
+    """Returns the result of an earlier import of the same files; None if there is no finished one."""
     try:
         parts = read_live_parts(logdir, run_id=run_id)
         rows = dict.fromkeys((table.name for table in TABLES), 0)
@@ -235,7 +235,7 @@ def _finished(logdir: Path, run_id: str, file_set: FileSet) -> ImportedRun | Non
             elif part.table == "capture_stat" and part.rows:
                 stats.extend(pq.read_table(path, partitioning=None).to_pylist())
     except (LogdirError, ValueError, LookupError, TypeError, RecursionError, OSError, pa.ArrowException):
-        return None  # damaged: it is made anew
+        return None  # damaged, so it is imported again
     if (
         not isinstance(settings, dict)
         or not settings.get("is_finished")
@@ -253,7 +253,7 @@ def _finished(logdir: Path, run_id: str, file_set: FileSet) -> ImportedRun | Non
 
 
 def _remove(logdir: Path, run_id: str) -> None:
-    """Removes what an interrupted import left: first what readers go by, then the files."""
+    """Removes what an interrupted import left: first the files that readers start from, then the others."""
     (logdir / manifest_path(run_id)).unlink(missing_ok=True)
     for table in TABLES:
         directory = logdir / part_directory(table.name, run_id=run_id)
@@ -346,7 +346,7 @@ class _Import:
         if damage is None:
             return
         size = self._file_set.sizes[file]
-        reason = f"{damage.reason} at byte {damage.offset}: {max(0, size - damage.offset)} bytes could not be read"
+        reason = f"{damage.reason} at byte {damage.offset}; unread bytes: {max(0, size - damage.offset)}"
         self._problems.add("dropped", f"file {file}", reason, None)
 
     def _run_table(self, *, is_finished: bool) -> Any:

@@ -1,4 +1,4 @@
-"""The distinct messages of a dump's events, as tables of numbers that NumPy looks up."""
+"""The distinct messages of a dump's events, as tables of numbers for look-ups with NumPy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FUNCTION = re.compile(r"__(?:inference|forward|backward)_(?P<name>.+)_\d+")
 
 
 class Growing:
-    """A table of integers to which rows are added; as an array when asked for."""
+    """A table of integers to which rows can be added."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -34,12 +34,12 @@ class Growing:
         return len(self._rows) + len(self._array)
 
     def add(self, *row: int) -> int:
-        """Adds a row and returns its place."""
+        """Adds a row and returns its index."""
         self._rows.append(row)
         return len(self) - 1
 
     def array(self) -> Ints:
-        """Returns the rows, of shape (rows, width)."""
+        """Returns the rows as an array of shape (rows, width)."""
         if self._rows:
             new = np.array(self._rows, dtype=np.int64).reshape(-1, self._width)
             self._array = np.concatenate([self._array, new])
@@ -55,7 +55,7 @@ class Texts:
         self._ids: dict[str, int] = {}
 
     def add(self, text: str | None) -> int:
-        """Returns the number of a text, NONE for None."""
+        """Returns the number of a text, and adds the text if it is new; NONE for None."""
         if text is None:
             return NONE
         known = self._ids.get(text)
@@ -74,22 +74,22 @@ class TemplateColumns:
     """One of EXECUTION, TRACE, OTHER."""
     op_type: int = 2
     graph: int = 3
-    """Of an execution the called graph; of a trace the one that holds the op."""
+    """For an execution, the called graph; for a trace, the graph that contains the op."""
     root: int = 4
-    """Of a trace the outermost graph around it; of a call whose graph is not told, NONE."""
+    """For a trace, the outermost graph around it; for a call of an unknown graph, NONE."""
     name: int = 5
-    """Of a call whose graph is not told the function's name; of a trace the name of its outermost graph."""
+    """For a call of an unknown graph, the function's name; for a trace, the name of its outermost graph."""
     is_call: int = 6
     num_outputs: int = 7
     stack: int = 8
     op_name: int = 9
     device: int = 10
     first_tensor: int = 11
-    """Its first row of `tensors`."""
+    """Index of its first row in `tensors`."""
     num_tensors: int = 12
     num_measured: int = 13
     first_device: int = 14
-    """Of an execution the place of its outputs' devices in `output_devices`."""
+    """For an execution, the index of its outputs' devices in `output_devices`."""
     num_devices: int = 15
 
 
@@ -102,22 +102,22 @@ class TensorColumns:
     """Columns of the table of the templates' TensorProtos."""
 
     mode: int = 0
-    """The TensorDebugMode; NONE for a TensorProto that measures nothing."""
+    """The TensorDebugMode; NONE for a TensorProto without measurements."""
     slot: int = 1
     dtype: int = 2
     facts: int = 3
-    """Place in `facts`."""
+    """Index in `facts`."""
 
 
 P = TensorColumns()
 
 
 class Templates:
-    """Interprets the messages of events and keeps what they say.
+    """Interprets the messages of events and stores their content.
 
     Args:
-        definitions: What they refer to.
-        keeper: Where the messages are kept.
+        definitions: The definitions that the messages refer to.
+        keeper: Stores the messages.
     """
 
     def __init__(self, definitions: Definitions, keeper: Keeper) -> None:
@@ -130,7 +130,7 @@ class Templates:
         self.first_mode: int | None = None
 
     def intern(self, event: Any) -> int:
-        """Returns the place of a message without holes in `templates`."""
+        """Adds a message without holes and returns its index in `templates`."""
         if event.HasField("execution"):
             return self._execution(event)
         if event.HasField("graph_execution_trace"):
@@ -142,7 +142,7 @@ class Templates:
         execution = event.execution
         definitions = self._definitions
         self._note_mode(execution.tensor_debug_mode)
-        # The ids are holes; a template stands for records with as many outputs as they have ids.
+        # The ids are holes; a template stands for records with the same number of output ids.
         facts = execution_facts(execution, num_output_ids=execution.num_outputs)
         graph_id = definitions.graph_id(execution.graph_id) if execution.graph_id else None
         function = _FUNCTION.fullmatch(execution.op_type)

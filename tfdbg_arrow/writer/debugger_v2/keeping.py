@@ -1,4 +1,4 @@
-"""Keeps what the tables cannot give back of a dump's records, and the counts of what went wrong."""
+"""Stores the parts of a dump's records that other tables do not hold, and counts problems."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Keeper:
     """Writes dump_message and dump_record.
 
     Args:
-        rows: Where the rows go.
+        rows: Receives the rows.
     """
 
     def __init__(self, rows: RowBuffer) -> None:
         self._rows = rows
         self._num_messages = 0
         self.num_records: dict[str, int] = {}
-        """By file."""
+        """Number of records by file."""
 
     def add_message(self, message: bytes, *, is_whole: bool, stack_trace_id: int | None = None) -> int:
-        """Returns the id of a message that was not added before."""
+        """Adds a new message and returns its id."""
         message_id = self._num_messages
         self._num_messages += 1
         row = {"message_id": message_id, "is_whole": is_whole, "stack_trace_id": stack_trace_id, "message": message}
@@ -43,7 +43,7 @@ class Keeper:
         self._rows.add_row("dump_record", {**row, "wall_time_s": wall_time_s, "row_id": row_id})
 
     def add_records(self, file: str, *, message_ids: Ints, wall_time_s: npt.NDArray[np.float64], row_ids: Ints) -> None:
-        """Adds the next records of a file; a row id of -1 is none."""
+        """Adds the next records of a file; a row id of -1 means none."""
         index = self.num_records.get(file, 0)
         count = len(message_ids)
         self.num_records[file] = index + count
@@ -60,24 +60,24 @@ class Keeper:
         )
 
     def keep_whole(self, file: str, record: bytes) -> None:
-        """Adds the next record of a file as it is, since it could not be parsed."""
+        """Adds the next record of a file unchanged, because it could not be parsed."""
         self.add_record(file, message_id=self.add_message(record, is_whole=True), wall_time_s=0.0, row_id=None)
 
 
 class Problems:
-    """Counts what could not be taken over, by kind, until capture_stat rows are made of it."""
+    """Counts what could not be imported, by kind, for rows of capture_stat."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, str], int | None] = {}
 
     def add(self, stat: str, subject: str, reason: str, num_events: int | None = 1) -> None:
-        """Counts a problem: those with the same first three words are one row.
+        """Counts a problem; problems with the same stat, subject and reason become one row.
 
         Args:
-            stat: A word of capture_stat.stat.
+            stat: A value of capture_stat.stat.
             subject: What it happened to.
-            reason: Why, as a sentence.
-            num_events: How many events it concerns; None where that is not known.
+            reason: The reason, as a phrase that continues the subject.
+            num_events: Number of affected events; None if unknown.
         """
         key = (stat, subject, reason)
         before = self._counts.get(key, 0)
@@ -87,11 +87,11 @@ class Problems:
         return bool(self._counts)
 
     def has(self, stat: str) -> bool:
-        """Returns whether there is a problem of a kind."""
+        """Returns whether there is a problem with this stat."""
         return any(key[0] == stat for key in self._counts)
 
     def num_events(self) -> int:
-        """Returns how many events are concerned, as far as that is known."""
+        """Returns the known number of affected events."""
         return sum(count or 0 for count in self._counts.values())
 
     def rows(self, *, event_index: int, wall_time_ns: int) -> Sequence[Mapping[str, Any]]:

@@ -1,4 +1,4 @@
-"""The scanner that the native core makes fast; `scan.py` says what it gives."""
+"""The fast scanner, which uses the native core; `scan.py` documents its results."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _WHOLE = 0
 
 
 def event_scanner(file: BinaryIO, *, intern: Intern) -> EventScanner:
-    """Returns the fastest scanner that there is.
+    """Returns the fastest available scanner.
 
     Args:
         file: The file, open for reading bytes.
-        intern: Told of each new message.
+        intern: Called with each new message.
     """
     try:
         core = importlib.import_module("tfdbg_arrow.writer.native._core")
@@ -42,14 +42,14 @@ def event_scanner(file: BinaryIO, *, intern: Intern) -> EventScanner:
 
 
 class NativeScanner:
-    """Reads a file of events by the native core.
+    """Reads a file of events with the native core.
 
     Args:
         core: The native core.
         file: The file, open for reading bytes, at its start.
-        intern: Told of each new message.
-        max_templates: After so many distinct messages they are forgotten, so that memory is bounded.
-        max_bytes: Bytes that are scanned at a time.
+        intern: Called with each new message.
+        max_templates: After this number of distinct messages they are forgotten, so that memory is bounded.
+        max_bytes: Number of bytes that are scanned at a time.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class NativeScanner:
 
     @property
     def offset(self) -> int:
-        """How many bytes were read."""
+        """Number of bytes read."""
         return self._offset
 
     @property
     def damage(self) -> Damage | None:
-        """Why reading ended before the end of the file, or None."""
+        """The reason why reading stopped before the end of the file, or None."""
         return self._damage
 
     def __iter__(self) -> Iterator[Scan]:
@@ -89,12 +89,12 @@ class NativeScanner:
         is_end = False
         while True:
             if not is_end:
-                # As much again as is held: a record of gigabytes, or the claim of one, is not scanned piece by piece.
+                # Doubles the held bytes, so that a (claimed) record of gigabytes is not scanned in many small steps.
                 piece = self._file.read(max(self._max_bytes, len(held)))
                 is_end = not piece
                 held = held + piece if held else piece
             consumed = 0
-            # All whole records at hand, in pieces of a bounded number.
+            # Yields all complete records in the buffer, in pieces of a bounded number.
             while True:
                 data = held[consumed:] if consumed else held
                 scan, used, status = self._scan(data)
@@ -112,7 +112,7 @@ class NativeScanner:
                 return
 
     def _scan(self, data: bytes) -> tuple[Scan | None, int, int]:
-        """Returns the records at the start of some bytes (None for none), their bytes, and why there are no more."""
+        """Returns the records at the start of some bytes (or None), their size, and why there are no more."""
         *columns, first_of_slot, used, status = self._scanner.scan(data, MAX_RECORDS)
         wall_time_s = np.frombuffer(columns[0], dtype="<f8")
         if not len(wall_time_s):
@@ -138,7 +138,7 @@ class NativeScanner:
             self._template_of_slot.append(self._interned(scan.record(index)))
         template = np.array(self._template_of_slot or [UNREADABLE], dtype=np.int64)[np.maximum(slot, 0)]
         if np.any(slot < 0) or np.any(template == UNREADABLE):
-            # What is not of the plain form is rare: the twin reads all of them, so that the order stays.
+            # Records of another form are rare. The Python twin then reads all records, which keeps the order.
             scan = self._twin.scan([scan.record(index) for index in range(len(scan))])
         else:
             scan = _with_template(scan, template)
@@ -156,7 +156,7 @@ class NativeScanner:
         return self._intern(event)
 
     def _find_damage(self, held: bytes) -> None:
-        """Lets the reader of frames say what is wrong, so that there is one wording."""
+        """Determines the damage with the reader of frames, so that both scanners use the same wording."""
         reader = RecordReader(io.BytesIO(held), offset=self._offset)
         next(reader, None)
         self._damage = reader.damage

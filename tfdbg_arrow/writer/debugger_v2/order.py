@@ -1,9 +1,9 @@
-"""The order of a dump's events: executions and graph traces stand in two files, each in its own order.
+"""Merges a dump's executions and graph traces, which are in two files, into one order.
 
-An execution is written when it has ended, so the traces of a call come, by time, before its record and after the
-record before. Such a span of time is a *window*; each trace falls into the window of one execution, the last ones
-perhaps into none. In the order that is made here an execution stands before the traces of its window and its
-outputs stand behind them, as in a run that we recorded.
+An execution is written when it has ended. The traces of a call therefore come, by time, before its record and after
+the previous record. This span of time is the execution's *window*. Each trace falls into the window of one execution;
+the last ones may fall into none. In the merged order, an execution comes before the traces of its window, and its
+outputs come after them, as in a recorded run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Ints = npt.NDArray[np.int64]
 
 
 class Block:
-    """A Scan, with what comes before it in its file.
+    """A Scan with its position in the file.
 
     Attributes:
         scan: The records.
-        first: Which record of the file its first one is.
-        time_s: For each record the greatest time so far: threads write a little out of order.
+        first: Index in the file of the first record.
+        time_s: For each record, the latest time so far, because threads write slightly out of order.
     """
 
     def __init__(self, scan: Scan, *, first: int, floor_s: float) -> None:
@@ -36,18 +36,18 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step:
-    """A stretch of the order: some executions that ended and some traces, both consecutive.
+    """A section of the order, with consecutive ended executions and consecutive traces.
 
     Attributes:
-        executions: The block of these executions; None for none.
-        execution_range: Which records of it.
-        execution_start: For each of these its event_index.
-        output_start: For each of these the event_index of its first output.
-        traces: The block of these traces; None for none.
-        trace_range: Which records of it.
-        trace_event: For each of these its event_index.
-        window_block: The block of the executions into whose windows the traces fall; None where there are none.
-        trace_window: For each trace which record of that block.
+        executions: The block of the executions; None if there are none.
+        execution_range: The range of records in that block.
+        execution_start: The event_index of each execution.
+        output_start: The event_index of each execution's first output.
+        traces: The block of the traces; None if there are none.
+        trace_range: The range of records in that block.
+        trace_event: The event_index of each trace.
+        window_block: The block of the executions into whose windows the traces fall; None if there are none.
+        trace_window: For each trace, the index of its execution's record in that block.
     """
 
     executions: Block | None
@@ -72,7 +72,7 @@ class _Stream:
         self._floor_s = -np.inf
 
     def fill(self) -> Block | None:
-        """Returns the block with the next record; None at the end."""
+        """Returns the block with the next record; None at the end of the file."""
         while self.block is None or self.place >= len(self.block.scan):
             scan = next(self._scans, None)
             if scan is None:
@@ -89,12 +89,12 @@ class _Stream:
 def in_order(
     executions: EventScanner | None, traces: EventScanner | None, *, num_rows: Callable[[Scan], Ints]
 ) -> Iterator[Step]:
-    """Yields the events of a dump in order, and numbers them.
+    """Yields the events of a dump in order, with their event indexes.
 
     Args:
         executions: Reads the file of executions.
         traces: Reads the file of graph traces.
-        num_rows: Returns for each execution how many of its outputs get a row in tensor_health.
+        num_rows: Returns the number of outputs of each execution that get a row in tensor_health.
 
     Raises:
         OSError: A file cannot be read.
@@ -102,7 +102,7 @@ def in_order(
     calls, tensors = _Stream(executions), _Stream(traces)
     next_event = 0
     opened: int | None = None
-    """event_index of the next execution, where traces of its window came already."""
+    """event_index of the next execution, if traces of its window have already been yielded."""
     while True:
         block, trace_block = calls.fill(), tensors.fill()
         if block is None and trace_block is None:
@@ -113,10 +113,10 @@ def in_order(
         num_closed, num_traces = len(times), len(trace_times)
         if block is not None and trace_block is not None:
             num_traces = int(np.searchsorted(trace_times, times[-1], side="right"))
-            if num_traces == len(trace_times):  # later traces may fall into the windows that still are open
+            if num_traces == len(trace_times):  # later traces may fall into windows that are still open
                 num_closed = int(np.searchsorted(times, trace_times[-1], side="left"))
         window = np.searchsorted(times, trace_times[:num_traces], side="left")
-        # An execution beyond the closed ones stands for the window that stays open; without one, for the end.
+        # The position after the closed executions stands for the window that stays open, or for the end of the file.
         per_window = np.bincount(window, minlength=num_closed + 1)
         outputs = np.zeros(len(per_window), dtype=np.int64)
         if block is not None:

@@ -1,30 +1,30 @@
-r"""How each record of a dump is kept, and how an export gets it back, equal as a message and in its place.
+r"""The storage of a dump's records, and how an export restores them as equal messages in the same order.
 
-Import makes one row of `dump_record` for each record of each of the six files, in the order of
-`record_index`, and points it to a row of `dump_message`. To get the record back:
+The import makes one row of `dump_record` for each record of each of the six files, in the order of
+`record_index`. Each row refers to a row of `dump_message`. To restore the record:
 
-1. Where `is_whole` is true, `message` is the record byte for byte: write it as it is. This holds for what could not
-   be parsed, and for what the tables could not give back exactly.
-2. Otherwise parse `message` as a DebugEvent, and put back what was taken out of it:
+1. If `is_whole` is true, `message` is the record byte for byte: write it unchanged. This applies to records that could
+   not be parsed, and to records that could not be restored exactly from the tables.
+2. Otherwise parse `message` as a DebugEvent, and restore what was removed from it:
 
    * `wall_time` is `dump_record.wall_time_s`.
-   * Where `stack_trace_id` is not NULL: the `stack_frame_ids` of the CodeLocation (of a `graph_op_creation` or an
-     `execution`) are those of the rows of `stack_trace` with that id, by falling `depth` (a dump lists the outermost
+   * If `stack_trace_id` is not NULL, the `stack_frame_ids` of the CodeLocation (of a `graph_op_creation` or an
+     `execution`) are those of the rows of `stack_trace` with that id, by descending `depth` (a dump lists the outermost
      frame first). The text of a frame's id is `stack_frame_with_id.id` in the message of the record of
      `stack_frames` whose `row_id` is that `stack_frame_id`. The host's name stayed in the message.
-   * `source_file.lines`: `source_text.split("\n")` of the row of `source_file` with `source_file_id` = `row_id`;
-     none where `source_text` is NULL.
-   * `execution.input_tensor_ids` and `execution.output_tensor_ids`: `tensor_id` of the rows of `execution_input` by
-     `input_index`, of `execution_output` by `output_slot`, with `execution_index` = `row_id`.
-   * The `tensor_content` of each TensorProto that `is_measured()` tells to be one: the n-th of an execution's belongs
-     to its n-th row of `tensor_health` by `event_index` (`scope` = 'execution', `execution_index` = `row_id`); a
-     trace's to the row with `event_index` = `row_id`. In health and shape modes a part of the content stayed in the
-     message: append `summary_tail()` of the row's columns to it. In FULL_TENSOR the content is
-     `tensor_content()` of `tensor_value.value` of the row with that `event_index`; where there is no such row the
-     content stayed, and where the message lists the elements (`float_val` and so on) it has no content.
+   * `source_file.lines` is `source_text.split("\n")` of the row of `source_file` with `source_file_id` = `row_id`;
+     it is empty if `source_text` is NULL.
+   * `execution.input_tensor_ids` and `execution.output_tensor_ids` are the `tensor_id`s of the rows of
+     `execution_input` by `input_index`, and of `execution_output` by `output_slot`, with `execution_index` = `row_id`.
+   * The `tensor_content` is restored for each TensorProto for which `is_measured()` is true. The n-th of an execution
+     belongs to its n-th row of `tensor_health` by `event_index` (`scope` = 'execution', `execution_index` = `row_id`).
+     That of a trace belongs to the row with `event_index` = `row_id`. In health and shape modes, a part of the content
+     stayed in the message: append `summary_tail()` of the row's columns to it. In FULL_TENSOR, the content is
+     `tensor_content()` of `tensor_value.value` of the row with that `event_index`. If there is no such row, the
+     content stayed in the message. If the message lists the elements (`float_val` and so on), it has no content.
 
-Records of the file `graphs` keep all but their stack in the message, since names are short and differ in each.
-A file of a file set exists (perhaps without records) where `run.settings` lists it: see `importer.py`.
+Records of the file `graphs` keep everything except their stack in the message, because names are short and differ in
+each. A file of a file set exists (possibly without records) if `run.settings` lists it: see `importer.py`.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ NUM_KEPT: dict[int, int] = {
     TensorDebugMode.FULL_HEALTH: 3,
     TensorDebugMode.SHAPE: 2,
 }
-"""How many of a summary's leading numbers stay in the message: tensor id, and device id and dtype where it has them."""
+"""Number of a summary's leading numbers that stay in the message: tensor id, and device id and dtype if present."""
 NUM_SUMMARY: dict[int, int] = {
     TensorDebugMode.CURT_HEALTH: 2,
     TensorDebugMode.CONCISE_HEALTH: 5,
     TensorDebugMode.FULL_HEALTH: 11,
     TensorDebugMode.SHAPE: 10,
 }
-"""How many numbers a summary has."""
+"""Number of numbers in a summary."""
 NUM_SHAPE_DIMS = 6
-"""Dimensions in a summary of mode SHAPE."""
+"""Number of dimensions in a summary of mode SHAPE."""
 TAIL_COLUMNS: dict[int, tuple[str, ...]] = {
     TensorDebugMode.CURT_HEALTH: ("has_inf_or_nan",),
     TensorDebugMode.CONCISE_HEALTH: ("size", "num_neg_inf", "num_pos_inf", "num_nan"),
@@ -65,11 +65,11 @@ TAIL_COLUMNS: dict[int, tuple[str, ...]] = {
     ),
     TensorDebugMode.SHAPE: ("rank", "size"),
 }  # fmt: skip
-"""Columns of tensor_health that hold the rest of a summary, in its order; SHAPE has the dimensions behind them."""
+"""Columns of tensor_health with the rest of a summary, in order; in mode SHAPE, the dimensions follow them."""
 
 
 def is_measured(tensor: TensorProto, mode: int) -> bool:
-    """Returns whether a TensorProto of a dump tells of a tensor: whether it has a row in tensor_health.
+    """Returns whether a TensorProto of a dump has measurements, and so a row in tensor_health.
 
     An execution's message has an empty TensorProto for each output that its mode does not cover.
     """
@@ -80,12 +80,12 @@ def is_measured(tensor: TensorProto, mode: int) -> bool:
 
 
 def summary_tail(mode: int, values: Sequence[float], shape: Sequence[int] | None) -> bytes:
-    """Returns the bytes of a summary behind those that stayed in the message.
+    """Returns the bytes of a summary that follow those that stayed in the message.
 
     Args:
         mode: A key of TAIL_COLUMNS.
-        values: Those columns of the row.
-        shape: The row's shape; only SHAPE needs it.
+        values: The values of those columns in the row.
+        shape: The row's shape, which only mode SHAPE needs.
     """
     numbers = [float(value) for value in values]
     if mode == TensorDebugMode.SHAPE:
@@ -95,14 +95,14 @@ def summary_tail(mode: int, values: Sequence[float], shape: Sequence[int] | None
 
 
 def tensor_content(tensor: TensorProto, value: bytes) -> bytes:
-    """Returns what a TensorProto without its content had as `tensor_content`.
+    """Returns the original `tensor_content` of a TensorProto.
 
     Args:
-        tensor: Its dtype and shape.
-        value: `tensor_value.value`: the elements in row-major order, little-endian; strings as `schema.strings` says.
+        tensor: The TensorProto, which has dtype and shape but not its content.
+        value: `tensor_value.value`: the elements in row-major order, little-endian; strings as in `schema.strings`.
 
     Raises:
-        ValueError: The dtype is string, and the value does not hold as many as the shape says.
+        ValueError: The dtype is string, and the number of strings does not match the shape.
     """
     if tensor.dtype != DataType.DT_STRING:
         return value

@@ -1,4 +1,4 @@
-"""Rows on their way into the parts of an imported run."""
+"""Collects the rows of an imported run and writes them as parts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tfdbg_arrow.spool.metadata_table import metadata_table
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 MAX_ROWS = 262_144
-"""Rows of one table that wait, at most; a part has as many."""
+"""Maximum number of waiting rows of one table, which is also the number of rows of a part."""
 MAX_BYTES = 32 * 2**20
-"""Arrow bytes of one table that wait, at most."""
+"""Maximum number of waiting Arrow bytes of one table."""
 _MAX_LOOSE = 4096
 _MAX_LOOSE_BYTES = 4 * 2**20
 
 
 class RowBuffer:
-    """Collects rows and writes them as parts of a good size.
+    """Collects rows and writes them as parts of a suitable size.
 
     Args:
-        parts: The run's parts, started.
+        parts: The run's part writer, already started.
         run_id: The run.
     """
 
@@ -36,12 +36,12 @@ class RowBuffer:
         self.num_rows: dict[str, int] = dict.fromkeys((table.name for table in TABLES), 0)
 
     def add_row(self, table: str, row: Mapping[str, object], *, num_bytes: int = 0) -> None:
-        """Takes one row, without `run_id` and `wall_time`.
+        """Adds one row, without `run_id` and `wall_time`.
 
         Args:
             table: Name of the table.
-            row: Column name to value.
-            num_bytes: How many bytes of text or content it has, where these are many.
+            row: Mapping from column name to value.
+            num_bytes: Number of bytes of its text or content, if it is large.
         """
         rows = self._loose.setdefault(table, [])
         rows.append(row)
@@ -50,7 +50,7 @@ class RowBuffer:
             self._pack(table)
 
     def add(self, table: str, columns: Mapping[str, pa.Array], *, num_rows: int) -> None:
-        """Takes rows as columns; a missing column is NULL, `run_id` and `wall_time` are made here."""
+        """Adds rows given as columns. A missing column is NULL; this method adds `run_id` and `wall_time`."""
         if num_rows == 0:
             return
         arrays = []

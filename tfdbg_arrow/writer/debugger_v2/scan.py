@@ -1,8 +1,8 @@
-"""Takes apart the records of the two large files of a dump, `execution` and `graph_execution_traces`.
+"""Splits the records of the two large files of a dump, `execution` and `graph_execution_traces`.
 
-Nearly all records repeat one of few messages, but for their time, the ids of their tensors and what was measured.
-These are the *holes* of a record; the message that is left is interned, so that it is interpreted once and not for
-each record. This is the readable twin; `native/debug_event_scan.cc` does the same.
+Nearly all records repeat one of a few messages. They differ only in their time, their tensor ids and their
+measurements, which are the *holes* of a record. The remaining message is interned, so that it is interpreted once and
+not for each record. This is the readable twin of `native/debug_event_scan.cc`, which does the same.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from tfdbg_arrow.writer.debugger_v2.tfrecord import Damage, RecordReader
 Ints = npt.NDArray[np.int64]
 
 MAX_RECORDS = 65536
-"""Records of one Scan, at most."""
+"""Maximum number of records of one Scan."""
 MAX_BYTES = 8 * 2**20
-"""Bytes of records after which a Scan ends."""
+"""Number of bytes of records after which a Scan ends."""
 UNREADABLE = -1
 """The template of a record that could not be parsed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scan:
-    """Some consecutive records of a file; all arrays are int64 but `wall_time_s`.
+    """Consecutive records of a file; all arrays except `wall_time_s` are int64.
 
     Attributes:
-        wall_time_s: For each record DebugEvent.wall_time.
-        template: For each record what `intern` gave for the message without holes; UNREADABLE where there is none.
-        num_inputs: For each record the number of its input tensor ids.
-        inputs: These, of all records.
-        num_outputs: For each record the number of its output tensor ids.
-        outputs: These, of all records.
-        num_contents: For each record the number of its TensorProtos.
-        content_start: For each of these where in `buffer` begins what was taken out of its tensor_content.
-        content_length: How many bytes that is.
-        record_start: For each record where it begins in `buffer`.
-        record_length: How many bytes it has.
-        buffer: Bytes that hold the records.
+        wall_time_s: DebugEvent.wall_time of each record.
+        template: The result of `intern` for each record's message without holes; UNREADABLE if it cannot be parsed.
+        num_inputs: Number of input tensor ids of each record.
+        inputs: The input tensor ids of all records.
+        num_outputs: Number of output tensor ids of each record.
+        outputs: The output tensor ids of all records.
+        num_contents: Number of TensorProtos of each record.
+        content_start: For each TensorProto, the offset in `buffer` of the bytes removed from its tensor_content.
+        content_length: The number of those bytes.
+        record_start: The offset in `buffer` of each record.
+        record_length: The size of each record in bytes.
+        buffer: The records.
     """
 
     wall_time_s: npt.NDArray[np.float64]
@@ -71,30 +71,30 @@ class Scan:
 
 
 Intern = Callable[[DebugEvent], int]
-"""Returns the id of a message without holes; asked once for each message, or more often."""
+"""A function that returns the id of a message without holes; it is called at least once for each message."""
 
 
 class EventScanner(Protocol):
-    """Reads a file of events; iterating gives its Scans."""
+    """Reads a file of events; iterating yields its Scans."""
 
     @property
     def offset(self) -> int:
-        """How many bytes were read."""
+        """Number of bytes read."""
 
     @property
     def damage(self) -> Damage | None:
-        """Why reading ended before the end of the file, or None."""
+        """The reason why reading stopped before the end of the file, or None."""
 
     def __iter__(self) -> Iterator[Scan]: ...
 
 
 class PythonScanner:
-    """The scanner that needs no native core.
+    """The scanner that does not need the native core.
 
     Args:
         file: The file, open for reading bytes.
-        intern: Told of each new message.
-        max_templates: After so many distinct messages they are forgotten, so that memory is bounded.
+        intern: Called with each new message.
+        max_templates: After this number of distinct messages they are forgotten, so that memory is bounded.
     """
 
     def __init__(self, file: BinaryIO, *, intern: Intern, max_templates: int = 100_000) -> None:
@@ -105,12 +105,12 @@ class PythonScanner:
 
     @property
     def offset(self) -> int:
-        """How many bytes were read."""
+        """Number of bytes read."""
         return self._reader.offset
 
     @property
     def damage(self) -> Damage | None:
-        """Why reading ended before the end of the file, or None."""
+        """The reason why reading stopped before the end of the file, or None."""
         return self._reader.damage
 
     def __iter__(self) -> Iterator[Scan]:
@@ -131,7 +131,7 @@ class PythonScanner:
             yield self.scan(records)
 
     def scan(self, records: Sequence[bytes]) -> Scan:
-        """Returns what records hold."""
+        """Returns the Scan of some records."""
         parts = _Parts()
         for record in records:
             self._scan_record(record, parts)
@@ -155,7 +155,7 @@ class PythonScanner:
 
 @dataclass(frozen=True, kw_only=True)
 class Holes:
-    """What was taken out of a record; the attributes are those of a Scan, for one record."""
+    """The data removed from one record; the attributes are those of a Scan."""
 
     wall_time_s: float = 0.0
     inputs: Sequence[int] = ()
@@ -164,7 +164,7 @@ class Holes:
 
 
 def take_holes(event: DebugEvent) -> Holes:
-    """Takes out of a record what differs between records of one message."""
+    """Removes the data that differs between records of the same message, and returns it."""
     wall_time_s = event.wall_time
     event.ClearField("wall_time")
     inputs: Sequence[int] = ()
@@ -186,7 +186,7 @@ def take_holes(event: DebugEvent) -> Holes:
 
 
 def _take_content(tensor: Any, mode: int) -> bytes:
-    """Takes what is measured out of a TensorProto."""
+    """Removes the measurements from a TensorProto and returns them."""
     if mode in NUM_KEPT:
         kept = 8 * NUM_KEPT[mode]
     elif mode == TensorDebugMode.FULL_TENSOR:
@@ -201,7 +201,7 @@ def _take_content(tensor: Any, mode: int) -> bytes:
 
 
 class _Parts:
-    """What was found in records so far."""
+    """The data of the records so far."""
 
     def __init__(self) -> None:
         self.wall_time_s: list[float] = []

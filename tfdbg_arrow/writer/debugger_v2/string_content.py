@@ -1,4 +1,4 @@
-"""`TensorProto.tensor_content` of a tensor of strings: the length of each element as varint, then the bytes of all.
+"""Converts `TensorProto.tensor_content` of string tensors: the lengths of all elements as varints, then their bytes.
 
 Source: TensorFlow's EncodeStringList (tensorflow/core/platform/coding.h, xla/tsl/platform/tensor_coding.h).
 """
@@ -16,7 +16,7 @@ def pack_strings(elements: Iterable[bytes]) -> bytes:
 
 
 def unpack_strings(content: bytes, size: int) -> tuple[bytes, ...] | None:
-    """Returns the elements of a content; None where it is not what TensorFlow would write for `size` of them."""
+    """Returns the elements of a content; None if TensorFlow would not write it like this for `size` elements."""
     if size > len(content):
         return None
     lengths: list[int] = []

@@ -1,4 +1,4 @@
-"""What the messages of a dump's events say: interpreted once, however many records share one."""
+"""Interprets the messages of a dump's events, once for all records that share a message."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _LISTS = {
     "half_val": "<u2", "float_val": "<f4", "double_val": "<f8", "int64_val": "<i8", "bool_val": "?",
     "scomplex_val": "<f4", "dcomplex_val": "<f8", "uint32_val": "<u4", "uint64_val": "<u8",
 }  # fmt: skip
-"""Lists of elements and how they stand in memory; `int_val` depends on the dtype, `float8_val` is bytes."""
+"""The fields that list elements, and their layout in memory; `int_val` depends on the dtype, `float8_val` is bytes."""
 
 _MAX_LISTED_BYTES = 64 * 2**20
-"""What the elements of a list may take: a few bytes can claim any size."""
+"""Maximum size of a list of elements, because a few bytes can claim any size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorFacts:
-    """What a message says of a tensor that its records measured.
+    """The facts in a message about a tensor that its records measured.
 
     Attributes:
         mode: The TensorDebugMode.
-        output_slot: Which output; None where that is ambiguous.
-        dtype: By TensorFlow's name; None where not known.
-        shape: Dimensions, where the message has them (FULL_TENSOR); else None.
-        value: The elements, where the message has them as a list; else None.
-        value_bytes: How many bytes the content has to have (FULL_TENSOR); None where it is no plain elements.
-        has_elements: Whether the elements stand in the message, so that the records have no content.
+        output_slot: Index of the output; None if it is ambiguous.
+        dtype: TensorFlow's name of the dtype; None if unknown.
+        shape: Dimensions, if the message has them (FULL_TENSOR); else None.
+        value: The elements, if the message lists them; else None.
+        value_bytes: The required size of the content (FULL_TENSOR); None if the elements are not plain bytes.
+        has_elements: Whether the message holds the elements, so that the records have no content.
     """
 
     mode: int
@@ -47,7 +47,7 @@ class TensorFacts:
 
 
 def tensor_facts(tensor: Any, *, mode: int, output_slot: int | None) -> TensorFacts | None:
-    """Returns what a TensorProto without its hole says; None where it measures nothing."""
+    """Returns the facts in a TensorProto without its hole; None if it has no measurements."""
     if not is_measured(tensor, mode):
         return None
     if mode in NUM_KEPT:
@@ -78,9 +78,9 @@ def tensor_facts(tensor: Any, *, mode: int, output_slot: int | None) -> TensorFa
 
 
 def execution_facts(execution: Any, *, num_output_ids: int) -> tuple[TensorFacts | None, ...]:
-    """Returns for each TensorProto of an execution what it says; None for those that measure nothing."""
+    """Returns the facts in each TensorProto of an execution; None for those without measurements."""
     tensors = execution.tensor_protos
-    # Filtered, variant and resource outputs have none, and which these are is not said.
+    # Filtered, variant and resource outputs have no TensorProto, and the message does not say which outputs these are.
     is_certain = len(tensors) == num_output_ids == execution.num_outputs
     return tuple(
         tensor_facts(tensor, mode=execution.tensor_debug_mode, output_slot=slot if is_certain else None)
@@ -89,7 +89,7 @@ def execution_facts(execution: Any, *, num_output_ids: int) -> tuple[TensorFacts
 
 
 def mode_name(mode: int) -> str:
-    """Returns the name of a TensorDebugMode, as `FULL_HEALTH`."""
+    """Returns the name of a TensorDebugMode, such as `FULL_HEALTH`."""
     names: dict[int, str] = {number: name for name, number in TensorDebugMode.items()}
     return names.get(mode, f"UNKNOWN_{mode}")
 
@@ -102,7 +102,7 @@ def _product(shape: Sequence[int]) -> int:
 
 
 def _listed_strings(tensor: Any, *, size: int) -> bytes | None:
-    """Returns the elements of a TensorProto that lists strings, as tensor_value has them; None as in _listed_value."""
+    """Returns the listed strings of a TensorProto, encoded as in tensor_value; None in the cases of _listed_value."""
     items = list(tensor.string_val)
     if not 0 < len(items) <= size or size * max(8, len(items[-1])) > _MAX_LISTED_BYTES:
         return None
@@ -110,7 +110,7 @@ def _listed_strings(tensor: Any, *, size: int) -> bytes | None:
 
 
 def _listed_value(tensor: Any, *, itemsize: int, size: int) -> bytes | None:
-    """Returns the elements of a TensorProto that has them in a list, row-major; None where it has none, or too many."""
+    """Returns the listed elements of a TensorProto in row-major order; None if it lists none or too many."""
     if tensor.float8_val:
         items = bytes(tensor.float8_val)
     elif len(tensor.int_val):

@@ -1,4 +1,4 @@
-"""TFRecord files: frames of a length, a record and their checksums.
+"""Reads and writes TFRecord files, which consist of frames.
 
 A frame is the length as 8 bytes little-endian, the masked CRC32C of these 8 bytes, the record, and its masked CRC32C.
 
@@ -17,7 +17,7 @@ from google_crc32c import value as crc32c
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 MAX_RECORD_BYTES = 2**31 - 1
-"""No protobuf message is larger."""
+"""Maximum size of a protobuf message."""
 READ_BYTES = 4 * 2**20
 _MASK_DELTA = 0xA282EAD8
 _LENGTH = struct.Struct("<Q")
@@ -27,13 +27,14 @@ _HEADER = struct.Struct("<QI")
 
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """Why reading a file ended before its end.
+    """The reason why reading stopped before the end of a file.
 
     Attributes:
-        offset: Where in the file, in bytes; what is before it was read.
-        num_bytes: How many bytes were left there, and not read; None where not known.
-        reason: What is wrong there, as a part of a sentence.
-        is_torn: Whether the file just ends inside a frame, as where its writer was killed or writes still.
+        offset: Offset of the damage in bytes; everything before it was read.
+        num_bytes: Number of unread bytes from there on; None if unknown.
+        reason: The problem, as a part of a sentence.
+        is_torn: Whether the file merely ends inside a frame, for example because its writer was killed or is still
+            writing.
     """
 
     offset: int
@@ -43,13 +44,13 @@ class Damage:
 
 
 def masked_crc(data: bytes) -> int:
-    """Returns the checksum of some bytes as a frame holds it."""
+    """Returns the checksum of some bytes in the form used by frames."""
     crc: int = crc32c(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def frame(record: bytes) -> bytes:
-    """Returns a record with its frame around it."""
+    """Returns the frame of a record."""
     length = _LENGTH.pack(len(record))
     return b"".join((length, _CRC.pack(masked_crc(length)), record, _CRC.pack(masked_crc(record))))
 
@@ -64,18 +65,18 @@ def write_record(file: BinaryIO, record: bytes) -> None:
 
 
 class RecordReader:
-    """Reads a TFRecord file a record at a time, until its end or the first damage.
+    """Reads a TFRecord file one record at a time, until its end or the first damage.
 
-    What is behind a damaged frame is not searched for further frames: nothing would tell a frame from a tensor's
-    content that looks like one. Not thread-safe.
+    It does not search for further frames after a damaged one, because the content of a tensor can look like a frame.
+    Not thread-safe.
 
     Args:
         file: The file, open for reading bytes, at the start of a frame.
-        offset: Where in the file that is.
+        offset: Offset of that frame in the file.
 
     Attributes:
-        offset: Where the next frame starts, in bytes.
-        damage: Why reading ended; None before that and where the file is whole.
+        offset: Offset of the next frame in bytes.
+        damage: The reason why reading stopped; None before that, and if the file is complete.
     """
 
     def __init__(self, file: BinaryIO, *, offset: int = 0) -> None:
@@ -92,7 +93,7 @@ class RecordReader:
         """Returns the next record.
 
         Raises:
-            StopIteration: There is no further whole record; `damage` says whether the file is whole.
+            StopIteration: There is no further complete record; `damage` is None if the file is complete.
             OSError: The file cannot be read.
         """
         record = self._next() if self.damage is None else None
@@ -129,13 +130,13 @@ class RecordReader:
         return record
 
     def _fill(self, size: int) -> bool:
-        """Reads until `size` bytes are at hand; returns whether there are so many."""
+        """Reads until `size` bytes are in the buffer; returns whether there are that many."""
         have = len(self._buffer) - self._start
         if have >= size:
             return True
         pieces = [self._buffer[self._start :]]
         while have < size:
-            # A damaged length can claim gigabytes: take what is there, piece by piece.
+            # A damaged length can claim gigabytes, so read in pieces.
             piece = self._file.read(READ_BYTES)
             if not piece:
                 break

@@ -1,1 +1,1 @@
-"""Graphs: what they hold, as rows; and the ops that make them record."""
+"""Describes graphs as rows, and adds the ops that make them record."""

@@ -1,17 +1,17 @@
 """Records functions that XLA compiles.
 
-No record op can run in a function that XLA compiles. But a function can return more. So the recording runs copies of
-functions, and leaves the program's own as they are:
+Record ops cannot run in a function that XLA compiles. But a function can return more results. So the recording runs
+copies of functions, and leaves the program's functions unchanged:
 
 | function | its copy |
 |---|---|
 | compiled | returns a matrix with a row for each of its tensors as its last result |
-| called by a compiled one | the same; the caller adds the rows to its own |
-| branch | the same, with a place for the rows of the other branches |
-| loop | keeps the rows of the first iteration with a bad tensor and of the last one |
-| not compiled, but calls a compiled one | a record op takes the rows behind the call |
+| called by a compiled function | the same; the caller adds the rows to its own |
+| branch | the same, with empty rows for the other branches |
+| loop | keeps the rows of the first iteration with a bad tensor and of the last iteration |
+| not compiled, but calls a compiled function | a record op takes the rows after the call |
 
-A compiled function that eager code calls gets a function around it that is not compiled.
+A compiled function that eager code calls is wrapped in a function that is not compiled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tfdbg_arrow.writer.graphs.plain_functions import may_keep_state
 from tfdbg_arrow.writer.graphs.registry import GraphState
 
 SUFFIX = "_tfdbg_arrow_inside"
-"""Ends the name of every copy, but for what says which copy it is."""
+"""Part of the name of every copy, followed only by the kind of the copy and a number."""
 
 _AROUND = "_around"
 _NO_INLINE = "_noinline"
@@ -45,7 +45,7 @@ _RECORD_OP = "TfdbgArrowRecordRows"
 
 
 def is_around_compiled(function_name: bytes) -> bool:
-    """Returns whether a function is one that calls the copy of a compiled one and does nothing else."""
+    """Returns True if a function only wraps the call of a compiled function's copy."""
     return function_name.endswith((SUFFIX + _AROUND).encode())
 
 
@@ -53,11 +53,11 @@ class CompiledFunctions:
     """Makes the copies, for one recording.
 
     Args:
-        library: Where functions are, and what makes rows in functions in which XLA knows all shapes.
+        library: Stores functions, and makes rows in functions in which XLA knows all shapes.
         library_of_any: The same for functions in which a shape can depend on values.
-        generation: Tells the recordings of one process apart.
-        on_failure: `(function_name, error)`: told of a function of which no copy could be made.
-        on_left_out: `(function_name, reason)`: told of a function that is not recorded.
+        generation: The number of the recording in this process.
+        on_failure: `(function_name, error)`: called if a function could not be copied.
+        on_left_out: `(function_name, reason)`: called for a function that is not recorded.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CompiledFunctions:
         self._copies_of_any = self._make_copies(library_of_any, "_any_rows")
 
     def add_tensors(self, state: GraphState, batches: Iterable[TensorBatch]) -> None:
-        """Notes which tensors of a graph that runs in compiled functions are to be recorded."""
+        """Notes which tensors to record of a graph that runs in compiled functions."""
         keys = self._keys.setdefault(state.graph_id, {})
         for batch in batches:
             for tensor, node, decides in zip(batch.tensors, batch.nodes, batch.all_decides, strict=True):
@@ -99,10 +99,10 @@ class CompiledFunctions:
         """Notes how the ops of a graph are named in a function.
 
         Args:
-            function_name: The function.
+            function_name: The name of the function.
             graph: The FuncGraph.
-            state: Its state.
-            node_names: For each op but the arguments: node name, op name, op type.
+            state: The state of the graph.
+            node_names: Node name, op name and op type of each op except the arguments.
         """
         keys = self._keys.get(state.graph_id)
         if keys is None:
@@ -117,11 +117,11 @@ class CompiledFunctions:
         self._covered[function_name] = covered
 
     def note_compiled(self) -> None:
-        """Notes that there is a function that XLA compiles: without one no function is copied."""
+        """Notes that XLA compiles a function; before that, no function is copied."""
         self._is_needed = True
 
     def name_of(self, function_name: bytes) -> bytes:
-        """Returns the name of the copy of a function; its own where nothing in it is compiled."""
+        """Returns the name of the copy of a function; its own name if nothing in it is compiled."""
         if not self._is_needed:
             return function_name
         known = self._to_run.get(function_name)
@@ -134,11 +134,11 @@ class CompiledFunctions:
         return known
 
     def keeps_state(self, function_name: bytes) -> bool:
-        """Returns whether a copy has kernels that keep a state: then it must run in every call, not only in some."""
+        """Returns True if a copy has kernels that keep a state; then every call must run the copy."""
         return function_name in self._keeping_state
 
     def forget_copy(self, function_name: bytes) -> None:
-        """Runs a function as it is from here on."""
+        """Makes later calls run the function itself instead of a copy."""
         self._to_run[function_name] = function_name
 
     def _copy_to_run(self, function_name: str) -> str:
@@ -175,7 +175,7 @@ class CompiledFunctions:
         return MUST_COMPILE in attributes and bool(attributes[MUST_COMPILE].b)
 
     def _function_around(self, function_name: str) -> str:
-        """Makes a function that calls the copy of a compiled one, and records what this returns."""
+        """Makes a function that calls the copy of a compiled function and records the returned rows."""
         copy = self._copy_inside(function_name)
         if copy is None:
             return function_name
@@ -203,7 +203,7 @@ class CompiledFunctions:
         return self._add(edit, function_name + SUFFIX + _AROUND)
 
     def _copy_inside(self, function_name: str) -> Copy | None:
-        """Returns the copy of a compiled function that returns rows; None where nothing in it is recorded."""
+        """Returns the copy of a compiled function that returns rows; None if nothing in it is recorded."""
         has_any_shapes = has_dynamic_shapes(function_name, read=self._definition)
         return (self._copies_of_any if has_any_shapes else self._copies).copy(function_name)
 
@@ -218,7 +218,7 @@ class CompiledFunctions:
         )
 
     def _copy_of_plain(self, function_name: str) -> str:
-        """Returns the copy of a function that is not compiled; its own name where nothing in it is compiled."""
+        """Returns the name of the copy of a function that is not compiled; its own name if it calls no compiled one."""
         known = self._plain_copies.get(function_name)
         if known is not None:
             return known
@@ -252,9 +252,10 @@ class CompiledFunctions:
 
         Args:
             edit: The function.
-            rows: What the rows of the matrix are.
-            matrix: How nodes refer to it.
-            arguments: By which of its arguments a call of the function is known; None: it is called by another.
+            rows: Descriptions of the rows of the matrix.
+            matrix: How nodes refer to the matrix.
+            arguments: The covered arguments, by which a call of the function is recognized; None if another function
+                calls it.
         """
         call_sites = list(dict.fromkeys(row.call_site for row in rows))
         loops = list(dict.fromkeys(row.loops for row in rows if row.loops))
@@ -286,6 +287,6 @@ class CompiledFunctions:
         return name
 
     def _own_name(self, what: str) -> str:
-        """Returns a name for a node of ours that is no prefix or suffix of another's."""
+        """Returns a name for a node of ours that is not a prefix or suffix of another name."""
         self._num_names += 1
         return f"{OWN_NAME_PREFIX}inside_{what}_{self._num_names}_"

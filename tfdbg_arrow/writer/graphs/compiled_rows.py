@@ -1,8 +1,8 @@
-"""Copies of functions that return the rows of their tensors, for functions that XLA compiles.
+"""Makes copies of functions that return the rows of their tensors, for functions that XLA compiles.
 
-A copy returns a matrix as its last result: a row for each tensor that is recorded, in the order of the ops. A caller
-adds the rows of what it calls to its own. A branch leaves places for the rows of the others. A loop keeps the rows of
-the first iteration with a bad tensor and of the last one in its state.
+A copy returns a matrix as its last result: one row for each recorded tensor, in the order of the ops. A caller adds the
+rows of the functions that it calls to its own. A branch has empty rows for the other branches. A loop keeps the rows of
+the first iteration with a bad tensor and of the last iteration in its state.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tfdbg_arrow.writer.graphs.function_edit import (
 from tfdbg_arrow.writer.graphs.node_defs import functions_of
 
 MAX_LOOPS = 6
-"""No tensor is recorded in more loops within one another."""
+"""Tensors in more nested loops are not recorded."""
 
 NUM_COLUMNS = 21 + MAX_LOOPS
-"""Columns of a row; `SummaryColumn` in `native/record_op.h` says which."""
+"""Columns of a row, in the order of `SummaryColumn` in `native/record_op.h`."""
 
 NOT_RUN = -2.0
-"""Each column of the row of a tensor that was not computed."""
+"""The value of each column in the row of a tensor that was not computed."""
 
 _BRANCHES = frozenset(("Case", "If", "StatelessCase", "StatelessIf"))
 _LOOPS = frozenset(("StatelessWhile", "While"))
 _SAME_TENSOR = frozenset(("Identity", "PreventGradient", "StopGradient"))
-"""Ops whose output is their first input."""
+"""Ops whose output is equal to their first input."""
 _SAME_ELEMENTS = {
     "BroadcastTo": 0,
     "ExpandDims": 0,
@@ -45,10 +45,10 @@ _SAME_ELEMENTS = {
     "Tile": 0,
     "Transpose": 0,
 }
-"""Ops whose output has the elements of one input, each of them equally often; the input's index."""
+"""Ops whose output has the elements of one input, each equally often; the value is the index of the input."""
 
 _DYNAMIC = frozenset(("DynamicPartition", "NonMaxSuppressionV3", "NonMaxSuppressionV4", "Unique", "UniqueV2", "Where"))
-"""Ops that give as many elements as their input's values ask for."""
+"""Ops whose number of output elements depends on the values of their input."""
 _SHAPE_OPERANDS = {
     "BroadcastTo": (1,),
     "Fill": (0,),
@@ -61,7 +61,7 @@ _SHAPE_OPERANDS = {
     "StridedSlice": (1, 2),
     "Tile": (1,),
 }
-"""Ops whose inputs with these indexes say what shape the output has."""
+"""Ops whose inputs with these indexes determine the shape of the output."""
 _SHAPES = frozenset(("Const", "Rank", "Shape", "ShapeN", "Size"))
 _SHAPE_ARITHMETIC = frozenset(
     (
@@ -73,7 +73,7 @@ _SHAPE_ARITHMETIC = frozenset(
 
 
 class CompiledLibrary(Protocol):
-    """TensorFlow's runtime functions, and those of ours that XLA compiles into the copies."""
+    """TensorFlow's runtime functions, and our functions that XLA compiles into the copies."""
 
     def function_def(self, name: str) -> Any:
         """Returns a copy of a function's FunctionDef."""
@@ -85,29 +85,30 @@ class CompiledLibrary(Protocol):
         """Returns how other nodes of a FunctionDef refer to each output of a node."""
 
     def is_pure(self, op_type: str) -> bool:
-        """Returns whether it makes no difference how often ops of a type run."""
+        """Returns True if it makes no difference how often ops of this type run."""
 
     def keeps_state(self, op_type: str) -> bool:
-        """Returns whether ops of that type are stateful and take no resource that holds the state."""
+        """Returns True if ops of this type are stateful and do not take a resource that holds the state."""
 
     def row_of_constant(self, tensor: Any) -> Sequence[float]:
         """Returns the row of a TensorProto."""
 
     def row_node(self, dtype_number: int, rank: int | None) -> Any:
-        """Returns what makes the row of a tensor, of shape [1, NUM_COLUMNS]; None for a dtype that has none.
+        """Returns a node that makes the row of a tensor, of shape [1, NUM_COLUMNS]; None for a dtype without rows.
 
-        It is a NodeDef without name and inputs. An op takes the tensor, or its shape if its first operand has the type
-        of one, and then the shape as int64; a call takes the tensor.
+        It is a NodeDef without name and inputs. The inputs of a call are the tensor. The inputs of another op are the
+        tensor and its shape as int64; the shape replaces the tensor if the first operand has another dtype.
         """
 
     def same_values_node(self, rank: int | None) -> Any:
-        """Returns what makes the row of a tensor from that of another whose elements it has, each equally often.
+        """Returns a node that makes the row of a tensor from the row of another tensor with the same elements.
 
-        It is a NodeDef without name and inputs, of an op that takes the row and the shape as int64; None: nothing does.
+        Each element of the other tensor occurs equally often. The node is a NodeDef without name and inputs, of an op
+        that takes the row and the shape as int64. None means that there is no such op.
         """
 
     def join_node(self, nums_rows: Sequence[int]) -> Any:
-        """Returns what puts matrices below one another, given their numbers of rows; None: TensorFlow's ConcatV2 does.
+        """Returns a node that concatenates matrices with these numbers of rows; None means to use ConcatV2.
 
         It is a NodeDef without name and inputs.
         """
@@ -115,29 +116,30 @@ class CompiledLibrary(Protocol):
     def next_iteration_function(self) -> str:
         """Returns the function that ends an iteration of a loop.
 
-        It takes the iteration's index and rows, and then, of the iterations before, what it returns: index, rows of
-        the last one, rows of the first bad one, whether there was one, and its index.
+        It returns the state of the loop: the number of iterations, the rows of the last iteration, the rows of the
+        first bad iteration, whether there was a bad one, and its index. Its arguments are the index and the rows of the
+        iteration, followed by the rest of the previous state.
         """
 
     def last_condition_function(self) -> str:
-        """Returns the function from the rows of a loop's last condition and its iteration to these rows, labelled."""
+        """Returns the function that labels the rows of a loop's last condition with its iteration."""
 
     def end_loop_function(self) -> str:
-        """Returns the function from what the last iteration returned to the rows of the loop: first bad, last."""
+        """Returns the function that makes the rows of a loop (first bad iteration, last iteration) from its state."""
 
 
 Matrix = tuple[str, int]
-"""How nodes refer to a matrix, and how many rows it has."""
+"""How nodes refer to a matrix, and its number of rows."""
 
 
 class Key(NamedTuple):
     """A tensor that is to be recorded.
 
     Attributes:
-        node: Its key in the registry.
-        dtype: Its dtype's number.
-        rank: How many dimensions it has; None: not known before the program runs.
-        decides: Whether it stops the program if it is bad.
+        node: The key of the tensor in the registry.
+        dtype: The number of its dtype.
+        rank: The number of its dimensions; None if it is unknown before the program runs.
+        decides: Whether the tensor stops the program if it is bad.
     """
 
     node: int
@@ -148,15 +150,15 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a matrix: which tensor, in which call and loop of the function that returns the matrix."""
+    """A row of a matrix: the tensor, and its call and loops in the function that returns the matrix."""
 
     key: Key
     call_site: str = ""
     loops: tuple[str, ...] = ()
-    """The loops that it is computed in, from the outermost, as call sites."""
+    """The loops that the tensor is computed in, from the outermost, as call sites."""
 
     def called_at(self, node_name: str, suffix: str = "") -> Row:
-        """Returns the row as a function has it that calls the one whose row it is."""
+        """Returns the row as seen by a function that calls this function in the node."""
         place = node_name + suffix
         return replace(
             self,
@@ -179,7 +181,7 @@ class Copy:
 
 @dataclass
 class Covered:
-    """The tensors of a function that are to be recorded: arguments by index, others by node name and slot."""
+    """The tensors to record of a function: arguments by index, others by node name and slot."""
 
     arguments: dict[int, Key] = field(default_factory=dict)
     outputs: dict[str, dict[int, Key]] = field(default_factory=dict)
@@ -189,12 +191,12 @@ class RowCopies:
     """Makes the copies.
 
     Args:
-        library: Where functions are, and what makes rows.
-        read: `(function_name)`: returns a FunctionDef, which is not changed.
+        library: Stores functions, and makes rows.
+        read: `(function_name)`: returns a FunctionDef, which must not be changed.
         covered: The tensors to record, by function.
-        suffix: Ends the names of the copies.
+        suffix: The suffix of the names of the copies.
         new_name: `(what)`: returns a name for a node of ours.
-        on_left_out: `(function_name, reason)`: told of a function that is not recorded.
+        on_left_out: `(function_name, reason)`: called for a function that is not recorded.
     """
 
     def __init__(
@@ -217,7 +219,7 @@ class RowCopies:
         self._num_copies = 0
 
     def copy(self, function_name: str) -> Copy | None:
-        """Returns the copy of a function that runs in a compiled one; None where nothing in it is recorded."""
+        """Returns the copy of a function that runs in a compiled one; None if nothing in it is recorded."""
         if function_name not in self._copies:
             edit = self._edit(function_name)
             rows, matrix = self._add_rows(edit, function_name)
@@ -230,7 +232,7 @@ class RowCopies:
         return copy if copy.rows else None
 
     def _add_rows(self, edit: FunctionEdit, function_name: str) -> tuple[list[Row], str]:
-        """Adds to a function what makes its matrix; returns what its rows are, and how nodes refer to it."""
+        """Adds the nodes that make a function's matrix; returns its rows, and how nodes refer to it."""
         covered = self._covered.get(function_name, Covered())
         rows: list[Row] = []
         parts: list[Matrix] = []
@@ -250,7 +252,7 @@ class RowCopies:
         for node in list(edit.function_def.node_def):
             keys = covered.outputs.get(node.name, {})
             names = self._library.output_names(node) if keys else []
-            # The rows are recorded in this order: what a function returns comes behind what it computes.
+            # The rows are recorded in this order: the outputs of a call come after the ops in the called function.
             inner, matrices = self._add_inner_rows(edit, node)
             rows += inner
             parts += matrices
@@ -262,14 +264,17 @@ class RowCopies:
     def _add_known_row(
         self, edit: FunctionEdit, node: Any, tensor: str, key: Key, known: Mapping[str, str]
     ) -> str | None:
-        """Adds the row of a tensor of which it is known what it holds; returns how nodes refer to it, None for another.
+        """Adds the row of a constant, or of a tensor with the elements of another one.
 
         Args:
             edit: The function.
             node: The node that makes the tensor.
             tensor: How nodes refer to the tensor.
             key: The tensor.
-            known: How nodes refer to the rows of the tensors before, by how they refer to the tensors.
+            known: How nodes refer to the rows of earlier tensors, keyed by how they refer to the tensors.
+
+        Returns:
+            How nodes refer to the row; None if the tensor has to be measured.
         """
         if node.op == "Const":
             return edit.add_matrix([self._library.row_of_constant(node.attr["value"].tensor)])
@@ -282,7 +287,7 @@ class RowCopies:
         return None if template is None else edit.add_copy(template, [row, edit.add_shape(tensor, key.dtype)])
 
     def _add_row(self, edit: FunctionEdit, tensor: str, key: Key) -> str | None:
-        """Adds what makes the row of a tensor; returns how nodes refer to it, None for a dtype without rows."""
+        """Adds a node that makes the row of a tensor; returns how nodes refer to it; None for a dtype without rows."""
         template = self._library.row_node(key.dtype, key.rank)
         if template is None:
             return None
@@ -293,13 +298,13 @@ class RowCopies:
         return edit.add_copy(template, [tensor if takes_tensor else shape, shape])
 
     def _joined(self, edit: FunctionEdit, parts: Sequence[Matrix]) -> str:
-        """Puts matrices below one another; returns how nodes refer to the result."""
+        """Concatenates matrices; returns how nodes refer to the result."""
         template = self._library.join_node([num_rows for _, num_rows in parts]) if len(parts) > 1 else None
         matrices = [matrix for matrix, _ in parts]
         return edit.add_concatenation(matrices) if template is None else edit.add_copy(template, matrices)
 
     def _add_inner_rows(self, edit: FunctionEdit, node: Any) -> tuple[list[Row], list[Matrix]]:
-        """Makes a node return the rows of the functions that it calls; returns what they are, and the matrices."""
+        """Makes a node return the rows of the functions that it calls; returns the rows and the matrices."""
         if node.op in CALLS:
             copy = self.copy(functions_of(node)[0][2])
             if copy is None:
@@ -346,7 +351,7 @@ class RowCopies:
         condition_rows = [] if condition is None else [row.called_at(node.name, "/cond") for row in condition.rows]
         rows = [replace(row, loops=(node.name, *row.loops)) for row in (*condition_rows, *body_rows)]
         if any(len(row.loops) > MAX_LOOPS for row in rows):
-            self._on_left_out(called["body"], f"is a loop in {MAX_LOOPS} others")
+            self._on_left_out(called["body"], f"is a loop inside {MAX_LOOPS} other loops")
             rows = []
         if not rows:
             return [], []
@@ -395,7 +400,7 @@ class RowCopies:
         return [*rows, *rows, *last_rows], matrices
 
     def _may_run_twice(self, function_name: str) -> bool:
-        """Returns whether a loop's condition can be computed once more, for its rows."""
+        """Returns True if a loop's condition can be computed a second time, to get its rows."""
         waiting, seen = [function_name], {function_name}
         while waiting:
             for node in self._read(waiting.pop()).node_def:
@@ -426,12 +431,12 @@ def call_with_rows(edit: FunctionEdit, node: Any, copy: Copy) -> str:
 
 
 def has_dynamic_shapes(function_name: str, *, read: Callable[[str], Any]) -> bool:
-    """Returns whether a shape in a function, or in one that it calls, may depend on values that it computes.
+    """Returns True if a shape in a function, or in a function that it calls, may depend on computed values.
 
     XLA refuses calls of the native core with such a tensor.
 
     Args:
-        function_name: The function.
+        function_name: The name of the function.
         read: `(function_name)`: returns a FunctionDef.
     """
     waiting, seen = [function_name], {function_name}
@@ -448,11 +453,11 @@ def has_dynamic_shapes(function_name: str, *, read: Callable[[str], Any]) -> boo
 
 
 def _are_known(tensors: Sequence[str], nodes: Mapping[str, Any]) -> bool:
-    """Returns whether tensors are made of shapes, constants and arguments alone."""
+    """Returns True if tensors are computed only from shapes, constants and arguments."""
     waiting, seen = list(tensors), set(tensors)
     while waiting:
         node = nodes.get(waiting.pop().partition(":")[0])
-        if node is None or node.op in _SHAPES:  # no node: an argument, which XLA compiles as a constant
+        if node is None or node.op in _SHAPES:  # None means an argument, which XLA compiles as a constant
             continue
         if node.op not in _SHAPE_ARITHMETIC:
             return False

@@ -1,7 +1,7 @@
-"""Describes graphs: rows for what a graph holds.
+"""Describes the content of graphs as rows.
 
-A graph is described when TensorFlow makes a runtime function of it; a graph that is made into a
-function again (a forward variant, a loop that a gradient extended) is described from where it was.
+A graph is described when TensorFlow makes a runtime function of it. If TensorFlow makes a second function of the same
+graph (a forward variant, a loop that a gradient extended), only the new ops are described.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tfdbg_arrow.writer.scopes import ForwardOp, Scope
 from tfdbg_arrow.writer.stacks import Location
 
 Reasons = Callable[[Any, str, Any], str | None]
-"""`(op, op_type, tensor)`: why an output cannot be recorded; None for one that can. Told of every output once, in order
-of creation."""
+"""`(op, op_type, tensor)`: returns why an output cannot be recorded; None if it can. Called once for every output, in
+order of creation."""
 
 _SESSION_GRAPH_NAME = "tf.Graph"
 
@@ -50,28 +50,28 @@ _OP_COLUMNS = (
     "role",
 )
 _OUTPUT_COLUMNS = ("op_name", "output_slot", "dtype", "static_shape", "is_recorded", "not_recorded_reason")
-"""Columns of `graph_op` and `graph_op_output` behind `graph_id`; their rows are tuples, since there are many."""
+"""Columns of `graph_op` and `graph_op_output` after `graph_id`. Rows are tuples, because there are many."""
 
 
 class Coverage(Protocol):
-    """What the settings ask to be recorded."""
+    """Decides what is recorded, from the settings."""
 
     def is_chosen(self, op_type: str, op_name: str | None) -> bool:
-        """Returns whether the elements of an op's tensors are kept by the user's choice."""
+        """Returns True if the user chose to keep the elements of the op's tensors."""
 
     def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
-        """Returns None for a tensor to record, else a `not_recorded_reason`."""
+        """Returns None for a tensor to record, otherwise a `not_recorded_reason`."""
 
 
 NodeName = tuple[str, str, str]
 """Node name, op name and op type of an op of a function."""
 
 _Creation = tuple[int, int, Scope | None]
-"""Stack trace id, wall time and scope of an op's creation."""
+"""Stack trace ID, wall time and scope of an op's creation."""
 
 
 class _Covered(NamedTuple):
-    """The tensors of one op that are to be recorded, before they have keys."""
+    """The tensors to record of one op, before they have keys."""
 
     op: Any
     tensors: tuple[Any, ...]
@@ -79,13 +79,13 @@ class _Covered(NamedTuple):
 
 
 def is_function_graph(graph: Any) -> bool:
-    """Returns whether a graph is a FuncGraph, which TensorFlow can make a function of."""
+    """Returns True if a graph is a FuncGraph, which TensorFlow can make a function of."""
     return hasattr(graph, "control_outputs")
 
 
 @functools.cache
 def _base_dtype(dtype: Any) -> tuple[int, str]:
-    """Returns the number and the name of the dtype that a dtype is, or is a reference to."""
+    """Returns the number and the name of a dtype; for a reference dtype, those of the dtype that it refers to."""
     return dtype.base_dtype.as_datatype_enum, dtype.base_dtype.name
 
 
@@ -93,19 +93,19 @@ class GraphDescriber:
     """Turns graphs into rows, for one recording.
 
     Args:
-        registry: Gives out ids and keys.
+        registry: Assigns IDs and keys.
         append: Takes rows for a table.
-        append_columns: The same for many rows, as columns.
-        coverage: What is to be recorded.
-        intern_stack: Returns the id of the calling thread's Python stack, -1 for none.
-        intern_traceback: Returns the id of a stack that TensorFlow kept, given innermost first.
-        current_scope: Returns what the calling thread's ops belong to.
-        on_unknown_callee: Told of each function that a graph calls and that was made while not recording.
-        on_names: `(graph, state, function_name, names)`: told how the ops of a graph, but for its arguments, are named
-            in a runtime function.
+        append_columns: Takes many rows for a table, as columns.
+        coverage: Decides what is recorded.
+        intern_stack: Returns the ID of the calling thread's Python stack; -1 for none.
+        intern_traceback: Returns the ID of a stack that TensorFlow kept, with the innermost frame first.
+        current_scope: Returns the scope of the calling thread's ops.
+        on_unknown_callee: Called for each function that a graph calls and that was not created while recording.
+        on_names: `(graph, state, function_name, names)`: called with the names that the ops of a graph, except for its
+            arguments, have in a runtime function.
 
     Attributes:
-        lock: Guards the states of the graphs; held by whoever describes.
+        lock: Guards the states of the graphs; hold it to describe a graph.
     """
 
     def __init__(
@@ -132,10 +132,10 @@ class GraphDescriber:
         self._on_names = on_names
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._undescribed: dict[int, Row] = {}
-        """Rows of graphs that others were traced in and that no function was made of, so far."""
+        """Rows of outer graphs that TensorFlow has not made a function of so far."""
 
     def state(self, graph: Any) -> GraphState:
-        """Returns what is known of a graph."""
+        """Returns the state of a graph."""
         with self.lock:
             state = self._states.get(graph)
             if state is None:
@@ -145,27 +145,27 @@ class GraphDescriber:
     def note_creation(
         self, op_type: str, op_name: str | None, outputs: Sequence[Any], graph: Any, stack_id: int, wall_time_ns: int
     ) -> None:
-        """Notes where and when an op of a graph is created; TensorFlow's op callback tells."""
+        """Notes where and when an op of a graph is created; TensorFlow's op callback calls this."""
         if outputs:
-            # Not always the graph that is told of: the gradient of a loop puts some ops into the forward graph.
+            # `graph` can be wrong: the gradient of a loop puts some ops into the forward graph.
             graph = outputs[0].graph
         name = outputs[0].op.name if outputs else op_name
         if name is not None and not op_type.startswith(OWN_OP_PREFIX):
             self._note_scope(graph, name, stack_id, wall_time_ns)
 
     def note_call_op(self, op: Any) -> None:
-        """Notes what an op belongs to that calls a function, and of which no op callback is told."""
+        """Notes the scope of an op that calls a function; no op callback reports such an op."""
         if op.name not in self.state(op.graph).creations:
             self._note_scope(op.graph, op.name, -1, 0)
 
     def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
-        """Notes that a gradient tape keeps an op of a graph, with attributes that are one object for each op."""
+        """Notes that a gradient tape keeps an op of a graph; each op has its own attributes object."""
         op = getattr(outputs[0], "op", None) if outputs and attrs else None
         if op is not None:
             self.state(op.graph).taped[id(attrs)] = (attrs, op.name)
 
     def op_of_attrs(self, attrs: object, graph: Any) -> Any:
-        """Returns the op of a graph, or of one around it, that gave a tape its attributes; None for none."""
+        """Returns the op of a graph or of its outer graphs that gave a tape these attributes; None if there is none."""
         while graph is not None:
             state = self._states.get(graph)
             taped = None if state is None else state.taped.get(id(attrs))
@@ -175,14 +175,14 @@ class GraphDescriber:
         return None
 
     def forward_op(self, op: Any) -> ForwardOp | None:
-        """Returns an op whose gradient is computed; None where its graph is not recorded."""
+        """Returns the ForwardOp of an op whose gradient is computed; None if its graph is not recorded."""
         state = self._states.get(op.graph)
         if state is None or is_own(op.type, op.name):
             return None
         return ForwardOp(state.graph_id, op.name, state.layers.get(op.name))
 
     def describe_graph(self, graph: Any, state: GraphState) -> None:
-        """Adds the row of a graph, the first time."""
+        """Adds the row of a graph if it has none yet."""
         if state.is_described:
             return
         state.is_described = True
@@ -192,14 +192,14 @@ class GraphDescriber:
         self._append("graph", [row | {"stack_trace_id": stack_id if stack_id >= 0 else None}])
 
     def close(self) -> None:
-        """Describes the graphs that no function was ever made of, but that others name as their outer graph."""
+        """Describes the outer graphs that TensorFlow never made a function of."""
         with self.lock:
             rows, self._undescribed = list(self._undescribed.values()), {}
             if rows:
                 self._append("graph", rows)
 
     def describe_ops(self, graph: Any, state: GraphState, *, reasons: Reasons) -> list[TensorBatch]:
-        """Adds the rows of what is new in a graph; returns the tensors of it that are to be recorded."""
+        """Adds the rows of the new ops of a graph; returns their tensors that are to be recorded."""
         ops: list[tuple[object, ...]] = []
         inputs: list[InputRow] = []
         outputs: list[tuple[object, ...]] = []
@@ -208,14 +208,14 @@ class GraphDescriber:
         nodes: list[TensorNode] = []
         all_ops = graph.get_operations()  # before the node_defs: another thread may add ops meanwhile
         node_defs = {node.name: node for node in graph.as_graph_def().node}
-        state.taped.clear()  # no tape outlives the making of its function
+        state.taped.clear()  # tapes end before the function is created
         created: dict[str, _Creation] = {}
         for op_index, op in enumerate(all_ops):
             name = op.name
             if is_own(op.type, name):
                 continue
             node_def = node_defs[name]
-            # A gradient may give a loop or call that was described another callee, and more inputs and outputs.
+            # A gradient may give a described loop or call another callee, and more inputs and outputs.
             functions = functions_of(node_def)
             calls += self._describe_calls(node_def, functions, state)
             num_inputs, num_outputs = state.edges.get(name, (0, 0))
@@ -274,7 +274,7 @@ class GraphDescriber:
         ]
 
     def describe_signature(self, function_name: str, graph: Any, state: GraphState) -> None:
-        """Adds the rows of a function: the graph that it is made of, its arguments and its results."""
+        """Adds the rows of a function: its graph, its arguments and its results."""
         common = {"function_name": function_name, "graph_id": state.graph_id}
         self._append("graph_function", [common])
         captures = {id(tensor) for tensor in graph.internal_captures}
@@ -292,7 +292,7 @@ class GraphDescriber:
             self._append("graph_function_output", outputs)
 
     def note_names(self, graph: Any, function_def: Callable[[], Any]) -> None:
-        """Notes how a runtime function renamed ops, to keep clear of its arguments and results."""
+        """Notes how a runtime function renamed ops whose names clash with its arguments and results."""
         with self.lock:
             state = self.state(graph)
             calling = {op_name for op_name, _, _ in state.callees}
@@ -318,7 +318,7 @@ class GraphDescriber:
 
     def _graph_row(self, graph: Any, state: GraphState) -> Row:
         outer = getattr(graph, "outer_graph", None)
-        # Outside of functions it is the graph that a session runs, or, in eager mode, an empty one that nothing runs.
+        # Outside of functions this is the graph that a session runs, or in eager mode an empty graph that never runs.
         is_real = outer is not None and (is_function_graph(outer) or bool(outer.get_operations()))
         outer_state = self.state(outer) if is_real else None
         if outer_state is not None and not outer_state.is_described and outer_state.graph_id not in self._undescribed:
@@ -334,7 +334,7 @@ class GraphDescriber:
     def _describe_outputs(
         self, op: Any, op_type: str, op_outputs: Sequence[Any], *, first: int, reasons: Reasons
     ) -> tuple[list[tuple[object, ...]], _Covered]:
-        """The rows of an op's outputs from slot `first` on, and those of them to record."""
+        """Returns the rows of an op's outputs from slot `first` on, and the outputs to record."""
         op_name = op.name
         is_chosen = self._coverage.is_chosen(op_type, op_name)
         rows: list[tuple[object, ...]] = []
@@ -345,7 +345,7 @@ class GraphDescriber:
             reason = self._coverage.reason_not_recorded(op_type, dtype_number, is_chosen=is_chosen) or hindrance
             if reason is None:
                 tensors.append(tensor)
-            dimensions, is_of_unknown_rank = tensor._shape  # `shape` would make a TensorShape of it
+            dimensions, is_of_unknown_rank = tensor._shape  # faster than `shape`, which makes a TensorShape
             shape = None if is_of_unknown_rank else tuple(-1 if size is None else size for size in dimensions)
             rows.append((op_name, slot, dtype_name, shape, reason is None, reason))
         return rows, _Covered(op=op, tensors=tuple(tensors), is_chosen=is_chosen)
@@ -378,7 +378,7 @@ class GraphDescriber:
 
 
 def _vectorized_name(op_name: str) -> str:
-    """Returns the op of the loop's body from which `tf.vectorized_map` or a jacobian made an op; "" for another.
+    """Returns the op of a loop's body that `tf.vectorized_map` or a jacobian made this op from; "" for other ops.
 
     TensorFlow calls no op callback for such an op. It gets the line, layer and forward op of the op in the body.
     """
@@ -387,12 +387,12 @@ def _vectorized_name(op_name: str) -> str:
 
 
 def _scope_values(scope: Scope | None) -> tuple[object, ...]:
-    """What an op belongs to, in the order of `_OP_COLUMNS`; NULL for one that was not seen at its creation."""
+    """Returns a scope in the order of `_OP_COLUMNS`; None values for an op that was created before the recording."""
     if scope is None:
         return (None, None, None, None)
     return (*(scope.forward_op or (None, None)), scope.layer, scope.role)
 
 
 def _traceback_of(op: Any) -> list[Location]:
-    """The stack that TensorFlow kept of an op's creation, innermost frame first."""
+    """Returns the stack that TensorFlow kept of an op's creation, with the innermost frame first."""
     return [(frame.filename, max(frame.lineno, 1), frame.name) for frame in reversed(op.traceback or ())]

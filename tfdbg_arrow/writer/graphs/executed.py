@@ -1,8 +1,8 @@
 """Records the graphs that TensorFlow runs, after its optimizer has changed them.
 
-A graph of the program is described when a function is made of it, and its ops are marked. TensorFlow keeps the marks
-while it inlines and optimizes. The native core then finds for each node the op that it stands for, and puts record ops
-behind the nodes. What it found becomes rows of `executed_op` and `executed_op_input`.
+When TensorFlow makes a function of a graph of the program, the graph is described and its ops are marked. TensorFlow
+keeps the marks while it inlines and optimizes. The native core then finds the op that each node stands for, and adds
+record ops after the nodes. The nodes become rows of `executed_op` and `executed_op_input`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from tfdbg_arrow.schema.dtypes import dtype_name
 from tfdbg_arrow.spool.graph_links import inlined_suffix
 from tfdbg_arrow.writer.graphs.failing_ops import FailingOps
 from tfdbg_arrow.writer.graphs.own_ops import TensorBatch, is_own
-from tfdbg_arrow.writer.graphs.registry import CallKey, GraphRegistry, GraphState
+from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.rows import Append, Row
 
 _MAX_PARTS = 32
-"""At most so many parts of a name, between slashes or underscores, are compared with names of ops."""
+"""At most this many parts of a name, between slashes or underscores, are compared with names of ops."""
 _MAX_USERS = 1_000
-"""At most so many nodes are searched for an op that is computed from a node."""
+"""At most this many nodes are searched for an op that is computed from a node."""
 
 NamedOp = tuple[str, str, str, list[int], bool]
 """Node name, op name, op type, key of each output or -1, and whether the elements are kept."""
 
 ExecutedNode = tuple[str, str, str, int, str, str | None, list[tuple[str, int, bool]], list[int] | None, int | None]
-"""Node name, op type, device, graph id or -1, op name or "", path of calls or None, inputs (node, slot, whether it is a
-control edge), dtype numbers of the outputs or None, and which argument or result of the graph it stands for or None."""
+"""Node name, op type, device, graph ID or -1, op name or "", path of calls or None, inputs (node, slot, whether it is a
+control edge), dtype numbers of the outputs or None, and the index of the graph's argument or result that it stands for
+or None."""
 
 
 MaskedOutput = tuple[int, str, str, int, list[str]]
@@ -49,24 +50,27 @@ class GraphOptimizer(Protocol):
         is_used_by_graph: bool,
         failing_ops: Mapping[str, bool],
     ) -> None:
-        """Makes it record a graph.
+        """Adds a graph to record.
 
-        `arguments` are node names that `ops` has. `calls` are the called graphs, by the path that their nodes get when
-        TensorFlow inlines them. `is_used_by_graph` says whether another graph uses the results. `failing_ops` are the
-        nodes that wait for what is recorded before them, and whether they do so on the host only.
+        `arguments` are node names from `ops`. `calls` holds the called graphs, by the path that their nodes get when
+        TensorFlow inlines them. `is_used_by_graph` is True if another graph uses the results. `failing_ops` holds the
+        nodes that wait for the record ops before them, and whether they wait only on the host.
         """
 
     def set_summary_graphs(self, device_types: Sequence[str], graphs: Mapping[int, tuple[int, bytes]]) -> None:
-        """Makes it count elements of tensors on their devices, as device_graphs() says; called before start()."""
+        """Sets the graphs of device_graphs(), which count elements on their devices; call it before start()."""
+
+    def set_counting_on_devices(self, is_allowed: bool) -> None:
+        """Sets whether tensors are counted on their devices. Otherwise they are copied to the host."""
 
     def take_executed_graphs(self) -> list[list[ExecutedNode]]:
         """Returns the graphs that TensorFlow optimized since the last call."""
 
     def set_stop_rules(self, harmless_users: Sequence[str], harmless_outputs: Sequence[tuple[str, int]]) -> None:
-        """Sets the rules of masking.stop_rules(). Has to be called before start()."""
+        """Sets the rules of masking.stop_rules(); call it before start()."""
 
     def take_masked_outputs(self) -> list[MaskedOutput]:
-        """Returns the outputs that do not stop the program, of the graphs optimized since the last call."""
+        """Returns the outputs that do not stop the program, for the graphs optimized since the last call."""
 
     def take_unreadable_graphs(self) -> int:
         """Returns how many graphs it could not read since the last call."""
@@ -76,17 +80,20 @@ class ExecutedGraphs:
     """Records optimized graphs, for one recording.
 
     Args:
-        optimizer: Puts the record ops into them.
-        registry: Knows which graph calls which.
+        optimizer: Adds the record ops to the graphs.
+        registry: Stores which graph calls which.
         append: Takes rows for a table.
         mark: `(graph_id)`: returns the mark of a graph's ops.
         mark_ops: `(graph, mark)`: marks the ops of a graph.
-        is_optimized: `(graph)`: whether TensorFlow optimizes a function that is made of it now.
-        is_used_by_graph: `(graph)`: whether another graph uses what a graph returns.
+        is_small: `(graph)`: returns True if the graph's function is too small for TensorFlow to optimize it.
+        keeps_ops: Whether TensorFlow's optimizer leaves all ops of functions unchanged.
+        allows_counting: Returns True if elements can be counted on accelerators now. The program's settings can forbid
+            it.
+        is_used_by_graph: `(graph)`: returns True if another graph uses the results of the graph.
         note_masked: Takes the parts of a MaskedOutput.
         note_failure: `(what, error)`: records a failure.
-        failing: Finds the ops that wait until what comes before them is recorded. None: recording is part of computing,
-            so nothing has to wait.
+        failing: Finds the ops that must wait for the record ops before them. None if recording is part of computing;
+            then no op has to wait.
     """
 
     def __init__(
@@ -97,7 +104,9 @@ class ExecutedGraphs:
         append: Append,
         mark: Callable[[int], int],
         mark_ops: Callable[[Any, int], None],
-        is_optimized: Callable[[Any], bool],
+        is_small: Callable[[Any], bool],
+        keeps_ops: bool,
+        allows_counting: Callable[[], bool],
         is_used_by_graph: Callable[[Any], bool],
         note_masked: Callable[[int, str, str, int, Sequence[str]], None],
         note_failure: Callable[[str, object], None],
@@ -108,7 +117,10 @@ class ExecutedGraphs:
         self._append = append
         self.mark = mark
         self._mark_ops = mark_ops
-        self.is_optimized = is_optimized
+        self._is_small = is_small
+        self._keeps_ops = keeps_ops
+        self._allows_counting = allows_counting
+        self._small_functions: set[bytes] = set()
         self._is_used_by_graph = is_used_by_graph
         self._note_masked = note_masked
         self._note_failure = note_failure
@@ -121,23 +133,28 @@ class ExecutedGraphs:
         self._runs_seen: set[str] = set()
         self._graphs_seen: set[int] = set()
 
-    def prepare(self, graph: Any, state: GraphState, batches: Iterable[TensorBatch]) -> None:
-        """Marks the ops of a graph, and notes which of its tensors are to be recorded."""
+    def prepare(self, function_name: str, graph: Any, state: GraphState, batches: Iterable[TensorBatch]) -> None:
+        """Marks the ops of a graph that becomes a function, and notes which of its tensors to record."""
         self._note_keys(state, batches)
+        self._optimizer.set_counting_on_devices(self._allows_counting())
+        if self._is_small(graph):
+            self._small_functions.add(function_name.encode())
         self._mark_ops(graph, self.mark(state.graph_id))
-        self._marked.add(state.graph_id)
+        if graph.get_operations():  # TensorFlow does not optimize an empty graph
+            self._marked.add(state.graph_id)
 
-    def called_as_traced(self, state: GraphState) -> list[CallKey]:
-        """Returns the calls of a graph of functions that are recorded as traced: they have record ops of their own."""
-        return [key for key, callee in state.callees.items() if callee is not None and callee not in self._marked]
+    def keeps_ops(self, function_name: bytes) -> bool:
+        """Returns True if no pass of TensorFlow may change the ops of a function."""
+        # TensorFlow does not optimize a function that is too small. We make it do so, but no op may change by that.
+        return self._keeps_ops or function_name in self._small_functions
 
     def add_function(self, graph: Any, state: GraphState, node_names: Sequence[tuple[str, str, str]]) -> None:
         """Gives the optimizer the names that the ops of a graph have in a function.
 
         Args:
             graph: The FuncGraph.
-            state: Its state.
-            node_names: For each op but the arguments: node name, op name, op type.
+            state: The state of the graph.
+            node_names: Node name, op name and op type of each op except the arguments.
         """
         known = self._keys.get(state.graph_id)
         if known is None:
@@ -146,7 +163,7 @@ class ExecutedGraphs:
         ops: list[NamedOp] = [(node, name, op_type, *known.get(name, nothing)) for node, name, op_type in node_names]
         arguments = []
         for index, tensor in enumerate(graph.inputs):
-            node = f"^{index}"  # the name of no node: TensorFlow says of an argument which one it is
+            node = f"^{index}"  # not a valid node name: TensorFlow identifies an argument by its index
             arguments.append(node)
             ops.append((node, tensor.op.name, tensor.op.type, *known.get(tensor.op.name, nothing)))
         self._op_names.setdefault(state.graph_id, set()).update(op_name for _, op_name, *_ in ops)
@@ -157,13 +174,14 @@ class ExecutedGraphs:
         self._optimizer.add_program_graph(state.graph_id, ops, arguments, calls, is_used, failing_nodes)
 
     def add_session_graph(self, graph: Any, state: GraphState, batches: Iterable[TensorBatch]) -> None:
-        """Gives the optimizer the names of the ops of a graph that a session runs, and notes which are to be recorded.
+        """Gives the optimizer the names of the ops of a graph that a session runs, and notes the tensors to record.
 
         Args:
-            graph: The graph. Its ops keep their names, and get no marks.
-            state: Its state.
-            batches: The tensors to record that are new.
+            graph: The graph. Its ops keep their names and get no marks.
+            state: The state of the graph.
+            batches: The new tensors to record.
         """
+        self._optimizer.set_counting_on_devices(self._allows_counting())
         known = self._note_keys(state, batches)
         nothing: tuple[list[int], bool] = ([], False)
         names = [(op.name, op.name, op.type) for op in graph.get_operations() if not is_own(op.type, op.name)]
@@ -171,20 +189,12 @@ class ExecutedGraphs:
         self._op_names.setdefault(state.graph_id, set()).update(name for _, name, _ in names)
         self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names), False, {})
 
-    def called_from(self, graph_id: int, op_names: Container[str]) -> frozenset[int]:
-        """Returns the graphs of called functions that are recorded only if TensorFlow optimizes them."""
-        return frozenset(self._marked.intersection(self._registry.called_from(graph_id, op_names)))
-
-    def has_graphs(self, graph_ids: Iterable[int]) -> bool:
-        """Returns whether write() has seen all of some graphs."""
-        return self._graphs_seen.issuperset(graph_ids)
-
     def is_left_alone(self, graph_id: int) -> bool:
-        """Returns whether write() has not seen a graph that has to be optimized to be recorded."""
+        """Returns True if a graph was marked, but write() has not seen it, so it was not optimized and recorded."""
         return graph_id in self._marked and graph_id not in self._graphs_seen
 
     def has_run(self, run_op: str) -> bool:
-        """Returns whether write() has seen a graph with the op that stands for a run of a session."""
+        """Returns True if write() has seen a graph with this op, which stands for a run of a session."""
         return run_op in self._runs_seen
 
     def _note_keys(self, state: GraphState, batches: Iterable[TensorBatch]) -> dict[str, tuple[list[int], bool]]:
@@ -213,11 +223,11 @@ class ExecutedGraphs:
                 self._append("executed_op_input", inputs)
         if num_unreadable:
             self._note_failure(
-                "optimized graphs", f"{num_unreadable} could not be read, and run without being recorded"
+                "optimized graphs", f"{num_unreadable} could not be read, so they run without being recorded"
             )
 
     def _without_own(self, nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:
-        """Returns the nodes of a graph that Python has not added; of those, notes the ones that stand for runs."""
+        """Returns the nodes of a graph without the ops that Python added, and notes the runs that these stand for."""
         own = {name for name, op_type, *_ in nodes if is_own(op_type, name)}
         if not own:
             return list(nodes)
@@ -229,7 +239,7 @@ class ExecutedGraphs:
         ]
 
     def _made_for(self, nodes: Sequence[ExecutedNode]) -> dict[str, str]:
-        """Returns the op that each made node is for, by the name of the node."""
+        """Returns the op that each node made by the optimizer belongs to, keyed by the name of the node."""
         graph_ids = {node[0]: node[3] for node in nodes}
         op_names = {node[0]: node[4] for node in nodes}
         users: dict[str, list[str]] = {}
@@ -289,10 +299,10 @@ def _input_rows(executed_graph_id: int, node: ExecutedNode) -> list[Row]:
 
 
 def op_named_in(node_name: str, op_names: Container[str]) -> str | None:
-    """Returns the op that is part of the name of a made node; None if there is none.
+    """Returns the op whose name is part of the name of a node that the optimizer made; None if there is none.
 
-    The optimizer makes names like `Log_1/unary_ops_composition` and `scope/ArithmeticOptimizer/AddOpsRewrite_add_3`.
-    Before them can be a path of calls.
+    The optimizer makes names like `Log_1/unary_ops_composition` and `scope/ArithmeticOptimizer/AddOpsRewrite_add_3`. A
+    path of calls can precede them.
 
     Args:
         node_name: The name of the node.

@@ -1,4 +1,4 @@
-"""Changes FunctionDefs: nodes, arguments and results are added, and called functions replaced."""
+"""Changes FunctionDefs: adds nodes, arguments and results, and replaces called functions."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DOUBLE, INT64, BOOL = 2, 9, 10
 
 
 class FunctionEdit:
-    """A copy of a FunctionDef, which is changed.
+    """Copies a FunctionDef and changes the copy.
 
     Args:
-        function_def: The FunctionDef; it stays as it is.
+        function_def: The FunctionDef, which is not changed.
         new_name: `(what)`: returns a name that no other node has.
 
     Attributes:
@@ -95,7 +95,7 @@ class FunctionEdit:
         return f"{node.name}:output:0"
 
     def add_concatenation(self, parts: Sequence[str]) -> str:
-        """Puts matrices below one another; returns how nodes refer to the result."""
+        """Concatenates matrices; returns how nodes refer to the result."""
         if len(parts) == 1:
             return parts[0]
         axis = self.add_scalar(INT64)
@@ -108,7 +108,7 @@ class FunctionEdit:
     def append_output(
         self, node: Any, shape: Sequence[int] | None, *, dtype: int = DOUBLE, attribute: str = "Tout"
     ) -> str:
-        """Gives a node one more output; returns how nodes refer to it."""
+        """Adds an output to a node; returns how nodes refer to it."""
         types = node.attr[attribute].list.type
         types.append(dtype)
         for name in ("output_shapes", "_output_shapes"):
@@ -122,7 +122,7 @@ class FunctionEdit:
         return f"{node.name}:output:{len(types) - 1}"
 
     def append_arguments(self, types: Sequence[int]) -> list[str]:
-        """Gives the function more arguments; returns how nodes refer to them."""
+        """Adds arguments to the function; returns how nodes refer to them."""
         names = []
         for dtype in types:
             argument = self.function_def.signature.input_arg.add()
@@ -131,13 +131,13 @@ class FunctionEdit:
         return names
 
     def append_result(self, tensor: str, dtype: int) -> None:
-        """Gives the function one more result."""
+        """Adds a result to the function."""
         argument = self.function_def.signature.output_arg.add()
         argument.name, argument.type = self._new_name("result"), dtype
         self.function_def.ret[argument.name] = tensor
 
     def take_result(self) -> str:
-        """Takes the last result away; returns how nodes refer to what it was."""
+        """Removes the last result; returns how nodes refer to the tensor that it returned."""
         last = self.function_def.signature.output_arg[-1].name
         del self.function_def.signature.output_arg[-1]
         return str(self.function_def.ret.pop(last))
@@ -153,7 +153,7 @@ class FunctionEdit:
 
 
 def replace_function(node: Any, old: str, new: str, attribute: str | None = None, index: int = 0) -> None:
-    """Makes a node name another function; `attribute` and `index` choose one of several places."""
+    """Replaces a function in a node; `attribute` and `index` select one of several places."""
     for key, value in node.attr.items():
         if attribute is not None and key != attribute:
             continue
@@ -165,7 +165,7 @@ def replace_function(node: Any, old: str, new: str, attribute: str | None = None
 
 
 def insert_inputs(node: Any, inputs: Sequence[str]) -> None:
-    """Adds data inputs to a node, behind those that it has and before its control inputs."""
+    """Adds data inputs to a node, between its data inputs and its control inputs."""
     data = [text for text in node.input if not text.startswith("^")]
     control = [text for text in node.input if text.startswith("^")]
     del node.input[:]

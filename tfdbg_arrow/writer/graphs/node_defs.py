@@ -1,4 +1,4 @@
-"""What NodeDefs say: the functions that they call, their inputs, their attributes."""
+"""Reads NodeDefs: the functions that they call, their inputs and their attributes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tfdbg_arrow.writer.rows import to_json
 
 
 def runs_inline(op_type: str) -> bool:
-    """Whether functions that ops of this type name run within the op's own step.
+    """Returns True if the functions in attributes of ops of this type run within the op's own step.
 
-    Data sets keep theirs and run them apart, in steps of their own.
+    Datasets run their functions in separate steps.
     """
     return "Dataset" not in op_type
 
 
 def functions_of(node_def: Any) -> list[tuple[str, int, str]]:
-    """Returns the functions that a NodeDef names: (attribute, index in a list, function name)."""
+    """Returns the functions in the attributes of a NodeDef: (attribute, index in a list, function name)."""
     found: list[tuple[str, int, str]] = []
     for key in node_def.attr:
         value = node_def.attr[key]
@@ -32,7 +32,7 @@ def functions_of(node_def: Any) -> list[tuple[str, int, str]]:
 
 
 INPUT_COLUMNS = ("op_name", "input_index", "is_control", "source_op_name", "source_output_slot")
-"""Columns of `graph_op_input` behind `graph_id`."""
+"""Columns of `graph_op_input` after `graph_id`."""
 
 InputRow = tuple[str, int, bool, str, int | None]
 """Values of `INPUT_COLUMNS`."""
@@ -43,7 +43,7 @@ def input_rows(node_def: Any, *, first: int | None) -> list[InputRow]:
 
     Args:
         node_def: The NodeDef.
-        first: Only data edges, from this input on; None: all edges.
+        first: Return only data edges, from this input on. None means all edges.
     """
     rows: list[InputRow] = []
     op_name, num_control = node_def.name, 0
@@ -65,7 +65,7 @@ def input_rows(node_def: Any, *, first: int | None) -> list[InputRow]:
 
 _MAX_KEPT, _MAX_KEPT_BYTES = 10_000, 64
 _kept_values: dict[bytes, str] = {}
-"""JSON of attributes' values, by their serialized AttrValue: most ops of a graph have the same few."""
+"""JSON of attribute values, by the serialized AttrValue, because most ops of a graph have the same few values."""
 
 
 def attributes_json(node_def: Any) -> str:
@@ -84,7 +84,7 @@ def attributes_json(node_def: Any) -> str:
 
 
 def _attribute_value(value: Any) -> object:
-    """Returns an AttrValue as something that JSON can hold; tensors by dtype, shape and whether they are bad."""
+    """Converts an AttrValue to an object for JSON. A tensor becomes its dtype, its shape and whether it is bad."""
     kind = value.WhichOneof("value")
     if kind is None:
         return None
@@ -101,11 +101,11 @@ def _attribute_value(value: Any) -> object:
 _BFLOAT16 = 14
 _BFLOAT16_EXPONENT = 0x7F80
 _NUMPY_TYPES: dict[int, Any] = {1: np.float32, 2: np.float64, 8: np.complex64, 18: np.complex128, 19: np.float16}
-"""By the number of the dtype in TensorFlow's enum DataType."""
+"""NumPy types, keyed by the number of the dtype in TensorFlow's enum DataType."""
 
 
 def _is_bad(tensor: Any) -> bool:
-    """Returns whether a TensorProto of floating-point numbers holds an infinity or a NaN."""
+    """Returns True if a TensorProto of floating-point numbers holds an infinity or a NaN."""
     if tensor.dtype == _BFLOAT16:
         content = tensor.tensor_content
         bits = np.frombuffer(content, np.uint16) if content else np.array(tensor.half_val, np.uint16)

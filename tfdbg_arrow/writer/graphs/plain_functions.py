@@ -1,13 +1,13 @@
 """Runtime functions without record ops, which run in place of the recorded ones while recording is paused.
 
-A record op that returns at once still costs: TensorFlow schedules it, cannot fuse across the tensor that it
-looks at, and cannot reuse that tensor's memory. So a call in a step that is not recorded goes to a copy of the function
-from which the record ops are stripped. Nothing is traced for it, and the copy is made once.
+A record op that returns at once still has a cost: TensorFlow schedules it, cannot fuse across its input tensor, and
+cannot reuse that tensor's memory. So a call in a step that is not recorded goes to a copy of the function without
+record ops. The copy is made once, without tracing.
 
-A copy has kernels of its own. That would change the program where a kernel keeps a state, as TensorFlow's
-stateful random ops do: functions with such ops run as they are.
+A copy has its own kernels. That would change the program if a kernel keeps a state, as TensorFlow's stateful random ops
+do. So functions with such ops are not copied.
 
-The copies stay when recording ends: another thread may be about to call one.
+The copies stay when the recording ends, because another thread may be about to call one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from tfdbg_arrow.writer.graphs.node_defs import functions_of, runs_inline
 
 SUFFIX = "_tfdbg_arrow_plain"
-"""Ends the name of every copy."""
+"""The suffix of the names of the copies."""
 
 _STATE_IS_ELSEWHERE = frozenset(
     (
@@ -38,7 +38,7 @@ _STATE_IS_ELSEWHERE = frozenset(
         *("SaveV2", "RestoreV2", "MergeV2Checkpoints", "ReadFile", "WriteFile"),
     )
 )
-"""Ops that TensorFlow calls stateful and whose kernels keep nothing from one run to the next."""
+"""Stateful ops whose kernels keep nothing from one run to the next."""
 
 
 class FunctionLibrary(Protocol):
@@ -51,18 +51,18 @@ class FunctionLibrary(Protocol):
         """Adds a function."""
 
     def strip_function(self, function_def: Any) -> bool:
-        """Removes every op of ours from a FunctionDef; returns whether there was one."""
+        """Removes all of our ops from a FunctionDef; returns True if there were any."""
 
     def keeps_state(self, op_type: str) -> bool:
-        """Returns whether ops of that type are stateful and take no resource that holds the state."""
+        """Returns True if ops of this type are stateful and do not take a resource that holds the state."""
 
 
 class PlainFunctions:
     """Makes the copies, for one recording.
 
     Args:
-        library: Where functions are.
-        on_error: Told of a function of which no copy could be made.
+        library: Stores functions.
+        on_error: `(function_name, error)`: called if a function could not be copied.
     """
 
     def __init__(self, library: FunctionLibrary, *, on_error: Callable[[str, object], None]) -> None:
@@ -73,7 +73,7 @@ class PlainFunctions:
         self._made: set[str] = set()
 
     def name_of(self, function_name: bytes) -> bytes:
-        """Returns the name of the copy of a function; its own where there can be none."""
+        """Returns the name of the copy of a function; its own name if it cannot be copied."""
         known = self._plain.get(function_name)
         if known is None:
             with self._lock:
@@ -98,9 +98,9 @@ class PlainFunctions:
         return function_name + SUFFIX
 
     def _strip_all(self, function_name: str) -> dict[str, Any] | None:
-        """Returns a function and all that run inline in it, without ops of ours.
+        """Returns a function and all functions that run inline in it, without our ops.
 
-        None where one keeps a state, and where none has ops of ours.
+        Returns None if one of them keeps a state, or if none of them has ops of ours.
         """
         found: dict[str, Any] = {}
         has_own = False
@@ -111,7 +111,7 @@ class PlainFunctions:
                 continue
             function_def = found[name] = self._library.function_def(name)
             has_own |= self._library.strip_function(function_def)
-            if "api_implements" in function_def.attr:  # TensorFlow may put another function of that name in its place
+            if "api_implements" in function_def.attr:  # TensorFlow may replace it by another function
                 return None
             for node in function_def.node_def:
                 if may_keep_state(node.op) and self._library.keeps_state(node.op):
@@ -122,12 +122,12 @@ class PlainFunctions:
 
 
 def may_keep_state(op_type: str) -> bool:
-    """Returns whether kernels of a stateful op of this type may keep something from one run to the next."""
+    """Returns True if kernels of a stateful op of this type may keep something from one run to the next."""
     return op_type not in _STATE_IS_ELSEWHERE and "Dataset" not in op_type
 
 
 def _rename(function_def: Any, names: set[str]) -> None:
-    """Gives a FunctionDef, and the calls in it of functions that are copied too, the copies' names."""
+    """Renames a FunctionDef and the copied functions that it calls to the names of the copies."""
     function_def.signature.name += SUFFIX
     for node in function_def.node_def:
         if not runs_inline(node.op):

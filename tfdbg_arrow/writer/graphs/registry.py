@@ -1,4 +1,4 @@
-"""Ids of graphs, keys of their tensors, and which graph calls which."""
+"""Assigns the IDs of graphs and the keys of their tensors, and stores which graph calls which."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ CallKey = tuple[str, str, int]
 
 @dataclass
 class GraphState:
-    """What is known of one graph.
+    """The state of one graph.
 
     Attributes:
         graph_id: Identifies the graph within the run.
-        num_described: How many of its ops, in order of creation, have rows.
+        num_described: How many ops have rows, in order of creation.
         is_described: Whether the graph itself has its row.
-        creations: For each op seen at its creation: stack trace id, wall time and scope.
-        layers: For each op seen at its creation within a layer: the layer.
-        taped: For each op that a gradient tape keeps, by the id of its attributes: these, and the op's name.
-        callees: Calls that have rows: (op name, attribute, branch index) to callee's graph.
-        edges: For each op with callees: how many inputs and outputs have rows. A gradient may add some later.
-        unreached: Tensors to record as soon as a function runs their op, by op name and output slot: their keys,
-            whether their elements are kept, and whether they stop the program if they are bad.
+        creations: Stack trace ID, wall time and scope of each op that was created while recording.
+        layers: The layer of each op that was created in a layer while recording.
+        taped: Attributes and name of each op that a gradient tape keeps, by the `id()` of the attributes.
+        callees: The called graph of each call that has a row, by op name, attribute and branch index.
+        edges: How many inputs and outputs have rows, for each op with callees. A gradient may add some later.
     """
 
     graph_id: int
@@ -37,18 +35,17 @@ class GraphState:
     taped: dict[int, tuple[object, str]] = field(default_factory=dict)
     callees: dict[CallKey, int | None] = field(default_factory=dict)
     edges: dict[str, tuple[int, int]] = field(default_factory=dict)
-    unreached: dict[tuple[str, int], tuple[int, bool, bool]] = field(default_factory=dict)
 
 
 class GraphRegistry(GraphLinks):
-    """Gives out graph ids and tensor keys, and knows which graph calls which; the arguments are those of GraphLinks."""
+    """Assigns graph IDs and tensor keys, and stores which graph calls which; takes the arguments of GraphLinks."""
 
     def __init__(self, journal: Journal | None = None) -> None:
         super().__init__(journal)
         self._num_graphs = 0
 
     def new_graph(self) -> GraphState:
-        """Returns the state of a graph not seen before."""
+        """Returns the state of a new graph."""
         with self._lock:
             state = GraphState(graph_id=self._num_graphs)
             self._num_graphs += 1

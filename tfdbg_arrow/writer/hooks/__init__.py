@@ -1,6 +1,6 @@
-"""TensorFlow's private API: the only package that touches it.
+"""The hooks into TensorFlow. No other package replaces attributes of TensorFlow.
 
-A hook replaces one attribute of TensorFlow while a recording runs; each module says in a table which are its, and why.
-`installation.py` puts them in place. Some stay for good: what they keep from TensorFlow's files, from XLA and from
-other processes may outlive the recording.
+A hook replaces one attribute of TensorFlow while a recording runs. Each module has a table of its hooks and their
+purpose. `installation.py` installs them. Some hooks are permanent, because functions with our ops may outlive the
+recording, and must not get into files or other processes.
 """

@@ -1,4 +1,4 @@
-"""Lines of the code that autograph generates, as lines of the user's."""
+"""Maps lines of the code that autograph generates to lines of the user's code."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tfdbg_arrow.writer.stacks import Location
 
 
 def original_location(file_path: str, lineno: int) -> Location | None:
-    """Maps a line of a file that autograph generated to the user's line; None for any other file.
+    """Returns the user's line for a line of a file that autograph generated; None for other files and lines.
 
-    TensorFlow keeps this map for each thread, and it is missing in some; the cache of converted
-    functions has it for all.
+    TensorFlow keeps this map per thread, and some threads do not have it. The cache of converted functions has it for
+    all threads.
     """
     if "__autograph_generated_file" not in file_path:
         return None

@@ -1,8 +1,8 @@
-"""Calls of functions from eager code.
+"""Records calls of functions from eager code.
 
-| hook | why |
+| hook | purpose |
 |---|---|
-| `Context.call_function` | a function call begins: noted before anything in it runs |
+| `Context.call_function` | notes that a function call begins, before anything in it runs |
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SUFFIXES = re.compile(f"{PLAIN_SUFFIX}|{INSIDE_SUFFIX}(_around|_rows|_[0-9]+)?"
 
 
 def hook_calls(observation: Observation, patches: Patches) -> None:
-    """From here on calls are recorded."""
+    """Installs the hook that records calls."""
     observer = observation.observer
 
     def make_call_function(original: Any) -> Any:
@@ -50,7 +50,8 @@ def hook_calls(observation: Observation, patches: Patches) -> None:
             execution_index = observer.begin_call(name, copy, tensor_inputs, num_outputs)
             outputs, error_type = None, None
             try:
-                outputs = _call_recorded(observation, original, ctx, (name, copy), tensor_inputs, num_outputs)
+                with _call_options(observation, ctx, name):
+                    outputs = _call_recorded(observation, original, ctx, (name, copy), tensor_inputs, num_outputs)
                 return outputs
             except BaseException as failure:
                 message = failure.message if isinstance(failure, tf.errors.OpError) else None
@@ -75,7 +76,7 @@ def _call_recorded(
     tensor_inputs: Sequence[Any],
     num_outputs: int,
 ) -> Any:
-    """Calls the copy of a function that records what XLA compiles in it; `names` are the function's and the copy's."""
+    """Calls the copy of a function that records the part that XLA compiles; `names` are the function and the copy."""
     name, copy = names
     if copy == name:
         return original(ctx, name, tensor_inputs, num_outputs)
@@ -85,21 +86,36 @@ def _call_recorded(
     except _REFUSALS as failure:
         if not is_around_compiled(copy) or stop_error(observation, failure.message) is not None:
             if OWN_NAME_PREFIX in failure.message:
-                observation.observer.note_refused(name, failure)  # from the next call on it runs as it is
+                observation.observer.note_refused(name, failure)  # later calls run the function itself
             raise
-        # XLA compiles the whole function before it runs any of it.
+        # XLA compiles the whole function before it runs any part of it, so the function can be called again.
         outputs = original(ctx, name, tensor_inputs, num_outputs)
         observation.observer.note_refused(name, failure)
         return outputs
 
 
+@contextmanager
+def _call_options(observation: Observation, ctx: Any, name: bytes) -> Iterator[None]:
+    """Makes TensorFlow call our graph optimizer for a function, even if the program switched optimizers off."""
+    options = ctx.function_call_options
+    wanted = observation.observer.call_options(name, options)
+    if wanted is None:
+        yield
+        return
+    ctx.function_call_options = wanted
+    try:
+        yield
+    finally:
+        ctx.function_call_options = options
+
+
 _REFUSALS = (tf.errors.InternalError, tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
-"""What TensorFlow raises for a function that XLA cannot compile."""
+"""The errors that TensorFlow raises for a function that XLA cannot compile."""
 
 
 @contextmanager
 def _named_as_called() -> Iterator[None]:
-    """Names in TensorFlow's errors the functions that the program called, by which it finds the user's lines."""
+    """Replaces the names of copies in TensorFlow's errors, because TensorFlow finds the user's lines by these names."""
     try:
         yield
     except tf.errors.OpError as error:

@@ -1,8 +1,8 @@
-"""The cluster that this process is connected to: which devices are another process's, where our ops have no kernels.
+"""Finds which devices of a cluster belong to other processes, where our ops have no kernels.
 
-| hook | why |
+| hook | purpose |
 |---|---|
-| `Context.set_server_def` | the process is connected to others; stays for good |
+| `Context.set_server_def` | notes that the process is connected to others; permanent |
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
 _local_task = ""
-"""Address of this process in a cluster that it is connected to, as `/job:chief/replica:0/task:0`; else empty."""
+"""Address of this process in its cluster, such as `/job:chief/replica:0/task:0`; empty if it is not connected."""
 
 
 def is_connected() -> bool:
-    """Returns whether this process is connected to others, whose devices it can use."""
+    """Returns True if this process is connected to others, whose devices it can use."""
     return bool(_local_task)
 
 
 def is_remote(device: str) -> bool:
-    """Returns whether a device, by name, is one of another process that this one is connected to."""
+    """Returns True if the device with this name belongs to another process of the cluster."""
     return bool(_local_task) and _is_elsewhere(device, _local_task)
 
 
@@ -37,7 +37,7 @@ def _is_elsewhere(device: str, local_task: str) -> bool:
 
 
 def local_task() -> str:
-    """Returns the address of this process in the cluster that it is connected to; empty where there is none."""
+    """Returns the address of this process in the cluster that it is connected to; empty if there is none."""
     return _local_task
 
 
@@ -46,20 +46,20 @@ _is_followed = False
 
 
 def tell_when_connected(tell: Callable[[], None]) -> None:
-    """From here on a recording is told when this process is connected to others; at once where it is already."""
+    """Adds a callback for when this process is connected to others; calls it at once if the process already is."""
     _on_connected.append(tell)
     if _local_task:
         tell()
 
 
 def tell_no_more(tell: Callable[[], None]) -> None:
-    """Ends tell_when_connected()."""
+    """Removes a callback of tell_when_connected()."""
     if tell in _on_connected:
         _on_connected.remove(tell)
 
 
 def follow_connections() -> None:
-    """From now on it is known when this process is connected to others."""
+    """Installs the hook that notices when this process is connected to others."""
     global _is_followed
     if _is_followed:
         return

@@ -1,9 +1,9 @@
-"""Functions that run in other processes, which have no kernels for our ops.
+"""Handles functions that run in other processes, which have no kernels for our ops.
 
-| hook | why |
+| hook | purpose |
 |---|---|
-| `Context.call_function` | no function with ops of ours is called on a device of another process; stays for good |
-| `Closure.__init__`, `ClusterCoordinator.create_per_worker_dataset` | what is traced for others is known as such |
+| `Context.call_function` | calls functions without our ops on devices of other processes; permanent |
+| `Closure.__init__`, `ClusterCoordinator.create_per_worker_dataset` | marks functions that are traced for others |
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tfdbg_arrow.writer.hooks.unobserved import traced_for
 
 
 def hook_work_for_others(observation: Observation, patches: Patches) -> None:
-    """From here on nothing is recorded of what a coordinator traces for its workers."""
+    """Installs the hooks that exclude functions that a coordinator traces for its workers."""
 
     def make_remote_entry(original: Any) -> Any:
         def run_for_others(*args: Any, **kwargs: Any) -> Any:
@@ -40,7 +40,7 @@ _remote_calls_are_kept_clean = False
 
 
 def keep_remote_calls_clean() -> None:
-    """From now on no function of ours runs in another process, which has no kernels for it."""
+    """Makes sure that no function with our ops runs in another process, which has no kernels for them."""
     global _remote_calls_are_kept_clean
     if _remote_calls_are_kept_clean:
         return
@@ -60,7 +60,7 @@ _clean_copies: dict[str, str] = {}
 
 
 def clean_copy(context: Any, name: str) -> str:
-    """Returns the name of a function that is another one without our ops; its own name where it holds none."""
+    """Returns the name of a copy of a function without our ops; the function's own name if it has none."""
     known = _clean_copies.get(name)
     if known is not None:
         return known

@@ -1,10 +1,10 @@
-"""The graphs that a program exports hold no op of ours, so that they load in a process without tfdbg_arrow.
+"""Removes our ops from the graphs that a program exports, so that they load in a process without tfdbg_arrow.
 
-| hook | why |
+| hook | purpose |
 |---|---|
-| `Graph._as_graph_def` | strips every GraphDef, and the functions in it; stays for good |
-| `save._build_meta_graph_impl` | strips every SavedModel; stays for good |
-| `Context.add_function_def` | puts the recorded definition in the place of a stripped one; stays for good |
+| `Graph._as_graph_def` | strips every GraphDef and its functions; permanent |
+| `save._build_meta_graph_impl` | strips every SavedModel; permanent |
+| `Context.add_function_def` | replaces a stripped definition by the recorded one; permanent |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _lock = threading.Lock()
 
 
 def keep_exports_clean() -> None:
-    """From now on no GraphDef and no SavedModel of this process holds an op of ours, also after recording has ended."""
+    """Removes our ops from every GraphDef and SavedModel that this process exports, also after the recording."""
     global _are_kept_clean
     with _lock:
         if _are_kept_clean:
@@ -55,16 +55,11 @@ def keep_exports_clean() -> None:
     saved_model_save._build_meta_graph_impl = build_meta_graph
 
 
-def with_own_ops(graph: Any) -> Any:
-    """Returns the GraphDef of a graph as TensorFlow runs it, with the ops that we have added."""
-    return _original_as_graph_def(graph)[0]
-
-
 def _as_registered(context: Any, function_def: Any) -> Any:
     """Returns the recorded definition of a function that was stripped of our ops, or the given one if there is none.
 
     TensorFlow refuses a second definition of a function that differs from the first. When a program wraps a graph as a
-    function, TensorFlow adds the functions that the graph calls once more. It takes them from the stripped GraphDef.
+    function, TensorFlow adds the functions that the graph calls again, and takes them from the stripped GraphDef.
     """
     name = function_def.signature.name
     if not context.has_function(name):
@@ -80,14 +75,14 @@ def _as_registered(context: Any, function_def: Any) -> Any:
 
 
 def strip_graph(graph_def: Any) -> None:
-    """Removes every op of ours, and every mention of one, from a GraphDef and its functions."""
+    """Removes our ops, and all references to them, from a GraphDef and its functions."""
     strip_own_nodes(graph_def.node)
     for function in graph_def.library.function:
         strip_function(function)
 
 
 def strip_meta_graph(meta_graph_def: Any) -> None:
-    """Removes every op of ours, and every mention of one, from a MetaGraphDef."""
+    """Removes our ops, and all references to them, from a MetaGraphDef."""
     stripped = meta_graph_def.meta_info_def.stripped_op_list.op
     delete_from(stripped, lambda op: op.name.startswith(OWN_OP_PREFIX))
     strip_graph(meta_graph_def.graph_def)

@@ -1,9 +1,9 @@
-"""Eager ops that raise an error: no op callback hears of them.
+"""Records eager ops that raise an error, for which TensorFlow calls no op callback.
 
-| hook | why |
+| hook | purpose |
 |---|---|
-| `execute.execute_with_callbacks` | an op fails that Python executes |
-| `ops.raise_from_not_ok_status` | an op fails that TensorFlow's core executes for a function of `gen_*_ops` |
+| `execute.execute_with_callbacks` | notes the failure of an op that Python executes |
+| `ops.raise_from_not_ok_status` | notes the failure of an op that TensorFlow's core executes for `gen_*_ops` |
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 
 _OP_TYPE = re.compile(r"\[Op:(\w+)\]")
-"""How TensorFlow's core names the op in the text of its errors."""
+"""The op in the error messages of TensorFlow's core."""
 
 
 def hook_failed_ops(observation: Observation, patches: Patches) -> None:
-    """From here on eager ops are recorded that raise an error."""
+    """Installs the hooks that record eager ops that raise an error."""
     observer = observation.observer
 
     def is_observed(callbacks: list[Any]) -> bool:
@@ -66,7 +66,7 @@ def hook_failed_ops(observation: Observation, patches: Patches) -> None:
 
 
 def _arguments(frame: FrameType) -> list[Any]:
-    """The eager tensors among the arguments of a function that runs, in order."""
+    """Returns the eager tensors among the arguments of a running function, in order."""
     found: list[Any] = []
     for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
         value = frame.f_locals.get(name)

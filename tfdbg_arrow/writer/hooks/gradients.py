@@ -1,12 +1,12 @@
-"""Gradients: which op's gradient function runs.
+"""Finds the forward op of each gradient op.
 
-| hook | why |
+| hook | purpose |
 |---|---|
-| `backprop._gradient_function`, by TFE_Py_RegisterGradientFunction | a tape runs the gradient function of an op |
-| `execute.record_gradient` | a tape keeps an op of a graph: its attributes tell which, as the same object comes back |
-| `record.record_operation` | a tape keeps a function call or a custom gradient, with a function that computes it |
+| `backprop._gradient_function`, by TFE_Py_RegisterGradientFunction | notes that a tape runs an op's gradient function |
+| `execute.record_gradient` | notes that a tape keeps an op of a graph, which the attributes object later identifies |
+| `record.record_operation` | wraps the gradient of a function call or custom gradient that a tape keeps |
 | `gradients_util._MaybeCompile`, `_AggregatedGrads` | the same in graphs: backward functions, loops, `tf.gradients` |
-| `imperative_grad.imperative_grad`, `gradients_util._GradientsHelper`, jacobians | what else a gradient takes |
+| `imperative_grad.imperative_grad`, `gradients_util._GradientsHelper`, jacobians | other ops of a gradient |
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _WHOLE_GRADIENTS = (
     (concrete_function, "_DelayedRewriteGradientFunctions", "_construct_forward_backward"),
     (concrete_function, "_TapeGradientFunctions", "_build_functions_for_outputs"),
 )
-"""What computes gradients, or makes functions that do: module, class, name."""
+"""Functions that compute gradients or make functions that do: module, class, name."""
 
 
 def hook_gradients(observation: Observation, patches: Patches) -> None:
-    """From here on the ops of gradients know their forward op."""
+    """Installs the hooks that give the ops of gradients their forward op."""
     scopes = observation.observer.scopes
     whole = scoped(observation, lambda *args, **kwargs: scopes.in_role(GRADIENT))
     of_op = scoped(observation, lambda first, op, *rest, **kwargs: scopes.of_graph_op(op))
@@ -103,7 +103,7 @@ def _make_record_operation(observation: Observation, original: Any) -> Any:
 
 
 def _in_gradient_of(observation: Observation, outputs: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that computes the gradient of what made some tensors, in its scope."""
+    """Wraps a function that computes the gradient of the op that made `outputs`, so that it runs in the op's scope."""
     observer = observation.observer
     try:
         scope = observer.scopes.of_results(outputs)

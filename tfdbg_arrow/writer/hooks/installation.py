@@ -1,4 +1,4 @@
-"""Puts the hooks of one recording in place, and takes them away."""
+"""Installs and removes the hooks of one recording."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from tfdbg_arrow.writer.hooks.failures import hook_failed_ops
 from tfdbg_arrow.writer.hooks.gradients import hook_gradients
 from tfdbg_arrow.writer.hooks.keras_parts import hook_keras
 from tfdbg_arrow.writer.hooks.layers import hook_layers
-from tfdbg_arrow.writer.hooks.lifting import keep_copied_ops_clean
 from tfdbg_arrow.writer.hooks.observation import Observation, Observer, hook_op_callbacks, hook_threads
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.stop_errors import hook_errors
 from tfdbg_arrow.writer.hooks.tracing import hook_tracing
-from tfdbg_arrow.writer.hooks.xla import hook_compiled_calls, keep_functions_compilable
+from tfdbg_arrow.writer.hooks.xla import hook_compiled_calls
 
 
 class Hooks:
-    """The hooks of one recording, but for those into sessions.
+    """The hooks of one recording, except for those into sessions.
 
     Args:
-        observer: Is told of calls and functions.
+        observer: Takes the reports of the hooks.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -31,10 +30,8 @@ class Hooks:
         self._patches = Patches()
 
     def install(self) -> None:
-        """Puts all hooks in place; the calling thread and every later one is observed."""
+        """Installs all hooks; observes the calling thread and every thread that starts later."""
         keep_exports_clean()
-        keep_copied_ops_clean()
-        keep_functions_compilable()
         keep_remote_calls_clean()
         observation, patches = self._observation, self._patches
         observation.is_active = True
@@ -54,7 +51,7 @@ class Hooks:
         observation.begin()
 
     def remove(self) -> None:
-        """Takes the hooks away; functions made meanwhile run on."""
+        """Removes the hooks; functions that were created meanwhile keep working."""
         self._observation.is_active = False
         tell_no_more(self._observer.note_connected)
         self._patches.remove()

@@ -1,13 +1,13 @@
-"""Keras, of version 3 and 2 (`keras`, `tf_keras`), from when the program imports it: layers, roles and steps.
+"""Finds layers, roles and steps of Keras 3 and 2 (`keras`, `tf_keras`), as soon as the program imports it.
 
-| hook | why |
+| hook | purpose |
 |---|---|
-| `Layer.__call__` | which layer is called |
+| `Layer.__call__` | the layer that is called |
 | `Model.compute_loss`, `_compute_loss`, `compute_metrics`, `get_metrics_result` | losses and metrics of fit |
-| `Loss.__call__`, `Metric.__call__`, `update_state`, `result`; `Optimizer.apply`, `apply_gradients` | those of loops |
+| `Loss.__call__`, `Metric.__call__`, `update_state`, `result`; `Optimizer.apply`, `apply_gradients` | custom loops |
 | `Model.fit`, and the methods of `CallbackList` | steps, epochs and phases of fit |
 
-Only classes of Keras itself are changed: autograph, which converts the program's own, does not look into them.
+Only classes of Keras itself are changed. Autograph converts the program's classes, but does not look into Keras.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PACKAGES = ("keras", "tf_keras")
 
 
 def hook_keras(observation: Observation, patches: Patches) -> None:
-    """From here on ops know their layer and role, and fit labels its steps, in each Keras, also one imported later."""
+    """Installs the hooks that find layers, roles and steps, in each Keras that is or will be imported."""
     finder = _AfterImport(lambda module: _hook(observation, patches, module))
     sys.meta_path.insert(0, finder)
     patches.when_removed(finder.remove)
@@ -40,19 +40,19 @@ def hook_keras(observation: Observation, patches: Patches) -> None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Tells of Keras when it has been imported."""
+    """Calls a function when Keras has been imported."""
 
     def __init__(self, tell: Callable[[Any], None]) -> None:
         self._tell = tell
         self._is_asking = False
 
     def remove(self) -> None:
-        """Is asked no more."""
+        """Removes this finder from sys.meta_path."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """Finds nothing by itself: it takes what the others find, and tells when that has been executed."""
+        """Returns the spec that the other finders find, changed so that it reports when the module was executed."""
         if name not in _PACKAGES or self._is_asking:
             return None
         self._is_asking = True
@@ -87,7 +87,7 @@ def _hook_layers(observation: Observation, patches: Patches, keras: Any) -> None
     scopes = observation.observer.scopes
 
     def find(layer: Any, *args: Any, **kwargs: Any) -> Scope:
-        # What a layer is made of in Keras 3, and the metrics of Keras 2, can be called too.
+        # Operations of Keras 3 that are not layers can be called too, and metrics of Keras 2 are layers.
         is_layer = isinstance(layer, keras.layers.Layer) and not isinstance(layer, keras.metrics.Metric)
         return scopes.in_layer(layer, layer.name) if is_layer else scopes.current()
 
@@ -104,7 +104,7 @@ def _hook_roles(observation: Observation, patches: Patches, keras: Any) -> None:
         return scopes.current() if scopes.current().role == METRIC else scopes.in_role(LOSS)
 
     def metric(metric: Any, *args: Any, **kwargs: Any) -> Scope:
-        # Keras follows the loss itself by a metric of this name.
+        # Keras tracks the loss itself with a metric of this name.
         return scopes.in_role(LOSS if metric.name == "loss" else METRIC)
 
     roles: list[tuple[type, tuple[str, ...], Find]] = [
@@ -119,14 +119,14 @@ def _hook_roles(observation: Observation, patches: Patches, keras: Any) -> None:
 
 
 def _only_for(base: type, find: Find, scopes: Scopes) -> Find:
-    """Returns what leaves the scope as it is for objects of another class, which share a base with this one."""
+    """Restricts `find` to objects of `base`; other classes that share a base with it keep the current scope."""
     return lambda self, *args, **kwargs: find(self, *args, **kwargs) if isinstance(self, base) else scopes.current()
 
 
 def _put_in_all(
     observation: Observation, patches: Patches, base: type, names: Sequence[str], make: Callable[[Any], Any]
 ) -> None:
-    """Replaces methods wherever Keras defines them: in a class, in its bases and in its subclasses."""
+    """Replaces methods in all places where Keras defines them: in a class, its bases and its subclasses."""
     package = base.__module__.partition(".")[0]
     classes = [c for c in dict.fromkeys([*base.__mro__, *_subclasses(base)]) if c.__module__.startswith(f"{package}.")]
     found = [(class_, name) for class_ in classes for name in names if name in vars(class_)]
@@ -174,7 +174,7 @@ _EVENTS: dict[str, Callable[[FitLabels, Any, tuple[Any, ...]], None]] = {
     "on_test_begin": lambda labels, callbacks, args: labels.phase_begins("test"),
     "on_test_end": lambda labels, callbacks, args: labels.test_ends(),
 }
-"""What each method of a list of callbacks tells."""
+"""What to do for each method of a list of callbacks."""
 
 
 def _make_event(
@@ -195,6 +195,6 @@ def _make_event(
 
 
 def _marks_itself(callbacks: Any) -> bool:
-    """Returns whether the program gave fit a MarkCallback."""
+    """Returns True if the program passed a MarkCallback to fit."""
     module = sys.modules.get("tfdbg_arrow.writer.keras")
     return module is not None and any(isinstance(callback, module.MarkCallback) for callback in callbacks.callbacks)

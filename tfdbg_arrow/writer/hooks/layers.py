@@ -1,12 +1,12 @@
-"""Layers and roles that TensorFlow itself knows.
+"""Finds the layers and roles of TensorFlow's own parts.
 
-| hook | why |
+| hook | purpose |
 |---|---|
-| `Module.name_scope` | entered by `with_name_scope` and by Sonnet's modules for each method |
-| `atomic_function.partitioned_call_op` | a graph calls a function: no op callback is told of that op |
-| `_MirroredReplicaContext._merge_call` | the main thread runs a function for a replica's |
+| `Module.name_scope` | `with_name_scope` and Sonnet's modules enter it for each method |
+| `atomic_function.partitioned_call_op` | notes the op of a call in a graph, for which no op callback is called |
+| `_MirroredReplicaContext._merge_call` | the main thread runs a function for the thread of a replica |
 | `StructuredFunctionWrapper.__init__`, `_PerDeviceGenerator.__init__` | the functions of tf.data pipelines |
-| `FuncRegistry.insert`, `__call__` | a Python function that an op calls belongs to what the op belongs to |
+| `FuncRegistry.insert`, `__call__` | a Python function that an op calls has the scope of the op |
 | `Optimizer.apply_gradients` of `tf.compat.v1.train` | the optimizer |
 """
 
@@ -29,7 +29,7 @@ from tfdbg_arrow.writer.scopes import INPUT, OPTIMIZER, Entered, Scope
 
 
 def hook_layers(observation: Observation, patches: Patches) -> None:
-    """From here on ops know the tf.Module that they belong to, and their role in TensorFlow's own parts."""
+    """Installs the hooks that find the tf.Module of ops, and their role in TensorFlow's own parts."""
     scopes = observation.observer.scopes
     pipeline = scoped(observation, lambda *args, **kwargs: Scope(role=INPUT))
     optimizer = scoped(observation, lambda *args, **kwargs: scopes.in_role(OPTIMIZER))
@@ -44,7 +44,7 @@ def hook_layers(observation: Observation, patches: Patches) -> None:
 
 
 class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
-    """A module's name scope that also says which module its ops belong to."""
+    """A module's name scope that also enters the module's scope as a layer."""
 
     __slots__ = ("_module", "_observation", "_outer")
 
@@ -71,7 +71,7 @@ class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
 def _make_name_scope(observation: Observation, original: Any) -> Any:
     def name_scope(module: tf.Module) -> Any:
         found = original.fget(module)
-        # Of another type in graph mode without TensorFlow 2's behavior, and where a subclass has its own.
+        # The type differs in graph mode without TensorFlow 2's behavior, and if a subclass overrides name_scope.
         if not observation.is_active or type(found) is not framework_ops.name_scope_v2:
             return found
         return _ModuleScope(found.name, module=module, observation=observation)

@@ -1,11 +1,11 @@
-"""What the hooks tell a recording, and which threads it observes.
+"""The interface between the hooks and a recording, and the threads that it observes.
 
-| hook | why |
+| hook | purpose |
 |---|---|
 | op callback of each thread | every eager op, and the Python stack of every op created in a graph |
-| `threading.Thread._bootstrap_inner`, `FuncRegistry.__call__` | threads that start, and TensorFlow's that run Python |
-| `op_callbacks.invoke_op_callbacks` | our callback alone changes nothing of what TensorFlow does with an op's outputs |
-| `op_callbacks.remove_op_callback` | the removal of another callback does not end ours |
+| `threading.Thread._bootstrap_inner`, `FuncRegistry.__call__` | new threads, and TensorFlow's threads that run Python |
+| `op_callbacks.invoke_op_callbacks` | keeps the op's outputs unchanged if ours is the only callback |
+| `op_callbacks.remove_op_callback` | keeps our callback when another one is removed |
 """
 
 from __future__ import annotations
@@ -26,94 +26,93 @@ from tfdbg_arrow.writer.scopes import Scopes
 
 
 class Stop(Protocol):
-    """What turns TensorFlow's error of a step that we failed into ours."""
+    """Turns TensorFlow's error for a step that we stopped into our error."""
 
     def error_in(self, text: str) -> Exception | None:
-        """Returns our error for the text of one of TensorFlow's; None for an error that is not about us."""
+        """Returns our error for the message of a TensorFlow error; None if the error is not ours."""
 
 
 class Observer(Protocol):
-    """What the hooks tell a recording. Nothing of it may raise."""
+    """Takes the reports of the hooks. Its methods must not raise."""
 
     op_callback: Callable[..., Any]
     generation: int
-    inlines_all: bool
     scopes: Scopes
     fit_marks: FitMarks
 
     @property
     def stop(self) -> Stop | None:
-        """Set where the recording may stop the program."""
+        """Set if the recording may stop the program, otherwise None."""
 
     def begin_call(self, function_name: bytes, runs_as: bytes, inputs: Sequence[Any], num_outputs: int, /) -> int:
-        """A call of a function from eager code begins; returns its execution index, -1 for none.
+        """Records that a call of a function from eager code begins; returns its execution index, or -1 for none.
 
-        `runs_as` is the function that TensorFlow runs for it: this one or a copy.
+        `runs_as` is the function that TensorFlow runs: this one or a copy of it.
         """
 
     def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None, /) -> None:
-        """The call has returned its outputs, or raised an error of a class, by name."""
+        """Records that the call returned its outputs, or raised an error of the class with this name."""
 
     def note_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str, /) -> None:
-        """An eager op raised an error of a class, by name; no op callback hears of it."""
+        """Records that an eager op raised an error of the class with this name; no op callback is called for it."""
 
     def xla_choice(self) -> str:
-        """Returns what becomes of a function that asks for XLA: `inside`, `observe` or `keep`."""
+        """Returns how to treat a function with jit_compile=True: `inside`, `observe` or `keep`."""
+
+    def call_options(self, function_name: bytes, options: Any, /) -> Any:
+        """Returns the FunctionCallOptions to call a function with; None if the program's own can be used."""
 
     def copy_to_record(self, function_name: bytes, /) -> bytes:
-        """Returns which function is to run where a function is called, so that what XLA compiles in it is recorded."""
+        """Returns the function to run for a call, so that the part that XLA compiles is recorded."""
 
     def note_refused(self, function_name: bytes, error: Exception) -> None:
-        """XLA has not compiled our copy of a function, but the function itself."""
+        """Notes that XLA refused to compile our copy of a function, but compiled the function itself."""
 
     def note_compiled(self, function_name: str) -> None:
-        """A function that asked for XLA is compiled with it, and recorded."""
+        """Notes that a function with jit_compile=True is compiled by XLA and recorded."""
 
     def before_function(
         self, function_name: str, graph: Any, unobserved_for: str | None, /, *, is_compiled: bool = False
     ) -> None:
-        """A runtime function is about to be made of a graph, of which nothing may be recorded for a reason, if any."""
+        """Prepares a graph that becomes a runtime function; `unobserved_for` is the reason not to record it, if any."""
 
     def after_function(self, function_name: str, graph: Any, function_def: Callable[[], Any]) -> None:
-        """A runtime function was made of a graph; `function_def` gives its FunctionDef."""
+        """Notes that a graph became a runtime function; `function_def` returns its FunctionDef."""
 
     def note_without_xla(self, function_name: str) -> None:
-        """A function that asked for XLA is compiled without it."""
+        """Notes that a function with jit_compile=True runs without XLA."""
 
     def note_kept_xla(self, function_name: str) -> None:
-        """A function that asked for XLA is compiled with it, and not recorded."""
+        """Notes that a function with jit_compile=True is compiled by XLA and not recorded."""
 
     def note_connected(self) -> None:
-        """The process is connected to others, whose devices it can use."""
+        """Notes that the process is connected to others, whose devices it can use."""
 
     def note_remote(self, function_name: str, device_name: str | None) -> None:
-        """A function is made for, or called on, a device of another process."""
-
-    def note_not_inlined(self, function_name: str) -> None:
-        """A function with loops or branches of graph mode is kept as a call."""
+        """Notes that a function is created for, or called on, a device of another process."""
 
     def note_failure(self, what: str, error: object) -> None:
-        """Something of ours failed, or is not there in this version of TensorFlow."""
+        """Notes that our code failed, or needs something that this version of TensorFlow does not have."""
 
     def note_call_op(self, op: Any) -> None:
-        """An op of a graph that calls a function was created."""
+        """Notes that an op that calls a function was created in a graph."""
 
     def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
-        """A gradient tape keeps an op of a graph, with these attributes and outputs."""
+        """Notes that a gradient tape keeps an op of a graph with these attributes and outputs."""
 
     def function_to_run(self, function_name: bytes, /) -> bytes:
-        """Returns which function is to run where a function is called."""
+        """Returns the function to run for a call."""
 
 
 class Observation:
-    """One recording, as its hooks know it.
+    """The state of one recording that its hooks share.
 
     Args:
-        observer: Is told of calls and functions.
+        observer: Takes the reports of the hooks.
 
     Attributes:
-        observer: The same.
-        is_active: Whether the recording lasts.
+        observer: As given.
+        is_active: Whether the recording is active.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -124,16 +123,16 @@ class Observation:
         self._are_others_elsewhere = False
 
     def begin(self) -> None:
-        """Observes the calling thread, and lets TensorFlow ask its callbacks."""
+        """Observes the calling thread, and makes TensorFlow call its op callbacks."""
         is_on = execute.execute is not execute.quick_execute
         self._are_others_elsewhere = is_on and not eager_context.context().op_callbacks
         self.observe_thread()
         execute.execute = execute.execute_with_callbacks
 
     def observe_thread(self) -> None:
-        """Gives the calling thread our op callback: TensorFlow keeps a list of them for each thread.
+        """Adds our op callback to the calling thread's list; TensorFlow keeps one list for each thread.
 
-        Ours is the first of the list: it sees the op's own outputs, and is told even where another callback raises.
+        Ours is the first in the list, so that it gets the op's own outputs, even if another callback raises.
         """
         callbacks = eager_context.context().op_callbacks
         callback = self.observer.op_callback
@@ -144,7 +143,7 @@ class Observation:
                     self._callback_lists.append(callbacks)
 
     def end(self) -> None:
-        """Takes our op callback from all threads."""
+        """Removes our op callback from all threads."""
         callback = self.observer.op_callback
         with self._lock:
             for callbacks in self._callback_lists:
@@ -157,7 +156,7 @@ class Observation:
 
 
 def hook_op_callbacks(observation: Observation, patches: Patches) -> None:
-    """From here on our op callback and others do not disturb each other."""
+    """Installs the hooks that keep our op callback and others from affecting each other."""
     callback = observation.observer.op_callback
 
     def make_invoke_op_callbacks(original: Any) -> Any:
@@ -165,21 +164,21 @@ def hook_op_callbacks(observation: Observation, patches: Patches) -> None:
             op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
         ) -> Any:
             if any(each is not callback for each in eager_context.context().op_callbacks):
-                # The ops that others add have the stack of the program alone.
+                # Keep our frames out of the stacks of the ops that others add.
                 with tf_stack.CurrentModuleFilter():
                     return original(op_type, inputs, attrs, outputs, op_name=op_name, graph=graph)
             original(op_type, inputs, attrs, outputs, op_name=op_name, graph=graph)
-            return None  # the outputs stay as they are
+            return None  # the outputs stay unchanged
 
         return invoke_op_callbacks
 
     def make_remove_op_callback(original: Any) -> Any:
         def remove_op_callback(op_callback: Any) -> None:
             if op_callback is callback and observation.is_active:
-                return  # clear_op_callbacks() removes all that it finds
+                return  # clear_op_callbacks() removes all callbacks
             original(op_callback)
             if observation.is_active:
-                # In a thread without ours TensorFlow switches the callbacks of all threads off.
+                # If the thread has no other callback, TensorFlow switches off the callbacks of all threads.
                 execute.execute = execute.execute_with_callbacks
 
         return remove_op_callback
@@ -189,7 +188,7 @@ def hook_op_callbacks(observation: Observation, patches: Patches) -> None:
 
 
 def hook_threads(observation: Observation, patches: Patches) -> None:
-    """From here on every thread is observed that starts, or that TensorFlow runs Python in."""
+    """Installs the hooks that observe every new thread, and every thread in which TensorFlow runs Python."""
 
     def make_observed_entry(original: Any) -> Any:
         def run_observed(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Attributes of TensorFlow that a recording replaces and puts back."""
+"""Replaces attributes of TensorFlow, and restores them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class _Patch:
     replacement: Any
 
     def remove(self) -> None:
-        """Puts the original back, unless somebody else replaced ours."""
+        """Restores the original, unless someone else replaced our attribute."""
         if getattr(self.owner, self.name) is self.replacement:
             setattr(self.owner, self.name, self.original)
 
 
 class Patches:
-    """What one recording has replaced, in order.
+    """The attributes that one recording has replaced, in order.
 
-    Each original is put back in the end, unless somebody else replaced ours meanwhile: then ours stays and passes
-    every call on.
+    Each original is restored at the end, unless someone else replaced our attribute meanwhile. Then ours stays, and
+    passes every call on.
     """
 
     def __init__(self) -> None:
@@ -34,18 +34,18 @@ class Patches:
         self._then: list[Callable[[], object]] = []
 
     def put(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replaces an attribute by what `make` makes of it."""
+        """Replaces an attribute by the result of `make`, which gets the original."""
         original = getattr(owner, name)
         replacement = make(original)
         setattr(owner, name, replacement)
         self._patches.append(_Patch(owner=owner, name=name, original=original, replacement=replacement))
 
     def when_removed(self, then: Callable[[], object]) -> None:
-        """Asks for a call once the originals are back."""
+        """Adds a function to call when the originals are restored."""
         self._then.append(then)
 
     def remove(self) -> None:
-        """Puts all originals back, the last first."""
+        """Restores all originals, the last one first."""
         for patch in reversed(self._patches):
             patch.remove()
         self._patches.clear()

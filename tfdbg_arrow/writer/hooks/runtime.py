@@ -1,4 +1,4 @@
-"""What TensorFlow's runtime is and has: devices, libraries, functions, the ids of tensors."""
+"""Access to TensorFlow's runtime: devices, libraries, functions and the IDs of tensors."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from tfdbg_arrow.writer.hooks import cluster
 from tfdbg_arrow.writer.hooks.stripping import strip_function
 
 _ALONE = "/job:localhost/replica:0/task:0"
-"""Address of a process that is connected to no others."""
+"""Address of a process that is not connected to others."""
 
 
 def eager_tensor_id(tensor: Any) -> int:
-    """Returns the id of an eager tensor, -1 for anything else."""
+    """Returns the ID of an eager tensor; -1 for anything else."""
     return tensor._id if type(tensor) is framework_ops.EagerTensor else -1
 
 
 def allows_soft_placement() -> bool:
-    """Returns whether an op that has no kernel on the device it asks for runs elsewhere, as it does by default."""
-    # tf.config.get_soft_device_placement() answers otherwise while a graph is the default.
+    """Returns True if an op without a kernel on the requested device runs on another one, as it does by default."""
+    # tf.config.get_soft_device_placement() returns another value while a graph is the default.
     return eager_context.context()._soft_device_placement is not False
 
 
 def is_graph_mode() -> bool:
-    """Returns whether the program builds graphs for sessions, outside of functions."""
+    """Returns True if the program builds graphs for sessions outside of functions."""
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def is_op_determinism_enabled() -> bool:
-    """Returns whether the program asked for deterministic ops."""
+    """Returns True if the program asked for deterministic ops."""
     return bool(framework_config.is_op_determinism_enabled())
 
 
 def has_accelerator() -> bool:
-    """Returns whether TensorFlow sees a device other than the CPU."""
+    """Returns True if TensorFlow sees a device other than the CPU."""
     return bool(accelerator_types())
 
 
 def accelerator_types() -> set[str]:
-    """Returns the types of the devices that TensorFlow sees beside the CPU, as `GPU`."""
+    """Returns the types of the devices that TensorFlow sees besides the CPU, such as `GPU`."""
     return {device.device_type for device in tf.config.list_physical_devices()} - {"CPU"}
 
 
 def refuses_counting_on_accelerators() -> bool:
-    """Returns whether there is an accelerator on which TensorFlow's op that counts would fail."""
+    """Returns True if there is an accelerator and TensorFlow's op that counts would fail on it."""
     return is_op_determinism_enabled() and has_accelerator()
 
 
@@ -80,15 +80,15 @@ def library_paths() -> tuple[str, str, str]:
         paths = [path for pattern in patterns for path in sorted(glob.glob(os.path.join(root, pattern)))]
         if not paths:
             raise RecordingError(
-                f"TensorFlow {tf.__version__} in {root} has no library {patterns[0]}; the native recorder knows "
-                "TensorFlow 2.17 to 2.21: use health_backend='tensorflow'"
+                f"TensorFlow {tf.__version__} in {root} has no library {patterns[0]}; recording supports "
+                "TensorFlow 2.17 to 2.21"
             )
         found.append(paths[0])
     return found[0], found[1], found[2]
 
 
 class RuntimeFunctions:
-    """TensorFlow's runtime functions, as the eager context holds them."""
+    """TensorFlow's runtime functions in the eager context."""
 
     def function_def(self, name: str) -> Any:
         """Returns a copy of a function's FunctionDef."""
@@ -99,11 +99,11 @@ class RuntimeFunctions:
         eager_context.context().add_function_def(function_def)
 
     def strip_function(self, function_def: Any) -> bool:
-        """Removes every op of ours from a FunctionDef; returns whether there was one."""
+        """Removes all of our ops and marks from a FunctionDef; returns True if there were any."""
         return strip_function(function_def)
 
     def keeps_state(self, op_type: str) -> bool:
-        """Returns whether ops of that type are stateful and take no resource that holds the state."""
+        """Returns True if ops of this type are stateful and do not take a resource that holds the state."""
         op_def = op_def_registry.get(op_type)
         if op_def is None:
             return True

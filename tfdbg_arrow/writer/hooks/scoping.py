@@ -1,4 +1,4 @@
-"""Functions of TensorFlow and Keras that run in a scope while a recording lasts."""
+"""Makes functions of TensorFlow and Keras run in a scope during a recording."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.scopes import Scope
 
 Find = Callable[..., Scope]
-"""Takes a function's arguments; returns the scope in which it is to run."""
+"""Takes the arguments of a function, and returns the scope to run it in."""
 
 
 def scoped(observation: Observation, find: Find) -> Callable[[Any], Any]:
-    """Returns what makes of a function one that runs in the scope that `find` returns for its arguments."""
+    """Returns a decorator that makes a function run in the scope that `find` returns for its arguments."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -35,7 +35,7 @@ def put(observation: Observation, patches: Patches, owner: Any, name: str, make:
     if hasattr(owner, name):
         patches.put(owner, name, make)
     else:
-        missing = f"{owner.__name__} has no {name}; what depends on it has no layer, role or forward op"
+        missing = f"{owner.__name__} has no {name}, so some ops will have no layer, role or forward op"
         observation.observer.note_failure("following layers and gradients", missing)
 
 
@@ -50,11 +50,11 @@ def run_in(observation: Observation, scope: Scope, function: Any, /, *args: Any,
 
 
 def found(observation: Observation, find: Find, /, *args: Any, **kwargs: Any) -> Scope | None:
-    """Returns the scope that `find` returns for arguments; None after the recording, and where finding it failed."""
+    """Returns the scope that `find` returns for arguments; None after the recording, or if `find` raised an error."""
     if not observation.is_active:
         return None
     try:
         return find(*args, **kwargs)
     except Exception as error:
-        observation.observer.note_failure("finding the layer, role or forward op of what runs", error)
+        observation.observer.note_failure("finding the layer, role or forward op of an op", error)
         return None

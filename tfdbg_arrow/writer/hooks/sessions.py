@@ -1,42 +1,40 @@
-"""Runs of TensorFlow's sessions.
+"""Hooks into the runs of TensorFlow's sessions.
 
-| hook | why |
+| hook | purpose |
 |---|---|
-| `BaseSession._call_tf_sessionrun` | a run begins: record ops are added to what it is asked to run |
+| `BaseSession.__init__` | changes the configuration so that TensorFlow calls our graph optimizer |
+| `BaseSession._call_tf_sessionrun` | notes that a run begins, and adds our ops to its targets |
 | `BaseSession._make_callable_from_options` | the same for a run that is prepared once and called often |
-| `BaseSession.partial_run_setup` | is noted: a run in pieces is not recorded |
-| `WrappedFunction.__init__` | a graph of graph mode becomes a function, of which only what its results need runs |
+| `BaseSession.partial_run_setup` | reports that partial runs are not recorded |
 
-Nothing runs an op of a session's graph but a run that is asked for it, so record ops are handed to the runtime as
-further targets of the run. They take tensors and give none: the user's graph keeps its tensors and its edges.
+A session runs an op only if a fetch or target needs it, so our ops become further targets of the run. They take none of
+the program's tensors, so the edges of the program's graph stay the same.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from tensorflow.core.protobuf.config_pb2 import ConfigProto as _ConfigProto
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.client import session as tf_session
-from tensorflow.python.eager import wrap_function
 
-from tfdbg_arrow.writer.hooks.must_run import has_low_level_control_flow
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import is_unobserved
 
 TensorName = tuple[str, int]
-"""Name of an op, and which of its outputs."""
+"""Name of an op, and the index of the output."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What a run of a session is asked for.
+    """The feeds, fetches and targets of a run of a session.
 
     Attributes:
-        feeds: The tensors whose values are given, in order of name.
+        feeds: The tensors whose values are given, ordered by name.
         fetches: The tensors whose values are returned.
         targets: Names of the ops that run without a result.
     """
@@ -48,56 +46,57 @@ class RunRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """How runs with one request are recorded.
+    """How to record runs with one request.
 
     Attributes:
-        function_name: What the runs are called: the op type of their executions.
+        function_name: The name of the runs, which is the op type of their executions.
         request: The request.
-        record_ops: The ops to run with it.
-        token: The Placeholder that is fed with the execution's index; None: no record op knows it.
-        run_op: Name of the op in `record_ops` that our optimizer looks for; None: the run is recorded as it was made.
-        optimized_graphs: Ids of the graphs of called functions that are recorded if TensorFlow optimizes them.
+        own_ops: The ops to add to the run.
+        token: The Placeholder that is fed with the execution's index. None if no tensor of the run is recorded.
+        run_op: Name of the op in `own_ops` that our optimizer looks for. None if no tensor of the run is recorded.
         feed_dtypes: Dtypes of the fed tensors.
         fetch_dtypes: Dtypes of the fetched tensors.
     """
 
     function_name: str
     request: RunRequest
-    record_ops: tuple[Any, ...]
+    own_ops: tuple[Any, ...]
     token: Any
     run_op: str | None
-    optimized_graphs: frozenset[int]
     feed_dtypes: tuple[Any, ...]
     fetch_dtypes: tuple[Any, ...]
 
 
 class SessionObserver(Protocol):
-    """What the hooks tell a recording. Nothing of it may raise."""
+    """Takes the reports of the hooks. Only end_run() may raise an error, the one that stops the program."""
+
+    def session_config(self, config: Any) -> Any:
+        """Returns the ConfigProto to create a session with, given the program's ConfigProto or None."""
 
     def plan_run(self, session: Any, request: RunRequest) -> RunPlan | None:
-        """Returns how runs with a request are recorded; None: not at all."""
+        """Returns how to record runs with this request; None means that they are not recorded."""
 
     def begin_run(self, plan: RunPlan, values: Sequence[Any]) -> int:
-        """A run begins; returns its execution index, -1 for none."""
+        """Records that a run begins; returns its execution index, or -1 if it is not recorded."""
 
     def end_run(
         self, plan: RunPlan, execution_index: int, values: Sequence[Any] | None, error_type: str | None
     ) -> None:
-        """The run has returned the values of its fetches, or raised an error of a class, by name."""
+        """Records that the run returned the values of its fetches, or raised an error of the class with this name."""
 
     def note_partial_run(self) -> None:
-        """A run in pieces is set up."""
+        """Notes that a partial run is set up."""
 
 
 class SessionHooks:
     """The hooks of one recording into sessions.
 
     Args:
-        observer: Is told of runs.
+        observer: Takes the reports of the hooks.
 
     Attributes:
-        observer: The same.
-        is_active: Whether the recording lasts.
+        observer: As given.
+        is_active: Whether the recording is active.
     """
 
     def __init__(self, observer: SessionObserver) -> None:
@@ -106,18 +105,26 @@ class SessionHooks:
         self.is_active = False
 
     def install(self) -> None:
-        """Puts the hooks in place."""
+        """Installs the hooks."""
         self.is_active = True
         session = tf_session.BaseSession
+        self._patches.put(session, "__init__", self._make_init)
         self._patches.put(session, "_call_tf_sessionrun", self._make_run)
         self._patches.put(session, "_make_callable_from_options", self._make_callable)
         self._patches.put(session, "partial_run_setup", self._make_partial_run_setup)
-        self._patches.put(wrap_function.WrappedFunction, "__init__", self._make_wrap)
 
     def remove(self) -> None:
-        """Takes the hooks away; sessions run on without recording."""
+        """Removes the hooks; sessions continue without recording."""
         self.is_active = False
         self._patches.remove()
+
+    def _make_init(self, original: Any) -> Any:
+        def initialize(session: Any, target: Any, graph: Any = None, config: Any = None) -> None:
+            if self.is_active and not is_unobserved() and not target and isinstance(config, _ConfigProto | None):
+                config = self.observer.session_config(config)
+            original(session, target, graph, config)
+
+        return initialize
 
     def _make_run(self, original: Any) -> Any:
         observer = self.observer
@@ -145,7 +152,7 @@ class SessionHooks:
             execution_index = observer.begin_run(plan, [value for _, value in feeds])
             values, error_type = None, None
             try:
-                targets = [*target_list, *(op._c_op for op in plan.record_ops)]
+                targets = [*target_list, *(op._c_op for op in plan.own_ops)]
                 if plan.token is not None:
                     feed_dict = {**feed_dict, plan.token._as_tf_output(): np.array(execution_index, np.int64)}
                 values = original(session, options, feed_dict, fetch_list, targets, run_metadata)
@@ -173,7 +180,7 @@ class SessionHooks:
                 return plain
             options = type(callable_options)()
             options.CopyFrom(callable_options)
-            options.target.extend(op.name for op in plan.record_ops)
+            options.target.extend(op.name for op in plan.own_ops)
             if plan.token is not None:
                 options.feed.append(plan.token.name)
             return _ObservedCallable(self, plan, plain=plain, recorded=original(session, options))
@@ -188,27 +195,9 @@ class SessionHooks:
 
         return partial_run_setup
 
-    def _make_wrap(self, original: Any) -> Any:
-        def initialize(function: Any, fn_graph: Any, *args: Any, **kwargs: Any) -> None:
-            _wrapped_graphs.add(fn_graph)
-            original(function, fn_graph, *args, **kwargs)
-
-        return initialize
-
-
-_wrapped_graphs: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def is_pruned(graph: Any) -> bool:
-    """Returns whether only those ops of a function's graph run that its results need: it is one of graph mode.
-
-    It was wrapped as a whole, or holds the loops and branches of graph mode.
-    """
-    return graph in _wrapped_graphs or has_low_level_control_flow(graph)
-
 
 class _ObservedCallable:
-    """A prepared run, as it is recorded while recording lasts and as it was asked for afterwards."""
+    """A prepared run. During the recording it runs with our ops, and afterwards without them."""
 
     def __init__(self, hooks: SessionHooks, plan: RunPlan, *, plain: Any, recorded: Any) -> None:
         self._hooks, self._plan = hooks, plan

@@ -1,9 +1,9 @@
-"""TensorFlow's error of a step that we failed becomes ours.
+"""Replaces TensorFlow's error for a step that we stopped by our error.
 
-| hook | why |
+| hook | purpose |
 |---|---|
-| `core._status_to_exception` | an eager op or a call failed |
-| `BaseSession._do_call` | a run of a session failed |
+| `core._status_to_exception` | errors of eager ops and calls |
+| `BaseSession._do_call` | errors of session runs |
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tfdbg_arrow.writer.hooks.patches import Patches
 
 
 def stop_error(observation: Observation, text: str) -> Exception | None:
-    """Returns our error for the text of one of TensorFlow's; None where the error is not about us."""
+    """Returns our error for the message of a TensorFlow error; None if the error is not ours."""
     stop = observation.observer.stop
     return stop.error_in(text) if observation.is_active and stop is not None else None
 
 
 def hook_errors(observation: Observation, patches: Patches) -> None:
-    """From here on a step that we failed raises our error."""
+    """Installs the hooks that raise our error for a step that we stopped."""
 
     def make_status_to_exception(original: Any) -> Any:
         def status_to_exception(status: Any) -> Any:
@@ -51,7 +51,7 @@ def hook_errors(observation: Observation, patches: Patches) -> None:
 
 
 def let_pass(error: Exception) -> Exception:
-    """Marks an error so that autograph and Keras hand it on as it is, and returns it."""
+    """Marks an error so that autograph and Keras pass it on unchanged, and returns it."""
     error.ag_pass_through = True  # type: ignore[attr-defined]
     error._keras_call_info_injected = True  # type: ignore[attr-defined]
     return error

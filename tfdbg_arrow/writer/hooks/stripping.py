@@ -1,4 +1,4 @@
-"""Takes the ops that we have added out of functions and graphs, as protocol buffers."""
+"""Removes our ops from functions and graphs in the form of protocol buffers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfdbg_arrow.writer.graphs.own_ops import MARK, is_own
 
 
 def strip_function(function_def: Any) -> bool:
-    """Removes every op and mark of ours from a FunctionDef; returns whether it held any."""
+    """Removes all of our ops and marks from a FunctionDef; returns True if there were any."""
     marked = [each for each in (*function_def.node_def, *function_def.arg_attr.values()) if MARK in each.attr]
     for each in marked:
         del each.attr[MARK]
@@ -21,7 +21,7 @@ def strip_function(function_def: Any) -> bool:
 
 
 def strip_own_nodes(nodes: Any) -> set[str]:
-    """Removes every op and mark of ours from a list of NodeDefs; returns the names of the ops."""
+    """Removes all of our ops and marks from a list of NodeDefs; returns the names of the ops."""
     for node in nodes:
         if MARK in node.attr:
             del node.attr[MARK]
@@ -34,7 +34,7 @@ def strip_own_nodes(nodes: Any) -> set[str]:
 
 
 def delete_from(repeated: Any, is_unwanted: Callable[[Any], bool]) -> None:
-    """Deletes items of a repeated field."""
+    """Deletes items from a repeated field."""
     for index in range(len(repeated) - 1, -1, -1):
         if is_unwanted(repeated[index]):
             del repeated[index]

@@ -1,10 +1,10 @@
-"""Functions as they are traced: a graph becomes a runtime function.
+"""Hooks into the tracing of functions, when a graph becomes a runtime function.
 
-| hook | why |
+| hook | purpose |
 |---|---|
-| `atomic_function.from_func_graph` | a graph becomes a function: described and made to record |
-| `function_context.make_function_context` | what was traced without recording is traced anew |
-| `tracing_compilation._create_concrete_function` | what is traced for XLA is known as such from the start |
+| `atomic_function.from_func_graph` | describes a graph that becomes a function, and makes it record |
+| `function_context.make_function_context` | traces functions again that were traced without recording |
+| `tracing_compilation._create_concrete_function` | marks graphs that are traced for XLA from the start |
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_cache
 from tensorflow.python.eager.polymorphic_function import (
     atomic_function,
@@ -23,17 +22,14 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.util import tf_stack
 
-from tfdbg_arrow.writer.hooks.must_run import has_low_level_control_flow
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import INSIDE, reason_unobserved, this_thread, unobserved_graphs
-from tfdbg_arrow.writer.hooks.xla import NO_INLINE, inline_control_flow, must_compile, reaches_own_op, without_xla
-
-_AttrValue = tf.compat.v1.AttrValue
+from tfdbg_arrow.writer.hooks.xla import inline_control_flow, must_compile, without_xla
 
 
 def hook_tracing(observation: Observation, patches: Patches) -> None:
-    """From here on functions are traced anew, and made to record."""
+    """Installs the hooks that trace functions again and make them record."""
     patches.put(atomic_function, "from_func_graph", partial(_make_from_func_graph, observation))
     patches.put(function_context, "make_function_context", partial(_make_make_function_context, observation))
     patches.put(tracing_compilation, "_create_concrete_function", partial(_make_create_concrete_function, observation))
@@ -49,34 +45,24 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
         is_traced_for_xla = must_compile(attrs) or control_flow_util.GraphOrParentsInXlaContext(graph)
         if must_compile(attrs) and reason_unobserved(graph) != "remote":
             choice = observer.xla_choice()
-            if choice == "keep" and not reaches_own_op(graph):
+            if choice == "keep":
                 unobserved_graphs[graph] = "xla"
                 observer.note_kept_xla(text)
-            elif choice == "inside" and not reaches_own_op(graph):
+            elif choice == "inside":
                 unobserved_graphs[graph] = INSIDE
                 observer.note_compiled(text)
             else:
-                # XLA has no kernel for a record op: the function would fail to compile.
                 attrs = without_xla(attrs)
                 unobserved_graphs.pop(graph, None)
                 observer.note_without_xla(text)
         reason = reason_unobserved(graph)
         if reason == "remote":
             observer.note_remote(text, None)
-        elif reason is None and not observer.inlines_all and has_low_level_control_flow(graph):
-            # A record op in a loop of graph mode cannot be waited for from outside: not by the caller either.
-            attrs = {**(attrs or {}), NO_INLINE: _AttrValue(b=True)}
-            observer.note_not_inlined(text)
         if is_traced_for_xla and reason is None:
             inline_control_flow(graph)
-        results = list(graph.outputs)
         is_inside = reason == INSIDE
         observer.before_function(text, graph, None if is_inside else reason, is_compiled=is_inside)
-        try:
-            function = original(name, graph, attrs, *args, **kwargs)
-        finally:
-            # What we put in the place of results is for the runtime alone: gradients are made of the program's own.
-            graph.outputs[:] = results
+        function = original(name, graph, attrs, *args, **kwargs)
         observer.after_function(text, graph, lambda: function.cached_definition)
         return function
 
@@ -90,7 +76,7 @@ def _make_make_function_context(observation: Observation, original: Any) -> Any:
             return context
         observation.observe_thread()
         reason = reason_unobserved(framework_ops.get_default_graph())
-        # A function that is also called where it cannot be observed has one trace for there and one for here.
+        # A function that is also called where it cannot be observed needs a separate trace for that.
         observer = observation.observer
         key = (context.context, "tfdbg_arrow", observer.generation, reason, observer.xla_choice())
         return function_cache.FunctionContext(key, context.scope_type)
@@ -106,7 +92,7 @@ def _make_create_concrete_function(observation: Observation, original: Any) -> A
                 reason = {"keep": "xla", "inside": INSIDE}.get(observation.observer.xla_choice(), reason)
             if reason is not None:
                 unobserved_graphs[func_graph] = reason
-        # The stack of an op's creation, which errors of TensorFlow quote, is the program's own.
+        # Keep our frames out of the stacks of ops, which TensorFlow's errors show.
         with tf_stack.CurrentModuleFilter():
             return original(function_type, type_context, func_graph, options)
 

@@ -1,4 +1,4 @@
-"""What is not recorded: our own ops, and graphs that XLA or another process will run."""
+"""Marks code that is not recorded: our own ops, and graphs that XLA or another process will run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorflow.python.eager import record as tape_record
 from tfdbg_arrow.writer.hooks.cluster import is_connected, is_remote
 
 INSIDE = "inside"
-"""The reason of graphs that XLA compiles and that are recorded inside it; no reason to leave them out."""
+"""Used as the reason of graphs that XLA compiles and that are recorded inside XLA."""
 
 
 class _Thread(threading.local):
@@ -23,21 +23,21 @@ class _Thread(threading.local):
 
 
 this_thread = _Thread()
-"""What holds for the calling thread: whether it is within unobserved(), and why its graphs cannot be recorded."""
+"""The state of the calling thread: whether it is within unobserved(), and why its graphs cannot be recorded."""
 
 
 def is_unobserved() -> bool:
-    """Returns whether the calling thread is within unobserved()."""
+    """Returns True if the calling thread is within unobserved()."""
     return this_thread.is_unobserved
 
 
 @contextmanager
 def unobserved() -> Iterator[None]:
-    """Runs or creates ops and functions of ours: no op callback is told of them, no gradient tape keeps them."""
+    """Hides ops and functions that we run or create within it from op callbacks and gradient tapes."""
     thread_data = eager_context.context()._thread_local_data
     callbacks = thread_data.op_callbacks
     was_unobserved, this_thread.is_unobserved = this_thread.is_unobserved, True
-    # The list itself stays as it is: remove() may take our callback out of it meanwhile.
+    # Do not change the list itself: remove() may remove our callback from it meanwhile.
     thread_data.op_callbacks = []
     try:
         with tape_record.stop_recording():
@@ -49,7 +49,7 @@ def unobserved() -> Iterator[None]:
 
 @contextmanager
 def traced_for(reason: str | None) -> Iterator[None]:
-    """Within it, nothing may be recorded of any graph, for a reason as a `not_recorded_reason`; None: for no reason."""
+    """Excludes all graphs from recording within it; `reason` is a `not_recorded_reason`, or None to exclude nothing."""
     was, this_thread.reason_unobserved = this_thread.reason_unobserved, reason
     try:
         yield
@@ -58,11 +58,11 @@ def traced_for(reason: str | None) -> Iterator[None]:
 
 
 unobserved_graphs: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-"""Graphs of which nothing may be recorded, nor of those traced in them: to `not_recorded_reason`."""
+"""The `not_recorded_reason` of graphs that must not be recorded; it also applies to graphs traced in them."""
 
 
 def reason_unobserved(graph: Any) -> str | None:
-    """Returns why nothing may be recorded of a graph, None where it may."""
+    """Returns why a graph must not be recorded; None if it may be recorded."""
     if this_thread.reason_unobserved is not None:
         return this_thread.reason_unobserved
     if is_connected() and is_remote(eager_context.context().device_name or ""):

@@ -1,4 +1,4 @@
-"""Bad eager tensors: they stop the program when an op takes them."""
+"""Watches bad eager tensors, which stop the program when an op takes them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tfdbg_arrow.spool.records import NO_VALUE
 from tfdbg_arrow.writer.live_stop.masking import computes, harmless_reason
 
 _MAX_WATCHED = 1 << 16
-"""Bad eager tensors whose users are looked for; the oldest beyond are forgotten."""
+"""How many bad eager tensors are watched; beyond this number, the oldest are forgotten."""
 
 Note = Callable[[str, str], None]
-"""`(subject, reason)`: told of a bad tensor that does not stop the program."""
+"""`(subject, reason)`: called for a bad tensor that does not stop the program."""
 
 
 @dataclass
@@ -23,9 +23,9 @@ class _Watched:
     """A bad eager tensor.
 
     Attributes:
-        event_index: Its event, -1 where it found no room.
-        is_taken: Whether an op has taken it, or it has been told of.
-        is_told: Whether the callable has been told of it, or of what it was computed from.
+        event_index: The index of its event; -1 if there was no room for the event.
+        is_taken: Whether an op has taken it, or take_idle() has returned it.
+        is_told: Whether it was reported, or was computed from a tensor that was reported.
     """
 
     event_index: int
@@ -34,13 +34,13 @@ class _Watched:
 
 
 class EagerWatch:
-    """The bad eager tensors, and who takes them.
+    """The bad eager tensors, and the ops that take them.
 
     Args:
-        tensor_id: Returns the id of an eager tensor, -1 for anything else.
-        set_watching: Says whether every op is to be told of.
-        is_function: Whether a name is that of a function, which decides in its own graph.
-        note: `(subject, reason)`: a bad tensor does not stop the program.
+        tensor_id: Returns the ID of an eager tensor; -1 for anything else.
+        set_watching: Sets whether every op is reported.
+        is_function: Returns True if the name is that of a function; then the function's graph decides.
+        note: `(subject, reason)`: called for a bad tensor that does not stop the program.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class EagerWatch:
         self._watched: OrderedDict[int, _Watched] = OrderedDict()
 
     def see(self, op_type: str, inputs: Sequence[Any], bad: Sequence[tuple[int, int, int]]) -> list[int]:
-        """Takes in an op that ran; returns the events of the bad tensors that it computed with and that are news.
+        """Notes an op that ran; returns the events of the bad tensors that it computed with and that are new.
 
-        What the op put out is no news later: under `raise` it never reaches the program.
+        The outputs of such an op are not reported later. With `raise` they never reach the program.
 
         Args:
-            op_type: Its type, or the name of a function.
-            inputs: Its inputs.
-            bad: Bad tensors met since the last time: (tensor id, output slot or -1, event index or -1).
+            op_type: The type of the op, or the name of a function.
+            inputs: The inputs of the op.
+            bad: The bad tensors since the last call: (tensor ID, output slot or -1, event index or -1).
         """
         with self._lock:
             fresh = self._add(op_type, bad)
@@ -78,11 +78,11 @@ class EagerWatch:
                 for each in fresh if taken else ():
                     each.is_told = True
         if taken and not is_computed_with:
-            self._note(f"the input of {op_type}", f"{op_type} computes nothing with it: what takes its output decides")
+            self._note(f"the input of {op_type}", f"{op_type} does not compute with it: the next ops decide")
         return sorted(each.event_index for each in taken if is_computed_with and not each.is_told)
 
     def take_idle(self) -> list[_Watched]:
-        """Returns the bad tensors that no op has taken so far, each once, by event."""
+        """Returns the bad tensors that no op has taken so far, each once, ordered by event."""
         with self._lock:
             idle = [each for each in self._watched.values() if not each.is_taken and not each.is_told]
             for each in idle:
@@ -90,7 +90,7 @@ class EagerWatch:
         return sorted(idle, key=lambda each: each.event_index)
 
     def _add(self, op_type: str, bad: Sequence[tuple[int, int, int]]) -> list[_Watched]:
-        """Returns those of the new bad tensors that the op put out."""
+        """Adds new bad tensors; returns those that are outputs of the op."""
         put_out: list[_Watched] = []
         for tensor_id, slot, event_index in bad:
             reason = harmless_reason(op_type, slot)

@@ -1,7 +1,7 @@
-"""The tensors of graphs: which of them stop the program if they are bad.
+"""Decides which tensors of graphs stop the program if they are bad.
 
-GraphJudge decides for the graphs that are recorded as traced. For the graphs that TensorFlow runs, the native core
-decides by the same rules. It reports the tensors that do not stop the program, and GraphJudge keeps the reasons.
+GraphJudge decides for the graphs that XLA compiles. For the graphs that TensorFlow runs, the native core decides by the
+same rules. It reports the tensors that do not stop the program, and GraphJudge keeps the reasons.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from typing import Any
 from tfdbg_arrow.writer.graphs.own_ops import TensorBatch
 from tfdbg_arrow.writer.live_stop.masking import mask_reason
 
-_OF_A_SESSION = "it is of a graph that a session runs, which is recorded and not stopped"
-
 
 class GraphJudge:
-    """Says which tensors of graphs stop the program if they are bad.
+    """Decides which tensors of graphs stop the program if they are bad.
 
     Args:
-        is_used_by_graph: Whether another graph, which decides in its turn, uses what a graph returns.
+        is_used_by_graph: Returns True if another graph uses the results of a graph; that graph then decides about them.
     """
 
     def __init__(self, *, is_used_by_graph: Callable[[Any], bool]) -> None:
@@ -28,7 +26,7 @@ class GraphJudge:
         self._masked: dict[int, tuple[str, str]] = {}
 
     def judge(self, graph: Any, batches: list[TensorBatch]) -> list[TensorBatch]:
-        """Returns the batches of a function's graph with what each tensor does."""
+        """Returns the batches of a function's graph with `decides` set for each tensor."""
         returned = set() if self.is_used_by_graph(graph) else {id(tensor) for tensor in graph.outputs}
         return [self._judged(batch, returned) for batch in batches]
 
@@ -38,12 +36,8 @@ class GraphJudge:
         if reason is not None:
             self._masked[node] = (f"{op_name}:{slot} ({op_type})", reason)
 
-    def note_session_tensor(self, node: int, tensor: Any) -> None:
-        """Notes a tensor of a session's graph that is recorded as traced, given its key."""
-        self._masked[node] = (f"{tensor.op.name}:{tensor.value_index} ({tensor.op.type})", _OF_A_SESSION)
-
     def masked(self, node: int) -> tuple[str, str] | None:
-        """Returns name and reason of a tensor that does not stop the program, given its key; None where it does."""
+        """Returns name and reason of a tensor that does not stop the program, given its key; None if it does."""
         return self._masked.get(node)
 
     def _judged(self, batch: TensorBatch, returned: set[int]) -> TensorBatch:

@@ -1,13 +1,14 @@
-"""Which bad values do not stop a program, and why: the one declaration of it.
+"""Declares which bad values do not stop a program, and why.
 
-A bad value (an infinity or a NaN) stops a program under `on_nonfinite` at the op that made it, unless the value is
-masked: then nothing has been computed with it yet, or ever will be. A masked value is recorded as any other is, and
-told once in `capture_stat`. Two tables say what masks:
+With `on_nonfinite`, a bad value (an infinity or a NaN) stops a program at the op that made it, unless the value is
+masked: nothing has computed with it yet, or nothing ever will. A masked value is recorded like any other, and reported
+once in `capture_stat`. These tables decide which values are masked:
 
 * `HARMLESS_OUTPUTS`: outputs of ops that hold bad values in healthy programs.
-* `CARRYING_OPS`, `TESTING_OPS` and calls of functions: ops that compute nothing with the values that they take. A bad
-  value that only such ops use is masked. What a carrying op puts out is looked at in its turn: so a value that
-  `tf.where` leaves out stops nothing, and one that goes through a reshape stops at the first op that computes with it.
+* `CARRYING_OPS`, `TESTING_OPS` and calls of functions: ops that do not compute with the values that they take. A bad
+  value is masked if only such ops use it. The output of a carrying op is judged by itself. So a value that `tf.where`
+  does not select does not stop the program, and a value that goes through a reshape stops it at the first op that
+  computes with it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ class HarmlessOutput:
     """Outputs of an op that may be bad without harm.
 
     Attributes:
-        op_type: The op's type.
-        slots: Which of its outputs, from 0.
-        reason: Why.
+        op_type: The type of the op.
+        slots: The indexes of the outputs, from 0.
+        reason: Why they may be bad.
     """
 
     op_type: str
@@ -45,7 +46,7 @@ _SAFE_OPS = (
     "Concat ConcatV2 ExpandDims Fill Gather Maximum Minimum Reshape Slice Squeeze Stack StridedSlice StridedSliceGrad "
     "TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack TensorListStack Transpose Unpack"
 )
-# More of the same sort: ops that choose among values or hand them on.
+# More ops that select values or pass them on.
 _MORE_CARRYING_OPS = (
     "Select SelectV2 GatherV2 GatherNd ClipByValue DynamicPartition DynamicStitch ParallelDynamicStitch "
     "Identity IdentityN Snapshot StopGradient PreventGradient EnsureShape DeepCopy Copy CopyHost Bitcast "
@@ -63,7 +64,7 @@ _MORE_CARRYING_OPS = (
     "TensorArraySplitV2 TensorArraySplitV3 StackPush StackPushV2 StackPop StackPopV2"
 )
 CARRYING_OPS = frozenset((*_SAFE_OPS.split(), *_MORE_CARRYING_OPS.split()))
-"""Types of ops that choose among the values they take, or hand them on: what comes out is looked at in its turn."""
+"""Types of ops that select some of the values they take, or pass them on. Their outputs are judged by themselves."""
 
 _TESTING_OPS = (
     "IsFinite IsInf IsNan Equal NotEqual Less LessEqual Greater GreaterEqual Where Shape ShapeN Size Rank "
@@ -71,8 +72,8 @@ _TESTING_OPS = (
     "DebugNumericSummaryV2"
 )
 TESTING_OPS = frozenset(_TESTING_OPS.split())
-"""Types of ops that look at values, or only at their shape: what comes out holds none of them. CheckNumerics is
-TensorFlow's own stop."""
+"""Types of ops that look at values, or only at their shape. Their outputs hold none of the values. CheckNumerics is
+TensorFlow's own way to stop."""
 
 _CALL_OPS = (
     "PartitionedCall StatefulPartitionedCall RemoteCall While StatelessWhile If StatelessIf Case StatelessCase _Retval"
@@ -82,7 +83,7 @@ _CALLS = frozenset(_CALL_OPS.split())
 
 
 def harmless_reason(op_type: str, slot: int) -> str | None:
-    """Returns why an output of an op may be bad without harm, None where it may not."""
+    """Returns why an output of an op may be bad without harm; None if it may not."""
     return _HARMLESS.get((op_type, slot))
 
 
@@ -93,28 +94,29 @@ def stop_rules() -> tuple[list[str], list[tuple[str, int]]]:
     """Returns the rules for the native core, which decides for the nodes that TensorFlow runs.
 
     Returns:
-        The types of ops that compute nothing with their inputs, and the outputs that may be bad without harm, as
-        (type of the op, slot). Types with `Dataset` in their name compute nothing either; the native core knows that.
+        The types of ops that do not compute with their inputs, and the outputs that may be bad without harm, as
+        (type of the op, slot). The native core itself adds the types with `Dataset` in their name, which do not compute
+        with their inputs either.
     """
     return sorted(CARRYING_OPS | TESTING_OPS | _CALLS), sorted(_HARMLESS)
 
 
 def computes(op_type: str) -> bool:
-    """Returns whether an op computes with the values that it takes: False for what carries or tests them.
+    """Returns True if an op computes with the values that it takes, and False if it only carries or tests them.
 
-    A function that is called, or that a data set keeps, decides in its own graph.
+    For a function that is called, or that a dataset keeps, the function's own graph decides.
     """
     return not (op_type in CARRYING_OPS or op_type in TESTING_OPS or op_type in _CALLS or "Dataset" in op_type)
 
 
 def mask_reason(op_type: str, slot: int, *, users: Collection[str], is_returned: bool) -> str | None:
-    """Returns why a bad output of an op in a graph does not stop the program, None where it does.
+    """Returns why a bad output of an op in a graph does not stop the program; None if it does.
 
     Args:
-        op_type: The op's type.
-        slot: Which of its outputs, from 0.
+        op_type: The type of the op.
+        slot: The index of the output, from 0.
         users: Types of the ops that take the output.
-        is_returned: Whether the graph returns it to a user who is not known: eager code, or a loop's next iteration.
+        is_returned: Whether the graph returns it to an unknown user: eager code, or a loop's next iteration.
     """
     harmless = harmless_reason(op_type, slot)
     if harmless is not None:
@@ -123,4 +125,4 @@ def mask_reason(op_type: str, slot: int, *, users: Collection[str], is_returned:
         return None
     if not users:
         return "nothing in its graph computes with it"
-    return f"nothing computes with it: {', '.join(sorted(set(users)))} only choose, hand on or test values"
+    return f"nothing computes with it: {', '.join(sorted(set(users)))} only select, pass on or test values"

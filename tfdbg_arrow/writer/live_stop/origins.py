@@ -1,4 +1,4 @@
-"""Where bad values come from: the query layer knows it, which is not imported here."""
+"""Finds where bad values come from, with a function of the query layer, which is not imported here."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where bad values come from, as the query layer answers it.
+    """The origin of bad values, as found by the query layer.
 
     Attributes:
-        nonfinite: The answer, for the program to look at.
+        nonfinite: The answer as an object for the program.
         text: The answer as a paragraph.
-        key: Tells origins apart: one op in one place has one, however often it runs.
+        key: Identifies the origin. An op in one place has one key, no matter how often it runs.
     """
 
     nonfinite: Any
@@ -34,15 +34,15 @@ _find_origins: FindOrigins = _nobody_knows
 
 
 def look_up_origins_with(find_origins: FindOrigins) -> None:
-    """Says how a recording with `on_nonfinite` finds its answer; the query layer knows it, which is not imported here.
+    """Sets the function of the query layer that finds origins for recordings with `on_nonfinite`.
 
     Args:
-        find_origins: `(logdir, run_id, event_indexes)`: returns the origins that bad tensors go back to, each once.
+        find_origins: `(logdir, run_id, event_indexes)`: returns the origins of bad tensors, each once.
     """
     global _find_origins
     _find_origins = find_origins
 
 
 def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> Sequence[Origin]:
-    """Returns the origins that bad tensors of a run go back to, as far as anybody knows."""
+    """Returns the origins of bad tensors of a run; empty if no function to find them was set."""
     return _find_origins(logdir, run_id, event_indexes)

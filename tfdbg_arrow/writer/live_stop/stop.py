@@ -19,10 +19,10 @@ from tfdbg_arrow.writer.live_stop.graph_judge import GraphJudge
 from tfdbg_arrow.writer.live_stop.origins import Origin
 
 MAX_CALLS = 100
-"""A callable is called for at most so many origins of one recording."""
+"""A callable is called for at most this many origins of one recording."""
 
 _MAX_EVENTS_ASKED = 50
-"""Bad tensors of graphs whose origins are looked for after one call."""
+"""How many bad tensors of graphs are looked up after one call."""
 
 Find = Callable[[Sequence[int]], Sequence[Origin]]
 
@@ -32,19 +32,19 @@ class _Thread(threading.local):
 
 
 class Stop:
-    """Does what `on_nonfinite` asks, for one recording.
+    """Stops the program or calls the callable, as `on_nonfinite` asks, for one recording.
 
     Args:
         on_nonfinite: `raise`, or the user's callable.
-        logdir: The recording's, as it can be shown: a URL as text.
-        run_id: Its run.
+        logdir: The logdir of the recording; a URL is a string.
+        run_id: The ID of the run.
         find: Returns the origins of bad tensors, given their event indexes; may raise.
-        watch: The eager tensors.
-        judge: The tensors of graphs.
-        note: `(subject, reason)`: a bad tensor does not stop the program.
+        watch: Watches eager tensors.
+        judge: Decides about tensors of graphs.
+        note: `(subject, reason)`: called for a bad tensor that does not stop the program.
         take_notes: Returns the event indexes of bad tensors of graphs that were noted for the callable.
-        let_pass: Marks an error so that frameworks hand it on as it is.
-        on_error: `(what, error)`: something failed.
+        let_pass: Marks an error so that frameworks pass it on unchanged.
+        on_error: `(what, error)`: called when something failed.
     """
 
     def __init__(
@@ -75,14 +75,12 @@ class Stop:
         self._lock = threading.Lock()
         self._told: set[object] = set()
         self._masked: set[int] = set()
-        self._notes: list[int] = []
-        self._noted_nodes: set[int] = set()
         self._thread = _Thread()
         self.first_error: NonFiniteError | None = None
         """The first error that stopped the program."""
 
     def on_eager_op(self, op_type: str | bytes, inputs: Sequence[Any], bad: Sequence[tuple[int, int, int]], /) -> None:
-        """An eager op or a call ran; raises where that is to stop the program, and what the callable raises."""
+        """Handles an eager op or a call that ran; raises the error that stops the program, or the callable's error."""
         if self._thread.is_inside:
             return
         name = op_type.decode(errors="backslashreplace") if isinstance(op_type, bytes) else op_type
@@ -92,33 +90,23 @@ class Stop:
         if events:
             self._tell(events)
 
-    def on_bad_graph_tensors(self, pairs: Sequence[tuple[int, int]], /) -> None:
-        """Tensors of a graph, as (key, event index), are bad that can stop the program; raises to fail the step."""
-        if self._callable is None:
-            event_index = min(event_index for _, event_index in pairs)
-            raise RuntimeError(f"tfdbg_arrow stopped the program {self._mark(event_index)}")
-        with self._lock:
-            self._notes += [event_index for node, event_index in pairs if node not in self._noted_nodes]
-            self._noted_nodes.update(node for node, _ in pairs)
-
     def error_in(self, text: str) -> Exception | None:
-        """Returns our error for the text of one of TensorFlow's; None for an error that is not about us."""
+        """Returns our error for the message of a TensorFlow error; None if the error is not ours."""
         found = self._marker.search(text)
         if found is None or self._callable is not None:
             return None
         return self._error(int(found[1]))
 
     def after_call(self) -> None:
-        """A call has returned: tells the callable of what came up in graphs; raises what it raises."""
+        """Calls the callable for bad tensors of graphs after a call has returned; raises the callable's errors."""
         if self._callable is None or self._thread.is_inside:
             return
-        with self._lock:
-            events, self._notes = [*self._notes, *self._take_notes()], []
+        events = self._take_notes()
         if events:
             self._tell(sorted(events)[:_MAX_EVENTS_ASKED])
 
     def at_boundary(self) -> None:
-        """Bad values that no op has taken count now; raises where that is to stop the program."""
+        """Handles the bad values that no op has taken; raises the error that stops the program."""
         if self._thread.is_inside:
             return
         self.after_call()
@@ -129,7 +117,7 @@ class Stop:
             self._tell(idle[:_MAX_EVENTS_ASKED])
 
     def see_records(self, records: npt.NDArray[np.void]) -> None:
-        """Notes the masked ones among the bad tensors of graphs that are being written, each op once."""
+        """Notes the masked bad tensors of graphs among records that are being written, each tensor once."""
         is_bad = (records["kind"] == Kind.GRAPH_TENSOR) & (records["flags"] & Flag.BAD != 0)
         for node in np.unique(records["node"][is_bad]).tolist():
             masked = None if node in self._masked else self._judge.masked(node)
@@ -138,7 +126,7 @@ class Stop:
                 self._note(*masked)
 
     def _tell(self, event_indexes: Sequence[int]) -> None:
-        """Calls the callable for the origins that it has not been called for."""
+        """Calls the callable for the origins that are new."""
         assert self._callable is not None
         with self._lock:
             if len(self._told) >= MAX_CALLS:
@@ -156,13 +144,13 @@ class Stop:
                 self._told.add(origin.key)
                 is_last = len(self._told) == MAX_CALLS
             if is_last:
-                self._note("on_nonfinite", f"the callable was called {MAX_CALLS} times and is not called any more")
+                self._note("on_nonfinite", f"the callable was called {MAX_CALLS} times and is not called again")
             with self._inside():
                 self._callable(origin.nonfinite)
 
     def _error(self, event_index: int) -> NonFiniteError:
         origin: Origin | None = None
-        text = f"A NaN or an infinity came up, but its record was lost, so its origin is not known; see {self._logdir}."
+        text = f"A NaN or an infinity occurred, but its record was lost, so its origin is unknown; see {self._logdir}."
         try:
             with self._inside():
                 origins = self._find([event_index]) if event_index != NO_VALUE else ()
@@ -170,7 +158,7 @@ class Stop:
         except Exception as failure:
             self._on_error("looking for the origin of a bad value", failure)
             why = f"{type(failure).__name__}: {failure}"
-            text = f"A NaN or an infinity came up; its origin could not be looked up in {self._logdir} ({why})."
+            text = f"A NaN or an infinity occurred; its origin could not be looked up in {self._logdir} ({why})."
         if origin is not None:
             text = origin.text
         error = NonFiniteError(
@@ -187,7 +175,7 @@ class Stop:
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """What the callable runs itself is recorded, but not looked at."""
+        """Ignores bad values of ops that run within it, such as those of the callable; they are still recorded."""
         self._thread.is_inside = True
         try:
             yield

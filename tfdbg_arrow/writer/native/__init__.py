@@ -1,1 +1,1 @@
-"""The compiled core `_core` and its readable NumPy twin `reference`."""
+"""The compiled core `_core`, and `reference`, a readable NumPy implementation of its health kernels."""

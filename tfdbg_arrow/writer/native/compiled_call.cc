@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kRow = 0;  // instead of a DataType
 
-// Makes the row of a tensor that of one with so many elements, each of the first tensor's equally often.
+// Turns the row of a tensor into the row of a tensor of another size that has each of its elements equally often.
 void repeat(double* row, double size) {
   const double times = row[kColumnSize] > 0 ? size / row[kColumnSize] : 0;
   for (int column : {kColumnNumNegInf, kColumnNumPosInf, kColumnNumNan, kColumnNumNegFinite, kColumnNumZero,
@@ -28,7 +28,8 @@ void repeat(double* row, double size) {
   if (size == 0) std::fill(row + kColumnMin, row + kColumnNumFinite, 0.0);
 }
 
-// In the form API_VERSION_STATUS_RETURNING_UNIFIED of XLA's custom calls; a status that is not set means success.
+// Has the signature of XLA's custom calls with API_VERSION_STATUS_RETURNING_UNIFIED. A status that is not set means
+// success.
 void summarize(void* result, const void** operands, const char* configuration, size_t length, void*) {
   const std::string text(configuration, length);
   int dtype = 0, mode_number = 0, rank = 0;
@@ -87,8 +88,8 @@ void join(void* result, const void** operands, const char* configuration, size_t
 
 }  // namespace
 
-// Source: xla/service/custom_call_target_registry.h. It has no C API; the names are those of the Itanium C++ ABI with
-// libstdc++'s strings, by which TensorFlow's packages for Linux are built.
+// Source: xla/service/custom_call_target_registry.h. It has no C API. The names are mangled by the Itanium C++ ABI with
+// libstdc++'s strings, as in TensorFlow's packages for Linux.
 bool register_compiled_calls(const std::string& cc_path) {
   static bool is_registered = false;
   if (is_registered) return true;

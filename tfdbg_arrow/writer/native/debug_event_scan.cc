@@ -91,7 +91,7 @@ bool read_payload(Bytes& in, Bytes& payload) {
 
 constexpr int kVarint = 0, kFixed64 = 1, kLength = 2;
 
-// One field: all its bytes, and its value.
+// One field: all of its bytes, and its value.
 struct Field {
   uint32_t number = 0;
   int wire = 0;
@@ -135,7 +135,7 @@ bool read_ids(Bytes in, std::vector<int64_t>& out, int64_t& count) {
   return true;
 }
 
-// How many leading bytes of a content stay in the message; see records.py. -1: all of them.
+// Returns how many leading bytes of a content stay in the message (see records.py); -1 means all of them.
 int64_t num_kept(uint64_t mode) {
   switch (mode) {
     case 2:  // CURT_HEALTH
@@ -152,8 +152,8 @@ int64_t num_kept(uint64_t mode) {
   }
 }
 
-// Takes one record apart. Fields have to come in the order of their numbers, each once but for lists, as every
-// protobuf runtime writes them; with any other form read() is false, and the twin takes over.
+// Parses one record. Fields must come in the order of their numbers, and only lists may repeat a field, as every
+// protobuf runtime writes them. For any other form, read() returns false, and the Python implementation takes over.
 class RecordScan {
  public:
   RecordScan(const uint8_t* origin, DebugEventColumns& out, std::string& key) : origin_(origin), out_(out), key_(key) {}
@@ -254,7 +254,7 @@ class RecordScan {
         key_.append(reinterpret_cast<const char*>(field.payload.begin), static_cast<size_t>(kept));
       }
     }
-    key_.push_back('\0');  // no field begins so
+    key_.push_back('\0');  // no field begins with this byte
     out_.content_start.push_back(start - origin_);
     out_.content_length.push_back(length);
     ++num_contents;

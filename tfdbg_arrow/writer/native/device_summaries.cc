@@ -26,7 +26,7 @@ void append_node(const NodeBuilder& node, std::string* out, size_t max_bytes) {
   if (out->size() > max_bytes) throw std::runtime_error("the nodes that summarise tensors take too much memory");
 }
 
-// Appends the node `<group>/parts`, which puts vectors behind one another.
+// Appends the node `<group>/parts`, which concatenates vectors.
 void append_all(const std::vector<std::string>& parts, const std::string& device, const std::string& group,
                 std::string_view node_in_loop, std::string* out, size_t max_bytes) {
   NodeBuilder axis(group + "/axis", "Const", device);
@@ -46,7 +46,7 @@ void append_all(const std::vector<std::string>& parts, const std::string& device
   append_node(all, out, max_bytes);
 }
 
-// The places of texts in a list that has each of them once.
+// Assigns indexes to distinct texts.
 class Interned {
  public:
   int32_t add(std::string_view text) {
@@ -88,7 +88,7 @@ const SummaryGraph* SummaryGraphs::find(int dtype) const {
 }
 
 bool SummaryGraphs::serve(std::string_view device) const {
-  return device_types_.count(std::string(device_type(device))) != 0;
+  return is_allowed_.load(std::memory_order_relaxed) && device_types_.count(std::string(device_type(device))) != 0;
 }
 
 bool is_host(std::string_view device) { return device_type(device).empty() || device_type(device) == "CPU"; }
@@ -110,8 +110,8 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
   std::vector<std::string> parts, shapes;
   std::vector<int32_t> keys, stops, dtypes, layouts, sites;
   Interned call_sites;
-  // A node without inputs runs outside of all loops. In a loop, constants wait for the first tensor, which is computed
-  // from none of the others: these wait for the constants.
+  // A node without inputs runs outside of all loops. In a loop, constants wait for the first tensor, which does not
+  // depend on the other tensors.
   const std::string_view node_in_loop = place.frame != 0 ? tensors[0].node : std::string_view();
   for (const SummarizedTensor& tensor : tensors) {
     const std::string name = prefix_ + std::to_string(num_names_++) + "/" + std::string(tensor.node);
@@ -148,7 +148,6 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
       .attr_ints("dtypes", dtypes)
       .attr_ints("layouts", layouts)
       .attr_int("generation", generation_)
-      .attr_string("own_name", "")
       .attr_bool("has_call_site", has_call_site)
       .attr_string("call_sites", call_sites.lines())
       .attr_ints("sites", sites);
@@ -156,7 +155,7 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
   record_ops_.emplace_back(place, group_name);
 }
 
-// Appends copies of the nodes of the graph that summarises a tensor. A group shares constants.
+// Appends copies of the nodes of the graph that summarizes a tensor. The tensors of a group share constants.
 void SummaryNodes::add_graph(const SummarizedTensor& tensor, const std::string& name, const std::string& group_name,
                              std::string_view node_in_loop, std::unordered_set<std::string>* constants,
                              std::string* out, size_t max_bytes) {

@@ -1,14 +1,15 @@
-// Summarises tensors on the devices where they are, by nodes of TensorFlow's own ops.
+// Summarizes tensors on their devices, with nodes of TensorFlow's own ops.
 //
-// The elements of a tensor on an accelerator must not be copied to the host to be counted. So each tensor gets nodes that
-// count them on its device. What they count in all tensors of one place of a graph is put into one tensor, which is what
-// crosses to the host, and what one TfdbgArrowRecordDevice op records. Only nodes that can end the step with an error wait
-// for that op: what was computed before the error is recorded.
+// Copying the elements of a tensor from an accelerator to the host to count them would be too slow. So each tensor gets
+// nodes that count on its device. The counts of all tensors of one place in a graph are put into one tensor. Only this
+// tensor is copied to the host, where one TfdbgArrowRecordDevice op records it. Nodes that can end the step with an error
+// wait for that op, so that the tensors computed before the error are recorded. Other nodes do not wait.
 //
-// Each consumer of a tensor takes it from an Identity behind these nodes: then nobody else holds the tensor, as without
+// Each consumer of a tensor takes it from an Identity after these nodes. Then no other node holds the tensor, as without
 // a recording.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -29,15 +30,15 @@ namespace tfdbg_arrow {
 // What the nodes of a SummaryGraph count.
 enum class SummaryLayout : int64_t {
   kShapeOnly = 0,
-  kCounts = 1,       // one part: what DebugNumericSummaryV2 gives in FULL_HEALTH
+  kCounts = 1,       // one part: the result of DebugNumericSummaryV2 in FULL_HEALTH
   kCountsTwice = 2,  // two such parts, the second of the elements rounded away from zero
-  kNumerics = 3,     // one part: the columns of a summary behind those of the shape
+  kNumerics = 3,     // one part: the columns of a summary after those of the shape
 };
-constexpr int kPartWidth = 11;    // of DebugNumericSummaryV2 in FULL_HEALTH
-constexpr int kCountsInPart = 5;  // where the counts begin in it
+constexpr int kPartWidth = 11;    // size of DebugNumericSummaryV2's result in FULL_HEALTH
+constexpr int kCountsInPart = 5;  // index of the first count in it
 constexpr int kNumCounts = 6;
 
-// How many numbers a SummaryGraph gives.
+// Returns how many numbers a SummaryGraph computes.
 inline int width_of(SummaryLayout layout) {
   switch (layout) {
     case SummaryLayout::kCounts:
@@ -52,7 +53,7 @@ inline int width_of(SummaryLayout layout) {
   return 0;
 }
 
-// A graph from a tensor, the node `tensor`, to vectors of double, the nodes `part_0`, `part_1` ...
+// A graph that computes vectors of double, the nodes `part_0`, `part_1` ..., from a tensor, the node `tensor`.
 struct SummaryGraph {
   SummaryLayout layout = SummaryLayout::kShapeOnly;
   std::string bytes;
@@ -60,47 +61,50 @@ struct SummaryGraph {
   std::vector<std::string> parts;
 };
 
-// How a recording summarises tensors on devices. Filled before the recording starts.
+// How a recording summarizes tensors on devices. Call set() and add_device_type() before the recording starts.
 class SummaryGraphs {
  public:
-  // Tensors on devices of a type, as `GPU`, are summarised there.
+  // Makes tensors on devices of a type, such as `GPU`, be summarized there.
   void add_device_type(const std::string& device_type) { device_types_.insert(device_type); }
-  // Throws std::runtime_error if the bytes are no such graph.
+  // Throws std::runtime_error if the bytes are not such a graph.
   void set(int dtype, SummaryLayout layout, std::string graph_def);
+  // Sets whether tensors are summarized on their devices. May be called while graphs are optimized.
+  void allow(bool is_allowed) { is_allowed_.store(is_allowed, std::memory_order_relaxed); }
   // Returns the graph for tensors of a dtype; nullptr if there is none.
   const SummaryGraph* find(int dtype) const;
-  // Whether tensors on a device, given by its full name, are summarised there.
+  // Returns true if tensors on the device with this full name are summarized there.
   bool serve(std::string_view device) const;
 
  private:
+  std::atomic<bool> is_allowed_{true};
   std::unordered_set<std::string> device_types_;
   std::unordered_map<int, SummaryGraph> graphs_;
 };
 
-// Whether the host's memory is the device's.
+// Returns true if the device uses the memory of the host.
 bool is_host(std::string_view device);
 
-// A tensor to summarise.
+// A tensor to summarize.
 struct SummarizedTensor {
-  std::string name;    // as an input of other nodes has it
+  std::string name;    // as in the inputs of other nodes
   std::string_view node;
   std::string_view device;
   const SummaryGraph* graph;
   int dtype = 0;
   int32_t key = 0;
-  bool stops = false;  // the program, if the tensor is bad
+  bool stops = false;  // whether the tensor stops the program if it is bad
   std::string_view call_site;
   bool has_call_site = false;
-  bool is_handed_on = false;  // whether consumers take it from a node behind those that count
+  bool is_handed_on = false;  // whether consumers take it from a node after those that count
 };
 
 // Makes the nodes for the tensors of one graph.
 class SummaryNodes {
  public:
-  // `prefix`: begins the name of each node, and of no other.
+  // `prefix`: the prefix of the names of these nodes; no other name may begin with it.
   SummaryNodes(std::string prefix, int64_t generation) : prefix_(std::move(prefix)), generation_(generation) {}
 
-  // To be called in an order in which a tensor comes after those that it is computed from.
+  // Call it in topological order: a tensor comes after those that it is computed from.
   void add(const Place& place, SummarizedTensor tensor);
   bool empty() const { return groups_.empty(); }
 
@@ -108,9 +112,9 @@ class SummaryNodes {
   // Throws std::runtime_error if they take more than `max_bytes`.
   void build(std::string* graph_def, size_t max_bytes);
 
-  // After build(): the node that hands each tensor on, by the name of the tensor.
+  // After build(): the node that passes each tensor on, by the name of the tensor.
   const std::unordered_map<std::string, std::string>& handed_on() const { return handed_on_; }
-  // After build(): the record ops, with the places of what they record.
+  // After build(): the record ops, with the places of the tensors that they record.
   const std::vector<std::pair<Place, std::string>>& record_ops() const { return record_ops_; }
 
  private:

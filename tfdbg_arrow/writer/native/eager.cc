@@ -15,20 +15,20 @@ namespace tfdbg_arrow {
 namespace {
 
 constexpr int kMaxRank = 254;
-// A longer element pass than this releases the GIL.
+// An element pass over more bytes than this releases the GIL.
 constexpr int64_t kElementsUnderGil = 1 << 16;
 // op_callbacks.invoke_op_callbacks, TensorFlow's frame that calls us.
 constexpr int kCallbackFrames = 0;
 
 EagerHandlers g_handlers;
 
-// Which eager tensors have been recorded. Ids only grow, and nearly all that are asked for are young:
-// a ring of bits for the last kWindow ids, and a set for the few older ones.
+// The eager tensors that have been recorded. IDs only grow, and nearly all lookups are for recent IDs. So there is a ring
+// of bits for the last kWindow IDs, and a set for the few older ones.
 class SeenTensors {
  public:
   static constexpr int64_t kWindow = int64_t{1} << 22;
 
-  // Marks the id; returns whether it was marked before.
+  // Marks the ID; returns true if it was marked before.
   bool test_and_set(int64_t id) {
     if (id < 0) return true;
     if (bits_.empty()) bits_.assign(static_cast<size_t>(kWindow / 64), 0);
@@ -48,7 +48,7 @@ class SeenTensors {
   }
 
  private:
-  // Clears the words that change their meaning when the window moves up to `id`.
+  // Clears the words that get new IDs when the window moves up to `id`.
   void advance(int64_t id) {
     if (id <= last_) return;
     if (last_ < 0 || id - last_ >= kWindow) {
@@ -68,7 +68,7 @@ class SeenTensors {
 
 SeenTensors g_seen;
 
-// What is wanted of the tensors of an op type; the handler's answer plus one.
+// What to record of the tensors of an op type: the handler's result plus one.
 enum class Wanted : int8_t { kNotAsked = 0, kNothing = 1, kFacts = 2, kElements = 3 };
 std::vector<Wanted> g_wanted;  // by op type id
 
@@ -79,8 +79,8 @@ struct Forward {
   int32_t layer;
 };
 
-// Which execution passed which attributes to the gradient tape. TensorFlow gives the gradient function the very object
-// that the op callback got, and the tape keeps it alive, so the last execution with an address is the right one.
+// The execution that passed attributes to the gradient tape. TensorFlow gives the gradient function the same attributes
+// object as the op callback, and the tape keeps it alive. So the last execution with its address is the right one.
 class Forwards {
  public:
   static constexpr size_t kMaxEntries = size_t{1} << 20;
@@ -108,7 +108,7 @@ class Forwards {
     int64_t execution_index;
   };
 
-  // The empty tuple is one object for all ops.
+  // All ops share one empty tuple.
   static bool names_an_op(PyObject* attrs) { return PyTuple_Check(attrs) && PyTuple_GET_SIZE(attrs) > 0; }
 
   std::unordered_map<PyObject*, Entry> entries_;
@@ -116,7 +116,7 @@ class Forwards {
 
 Forwards g_forwards;
 
-// Which executions made the last tensors, by tensor id.
+// The executions that made the most recent tensors, by tensor ID.
 struct Producer {
   int64_t tensor_id = kNoValue;
   int64_t execution_index = kNoValue;
@@ -138,21 +138,21 @@ struct CallInFlight {
   bool is_run_as(int32_t op_type) const { return op_type == runs_as || op_type == name; }
 
   int32_t name;
-  int32_t runs_as;  // the function that TensorFlow runs: this one or a copy of it
+  int32_t runs_as;  // the function that TensorFlow runs: the called function or a copy of it
   int64_t execution_index;
   PyObject* op_type;  // held
   bool has_outputs = false;
 };
 thread_local std::vector<CallInFlight> t_calls;
 
-// A bad tensor that the calling thread recorded and `on_nonfinite` has not heard of.
+// A bad tensor that the calling thread recorded and that was not passed to `on_nonfinite` yet.
 struct BadTensor {
   int64_t tensor_id;
-  int64_t slot;  // kNoValue: from outside
+  int64_t slot;  // kNoValue: an external tensor
   int64_t event_index;
 };
 thread_local std::vector<BadTensor> t_bad;
-// An error can end a recording while a thread still keeps bad tensors of it. The next recording does not know these.
+// An error can end a recording while a thread still keeps its bad tensors. The next recording must ignore them.
 int64_t g_handlers_version = 0;
 thread_local int64_t t_bad_version = 0;
 bool g_is_watching = false;
@@ -162,7 +162,7 @@ void forget_stale_bad() {
   t_bad_version = g_handlers_version;
 }
 
-// Tells `on_nonfinite` of an op; returns false where it raised. No session may be held: it may end the recording.
+// Calls `on_nonfinite` for an op; returns false if it raised. It may end the recording, so do not hold a session.
 bool tell_nonfinite(PyObject* op_type, PyObject* inputs) {
   if (g_handlers.on_nonfinite == nullptr) {
     t_bad.clear();
@@ -188,7 +188,7 @@ bool tell_nonfinite(PyObject* op_type, PyObject* inputs) {
   return result != nullptr;
 }
 
-// Hands an exception that our own code met to the Python side; the program must not see it.
+// Passes an exception of our own code to the Python side; the program must not see it.
 void report_error(const char* what) {
   if (g_handlers.on_error != nullptr) {
     PyObject *type, *value, *traceback;
@@ -215,7 +215,7 @@ Wanted wanted_of(int32_t name, PyObject* op_type) {
       report_error("the filter on op types");
       level = 1;
     }
-    // Asking ran Python, in which another thread may have resized the vector.
+    // The handler ran Python code, so another thread may have resized the vector.
     if (place >= g_wanted.size()) g_wanted.resize(place + 64, Wanted::kNotAsked);
     g_wanted[place] = static_cast<Wanted>(level + 1);
   }
@@ -248,7 +248,7 @@ bool wait_without_gil(Session& session, uint64_t count) {
   return room;
 }
 
-// Appends a tensor's record; waits for room, if need be, without the GIL, which the drain needs.
+// Appends a tensor's record. Waits for room without the GIL, because the drain needs the GIL.
 void append_with_gil(Session& session, const Record& record, int rank, const int64_t* dims) {
   uint64_t count = num_records(record, rank);
   if (append_tensor(session, record, rank, dims)) return;
@@ -256,7 +256,7 @@ void append_with_gil(Session& session, const Record& record, int rank, const int
   session.spool.count_dropped(count);
 }
 
-// Records one eager tensor: its facts if they are wanted, else only that it came out.
+// Records one eager tensor, with its facts if they are wanted.
 void record_tensor(Session& session, PyObject* tensor, Record record, Wanted wanted) {
   const bool keep = wanted == Wanted::kElements;
   const TensorFlowApi& tf = tf_api();
@@ -296,7 +296,7 @@ void record_tensor(Session& session, PyObject* tensor, Record record, Wanted wan
   }
 }
 
-// Records the inputs that no recorded op made, once each.
+// Records each input that no recorded op made, once.
 void record_external(Session& session, PyObject* const* inputs, Py_ssize_t count, int64_t execution_index) {
   for (Py_ssize_t i = 0; i < count; ++i) {
     int64_t id = tensor_id(inputs[i]);
@@ -360,7 +360,7 @@ void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject*
   }
 }
 
-// The items of a list or tuple, held while they are used: releasing the GIL could change a list.
+// Holds references to the items of a list or tuple, because a list can change while the GIL is released.
 class Items {
  public:
   explicit Items(PyObject* sequence)
@@ -411,7 +411,7 @@ void on_eager_op(Session& session, PyObject* op_type, PyObject* inputs_object, P
   record_outputs(session, name, op_type, outputs.data(), outputs.size(), execution_index);
 }
 
-// Records that an execution has raised an error, by the name of its class.
+// Records that an execution raised an error of the class with this name.
 void record_error(Session& session, int64_t execution_index, PyObject* error_type) {
   Record record = blank_record(kExecutionError, session);
   if (!intern_unicode(error_type, &record.node)) return;
@@ -429,7 +429,7 @@ void on_graph_op(PyObject* op_type, PyObject* op_name, PyObject* outputs, PyObje
   Py_XDECREF(result);
 }
 
-// Where the memory of an eager tensor on the CPU is; null where that is not known without a copy.
+// Returns the address of an eager tensor on the CPU; null if it is unknown without a copy.
 const void* address_of(Session& session, PyObject* tensor) {
   const TensorFlowApi& tf = tf_api();
   if (!tf.EagerTensor_CheckExact(tensor)) return nullptr;
@@ -458,7 +458,7 @@ void record_op(PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names)
   }
   if (graph == Py_None) {
     if (is_paused()) {
-      // The index is used up, so that a gap in the recorded ones tells that something ran.
+      // The op uses up an index, so that a gap in the recorded indexes shows that something ran.
       session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
       g_forwards.forget(args[2]);
       return;
@@ -490,7 +490,7 @@ void set_watching(bool watching) { g_is_watching = watching; }
 PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
   if (nargs < 4) Py_RETURN_NONE;
   record_op(args, nargs, keyword_names);
-  // What is not recorded stops nothing, even if it takes what was.
+  // An op that is not recorded never stops the program, even if its inputs were recorded.
   PyObject* op_type = args[0];
   int32_t name;
   if (!t_calls.empty() && t_calls.back().runs_as != t_calls.back().name && intern_unicode(op_type, &name) &&
@@ -499,7 +499,7 @@ PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObje
   }
   PyErr_Clear();
   if (!is_paused() && !tell_nonfinite(op_type, args[1])) return nullptr;
-  // TensorFlow hands what one callback returns to the next as the op's outputs.
+  // TensorFlow passes the result of one callback to the next callback as the op's outputs.
   return Py_NewRef(args[3]);
 }
 
@@ -524,7 +524,7 @@ int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num
 void end_call(int64_t execution_index, PyObject* outputs_object, PyObject* error_type) {
   if (execution_index == kNoValue) return;
   SessionGuard session;
-  // Calls end in the order in which they began, unless recording started or stopped in between.
+  // The innermost call ends first, unless recording started or stopped in between.
   while (!t_calls.empty() && t_calls.back().execution_index >= execution_index) {
     CallInFlight call = t_calls.back();
     t_calls.pop_back();

@@ -22,14 +22,14 @@
 namespace tfdbg_arrow {
 namespace {
 
-// For one graph. A node of a few bytes can claim 65,536 outputs, and TensorFlow reads no graph of 2 GB.
+// Limits for one graph. A node of a few bytes can claim 65,536 outputs, and TensorFlow cannot read a graph of 2 GB.
 constexpr size_t kMaxOutputsInAll = size_t{1} << 20;
 constexpr size_t kMaxAddedBytes = size_t{1} << 27;
-constexpr size_t kMaxSources = 256;  // nodes that are searched for the tensors that a watched one may be
-constexpr size_t kRecordOpBytes = 192;  // of a record op, without names: about
+constexpr size_t kMaxSources = 256;  // nodes that are searched for the sources of a watched tensor
+constexpr size_t kRecordOpBytes = 192;  // approximate size of a record op without names
 
-// Whether TensorFlow chooses the kernel of a node by the node that an input comes from: it uses oneDNN's only where the
-// forward op is right before it.
+// Returns true if TensorFlow chooses the kernel of a node by its input node: it uses the kernel of oneDNN only if the
+// forward op comes directly before it.
 // Source: tensorflow/core/common_runtime/mkl_layout_pass.cc, MaxpoolGradRewrite and LrnGradRewrite.
 bool is_seen_by_a_later_pass(std::string_view op, size_t input_index) {
   if (op == "MaxPoolGrad" || op == "MaxPool3DGrad") return input_index == 1;
@@ -39,7 +39,7 @@ bool is_seen_by_a_later_pass(std::string_view op, size_t input_index) {
 // The dtypes of TensorFlow's ops. They are read again when an unknown op is found.
 class KnownOps {
  public:
-  // `may_read` is set to false when all ops were read: that takes milliseconds, and once is enough for a graph.
+  // Sets `may_read` to false when all ops were read. Reading takes milliseconds, and once per graph is enough.
   std::optional<std::vector<int>> output_types(const NodeView& node, bool* may_read) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!table_.knows(node.op) && missing_.insert(std::string(node.op)).second && *may_read) {
@@ -69,7 +69,7 @@ KnownOps& known_ops() {
   return *ops;
 }
 
-// The key of a tensor that the registry does not have: TensorFlow made its node, or changed the type of the op.
+// Returns the key of a tensor that is not in the registry: TensorFlow made its node, or changed the type of the op.
 int32_t key_of_node(int64_t graph_id, size_t slot, std::string_view op_type, std::string_view name) {
   const std::string text =
       std::to_string(graph_id) + "\n" + std::to_string(slot) + "\n" + std::string(op_type) + "\n" + std::string(name);
@@ -100,8 +100,14 @@ ExecutedNode describe(const NodeView& node, const NodeMatcher::Match& match, boo
   return described;
 }
 
-// Ops that fail the step because of a value. They wait until a constant that they take is recorded: another tensor is
-// recorded on its way to them.
+// Whether TensorFlow removed unused outputs of an IdentityN: the other outputs are numbered differently then.
+bool has_lost_outputs(const ExecutedNode& node, const ProgramOp* op) {
+  return op != nullptr && node.op_type == "IdentityN" && op->op_type == node.op_type && node.has_output_types &&
+         node.output_types.size() < op->keys.size();
+}
+
+// Returns true for ops that fail the step because of a value. They wait until a constant input is recorded. Other inputs
+// pass through their record ops.
 bool is_check(std::string_view op) {
   return op == "CheckNumerics" || op == "CheckNumericsV2" || op == "Assert" || op == "EnsureShape";
 }
@@ -110,7 +116,7 @@ bool has_op(const GraphView& graph, std::string_view op) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [op](const NodeView& node) { return node.op == op; });
 }
 
-// Puts record ops into one graph.
+// Adds record ops to one graph.
 class Editor {
  public:
   // `described`: the nodes of the graph, one by one.
@@ -124,7 +130,7 @@ class Editor {
         has_sums_(has_op(graph, "AddN")),
         name_prefix_(kRecordNodePrefix) {
     if (run_.is_found()) {
-      // A session keeps kernels by the names of their nodes, for all graphs that it runs.
+      // A session caches kernels by the names of their nodes, across all graphs that it runs.
       static std::atomic<int64_t> next_run{0};
       name_prefix_ += std::to_string(next_run.fetch_add(1)) + "_";
     }
@@ -160,13 +166,15 @@ class Editor {
       const int type = std::abs(types[slot]);
       const bool keep = match.op != nullptr && match.op->keep;
       if (type == 0 || !session_.covers(type, keep)) continue;
-      // What takes a reference must get it from its op. Python names the references that it wants to be recorded.
+      // A consumer of a reference must get it directly from its op. Python selects the references to record.
       if (is_reference && (match.op == nullptr || !run_.is_found() || !run_.computes(i, slot))) continue;
       check_room(node);
       const std::optional<int32_t> key = key_of(node, match, slot);
       if (!key) continue;
       const bool stops = judge_.stops(i, slot);
-      if (const SummaryGraph* summary = summary_graph(node, type, keep)) {
+      // A run of a session can only wait for tensors that it always computes.
+      const bool can_wait = !run_.is_found() || run_.computes(i, slot);
+      if (const SummaryGraph* summary = can_wait ? summary_graph(node, type, keep) : nullptr) {
         summarised_.push_back({i, slot, type, *key, stops, summary});
       } else {
         add_record_op(i, slot, {*key, type, keep, is_reference, stops, false, {}});
@@ -176,7 +184,7 @@ class Editor {
     }
   }
 
-  // Returns what summarises a tensor on its device; nullptr if the host looks at the tensor itself.
+  // Returns the graph that summarizes a tensor on its device; nullptr if the tensor is summarized on the host.
   const SummaryGraph* summary_graph(const NodeView& node, int type, bool keep) const {
     if (keep || session_.mode == Mode::kFullTensor || !session_.summaries.serve(node.device)) return nullptr;
     return session_.summaries.find(type);
@@ -203,6 +211,9 @@ class Editor {
     }
     nodes.build(&added_, kMaxAddedBytes);
     record_ops_.insert(nodes.handed_on().begin(), nodes.handed_on().end());
+    if (run_.is_found()) {
+      for (const auto& [recorded, name] : nodes.record_ops()) waited_for_.push_back("^" + name);
+    }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const std::optional<Place> place = places.can_fail(i) ? places.of_node(i) : std::nullopt;
       if (!place) continue;
@@ -212,25 +223,27 @@ class Editor {
     }
   }
 
-  // For each node whether it can end the step with an error.
+  // Returns for each node whether it can end the step with an error.
   std::vector<bool> failing_nodes() const {
     std::vector<bool> failing;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const NodeView& node = graph_.nodes[i];
       const ProgramOp* op = matcher_[i].op;
       const Fails fails = op == nullptr || node.op != op->op_type ? Fails::kNever : op->fails;
-      failing.push_back(is_check(node.op) || fails == Fails::kEverywhere || (fails == Fails::kOnHost && is_host(node.device)));
+      failing.push_back(watched_.count(i) != 0 || is_check(node.op) || fails == Fails::kEverywhere || (fails == Fails::kOnHost && is_host(node.device)));
     }
     return failing;
   }
 
-  // A branch or a called function takes its arguments from nodes that get no rows. If an op computes with a bad one, the
-  // program stops there; the error names the tensor that it came from.
+  // A branch or a called function takes its arguments from nodes without rows. If an op computes with a bad argument, the
+  // program stops there, and the error names the tensor that the argument came from.
   void watch(size_t i) {
     const NodeView& node = graph_.nodes[i];
     const NodeMatcher::Match& match = matcher_[i];
     if (match.graph_id < 0 || is_own(node) || is_remote(node.device) || is_recorded_op(node, match)) return;
     if (!passes_on_a_value(node.op) || !can_be_an_input(node)) return;
+    // Tensors that are counted on a device must be recorded first, but a Merge or an Exit cannot wait for them.
+    if (!summarised_.empty() && (node.op == "Merge" || node.op == "Exit")) return;
     const std::vector<int>& types = described_[i].output_types;
     for (size_t slot = 0; slot < types.size(); ++slot) {
       if (types[slot] <= 0 || !session_.covers(types[slot], false) || !judge_.stops(i, slot)) continue;
@@ -239,10 +252,11 @@ class Editor {
       check_room(node);
       const int32_t key = key_of_node(match.graph_id, slot, node.op, node.name);
       add_record_op(i, slot, {key, types[slot], false, false, true, true, std::move(sources)});
+      watched_.insert(i);
     }
   }
 
-  // What looks like another node's output, or like a control edge, cannot be an input.
+  // A node whose name looks like an output of another node, or like a control edge, cannot be an input.
   static bool can_be_an_input(const NodeView& node) {
     const std::optional<NodeInput> as_input = parse_input(node.name);
     return as_input && as_input->node == node.name;
@@ -254,7 +268,7 @@ class Editor {
     }
   }
 
-  // Nothing may come between a Merge and the NextIteration that goes back to it.
+  // No node may come between a Merge and the NextIteration that leads back to it.
   static bool passes_on_a_value(std::string_view op) {
     return passes_on(op) || op == "Switch" || op == "_SwitchN" || op == "Merge" || op == "Enter" || op == "Exit";
   }
@@ -290,7 +304,7 @@ class Editor {
     return match.op == nullptr && (passes_on(node.op) || is_argument(node.op));
   }
 
-  // Whether each value of a node gets a row.
+  // Returns true if each value of a node gets a row.
   bool is_recorded_op(const NodeView& node, const NodeMatcher::Match& match) const {
     if (is_plumbing(node.op)) return match.op != nullptr && is_programs_own(node, *match.op);
     return match.op != nullptr || (!passes_through(node, match) && session_.executed.records_others());
@@ -304,8 +318,8 @@ class Editor {
     masked_.push_back(std::move(output));
   }
 
-  // A loop or branch of TensorFlow 1 is made of ops of the program. TensorFlow reads what goes back to a loop's Merge by
-  // the type of the node: nothing may come between.
+  // A loop or branch of TensorFlow 1 consists of ops of the program. TensorFlow finds the back edge of a loop's Merge by
+  // the type of the node, so no node may come between.
   static bool is_programs_own(const NodeView& node, const ProgramOp& op) {
     return node.op == op.op_type && node.op != "NextIteration" && node.op != "RefNextIteration";
   }
@@ -317,7 +331,7 @@ class Editor {
     return key_of_node(match.graph_id, slot, node.op, match.op->op_name);
   }
 
-  // A tensor that is summarised on its device.
+  // A tensor that is summarized on its device.
   struct Summarised {
     size_t node;
     size_t slot;
@@ -332,19 +346,19 @@ class Editor {
     int type;
     bool keep;
     bool is_reference;
-    bool stops;                    // the program, if the value is bad
-    bool is_watch;                 // whether a value that is not bad becomes no row
-    std::vector<int32_t> sources;  // of a watch: keys of the tensors that the value may be
+    bool stops;                    // whether the value stops the program if it is bad
+    bool is_watch;                 // whether only bad values become rows
+    std::vector<int32_t> sources;  // for a watch: keys of the tensors that the value may come from
   };
 
   void add_record_op(size_t i, size_t slot, const RecordOp& how) {
     const NodeView& node = graph_.nodes[i];
     const NodeMatcher::Match& match = matcher_[i];
     std::string source = tensor_name(node.name, slot);
-    // What takes a constant may treat it otherwise than a computed tensor. In a branch of a session's graph nothing
-    // could wait for the record op of a constant, and it would be removed.
+    // A consumer may treat a constant differently from a computed tensor, so it keeps the constant as its input. In a
+    // branch of a session's graph no node could wait for the record op of a constant, and it would be removed.
     const bool is_constant = node.op == "Const" && (!run_.is_found() || run_.is_unconditional(i));
-    // What is on another device, and is not summarised there, is copied: it comes back from no such copy.
+    // A tensor on another device that is not summarized there is copied to the host, and the copy is not passed on.
     const bool is_aside = is_constant || how.is_reference || !is_host(node.device);
     std::string name;
     do {
@@ -369,7 +383,7 @@ class Editor {
     (is_aside ? constants_ : record_ops_).emplace(std::move(source), name);
   }
 
-  // Returns the graph, with each consumer of a recorded tensor behind the record op.
+  // Returns the graph, in which each consumer of a recorded tensor comes after the record op.
   std::string rewired() const {
     std::string bytes;
     bytes.reserve(graph_.bytes.size() * 5 / 4 + added_.size());
@@ -400,7 +414,7 @@ class Editor {
         is_changed = true;
         inputs.insert(inputs.end(), waited_for_.begin(), waited_for_.end());
       }
-      // No iteration of a loop begins before the last one has run: it may stop the program.
+      // Iterations of a loop run one after the other, because each of them may stop the program.
       const bool is_entry = node.op == "Enter" || node.op == "RefEnter";
       const bool waits = is_entry && session_.on_nonfinite == OnNonFinite::kFail;
       if (!is_changed && !waits) continue;
@@ -425,13 +439,14 @@ class Editor {
   std::unordered_map<std::string, int32_t> keys_;             // of the recorded tensors, by name
   std::unordered_map<std::string_view, size_t> index_of_;     // of the nodes, by name
   std::vector<std::string> waited_for_;  // control inputs of the node that stands for a run of a session
-  const bool has_sums_;  // AddN adds in another order where somebody else holds one of its terms
+  const bool has_sums_;  // AddN adds in another order if another op holds one of its terms
   std::string name_prefix_;  // of the record ops
-  std::unordered_set<std::string_view> taken_names_;  // that a record op could have
+  std::unordered_set<std::string_view> taken_names_;  // names that a record op could have
   std::string added_;
-  std::unordered_map<std::string, std::string> record_ops_;  // by the tensor that they hand through
-  std::unordered_map<std::string, std::string> constants_;   // record ops that hand nothing on, by what they record
+  std::unordered_map<std::string, std::string> record_ops_;  // by the tensor that they pass through
+  std::unordered_map<std::string, std::string> constants_;   // record ops without outputs, by the tensor that they record
   std::vector<Summarised> summarised_;
+  std::unordered_set<size_t> watched_;  // nodes with a watched output
   std::unordered_map<size_t, std::vector<std::string>> waits_for_;  // control inputs of nodes that can fail
   int64_t num_added_ = 0;
 };
@@ -484,17 +499,21 @@ int64_t ExecutedGraphs::take_unreadable() {
 std::string with_record_ops(std::string_view graph_def, Session& session) {
   const std::optional<GraphView> graph = parse_graph(graph_def);
   if (!graph) throw std::runtime_error("the bytes are no GraphDef");
-  // A graph that TensorFlow optimizes once more is recorded already.
+  // If TensorFlow optimizes a graph a second time, it already has record ops.
   const bool is_done = std::any_of(graph->nodes.begin(), graph->nodes.end(),
                                    [](const NodeView& node) { return is_record_op(node.op); });
   if (is_done) return {};
-  const NodeMatcher matcher(*graph, session);
+  NodeMatcher matcher(*graph, session);
   if (!matcher.is_ours()) return {};
   std::vector<ExecutedNode> nodes;
   bool may_read_ops = true;
   size_t num_outputs = 0;
   for (size_t i = 0; i < graph->nodes.size(); ++i) {
     nodes.push_back(describe(graph->nodes[i], matcher[i], &may_read_ops));
+    if (has_lost_outputs(nodes.back(), matcher[i].op)) {
+      matcher.forget_op(i);
+      nodes.back().op_name.clear();
+    }
     num_outputs += nodes.back().output_types.size();
     if (num_outputs > kMaxOutputsInAll) throw std::runtime_error("the graph has too many outputs");
   }

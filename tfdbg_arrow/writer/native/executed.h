@@ -1,8 +1,8 @@
-// Records what TensorFlow runs: puts record ops into the graphs that TensorFlow has optimized.
+// Records the graphs that TensorFlow runs: adds record ops to the graphs that TensorFlow has optimized.
 //
-// optimizer_plugin.cc gets each graph that TensorFlow is about to run, after its own passes. node_matcher.h finds the op
-// of the program that each node stands for. Each record op hands its input through to all consumers, so that they see
-// the tensor, and its reference count, as without a recording.
+// optimizer_plugin.cc gets each graph that TensorFlow is about to run, after TensorFlow's own passes. node_matcher.h finds
+// the op of the program that each node stands for. Each record op passes its input through to all consumers, so that the
+// tensor and its reference count are the same as without a recording.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,22 @@
 
 namespace tfdbg_arrow {
 
-// Marks the ops of a program's graph: `generation << 32 | graph_id`.
+// The attribute that marks the ops of a graph of the program: `generation << 32 | graph_id`.
 constexpr std::string_view kGraphAttr = "_tfdbg_arrow_graph";
 
-// Of the op that stands for a run of a session: what the run needs and what it is fed, one a line. An op is given by its
-// name, an output of one as `name:slot`.
+// Attributes of the op that stands for a run of a session: the ops and tensors that the run needs, and the tensors that it
+// is fed, one per line. An op is given by its name, and a tensor as `name:slot`.
 constexpr std::string_view kNeedsAttr = "_tfdbg_arrow_needs";
 constexpr std::string_view kFeedsAttr = "_tfdbg_arrow_feeds";
 
-// Where an op ends the step with an error because of a value.
+// The devices on which an op can end the step with an error because of a value.
 enum class Fails { kNever, kOnHost, kEverywhere };
 
 // An op of a graph of the program, under the name that it has in the runtime function.
 struct ProgramOp {
   std::string op_name;
   std::string op_type;
-  std::vector<int32_t> keys;  // of each output in the Python registry, -1 for one that is not recorded
+  std::vector<int32_t> keys;  // of each output in the Python registry; -1 for an output that is not recorded
   bool keep = false;          // whether the elements are kept
   Fails fails = Fails::kNever;
 };
@@ -40,7 +40,7 @@ struct ProgramGraph {
   std::unordered_map<std::string, ProgramOp> ops;  // by node name
   std::vector<std::string> arguments;              // node name of each argument
   std::unordered_map<std::string, int64_t> calls;  // called graph, by the path that its nodes get when it is inlined
-  bool is_used_by_graph = false;  // whether its results go to another graph, which decides what a bad one does
+  bool is_used_by_graph = false;  // whether its results go to another graph, which decides about bad ones
 };
 
 struct ExecutedInput {
@@ -49,22 +49,22 @@ struct ExecutedInput {
   bool is_control = false;
 };
 
-// A node that TensorFlow runs, and the op of the program that it stands for.
+// A node that TensorFlow runs, and the op of the program that the node stands for.
 struct ExecutedNode {
   std::string name;
   std::string op_type;
   std::string device;
-  int64_t graph_id = -1;  // -1: not known
-  std::string op_name;    // empty: it stands for no op
-  std::string path;       // of calls, in names of nodes
+  int64_t graph_id = -1;  // -1: unknown
+  std::string op_name;    // empty if it stands for no op
+  std::string path;       // the path of calls, as node names
   bool has_path = false;
   std::vector<ExecutedInput> inputs;
   std::vector<int> output_types;  // dtype numbers, negative for references
   bool has_output_types = false;
-  int64_t interface_index = -1;  // which argument or result of the graph it stands for, -1 for none
+  int64_t interface_index = -1;  // index of the graph's argument or result that it stands for; -1 for none
 };
 
-// An output that does not stop the program if it is bad, because of what takes it.
+// An output that does not stop the program if it is bad, because of the ops that take it.
 struct MaskedOutput {
   int32_t key = 0;
   std::string op_name;
@@ -73,10 +73,10 @@ struct MaskedOutput {
   std::vector<std::string> users;  // types of the ops that take it
 };
 
-// What a recording knows of the graphs of the program, and what it learns of those that run.
+// The graphs of the program, and the graphs that ran, for one recording.
 class ExecutedGraphs {
  public:
-  // Whether nodes are recorded that stand for no op of the program.
+  // Whether to record nodes that correspond to no op of the program.
   void set_records_others(bool records_others) { records_others_ = records_others; }
   void add(int64_t graph_id, ProgramGraph graph);
   std::shared_ptr<const ProgramGraph> find(int64_t graph_id) const;
@@ -89,7 +89,7 @@ class ExecutedGraphs {
   // Returns the outputs that were noted as masked since the last call.
   std::vector<MaskedOutput> take_masked();
   void count_unreadable();
-  // How many graphs stayed unrecorded since the last call because they could not be read.
+  // Returns how many graphs were not recorded since the last call because they could not be read.
   int64_t take_unreadable();
 
  private:
@@ -103,8 +103,8 @@ class ExecutedGraphs {
 
 struct Session;
 
-// Returns the bytes of a graph with record ops for the session; empty where nothing is to be recorded.
-// Throws std::runtime_error where the bytes are not understood.
+// Returns the bytes of a graph with record ops for the session; empty if there is nothing to record.
+// Throws std::runtime_error if the bytes cannot be parsed.
 std::string with_record_ops(std::string_view graph_def, Session& session);
 
 }  // namespace tfdbg_arrow

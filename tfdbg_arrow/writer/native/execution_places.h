@@ -1,4 +1,4 @@
-// Which nodes of a graph run whenever another does.
+// Finds which nodes of a graph run whenever another node does.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,11 @@
 
 namespace tfdbg_arrow {
 
-// Where a tensor is computed. All tensors of one place are computed, or none is.
+// Where a tensor is computed. In a step, either all tensors of one place are computed, or none.
 struct Place {
-  int frame = 0;       // of a loop; 0: in none
-  int conditions = 0;  // the branches that have to be taken, as a set; 0: none
-  int stage = 0;       // how many nodes that can fail, one behind the other, come before it
+  int frame = 0;       // the loop; 0: outside of loops
+  int conditions = 0;  // ID of the set of branches that must be taken; 0: none
+  int stage = 0;       // the length of the longest chain of nodes before it that can fail
 
   bool operator<(const Place& other) const {
     return std::tie(frame, conditions, stage) < std::tie(other.frame, other.conditions, other.stage);
@@ -31,35 +31,35 @@ struct Place {
 
 // The places of the outputs of a graph's nodes.
 //
-// TensorFlow marks what a branch computes that is not taken as dead: it passes from node to node, and ends at a Merge. So
-// the set of Switch outputs that a tensor depends on says when it is computed. What a Merge gives depends on no branch if
-// it joins both sides of one condition; else it stands for itself in the sets of those that depend on it.
+// TensorFlow marks the tensors of a branch that is not taken as dead, from node to node up to a Merge. So the set of
+// Switch outputs that a tensor depends on determines when it is computed. If a Merge joins both sides of one condition,
+// its output does not depend on a branch. Any other Merge is a condition of its own for the nodes that depend on it.
 class ExecutionPlaces {
  public:
-  // `can_fail`: for each node whether it can end the step with an error. A loop with such a node can fail as a whole: so
-  // can the nodes that pass values into it.
+  // `can_fail`: for each node whether it can end the step with an error. A loop with such a node can fail as a whole, and
+  // then the nodes that pass values into it count as nodes that can fail.
   ExecutionPlaces(const GraphView& graph, std::vector<bool> can_fail) : graph_(graph), can_fail_(std::move(can_fail)) {
     for (size_t i = 0; i < graph.nodes.size(); ++i) index_of_.emplace(graph.nodes[i].name, i);
     visit_all();
     if (add_loops_that_can_fail()) visit_all();
   }
 
-  // Whether a node can end the step with an error, or begins a loop that can.
+  // Returns true if a node can end the step with an error, or begins a loop that can.
   bool can_fail(size_t i) const { return can_fail_[i]; }
 
-  // The place where a node runs; nullopt as for of().
+  // Returns the place where a node runs; nullopt as for of().
   const std::optional<Place>& of_node(size_t i) const { return found_[i]; }
-  // The place of an output; nullopt if its node is in a cycle that is no loop of TensorFlow's.
+  // Returns the place of an output; nullopt if its node is in a cycle that is not a loop of TensorFlow.
   std::optional<Place> of(size_t i, size_t slot) {
     if (!found_[i]) return std::nullopt;
     return output_place(i, slot);
   }
 
-  // The place of a node in an order in which each node comes after those that its inputs are from.
+  // Returns the index of a node in topological order.
   size_t order_of(size_t i) const { return order_[i]; }
 
-  // Whether a node that runs at one place can wait for what is computed at another. What is computed there depends on no
-  // node that can fail and comes as late as the waiting one.
+  // Returns true if a node that runs at one place can wait for tensors computed at another. These must not depend on a
+  // node that can fail and comes as late as the waiting node.
   bool can_wait(const Place& waiting, const Place& waited_for) const {
     const Set& all = sets_[static_cast<size_t>(waiting.conditions)];
     const Set& some = sets_[static_cast<size_t>(waited_for.conditions)];
@@ -68,8 +68,8 @@ class ExecutionPlaces {
   }
 
  private:
-  using Set = std::vector<int>;  // of conditions, ascending
-  static constexpr size_t kMaxConditions = 64;  // of one node; with more, it has a place of its own
+  using Set = std::vector<int>;  // sorted conditions
+  static constexpr size_t kMaxConditions = 64;  // per node; a node with more has a place of its own
 
   static bool is_switch(std::string_view op) { return op == "Switch" || op == "RefSwitch" || op == "_SwitchN"; }
   static bool is_merge(std::string_view op) { return op == "Merge" || op == "RefMerge"; }
@@ -82,7 +82,7 @@ class ExecutionPlaces {
     int32_t slot;  // -1: a control edge
   };
 
-  // The edges to a node, without those that go back to the beginning of a loop; unknown sources are left out.
+  // Returns the edges to a node, without the back edges of loops and without unknown sources.
   std::vector<Edge> edges_to(size_t i) const {
     std::vector<Edge> edges;
     for (std::string_view text : graph_.nodes[i].inputs) {
@@ -95,7 +95,7 @@ class ExecutionPlaces {
     return edges;
   }
 
-  // Marks the nodes that pass values into a loop that can fail; returns whether there are any.
+  // Marks the nodes that pass values into a loop that can fail; returns true if there are any.
   bool add_loops_that_can_fail() {
     std::vector<bool> is_failing(parents_.size(), false);
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
@@ -163,7 +163,7 @@ class ExecutionPlaces {
     if (is_merge(node.op)) {
       conditions = joined(sides).value_or(Set{condition(own)});
     } else if (is_exit(node.op)) {
-      // All that leave a loop do so at once.
+      // All values leave a loop at the same time.
       const bool is_switched = edges.size() == 1 && is_switch(graph_.nodes[edges[0].node].op);
       conditions = {condition(is_switched ? "behind " + predicate(edges[0].node) : own)};
       place.frame = place.frame == 0 ? 0 : parents_[static_cast<size_t>(place.frame)];
@@ -173,7 +173,7 @@ class ExecutionPlaces {
     return place;
   }
 
-  // The place where an Enter puts its input, but for the stage.
+  // Returns the place of an Enter's output, without the stage.
   Place entered(size_t i) {
     const NodeView& node = graph_.nodes[i];
     const std::string own = "of " + std::string(node.name);
@@ -181,7 +181,7 @@ class ExecutionPlaces {
     const std::string_view* constant = node.attr("is_constant");
     Place place = *found_[i];
     place.frame = frame(place.frame, name == nullptr ? own : std::string(attr_string(*name).value_or(own)));
-    // What is no constant of the loop is there in the first iteration only.
+    // The output of an Enter exists only in the first iteration, unless it is a constant of the loop.
     if (constant == nullptr || !attr_bool(*constant).value_or(false)) {
       place.conditions = id_of(united(sets_[static_cast<size_t>(place.conditions)], {condition(own)}));
     }
@@ -208,7 +208,7 @@ class ExecutionPlaces {
     return place;
   }
 
-  // What the two sides of one condition have in common; nullopt if they are not that.
+  // Returns the common conditions of two sides of one condition; nullopt if they are not such sides.
   std::optional<Set> joined(const std::vector<Set>& sides) const {
     if (sides.size() != 2) return std::nullopt;
     Set first, second, common;
@@ -225,7 +225,7 @@ class ExecutionPlaces {
     return common;
   }
 
-  // The tensor that decides which output of a Switch is computed.
+  // Returns the tensor that decides which output of a Switch is computed.
   std::string predicate(size_t i) const {
     const NodeView& node = graph_.nodes[i];
     return node.inputs.size() < 2 ? std::string(node.name) : canonical(node.inputs[1]);
@@ -260,7 +260,7 @@ class ExecutionPlaces {
   std::unordered_map<std::string_view, size_t> index_of_;
   std::vector<std::optional<Place>> found_;
   std::vector<size_t> order_;
-  std::vector<int> parents_;  // of the frames
+  std::vector<int> parents_;  // the parents of the frames
   std::map<std::pair<int, std::string>, int> frame_ids_;
   std::vector<std::string> conditions_;
   std::unordered_map<std::string, int> condition_ids_;

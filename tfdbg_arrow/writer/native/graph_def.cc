@@ -11,14 +11,14 @@ constexpr uint32_t kFixed64 = 1;
 constexpr uint32_t kBytes = 2;
 constexpr uint32_t kFixed32 = 5;
 
-constexpr size_t kMaxOutputs = 1 << 16;  // of one node; more is a damaged attribute
+constexpr size_t kMaxOutputs = 1 << 16;  // per node; more means that an attribute is damaged
 
 // Reads the fields of a protocol buffer one after the other.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view bytes) : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
 
-  // Goes to the next field. Returns false at the end, and on bytes that are no field (then failed()).
+  // Moves to the next field. Returns false at the end, and for bytes that are not a field (then failed() is true).
   bool next() {
     if (at_ == end_ || failed_) return false;
     start_ = at_;
@@ -41,7 +41,7 @@ class FieldReader {
         return true;
       }
       default:
-        return fail();  // groups: TensorFlow's messages have none
+        return fail();  // groups, which TensorFlow's messages do not have
     }
   }
 
@@ -97,7 +97,7 @@ void put_varint(std::string* out, uint64_t value) {
   out->push_back(static_cast<char>(value));
 }
 
-// An entry with two keys or two values would have to be merged. Nothing writes one.
+// An entry with two keys or two values would have to be merged, but no program writes one.
 bool read_attr(std::string_view entry, NodeView* node) {
   std::string_view key, value;
   int num_keys = 0, num_values = 0;
@@ -142,10 +142,10 @@ bool read_node(std::string_view bytes, NodeView* node) {
   return !reader.failed() && !node->name.empty() && !node->op.empty();
 }
 
-// Whether a field of an AttrValue is one of its kinds of value: of several, the last is in force.
+// Returns true if a field of an AttrValue is one of its kinds of value. If there are several, the last one counts.
 bool is_attr_kind(const FieldReader& reader) { return reader.field() >= 1 && reader.field() <= 10; }
 
-// The number in a field of an AttrValue; nullopt where the attribute holds another kind of value.
+// Returns the number in a field of an AttrValue; nullopt if the attribute holds another kind of value.
 std::optional<uint64_t> attr_number(std::string_view attr_value, uint32_t field) {
   std::optional<uint64_t> found;
   FieldReader reader(attr_value);
@@ -156,7 +156,7 @@ std::optional<uint64_t> attr_number(std::string_view attr_value, uint32_t field)
   return reader.failed() ? std::nullopt : found;
 }
 
-// Reads a field of numbers, packed or not; returns false where the bytes are no numbers, or too many.
+// Reads a field of packed or unpacked numbers; returns false if the bytes are not numbers or there are too many.
 bool read_numbers(const FieldReader& field, uint32_t number, std::vector<int>* out) {
   if (field.is_number(number)) out->push_back(static_cast<int>(field.number()));
   if (field.is_bytes(number)) {
@@ -201,7 +201,7 @@ bool is_utf8(std::string_view text) {
     if ((first >= 0x80 && first < 0xc2) || first > 0xf4 || size > text.size() - i) return false;
     for (size_t k = 1; k < size; ++k) {
       const auto next = static_cast<unsigned char>(text[i + k]);
-      // After these first bytes, not all that continue a character give one that exists in this length.
+      // After these first bytes, some continuation bytes are not valid: the character needs fewer bytes or does not exist.
       const unsigned char least = k > 1 ? 0x80 : first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
       const unsigned char most = k > 1 ? 0xbf : first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
       if (next < least || next > most) return false;

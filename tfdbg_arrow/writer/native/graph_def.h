@@ -1,5 +1,5 @@
-// Reads and edits a serialized GraphDef without a protobuf library: nodes are views into the bytes, and what is not
-// edited is copied as it is.
+// Reads and edits a serialized GraphDef without a protobuf library. Nodes are views into the bytes. Bytes that are not
+// edited are copied unchanged.
 //
 // Source of the field numbers: tensorflow/core/framework/{graph,node_def,attr_value,op_def}.proto.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace tfdbg_arrow {
 
-// One input of a node: which output of which node, or a control edge.
+// One input of a node: an output of another node, or a control edge.
 struct NodeInput {
   std::string_view node;
   int32_t slot = 0;
@@ -22,7 +22,7 @@ struct NodeInput {
 };
 
 struct NodeView {
-  std::string_view field;  // as the graph holds it: tag, size and the serialized NodeDef
+  std::string_view field;  // the field in the graph: tag, size and the serialized NodeDef
   std::string_view bytes;  // the serialized NodeDef
   std::string_view name;
   std::string_view op;
@@ -31,7 +31,7 @@ struct NodeView {
   std::vector<std::pair<std::string_view, std::string_view>> attrs;  // name, serialized AttrValue
   std::vector<std::string_view> original_names;                      // of experimental_debug_info
 
-  // The serialized AttrValue of an attribute, of several the last; nullptr where the node has none of that name.
+  // Returns the serialized AttrValue of an attribute (the last one if there are several); nullptr if there is none.
   const std::string_view* attr(std::string_view name) const;
 };
 
@@ -40,17 +40,17 @@ struct GraphView {
   std::string_view bytes;  // the serialized GraphDef
 };
 
-// Returns nullopt for bytes that are no GraphDef, also for those whose texts are not UTF-8: protobuf reads none of these.
-// The views point into `bytes`.
+// Returns nullopt for bytes that are not a GraphDef, or whose texts are not UTF-8; protobuf rejects both. The views point
+// into `bytes`.
 std::optional<GraphView> parse_graph(std::string_view bytes);
 
-// Whether bytes are UTF-8 as protobuf and Python have it: no longer than needed, and without surrogates.
+// Returns true if bytes are UTF-8 by the rules of protobuf and Python: no overlong forms, no surrogates.
 bool is_utf8(std::string_view text);
 
 // Reads "name", "name:slot" and "^name".
 std::optional<NodeInput> parse_input(std::string_view text);
 
-// Values of attributes; nullopt where the attribute holds another kind of value.
+// Return the values of attributes; nullopt if the attribute holds another kind of value.
 std::optional<int64_t> attr_int(std::string_view attr_value);
 std::optional<bool> attr_bool(std::string_view attr_value);
 std::optional<int> attr_type(std::string_view attr_value);
@@ -65,7 +65,7 @@ void put_int_field(std::string* out, uint32_t field, uint64_t value);
 class NodeBuilder {
  public:
   NodeBuilder(std::string_view name, std::string_view op, std::string_view device);
-  // Adds to a NodeDef. An attribute that it has gets the new value.
+  // Adds to an existing NodeDef. An attribute that it already has gets the new value.
   explicit NodeBuilder(std::string node_def) : bytes_(std::move(node_def)) {}
   NodeBuilder& input(std::string_view text);
   NodeBuilder& attr_int(std::string_view name, int64_t value);
@@ -84,13 +84,13 @@ class NodeBuilder {
 // Returns the bytes of a NodeDef with its inputs replaced, in their order.
 std::string with_inputs(const NodeView& node, const std::vector<std::string>& inputs);
 
-// Which dtypes the outputs of ops have, read from a serialized OpList.
+// The dtypes of the outputs of ops, read from a serialized OpList.
 class OpTable {
  public:
-  // Returns false for bytes that are no OpList; the table is then empty.
+  // Returns false for bytes that are not an OpList; the table is then empty.
   bool read(std::string_view op_list);
   bool knows(std::string_view op) const { return ops_.find(std::string(op)) != ops_.end(); }
-  // The dtype number of each output of a node, negative for a reference; nullopt where that cannot be told.
+  // Returns the dtype number of each output of a node, negative for a reference; nullopt if it is unknown.
   std::optional<std::vector<int>> output_types(const NodeView& node) const;
 
  private:

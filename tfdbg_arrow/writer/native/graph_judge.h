@@ -1,4 +1,4 @@
-// Which bad tensors of an optimized graph stop the program, under `on_nonfinite`.
+// Decides which bad tensors of an optimized graph stop the program, with `on_nonfinite`.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace tfdbg_arrow {
 
-// Says of the outputs of one graph which ones stop the program if they are bad: those that an op computes with, that the
-// graph returns, or that an iteration of a loop hands to the next.
+// Decides which outputs of one graph stop the program if they are bad: those that an op computes with, that the graph
+// returns, or that an iteration of a loop passes to the next iteration.
 class GraphJudge {
  public:
   GraphJudge(const GraphView& graph, const NodeMatcher& matcher, const SessionRun& run, const Session& session)
@@ -30,7 +30,7 @@ class GraphJudge {
     }
   }
 
-  // Whether anything stops the program, or calls its callable.
+  // Returns true if bad values stop the program or call its callable.
   bool any() const { return session_.on_nonfinite != OnNonFinite::kRecord; }
 
   bool stops(size_t i, size_t slot) const {
@@ -41,7 +41,7 @@ class GraphJudge {
            std::any_of(users->second.begin(), users->second.end(), [this](size_t user) { return computes(user); });
   }
 
-  // The types of the ops that take an output.
+  // Returns the types of the ops that take an output.
   std::vector<std::string> users_of(size_t i, size_t slot) const {
     std::vector<std::string> types;
     const auto users = users_.find(tensor_name(graph_.nodes[i].name, slot));
@@ -64,7 +64,7 @@ class GraphJudge {
       const auto program = match.graph_id < 0 ? nullptr : session_.executed.find(match.graph_id);
       return program == nullptr || !program->is_used_by_graph;
     }
-    // The loops of TensorFlow 1 hand a value on by an op of the program; of others TensorFlow makes the op.
+    // In the loops of TensorFlow 1, an op of the program passes a value on. In other loops, TensorFlow makes this op.
     if (op == "NextIteration") return match.op == nullptr || match.op->op_type != op;
     return session_.stop_rules.computes(op);
   }
@@ -73,7 +73,7 @@ class GraphJudge {
   const NodeMatcher& matcher_;
   const SessionRun& run_;
   const Session& session_;
-  std::unordered_map<std::string, std::vector<size_t>> users_;  // by the tensor that they take
+  std::unordered_map<std::string, std::vector<size_t>> users_;  // keyed by the tensor that they take
 };
 
 }  // namespace tfdbg_arrow

@@ -199,6 +199,8 @@ class Recording {
     }
   }
 
+  void set_counting_on_devices(bool is_allowed) { session_->summaries.allow(is_allowed); }
+
   // The graphs that TensorFlow optimized since the last call: for each its nodes, as (name, op type, device, graph id,
   // op name, path of calls or None, inputs as (node, slot, whether it is a control edge), dtype numbers of its outputs
   // or None, which argument or result of the graph it stands for or None).
@@ -373,6 +375,7 @@ NB_MODULE(_core, m) {
            nb::arg("failing_ops") = std::unordered_map<std::string, bool>())
       .def("set_records_others", &Recording::set_records_others, nb::arg("records_others"))
       .def("set_summary_graphs", &Recording::set_summary_graphs, nb::arg("device_types"), nb::arg("graphs"))
+      .def("set_counting_on_devices", &Recording::set_counting_on_devices, nb::arg("is_allowed"))
       .def("take_executed_graphs", &Recording::take_executed_graphs)
       .def("take_masked_outputs", &Recording::take_masked_outputs)
       .def("take_unreadable_graphs", &Recording::take_unreadable_graphs)

@@ -68,6 +68,8 @@ class NodeMatcher {
   // Whether a node is of a graph that this recording knows.
   bool is_ours() const { return is_ours_; }
   const Match& operator[](size_t i) const { return found_[i]; }
+  // From here on a node stands for no op.
+  void forget_op(size_t i) { found_[i].op = nullptr; }
 
  private:
   const ProgramGraph* program_graph(int64_t graph_id) {

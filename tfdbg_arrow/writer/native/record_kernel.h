@@ -34,7 +34,7 @@ struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
   std::vector<int64_t> dtypes;  // of summaries only: the tensors' own dtypes
   std::vector<int64_t> layouts;  // RecordDevice only: of each tensor
-  std::vector<bool> keeps;      // Record only: whose elements are kept
+  bool keep = false;            // RecordThrough only: whether the elements are kept
   std::vector<int64_t> decides;  // for each node whether it stops the program if it is bad
   int64_t generation = 0;       // the recording it belongs to: node keys mean nothing in another
   int32_t call_site = 0;
@@ -44,15 +44,12 @@ struct RecordKernel {
   int64_t argument = kNoValue;  // RecordThrough only: which argument of the outermost function the tensor is
   bool is_watch = false;  // RecordThrough only: the tensor is one of `sources`, and gets no row unless it is bad
   std::vector<int64_t> sources;
-  bool is_call_token = false;  // its one tensor is the execution index of the call that the step belongs to
   std::vector<int32_t> call_sites;  // RecordRows and RecordDevice only: of each tensor
   std::vector<int64_t> argument_indexes;  // RecordRows only: which arguments of the outermost function it is given
   // RecordRows only: the loops that each tensor is computed in, from the outermost, by the hash of their names.
   std::vector<std::vector<uint64_t>> loops;
 };
 
-// Stands for "the tensor is a call's token" in the attribute `arguments`.
-constexpr int64_t kCallToken = -1;
 constexpr int kInt64 = 9;  // TF_INT64
 
 // Smaller arguments are measured again sooner than looked up.
@@ -181,13 +178,9 @@ inline Record context_record(RecordKernel* kernel, TF_OpKernelContext* context, 
 }
 
 // Kernels of the ops that record rows of summaries; record_rows.cc.
-void* create_record_summary(TF_OpKernelConstruction* construction);
-void compute_record_summary(void* opaque, TF_OpKernelContext* context);
 void* create_record_rows(TF_OpKernelConstruction* construction);
 void compute_record_rows(void* opaque, TF_OpKernelContext* context);
 void* create_record_device(TF_OpKernelConstruction* construction);
 void compute_record_device(void* opaque, TF_OpKernelContext* context);
-// Of any record op: reads what they have in common, and with `with_dtypes` what those of summaries have.
-void* create_record_kernel(TF_OpKernelConstruction* construction, bool with_dtypes);
 
 }  // namespace tfdbg_arrow

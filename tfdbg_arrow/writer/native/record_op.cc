@@ -13,52 +13,9 @@
 
 #include "record_kernel.h"
 #include "session.h"
-#include "shared_buffers.h"
 #include "tensorflow_api.h"
 
 namespace tfdbg_arrow {
-namespace {
-
-void find_call_site(TF_OpKernelConstruction* construction, const std::string& own_name, RecordKernel* kernel) {
-  const std::optional<std::string> path = call_path(construction, own_name);
-  if (!path) return;
-  kernel->call_site = strings().intern(*path);
-  kernel->has_call_site = true;
-}
-
-}  // namespace
-
-void* create_record_kernel(TF_OpKernelConstruction* construction, bool with_dtypes) {
-  auto kernel = std::make_unique<RecordKernel>();
-  Status status;
-  std::string own_name;
-  std::vector<int64_t> arguments;
-  std::vector<int64_t> keeps;
-  if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
-      !read_list(construction, "decides", &kernel->decides, &status) ||
-      !read_int(construction, "generation", &kernel->generation, &status) ||
-      !read_string(construction, "own_name", &own_name, &status) ||
-      (with_dtypes && !read_list(construction, "dtypes", &kernel->dtypes, &status)) ||
-      (!with_dtypes && (!read_list(construction, "arguments", &arguments, &status) ||
-                        !read_list(construction, "keeps", &keeps, &status)))) {
-    tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
-    return nullptr;
-  }
-  find_call_site(construction, own_name, kernel.get());
-  if (arguments.size() == 1 && arguments[0] == kCallToken) {
-    kernel->is_call_token = true;
-    return kernel.release();
-  }
-  kernel->keeps.assign(kernel->nodes.size(), false);
-  for (int64_t place : keeps) kernel->keeps.at(static_cast<size_t>(place)) = true;
-  // Inside an inlined call an argument is an intermediate tensor, which must not be held.
-  if (arguments.size() == kernel->nodes.size() && kernel->has_call_site && kernel->call_site == 0) {
-    kernel->arguments = std::vector<HeldArgument>(arguments.size());
-    for (size_t i = 0; i < arguments.size(); ++i) kernel->arguments[i].index = static_cast<size_t>(arguments[i]);
-  }
-  return kernel.release();
-}
-
 namespace {
 
 // A kernel that the optimizer put behind one output of a node.
@@ -66,14 +23,13 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
   auto kernel = std::make_unique<RecordKernel>();
   Status status;
   int64_t node = 0;
-  bool keep = false;
   bool may_hold = false;
   bool decides = false;
   std::string call_site;
   if (!read_int(construction, "node", &node, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_int(construction, "argument", &kernel->argument, &status) ||
-      !read_bool(construction, "keep", &keep, &status) ||
+      !read_bool(construction, "keep", &kernel->keep, &status) ||
       !read_bool(construction, "may_hold", &may_hold, &status) ||
       !read_bool(construction, "decides", &decides, &status) ||
       !read_bool(construction, "is_watch", &kernel->is_watch, &status) ||
@@ -84,7 +40,6 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
     return nullptr;
   }
   kernel->nodes = {node};
-  kernel->keeps = {keep};
   kernel->decides = {decides ? 1 : 0};
   kernel->call_site = strings().intern(call_site);
   if (may_hold && kernel->argument >= 0) {
@@ -94,7 +49,21 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
   return kernel.release();
 }
 
-void* create_record(TF_OpKernelConstruction* construction) { return create_record_kernel(construction, false); }
+void* create_call_token(TF_OpKernelConstruction* construction) {
+  auto kernel = std::make_unique<RecordKernel>();
+  Status status;
+  int64_t node = 0;
+  if (!read_int(construction, "node", &node, &status) ||
+      !read_int(construction, "generation", &kernel->generation, &status)) {
+    tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
+    return nullptr;
+  }
+  kernel->nodes = {node};
+  kernel->has_call_site = true;
+  kernel->call_site = strings().intern("");
+  return kernel.release();
+}
+
 void delete_kernel(void* opaque) {
   auto* kernel = static_cast<RecordKernel*>(opaque);
   if (kernel == nullptr) return;
@@ -138,60 +107,25 @@ bool describe_argument(Session& session, HeldArgument* argument, int dtype, int 
   return true;
 }
 
-void compute_record(void* opaque, TF_OpKernelContext* context) {
+// Notes which execution the step belongs to: the record is not covered, and becomes no row.
+void compute_call_token(void* opaque, TF_OpKernelContext* context) {
   if (is_paused()) return;
   SessionGuard session;
   auto* kernel = static_cast<RecordKernel*>(opaque);
   if (!session || kernel == nullptr || kernel->generation != session->generation) return;
   const TensorFlowApi& tf = tf_api();
-  Status& status = thread_status();
-  const Record common = context_record(kernel, context, *session);
-  Judge judge(*kernel, *session);
-  SharedBuffers& shared = SharedBuffers::of_thread();
-  for (size_t i = 0; i < kernel->nodes.size(); ++i) {
-    TF_Tensor* tensor = nullptr;
-    tf.TF_GetInput(context, static_cast<int>(i), &tensor, status.get());
-    if (!status.ok() || tensor == nullptr) {
-      session->spool.count_dropped(1);
-      continue;
-    }
-    int dtype = tf.TF_TensorType(tensor);
-    const bool keep = !kernel->is_call_token && kernel->keeps[i];
-    if (kernel->is_call_token) {
-      // Not covered: tells whose the step is, and becomes no row.
-      Record record = common;
-      record.node = static_cast<int32_t>(kernel->nodes[i]);
-      record.dtype = static_cast<int16_t>(dtype);
-      if (dtype == kInt64 && tf.TF_NumDims(tensor) == 0) {
-        std::memcpy(&record.execution_index, tf.TF_TensorData(tensor), sizeof(int64_t));
-      }
-      record.wall_time_ns = wall_time_ns();
-      append_tensor_waiting(*session, record, 0, nullptr);
-    } else if (session->covers(dtype, keep)) {
-      int rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
-      int64_t dims[kMaxRank];
-      for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);
-      const void* data = tf.TF_TensorData(tensor);
-      Record record = common;
-      record.node = static_cast<int32_t>(kernel->nodes[i]);
-      bool is_kept = false;
-      const Record* same = shared.find(data, dtype, num_elements(rank, dims));
-      HeldArgument* argument = kernel->arguments.empty() ? nullptr : &kernel->arguments[i];
-      if (argument != nullptr) record.execution_index = session->calls.find(argument->index, data);
-      if (argument == nullptr || same != nullptr) {
-        describe_tensor(*session, dtype, rank, dims, data, keep, &record, same);
-      } else {
-        is_kept = describe_argument(*session, argument, dtype, rank, dims, tensor, keep, &record);
-      }
-      if (same == nullptr) shared.add(data, record);
-      record.wall_time_ns = wall_time_ns();
-      append_tensor_waiting(*session, record, rank, dims);
-      judge.see(i, record, last_event_index());
-      if (is_kept) continue;
-    }
-    tf.TF_DeleteTensor(tensor);
+  TF_Tensor* tensor = nullptr;
+  tf.TF_GetInput(context, 0, &tensor, thread_status().get());
+  if (tensor == nullptr) return;
+  if (tf.TF_TensorType(tensor) == kInt64 && tf.TF_NumDims(tensor) == 0) {
+    Record record = context_record(kernel, context, *session);
+    record.node = static_cast<int32_t>(kernel->nodes[0]);
+    record.dtype = kInt64;
+    std::memcpy(&record.execution_index, tf.TF_TensorData(tensor), sizeof(int64_t));
+    record.wall_time_ns = wall_time_ns();
+    append_tensor_waiting(*session, record, 0, nullptr);
   }
-  judge.decide(context);
+  tf.TF_DeleteTensor(tensor);
 }
 
 // What became of a tensor that was to be recorded.
@@ -207,7 +141,7 @@ Recorded record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Ten
   if (!session || kernel->generation != session->generation) return {};
   const TensorFlowApi& tf = tf_api();
   const int dtype = tf.TF_TensorType(tensor);
-  if (!session->covers(dtype, kernel->keeps[0])) return {};
+  if (!session->covers(dtype, kernel->keep)) return {};
   const int rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
   int64_t dims[kMaxRank];
   for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);
@@ -219,9 +153,9 @@ Recorded record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Ten
   }
   bool is_held = false;
   if (kernel->arguments.empty()) {
-    describe_tensor(*session, dtype, rank, dims, data, kernel->keeps[0], &record);
+    describe_tensor(*session, dtype, rank, dims, data, kernel->keep, &record);
   } else {
-    is_held = describe_argument(*session, &kernel->arguments[0], dtype, rank, dims, tensor, kernel->keeps[0], &record);
+    is_held = describe_argument(*session, &kernel->arguments[0], dtype, rank, dims, tensor, kernel->keep, &record);
   }
   const bool is_bad = (record.flags & kBad) != 0;
   if (kernel->is_watch && !is_bad) return {is_held, false};
@@ -275,18 +209,14 @@ void check(Status& status, const char* what) {
   if (!status.ok()) throw std::runtime_error(std::string("TensorFlow refused ") + what + ": " + status.message());
 }
 
-void register_op(const char* name, bool is_stateful, std::initializer_list<const char*> inputs,
-                 std::initializer_list<const char*> attrs) {
+// Registers an op without outputs, which TensorFlow does not remove.
+void register_op(std::string_view name, std::initializer_list<const char*> inputs, std::initializer_list<const char*> attrs) {
   const TensorFlowApi& tf = tf_api();
   Status status;
-  TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder(name);
+  TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder(std::string(name).c_str());
   for (const char* input : inputs) tf.TF_OpDefinitionBuilderAddInput(builder, input);
   for (const char* attr : attrs) tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
-  for (const char* attr : {"nodes: list(int)", "decides: list(int)", "generation: int", "own_name: string"}) {
-    tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
-  }
-  // TensorFlow makes the op stateful whatever the argument is.
-  if (is_stateful) tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);
+  tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);
   tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, no_outputs);
   tf.TF_RegisterOpDefinition(builder, status.get());
   check(status, "a record op");
@@ -324,26 +254,18 @@ void register_kernel(const char* op, const char* device, std::initializer_list<c
 void register_record_ops() {
   static bool registered = false;
   if (registered) return;
-  // tf.data runs a pipeline differently if one of its functions is stateful, so it gets stateless record ops.
-  for (bool is_stateful : {true, false}) {
-    const std::string suffix = is_stateful ? "" : "Stateless";
-    const std::string record = "TfdbgArrowRecord" + suffix;
-    const std::string summary = "TfdbgArrowRecordSummary" + suffix;
-    register_op(record.c_str(), is_stateful,
-                {"tensors: T"}, {"T: list(type) >= 1", "arguments: list(int)", "keeps: list(int)"});
-    register_op(summary.c_str(), is_stateful, {"summaries: double"}, {"dtypes: list(int)"});
-    register_kernel(record.c_str(), "CPU", {}, create_record, compute_record);
-    register_kernel(summary.c_str(), "CPU", {}, create_record_summary, compute_record_summary);
-    register_kernel(summary.c_str(), "GPU", {"summaries"}, create_record_summary, compute_record_summary);
-  }
-  register_op(kRecordRowsOp.data(), true, {"summaries: double", "arguments: T"},
-              {"T: list(type) >= 0", "argument_indexes: list(int)", "dtypes: list(int)", "call_sites: string", "sites: list(int)", "loops: string", "loop_of: list(int)"});
+  register_op(kCallTokenOp, {"execution_index: int64"}, {"node: int", "generation: int"});
+  register_kernel(kCallTokenOp.data(), "CPU", {}, create_call_token, compute_call_token);
+  register_op(kRecordRowsOp, {"summaries: double", "arguments: T"},
+              {"T: list(type) >= 0", "nodes: list(int)", "decides: list(int)", "generation: int", "own_name: string",
+               "argument_indexes: list(int)", "dtypes: list(int)", "call_sites: string", "sites: list(int)", "loops: string",
+               "loop_of: list(int)"});
   for (const char* device : {"CPU", "GPU"}) {
     register_kernel(kRecordRowsOp.data(), device, {"summaries"}, create_record_rows, compute_record_rows);
   }
-  register_op(kRecordDeviceOp.data(), true, {"parts: num_parts * double", "shapes: num_shapes * int64"},
-              {"num_parts: int >= 0", "num_shapes: int >= 1", "dtypes: list(int)", "layouts: list(int)", "has_call_site: bool",
-               "call_sites: string", "sites: list(int)"});
+  register_op(kRecordDeviceOp, {"parts: num_parts * double", "shapes: num_shapes * int64"},
+              {"num_parts: int >= 0", "num_shapes: int >= 1", "nodes: list(int)", "decides: list(int)", "generation: int",
+               "dtypes: list(int)", "layouts: list(int)", "has_call_site: bool", "call_sites: string", "sites: list(int)"});
   for (const char* device : {"CPU", "GPU"}) {
     register_kernel(kRecordDeviceOp.data(), device, {"parts", "shapes"}, create_record_device, compute_record_device);
   }

@@ -1,11 +1,9 @@
 // The TensorFlow ops that record tensors inside graphs, registered over the C API.
 //
-// TfdbgArrowRecord(tensors...): measures each input and records it. Stateful, without output.
-// TfdbgArrowRecordSummary(summaries): records summaries that were measured elsewhere (on an
-// accelerator, by TensorFlow's own ops): one row of the float64 matrix a tensor.
-// TfdbgArrowRecordRows(summaries, arguments...): the same for functions that XLA compiles, with two more columns, the call site of
-// each tensor, and the loop that it is computed in. Rows of branches that were not taken are left out. By the memory of
-// the arguments it knows the call.
+// TfdbgArrowCallToken(execution_index): notes which run of a session the step belongs to.
+// TfdbgArrowRecordRows(summaries, arguments...): records what functions that XLA compiles give out, one row of the float64
+// matrix for each tensor. Two of the columns are the call site of the tensor, and the loop that it is computed in. Rows of
+// branches that were not taken are left out. The memory of the arguments identifies the call.
 // TfdbgArrowRecordDevice(parts, shapes...): records tensors of which nodes on their device counted the elements;
 // device_summaries.h.
 // TfdbgArrowRecordThrough(tensor): records one tensor and hands it on. The optimizer of executed.h puts it into graphs.
@@ -16,6 +14,7 @@
 
 namespace tfdbg_arrow {
 
+constexpr std::string_view kCallTokenOp = "TfdbgArrowCallToken";
 constexpr std::string_view kRecordThroughOp = "TfdbgArrowRecordThrough";
 constexpr std::string_view kRecordConstantOp = "TfdbgArrowRecordConstant";
 constexpr std::string_view kRecordRowsOp = "TfdbgArrowRecordRows";
@@ -32,7 +31,7 @@ inline bool is_record_op(std::string_view op) {
 // Throws std::runtime_error with TensorFlow's message. Needs load_tensorflow_api().
 void register_record_ops();
 
-// Columns of a TfdbgArrowRecordSummary row, in order.
+// Columns of a summary, in order.
 enum SummaryColumn : int {
   kColumnRank = 0,  // -1: the shape was not measured
   kColumnSize,

@@ -95,6 +95,8 @@ void record_summary(Session& session, const RecordKernel& kernel, size_t i, cons
   }
   record.wall_time_ns = wall_time_ns();
   append_tensor_waiting(session, record, shape.rank, shape.dims);
+  const bool is_bad = (record.flags & kBad) != 0;
+  if (is_bad && session.on_nonfinite != OnNonFinite::kRecord) session.bad_events.add(record, last_event_index());
   judge->see(i, record, last_event_index());
 }
 
@@ -151,32 +153,6 @@ void fill_row(SummaryLayout layout, const double* parts, double* row) {
 }
 
 }  // namespace
-
-void* create_record_summary(TF_OpKernelConstruction* construction) { return create_record_kernel(construction, true); }
-
-void compute_record_summary(void* opaque, TF_OpKernelContext* context) {
-  if (is_paused()) return;
-  SessionGuard session;
-  auto* kernel = static_cast<RecordKernel*>(opaque);
-  if (!session || kernel == nullptr || kernel->generation != session->generation) return;
-  const TensorFlowApi& tf = tf_api();
-  Status& status = thread_status();
-  const Record common = context_record(kernel, context, *session);
-  TF_Tensor* tensor = nullptr;
-  tf.TF_GetInput(context, 0, &tensor, status.get());
-  if (!status.ok() || tensor == nullptr) {
-    session->spool.count_dropped(kernel->nodes.size());
-    return;
-  }
-  Judge judge(*kernel, *session);
-  const double* row = static_cast<const double*>(tf.TF_TensorData(tensor));
-  for (size_t i = 0; i < kernel->nodes.size(); ++i, row += kNumSummaryColumns) {
-    Record record = common;
-    record_summary(*session, *kernel, i, shape_of_row(row), row, &record, &judge);
-  }
-  tf.TF_DeleteTensor(tensor);
-  judge.decide(context);
-}
 
 // A kernel that takes what a compiled function returns about its tensors.
 void* create_record_rows(TF_OpKernelConstruction* construction) {

@@ -1,16 +1,16 @@
-"""What the health of a tensor means: the readable NumPy twin of the native kernels (`health.h`).
+"""Defines the health of a tensor: a readable NumPy implementation of the native kernels (`health.h`).
 
-This module defines the numbers; the C++ code computes the same ones fast, and
-tests/writer/test_health.py compares the two over bit patterns of every dtype. It judges values, never bits:
+The C++ code computes the same numbers fast, and tests/writer/test_health.py compares the two over bit patterns of every
+dtype. This module looks at values, not at bits:
 
-* -0.0 is a zero. A subnormal number is finite, not zero, and of its own sign.
-* An integer is negative, zero or positive; False is a zero and True a positive number.
-* A complex element is one element. It is NaN if either part is; else -infinity if either part is; else
-  +infinity if either part is infinite; else zero if both parts are zero; else of the sign of its real
-  part, or of its imaginary part where the real part is zero. It is subnormal if it is finite and either part is.
+* -0.0 is a zero. A subnormal number is finite, not zero, and has a sign.
+* An integer is negative, zero or positive. False is a zero and True is a positive number.
+* A complex element is one element. The first of these rules that applies decides its kind: NaN if either part is NaN,
+  -infinity if either part is -infinity, +infinity if either part is infinite, zero if both parts are zero. Otherwise it
+  has the sign of its real part, or of its imaginary part if the real part is zero. It is subnormal if it is finite and
+  either part is subnormal.
 
-The processor must not be set to flush subnormal numbers to zero while this runs (no Python thread is,
-unless somebody set it so).
+The processor must not flush subnormal numbers to zero while this code runs. Python threads do not do so by default.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ TENSORFLOW_DTYPES: dict[str, int] = {
     "float8_e4m3b11fnuz": 27,
     "float8_e5m2fnuz": 28,
 }
-"""The dtypes whose health is defined: NumPy's name and the number in TensorFlow's DataType enum."""
+"""The dtypes whose health is defined: the name in NumPy and the number in TensorFlow's enum DataType."""
 
 RELATIVE_TOLERANCE = 1e-13
-"""How far another implementation's mean and stddev may be from this one's, as a share of max_abs.
+"""How far the mean and stddev of another implementation may differ from these, as a share of max_abs.
 
-Or one unit of the smallest float64 (5e-324), where that is more. All other numbers must be equal.
+The tolerance is at least the smallest float64 (5e-324). All other numbers must be equal.
 """
 
 
 @dataclass(frozen=True)
 class HealthSummary:
-    """How many elements are of each kind; the six counts sum to the number of elements."""
+    """The number of elements of each kind; the six counts add up to the number of elements."""
 
     num_neg_inf: int
     num_pos_inf: int
@@ -69,20 +69,20 @@ class HealthSummary:
 
 @dataclass(frozen=True)
 class NumericsSummary:
-    """Magnitudes over the finite elements, as float64 (64-bit integers are rounded to it first)."""
+    """Magnitudes of the finite elements, as float64; 64-bit integers are rounded to float64 first."""
 
     num_subnormal: int
-    """Subnormal elements; 0 for integers."""
+    """Number of subnormal elements; 0 for integers."""
     min: float
-    """Least element, 0.0 if it is -0.0; 0.0 where not `ordered`."""
+    """Smallest element, 0.0 if it is -0.0; 0.0 if not `ordered`."""
     max: float
-    """Greatest element, 0.0 if it is -0.0; 0.0 where not `ordered`."""
+    """Largest element, 0.0 if it is -0.0; 0.0 if not `ordered`."""
     mean: float
-    """Arithmetic mean; 0.0 where not `ordered`."""
+    """Arithmetic mean; 0.0 if not `ordered`."""
     stddev: float
-    """Population standard deviation; 0.0 where not `ordered`."""
+    """Population standard deviation; 0.0 if not `ordered`."""
     max_abs: float
-    """Largest magnitude, of a complex element its modulus; 0.0 where not `any_finite`."""
+    """Largest magnitude (the modulus for complex elements); 0.0 if not `any_finite`."""
     any_finite: bool
     """Whether max_abs exists."""
     ordered: bool
@@ -90,16 +90,16 @@ class NumericsSummary:
 
 
 def summarize(array: Array) -> HealthSummary:
-    """Count the elements of each kind.
+    """Counts the elements of each kind.
 
     Args:
-        array: of any shape; its dtype is one of TENSORFLOW_DTYPES (bfloat16 and float8 as ml_dtypes has them).
+        array: An array of any shape with a dtype of TENSORFLOW_DTYPES; bfloat16 and float8 are those of ml_dtypes.
 
     Returns:
         The six counts.
 
     Raises:
-        TypeError: the dtype is not one of TENSORFLOW_DTYPES.
+        TypeError: The dtype is not one of TENSORFLOW_DTYPES.
     """
     kinds = _Kinds.of(array)
     return HealthSummary(
@@ -113,17 +113,17 @@ def summarize(array: Array) -> HealthSummary:
 
 
 def measure(array: Array) -> NumericsSummary:
-    """Measure the finite elements.
+    """Measures the finite elements.
 
     Args:
-        array: of any shape; its dtype is one of TENSORFLOW_DTYPES (bfloat16 and float8 as ml_dtypes has them).
+        array: An array of any shape with a dtype of TENSORFLOW_DTYPES; bfloat16 and float8 are those of ml_dtypes.
 
     Returns:
-        The magnitudes. They are exact (mean and stddev correctly summed), also where a sum or a square
-        of the elements would overflow or vanish in float64.
+        The magnitudes. They are exact (mean and stddev use exact sums), also if a sum or a square of the elements
+        would overflow or underflow in float64.
 
     Raises:
-        TypeError: the dtype is not one of TENSORFLOW_DTYPES.
+        TypeError: The dtype is not one of TENSORFLOW_DTYPES.
     """
     finite = _values(array)[_Kinds.of(array).finite]
     num_subnormal = _count_subnormal(finite, array.dtype)
@@ -148,7 +148,7 @@ def measure(array: Array) -> NumericsSummary:
 
 @dataclass(frozen=True)
 class _Kinds:
-    """For each element: which kind it is, and a number that has its sign."""
+    """The kind of each element, and a number with its sign."""
 
     nan: npt.NDArray[np.bool_]
     neg_inf: npt.NDArray[np.bool_]
@@ -172,11 +172,11 @@ class _Kinds:
 
 
 def _values(array: Array) -> Array:
-    """The elements as a flat float64 or complex128 array, which hold each of them (64-bit integers rounded)."""
+    """Returns the elements as a flat float64 or complex128 array, exactly except for large 64-bit integers."""
     if array.dtype.name not in TENSORFLOW_DTYPES:
         known = ", ".join(TENSORFLOW_DTYPES)
         raise TypeError(f"The health of dtype {array.dtype.name} is not defined; expected one of {known}.")
-    with np.errstate(all="ignore"):  # a signalling NaN is a value like any other here
+    with np.errstate(all="ignore"):  # a signaling NaN must not warn
         return array.reshape(-1).astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
@@ -185,7 +185,7 @@ def _count(condition: npt.NDArray[np.bool_]) -> int:
 
 
 def _count_subnormal(finite: Array, dtype: np.dtype[Any]) -> int:
-    """How many of the finite elements lie between zero and the smallest normal number of the dtype."""
+    """Returns the number of finite elements between zero and the smallest normal number of the dtype."""
     if dtype.kind in "biu":
         return 0
     smallest = _smallest_normal(dtype)
@@ -196,14 +196,14 @@ def _count_subnormal(finite: Array, dtype: np.dtype[Any]) -> int:
 def _smallest_normal(dtype: np.dtype[Any]) -> float:
     if dtype.name in ("float16", "float32", "float64", "complex64", "complex128"):
         return float(np.finfo(dtype).smallest_normal)
-    import ml_dtypes  # comes with TensorFlow, and an array of such a dtype can only come from it
+    import ml_dtypes  # comes with TensorFlow; only ml_dtypes can make an array of such a dtype
 
     finfo: Any = ml_dtypes.finfo
     return float(finfo(dtype).smallest_normal)
 
 
 def _moments(finite: Array) -> tuple[float, float]:
-    """Mean and population standard deviation, of the elements scaled to about 1 by a power of two."""
+    """Returns mean and population standard deviation, computed from elements scaled to about 1 by a power of two."""
     if finite.min() == finite.max():
         return float(finite[0]) + 0.0, 0.0
     _, exponent = math.frexp(float(np.abs(finite).max()))

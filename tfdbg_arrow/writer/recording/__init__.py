@@ -1,1 +1,1 @@
-"""One recording: what it is made of, what the hooks tell it, and what it tells the sink."""
+"""One recording: its parts, its observer for the hooks, and the rows that it passes to the sink."""

@@ -1,4 +1,4 @@
-"""What was not recorded, as rows of capture_stat and as warnings."""
+"""Reports what was not recorded, as rows of capture_stat and as warnings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tfdbg_arrow.writer.warning import warn
 
 
 class CaptureStats:
-    """Tells of one recording what it left out or changed.
+    """Reports what one recording left out or changed.
 
     Args:
         append: Takes rows for a table.
-        num_events: Returns how many events there are so far.
+        num_events: Returns the number of events so far.
     """
 
     def __init__(self, append: Append, *, num_events: Callable[[], int]) -> None:
@@ -29,21 +29,21 @@ class CaptureStats:
         self._append("capture_stat", [{"event_index": self._num_events(), "wall_time_ns": time.time_ns(), **row}])
 
     def note(self, stat: str, subject: str, reason: str) -> None:
-        """Adds a row to capture_stat, and warns the first time for each kind."""
+        """Adds a row to capture_stat, and warns once for each stat and reason."""
         self.add(stat, subject, reason)
         self.warn_once(f"{stat}: {subject}: {reason}", key=f"{stat}: {reason}")
 
     def note_failure(self, what: str, error: object) -> None:
-        """Notes that something failed, given the exception or what is known of it."""
+        """Notes that something failed; `error` is the exception or a description."""
         self.note("failed", what, sentence_of(error))
 
     def warn_once(self, message: str, *, key: str | None = None) -> None:
-        """Warns, the first time for each message, or for each key."""
+        """Warns once for each message, or once for each key if a key is given."""
         if (key or message) not in self._warned:
             self._warned.add(key or message)
             warn(message)
 
 
 def sentence_of(error: object) -> str:
-    """Returns an exception with its kind; anything else as its text."""
+    """Returns the class and message of an exception, or the text of anything else."""
     return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)

@@ -1,4 +1,4 @@
-"""Which tensors of which ops are recorded."""
+"""Decides which tensors of which ops are recorded."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tfdbg_arrow.writer.settings import Settings
 
 
 class Coverage:
-    """What the settings of one recording ask for, op by op.
+    """Applies the settings of one recording to single ops.
 
     Args:
         settings: The settings.
-        stats: Told of a callable of the program's that fails.
+        stats: Reports errors of the user's callable.
     """
 
     def __init__(self, settings: Settings, *, stats: CaptureStats) -> None:
@@ -20,7 +20,7 @@ class Coverage:
         self._has_failed = False
 
     def is_chosen(self, op_type: str, op_name: str | None) -> bool:
-        """Returns whether the user chose an op's values."""
+        """Returns True if the user's `values` chose the op."""
         if self._settings.values is None:
             return False
         try:
@@ -34,10 +34,10 @@ class Coverage:
             return False
 
     def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
-        """Returns None for a tensor to record, else a `not_recorded_reason`."""
+        """Returns None for a tensor to record, otherwise a `not_recorded_reason`."""
         return self._settings.reason_not_recorded(op_type, dtype_number, is_chosen=is_chosen)
 
     def level_of_op(self, op_type: str | bytes) -> int:
-        """Returns what is recorded of the tensors of eager ops of a type: 0 nothing, 1 facts, 2 also elements."""
+        """Returns what is recorded of the tensors of eager ops of a type: 0 nothing, 1 facts, 2 also their elements."""
         text = op_type.decode() if isinstance(op_type, bytes) else op_type
         return 2 if self.is_chosen(text, None) else int(self._settings.covers_op(text))

@@ -1,4 +1,4 @@
-"""The labels of a training by Keras's fit: step, epoch and phase."""
+"""Labels the training by Keras's fit with step, epoch and phase."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 AddMark = Callable[[int | None, dict[str, object]], None]
-"""`(step, labels)`: labels the events from here on."""
+"""`(step, labels)`: labels the following events."""
 
 
 class FitLabels:
-    """Labels the batches, epochs and phases that a callback is told of.
+    """Labels the batches, epochs and phases that Keras reports to a callback.
 
-    `step` counts the training batches of all epochs, from 0. With `steps_per_execution` above 1 Keras tells once of
-    several batches: they share the label of the first.
+    `step` counts the training batches of all epochs, from 0. If `steps_per_execution` is above 1, Keras reports several
+    batches at once, and they share the label of the first.
 
     Args:
         mark: Labels the events.
@@ -31,7 +31,7 @@ class FitLabels:
         self._is_in_fit = True
 
     def train_ends(self) -> None:
-        """Notes that fit has ended, be it by an exception: then the batch that failed counts as one."""
+        """Notes that fit has ended; a batch that raised an error counts as one step."""
         self._is_in_fit = False
         if self._first_batch is not None:
             self._step += 1
@@ -47,7 +47,7 @@ class FitLabels:
         self._mark(self._step, {})
 
     def batch_ends(self, batch: int, params: Mapping[str, Any] | None) -> None:
-        """Counts the steps of the call: from the batch that began it to this one, or to the epoch's last."""
+        """Counts the steps of the call, from its first batch to this one, but not beyond the last of the epoch."""
         num_batches = (params or {}).get("steps")
         last = batch if num_batches is None else min(batch, num_batches - 1)
         first, self._first_batch = self._first_batch, None
@@ -58,15 +58,15 @@ class FitLabels:
         self._mark(None, {"phase": phase})
 
     def test_ends(self) -> None:
-        """Labels, within fit, the return to training."""
+        """Labels the return to training if fit is running."""
         if self._is_in_fit:
             self._mark(None, {"phase": "train"})
 
 
 class FitMarks:
-    """Labels every fit of a recording that no callback of ours labels; steps are counted on from fit to fit.
+    """Labels every fit of a recording that no MarkCallback labels; the step count continues from one fit to the next.
 
-    A fit within a fit, and one that runs while another thread's does, are parts of the one that began first.
+    A fit that begins while another fit runs, in the same or another thread, counts as part of the first.
 
     Args:
         mark: Labels the events.
@@ -79,7 +79,7 @@ class FitMarks:
         self._callbacks: object = None
 
     def begin(self) -> bool:
-        """A fit begins; returns whether it is labelled. Then end() has to be called."""
+        """Notes that a fit begins; returns True if it is labelled, and then end() must be called."""
         with self._lock:
             if self._thread is not None:
                 return False
@@ -87,13 +87,13 @@ class FitMarks:
             return True
 
     def end(self) -> None:
-        """The fit has ended."""
+        """Notes that the fit has ended."""
         self._labels.train_ends()
         with self._lock:
             self._thread = self._callbacks = None
 
     def labels_for(self, callbacks: object) -> FitLabels | None:
-        """Returns what a list of callbacks is to tell of the fit that is labelled; None for a list of another fit."""
+        """Returns the labels for a list of callbacks; None if the list belongs to a fit that is not labelled."""
         if self._thread != threading.get_ident():
             return None
         if self._callbacks is None:

@@ -1,4 +1,4 @@
-"""Labels of events: the training step, and the program's own."""
+"""Labels events with the training step and with the program's own labels."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tfdbg_arrow.writer.stacks import as_utf8
 
 
 class Marks:
-    """The labels of one recording, and the schedule that asks for them.
+    """The labels of one recording, and the schedule that depends on them.
 
     Args:
-        gate: Follows the steps, of which some are left out; None: all are recorded.
-        backend: Labels the events.
+        gate: Decides which steps are recorded; None means that all are.
+        backend: Stores the step with each event.
         append: Takes rows for a table.
-        set_paused: Leaves out what runs from here on, or records it again.
-        stats: Told of the steps that are left out.
+        set_paused: Stops recording ops, or resumes it.
+        stats: Reports the steps that are not recorded.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class Marks:
 
     @property
     def step(self) -> int:
-        """The training step that labels the events; NO_STEP before the first mark of one."""
+        """The training step of the events; NO_STEP before the first mark with a step."""
         return NO_STEP if self._step is None else self._step
 
     def add(self, step: int | None, labels: dict[str, object]) -> None:
-        """Labels the events from here on, as the program asks."""
+        """Labels the following events for the program."""
         self._has_own_steps = self._has_own_steps or step is not None
         self._add(step, labels)
 
     def add_automatic(self, step: int | None, labels: dict[str, object]) -> None:
-        """Labels the events from here on, unless the program labels its steps itself."""
+        """Labels the following events, unless the program labels its steps itself."""
         if not self._has_own_steps:
             self._add(step, labels)
 
@@ -71,7 +71,7 @@ class Marks:
         self._append("mark", rows)
 
     def _enter_step(self, step: int) -> None:
-        """Labels the events from here on, and leaves them out where the schedule does."""
+        """Sets the step of the following events, and pauses the recording if the schedule leaves the step out."""
         gate = self._gate
         if gate is None:
             self._backend.set_step(step)
@@ -87,16 +87,16 @@ class Marks:
             self._stats.add("disabled", f"step {step}", gate.reason)
 
     def close(self) -> None:
-        """Tells how many steps were left out."""
+        """Reports how many steps were not recorded."""
         if self._gate is not None and self._gate.num_skipped:
             self._stats.add("disabled", "steps", self._gate.total)
 
 
 def as_step(step: Any) -> int:
-    """Returns what the program gives as a step.
+    """Converts the program's step to an integer.
 
     Raises:
-        SettingError: It is no integer.
+        SettingError: It is not an integer.
     """
     try:
         number = int(step)
@@ -104,7 +104,7 @@ def as_step(step: Any) -> int:
     except (TypeError, ValueError, OverflowError):
         is_whole = False
     if not is_whole or not -(2**63) < number < 2**63:
-        raise SettingError(f"the step of mark() is {step!r}; expected an integer within 64 bits")
+        raise SettingError(f"the step of mark() is {step!r}; expected an integer of at most 64 bits")
     return number
 
 

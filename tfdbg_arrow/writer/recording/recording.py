@@ -1,4 +1,4 @@
-"""One recording: the hooks, the backend, the sink and what lies between, put together, begun and ended."""
+"""One recording: creates, starts and ends the hooks, the backend, the sink and the parts between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.schema.logdir_layout import spool_paths
 from tfdbg_arrow.spool.run_files import RunFiles
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend, compiled_calls
@@ -20,7 +19,7 @@ from tfdbg_arrow.writer.graphs.failing_ops import FailingOps
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
-from tfdbg_arrow.writer.hooks import autograph, cluster, executed, must_run, record_ops, runtime, sessions, stop_errors
+from tfdbg_arrow.writer.hooks import autograph, cluster, executed, runtime, sessions, stop_errors
 from tfdbg_arrow.writer.hooks.installation import Hooks
 from tfdbg_arrow.writer.live_stop.eager_watch import EagerWatch
 from tfdbg_arrow.writer.live_stop.graph_judge import GraphJudge
@@ -54,7 +53,7 @@ _generations = itertools.count(1)
 
 
 class Recording:
-    """One recording, from enable() to disable(): its parts, put together."""
+    """One recording, from enable() to disable()."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -68,7 +67,7 @@ class Recording:
         )
         paths = spool_paths(settings.logdir, run_id=self.run_id)
         dump_after = settings.dump_after if settings.dump_on is not None else None
-        # First of all: a spool without them counts as a dead process's.
+        # These files must exist before the spool: a spool without them counts as left by a dead process.
         self._files = RunFiles(
             paths,
             run_id=self.run_id,
@@ -80,16 +79,15 @@ class Recording:
             self._backend = choose_backend(
                 settings, paths=paths, journal=self._files.names, generation=self._generation
             )
-            optimizer = self._choose_optimizer()
+            optimizer = self._backend.load_optimizer(records_others=settings.op_regex is None)
         except BaseException:
             discard_spool_files(paths, self._files)
             raise
         self._stats = CaptureStats(self._append, num_events=self._backend.num_events)
         self._coverage = Coverage(settings, stats=self._stats)
         registry = GraphRegistry(self._files.names)
-        judge = GraphJudge(is_used_by_graph=must_run.is_used_by_graph)
-        if optimizer is not None:
-            optimizer.set_stop_rules(*stop_rules())
+        judge = GraphJudge(is_used_by_graph=executed.is_used_by_graph)
+        optimizer.set_stop_rules(*stop_rules())
         self.stop = None if settings.on_nonfinite == "record" else self._make_stop(judge, registry)
         self._sink = Sink(
             settings.logdir,
@@ -113,7 +111,7 @@ class Recording:
         )
         self._has_forked = False
         notes = FunctionNotes(self._stats)
-        self._executed = None if optimizer is None else self._make_executed(optimizer, registry, judge)
+        self._executed = self._make_executed(optimizer, registry, judge)
         self._xla = self._choose_xla()
         self._compiled = self._make_compiled(notes) if self._xla == "inside" else None
         self._describer = GraphDescriber(
@@ -131,14 +129,7 @@ class Recording:
         instrumenter = GraphInstrumenter(
             registry,
             self._describer,
-            record_ops=self._backend.record_ops,
-            single_record_ops=self._backend.session_record_ops,
-            is_pruned=sessions.is_pruned,
-            make_run=must_run.make_run if settings.on_nonfinite != "raise" else must_run.make_run_before_next,
-            hold_loop_variables=must_run.hold_loop_variables,
-            hold=record_ops.hold_for_record_ops,
             is_remote=cluster.is_remote,
-            is_pipeline=self._is_pipeline,
             judge=None if self.stop is None else judge.judge,
             executed=self._executed,
             compiled=self._compiled,
@@ -156,15 +147,13 @@ class Recording:
             registry=registry,
             instrumenter=instrumenter,
             append=self._sink.append,
-            record_ops=self._backend.session_record_ops,
             events=self._backend.events,
             step=lambda: self._marks.step,
             note=self._stats.note,
             generation=self._generation,
-            note_not_stopping=judge.note_session_tensor,
             after_run=None if self.stop is None else self.stop.after_call,
-            # A session runs only what its fetches need, and no fetch needs what counts on a device.
-            executed=None if self._counts_on_device else self._executed,
+            executed=self._executed,
+            keeps_ops=settings.keeps_ops,
         )
         observer = FunctionObserver(
             backend=self._backend,
@@ -190,11 +179,11 @@ class Recording:
 
     @property
     def run_id(self) -> str:
-        """The id of the run that it makes."""
+        """The ID of the recorded run."""
         return self._run.run_id
 
     def start(self) -> None:
-        """Begins to record."""
+        """Starts to record."""
         try:
             if self._uploader is not None:
                 self._uploader.start()
@@ -213,9 +202,7 @@ class Recording:
             on_error=self._stats.note_failure,
         )
         if self.stop is not None:
-            handlers = replace(
-                handlers, on_nonfinite=self.stop.on_eager_op, on_bad_graph_tensors=self.stop.on_bad_graph_tensors
-            )
+            handlers = replace(handlers, on_nonfinite=self.stop.on_eager_op)
             reaction = OnNonFinite.FAIL if self.settings.on_nonfinite == "raise" else OnNonFinite.NOTE
             self._backend.set_on_nonfinite(reaction, self.run_id)
         self._backend.start(handlers)
@@ -224,13 +211,12 @@ class Recording:
         self._session_hooks.install()
 
     def close(self) -> None:
-        """Ends recording and writes what is left."""
+        """Ends the recording and writes the remaining events."""
         self._session_hooks.remove()
         self._hooks.remove()
         self._session_runs.stop()
         self._backend.stop()
-        if self._executed is not None:
-            self._executed.write()
+        self._executed.write()
         self._describer.close()
         self._marks.close()
         self._sink.close(run_row=self._run_row(is_clean_end=True))
@@ -240,26 +226,26 @@ class Recording:
         recover = f"tfdbg-arrow recover {shlex.quote(str(logdir))}"
         if not is_all_written:
             self._stats.warn_once(
-                f"the end of the run {self.run_id} could not be written to {logdir}; it waits in {logdir / 'spool'}. "
-                f"When there is room, write it by: {recover}"
+                f"the end of the run {self.run_id} could not be written to {logdir}; it is kept in {logdir / 'spool'}. "
+                f"When there is room, write it with: {recover}"
             )
         elif reason is not None:
             self._stats.warn_once(
-                f"all of the run {self.run_id} is written, but its files in {logdir / 'spool'} could not be removed "
-                f"({reason}); when they can, remove them by: {recover}"
+                f"the run {self.run_id} is written completely, but its files in {logdir / 'spool'} could not be "
+                f"removed ({reason}); remove them later with: {recover}"
             )
         if self._uploader is not None:
             self._close_uploader(self._uploader)
 
     def note_fork(self) -> None:
-        """Tells once that a child was forked, which records nothing."""
+        """Reports once that a child was forked, which is not recorded."""
         if not self._has_forked:
             self._has_forked = True
             reason = "a fork of this process records nothing, unless it calls enable() for itself"
             self._stats.add("unobservable", "forked processes", reason)
 
     def abandon(self) -> None:
-        """Forgets the recording in a fork's child, which must not write into its parent's run."""
+        """Drops the recording in a forked child, which must not write into its parent's run."""
         self._session_hooks.remove()
         self._hooks.remove()
         self._backend.abandon()
@@ -269,45 +255,20 @@ class Recording:
 
     def flush(self) -> None:
         """Writes everything recorded so far."""
-        if self._executed is not None:
-            self._executed.write()
+        self._executed.write()
         self._sink.flush()
         if self._uploader is not None:
             self._uploader.hurry()
 
     def mark(self, step: int | None, labels: dict[str, object]) -> None:
-        """Labels the events from here on."""
+        """Labels the following events."""
         self._marks.add(step, labels)
 
-    def _choose_optimizer(self) -> GraphOptimizer | None:
-        """Returns what records the graphs that TensorFlow's optimizer leaves; None: they are recorded as traced."""
-        choice = self.settings.graphs
-        if choice == "traced":
-            return None
-        try:
-            if self._counts_on_device and self.settings.on_nonfinite != "record":
-                raise RecordingError(
-                    f"on_nonfinite is {self.settings.on_nonfinite!r}, and tensors are counted on their device: a graph "
-                    "cannot be stopped in its middle then; choose graphs='traced'"
-                )
-            return self._backend.record_executed_graphs(records_others=self.settings.op_regex is None)
-        except RecordingError:
-            if choice == "executed":
-                raise
-            return None
-
     def _choose_xla(self) -> str:
-        """Returns what becomes of functions that ask for XLA: `inside`, `observe` or `keep`."""
-        choice = self.settings.xla
-        if choice not in ("auto", "inside"):
-            return choice
-        if self._backend.has_native_ops and not self.settings.keeps_values:
-            return "inside"
-        if choice == "inside":
-            raise RecordingError(
-                "xla is 'inside', but the native core is missing; build it with a C++ compiler, or choose xla='observe'"
-            )
-        return "observe"
+        """Returns how to treat functions with jit_compile=True: `inside`, `observe` or `keep`."""
+        if self.settings.xla == "auto":
+            return "observe" if self.settings.keeps_values else "inside"
+        return self.settings.xla
 
     def _make_compiled(self, notes: FunctionNotes) -> CompiledFunctions:
         from tfdbg_arrow.writer.tensorflow_backend.compiled import CompiledSummaries
@@ -321,12 +282,11 @@ class Recording:
         )
 
     def _is_pipeline(self) -> bool:
-        """Returns whether what the calling thread traces is a function of a tf.data pipeline."""
+        """Returns True if the calling thread traces a function of a tf.data pipeline."""
         return self._scopes.current().role == INPUT
 
     def _note_names(self, graph: Any, state: GraphState, function_name: str, names: Sequence[NodeName]) -> None:
-        if self._executed is not None:
-            self._executed.add_function(graph, state, names)
+        self._executed.add_function(graph, state, names)
         if self._compiled is not None:
             self._compiled.add_function(function_name, graph, state, names)
 
@@ -337,7 +297,9 @@ class Recording:
             append=self._sink.append,
             mark=lambda graph_id: (self._generation << 32) | graph_id,
             mark_ops=executed.mark_ops,
-            is_optimized=self._is_optimized,
+            is_small=executed.is_small,
+            keeps_ops=self.settings.keeps_ops,
+            allows_counting=lambda: not runtime.refuses_counting_on_accelerators(),
             is_used_by_graph=judge.is_used_by_graph,
             note_masked=judge.note_masked,
             note_failure=self._stats.note_failure,
@@ -346,14 +308,8 @@ class Recording:
 
     @property
     def _counts_on_device(self) -> bool:
-        """Whether TensorFlow's own ops count the elements of tensors, where these are."""
+        """True if TensorFlow's own ops count the elements of tensors on their devices."""
         return not isinstance(self._backend, NativeBackend)
-
-    def _is_optimized(self, graph: Any) -> bool:
-        """Returns whether a function of a graph is recorded as TensorFlow's optimizer leaves it."""
-        if self._counts_on_device and (runtime.is_graph_mode() or runtime.refuses_counting_on_accelerators()):
-            return False
-        return executed.is_optimized(graph)
 
     def _set_paused(self, paused: bool) -> None:
         self._backend.set_paused(paused)
@@ -367,7 +323,6 @@ class Recording:
             self._run,
             self.settings,
             health_backend=self._backend.name,
-            graphs="traced" if self._executed is None else "executed",
             xla=self._xla,
             local_task=cluster.local_task(),
             is_clean_end=is_clean_end,
@@ -419,6 +374,6 @@ class Recording:
         if unsent is not None:
             self._stats.warn_once(
                 f"{unsent.num_parts} parts ({unsent.size_bytes:,} bytes) of the run {self.run_id} were not sent to "
-                f"{shown}; they are kept in {unsent.directory}. When this process has ended, send them by: "
+                f"{shown}; they are kept in {unsent.directory}. When this process has ended, send them with: "
                 f"tfdbg-arrow upload --remove {shlex.quote(str(unsent.directory))} {shlex.quote(shown)}"
             )

@@ -1,4 +1,4 @@
-"""Who is recorded: the identity of a run, and its row of the `run` table."""
+"""The identity of a run, and its row of the `run` table."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class RunIdentity:
     """A run: one recording of one process.
 
     Attributes:
-        run_id: Its id.
-        start_ns: When it began, in nanoseconds since the epoch.
+        run_id: The ID of the run.
+        start_ns: The time of its start, in nanoseconds since the epoch.
     """
 
     run_id: str
@@ -32,7 +32,7 @@ class RunIdentity:
 
 
 def new_run(*, host_name: str) -> RunIdentity:
-    """Returns the identity of a run that this process begins now, on a host that goes by that name."""
+    """Returns the identity of a run that this process starts now; `host_name` becomes part of the run ID."""
     start_ns = time.time_ns()
     run_id = make_run_id(start_ns, host_name=host_name, pid=os.getpid())
     return RunIdentity(run_id=run_id, start_ns=start_ns)
@@ -43,7 +43,6 @@ def run_row(
     settings: Settings,
     *,
     health_backend: str,
-    graphs: str,
     xla: str,
     local_task: str,
     is_clean_end: bool,
@@ -52,12 +51,11 @@ def run_row(
 
     Args:
         run: The run.
-        settings: Its settings.
+        settings: The settings of the recording.
         health_backend: The backend that measures health.
-        graphs: Which ops of functions are recorded: `executed` or `traced`.
-        xla: What becomes of functions that ask for XLA: `inside`, `observe` or `keep`.
-        local_task: Address of this process in the cluster that it is connected to; empty where there is none.
-        is_clean_end: Whether it ends now, and all of it was written.
+        xla: How to treat functions with jit_compile=True: `inside`, `observe` or `keep`.
+        local_task: The address of this process in the cluster that it is connected to; empty if there is none.
+        is_clean_end: Whether the run ends now and all of it was written.
     """
     import numpy
     import tensorflow as tf
@@ -91,7 +89,7 @@ def run_row(
                 "when_full": settings.when_full,
                 "dtypes": sorted(settings.dtypes),
                 "xla": xla,
-                "graphs": graphs,
+                "graphs": "traced" if settings.keeps_ops else "executed",
                 "values": settings.values.text if settings.values is not None else None,
                 "steps": str(settings.steps) if settings.steps is not None else None,
                 "max_bytes": settings.max_bytes,
@@ -107,7 +105,7 @@ def run_row(
 
 
 def _worker_of(tf_config: str | None) -> str | None:
-    """Task type and index from the environment variable that TensorFlow's clusters set."""
+    """Returns task type and index from the value of TF_CONFIG; None if it has none."""
     try:
         task = json.loads(tf_config or "{}").get("task", {})
         return f"{task['type']}:{task['index']}"
@@ -116,7 +114,7 @@ def _worker_of(tf_config: str | None) -> str | None:
 
 
 def _worker_at(task: str) -> str | None:
-    """Task type and index from an address, as `/job:chief/replica:0/task:0`."""
+    """Returns task type and index from an address such as `/job:chief/replica:0/task:0`; None if it has none."""
     parts = dict(part.split(":", 1) for part in task.split("/") if ":" in part)
     return f"{parts['job']}:{parts['task']}" if "job" in parts and "task" in parts else None
 

@@ -1,11 +1,11 @@
-"""Runs of TensorFlow's sessions: what is recorded of the graphs that they run, and of each run.
+"""Records the runs of TensorFlow's sessions and the graphs that they run.
 
-A run computes just the part of its graph that its fetches and targets need, and so does recording: each recorded
-tensor has an op of its own that records it, made when a run first needs the tensor, and a run is given the record
-ops of the tensors that it computes anyway and of those that it is fed. So nothing runs that would not have run.
+A run computes only the part of its graph that its fetches and targets need. Our graph optimizer records this part,
+after TensorFlow's own optimizer. Each run gets one more target, an op that stands for the run
+(`session_ops.create_run_op`).
 
-All runs of one session with the same feeds, fetches and targets are to the tables as the calls of one function: the
-feeds are its arguments, the fetches its results.
+In the tables, all runs of one session with the same feeds, fetches and targets are the calls of one function: the feeds
+are its arguments, the fetches its results.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from tfdbg_arrow.writer.backend import Handlers
 from tfdbg_arrow.writer.events import EventWriter
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
-from tfdbg_arrow.writer.graphs.own_ops import SingleRecordOps
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
+from tfdbg_arrow.writer.hooks import executed as executed_hooks
 from tfdbg_arrow.writer.hooks import session_ops
-from tfdbg_arrow.writer.hooks.executed import MIN_GRAPH_NODES, is_run_optimized
 from tfdbg_arrow.writer.hooks.sessions import RunPlan, RunRequest, TensorName
 from tfdbg_arrow.writer.python_eager import EagerRecorder
 from tfdbg_arrow.writer.recording.capture_stats import sentence_of
@@ -34,25 +33,35 @@ from tfdbg_arrow.writer.rows import Append, to_json
 from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import summary
 
-_NOT_OPTIMIZED = "is not recorded, since TensorFlow does not optimize it for this session; use graphs='traced'"
+_NOT_OPTIMIZED = (
+    "is not recorded, because TensorFlow's graph optimizer did not run for it or failed (see TensorFlow's log)"
+)
+_SWITCHED_OFF = (
+    "was created before enable(), with TensorFlow's graph optimizer switched off: what it computes is not recorded; "
+    "create it after enable()"
+)
+_OPTIMIZED = (
+    "was created before enable(): its ops are recorded as TensorFlow's optimizer leaves them, and not as traced; "
+    "create it after enable()"
+)
 _FUNCTION_NAME = "Session.run"
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
 _ENTERS = frozenset({"Enter", "RefEnter"})
 _REFERENCE_WRITERS = ("Apply", "Assign", "Scatter", "SparseApply")
-"""How the types of ops begin that give out a reference to what they have just written."""
+"""Prefixes of the types of ops that return a reference to the memory that they have just written."""
 _ALIASES = frozenset({
     "CheckNumerics", "EnsureShape", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "Merge", "NextIteration",
     "PlaceholderWithDefault", "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefMerge", "RefNextIteration",
     "RefSelect", "RefSwitch", "Reshape", "Slice", "Snapshot", "Split", "SplitV", "Squeeze", "StopGradient",
     "StridedSlice", "Switch", "Unpack",
 })  # fmt: skip
-"""Op types whose output may be the very memory of an input."""
+"""Op types whose output may share the memory of an input."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Array:
-    """A value that goes into a run or comes out of it, as the eager path takes a tensor."""
+    """A value that is fed to a run or fetched from it, with the attributes of a tensor that EagerRecorder uses."""
 
     value: Any
     dtype: Any
@@ -88,24 +97,22 @@ class _ArrayMeasure:
 
 @dataclass
 class _GraphRecord:
-    """What is known of one graph.
+    """The state of one graph.
 
     Attributes:
-        graph_id: Its id.
-        to_record: The tensors to record, with their keys and whether their elements are kept.
-        record_ops: Those of them that have a record op.
+        graph_id: The ID of the graph.
+        to_record: The tensors to record.
         references: The tensors that are, or may share, the memory of a reference variable.
-        token: The Placeholder for an execution's index, and the op that takes it; False before it was asked for.
+        token: The Placeholder for an execution's index, and the op that takes it; None before the first run.
     """
 
     graph_id: int = -1
-    to_record: dict[TensorName, tuple[Any, int, bool]] = field(default_factory=dict)
-    record_ops: dict[TensorName, Any] = field(default_factory=dict)
+    to_record: set[TensorName] = field(default_factory=set)
     references: set[TensorName] = field(default_factory=set)
-    token: tuple[Any, Any] | bool | None = False
+    token: tuple[Any, Any] | None = None
 
     def reason(self, op: Any, op_type: str, tensor: Any) -> str | None:
-        """Returns why an output is not recorded; None for one that is."""
+        """Returns why an output is not recorded; None if it is recorded."""
         if session_ops.is_reference(tensor):
             is_reference = not op_type.startswith(_REFERENCE_WRITERS)
         else:
@@ -113,39 +120,38 @@ class _GraphRecord:
                 (source.op.name, source.value_index) in self.references for source in op.inputs
             )
         if is_reference:
-            # Other ops may write to that memory before a record op has read it, or nobody has yet.
+            # Other ops may write to the memory before a record op reads it, or it may not be initialized yet.
             self.references.add((op.name, tensor.value_index))
             return "reference"
         if op_type in _ENTERS and op.get_attr("is_constant"):
-            # It is computed once, but seen in every iteration.
+            # It is computed once, but appears in every iteration.
             return "control_flow"
         return None
 
 
 @dataclass
 class _SessionRecord:
-    """What is known of one session."""
+    """The state of one session."""
 
     session_index: int
     plans: dict[RunRequest, RunPlan | None] = field(default_factory=dict)
 
 
 class SessionRuns:
-    """Records the runs of sessions, for one recording. No method that the hooks call raises.
+    """Records the runs of sessions, for one recording. Methods that the hooks call do not raise.
 
     Args:
-        settings: What to record.
-        registry: Gives out ids and keys.
+        settings: The settings of the recording.
+        registry: Assigns IDs and keys.
         instrumenter: Describes graphs.
         append: Takes rows for a table.
-        record_ops: How tensors of graphs are recorded.
         events: Takes the records of runs.
-        step: Returns the training step that labels the events.
-        note: `(stat, subject, reason)`: something could not be recorded.
-        generation: Tells the recordings of one process apart.
-        note_not_stopping: `(key, tensor)`: a tensor is recorded by an op that cannot stop the program.
-        after_run: Called when a run has returned; it may raise an error. None: nothing is called.
-        executed: Records what TensorFlow's optimizer leaves of graphs; None: they are recorded as they were made.
+        step: Returns the training step of the events.
+        note: `(stat, subject, reason)`: reports what could not be recorded.
+        generation: The number of the recording in this process.
+        after_run: Called when a run has returned; it may raise an error. None means no call.
+        executed: Records graphs after TensorFlow's optimizer has changed them.
+        keeps_ops: Whether TensorFlow's optimizer leaves the ops of graphs unchanged.
     """
 
     def __init__(
@@ -155,22 +161,20 @@ class SessionRuns:
         registry: GraphRegistry,
         instrumenter: GraphInstrumenter,
         append: Append,
-        record_ops: SingleRecordOps,
         events: EventWriter,
         step: Callable[[], int],
         note: Callable[[str, str, str], None],
         generation: int,
-        note_not_stopping: Callable[[int, Any], None],
+        executed: ExecutedGraphs,
+        keeps_ops: bool,
         after_run: Callable[[], None] | None = None,
-        executed: ExecutedGraphs | None = None,
     ) -> None:
-        self._note_not_stopping = note_not_stopping
         self._after_run = after_run
         self._executed = executed
+        self._keeps_ops = keeps_ops
         self._registry = registry
         self._instrumenter = instrumenter
         self._append = append
-        self._record_ops = record_ops
         self._note = note
         self._eager = EagerRecorder(settings, events=events, measure=_ArrayMeasure(settings.mode), step=step)
         self._generation = generation
@@ -181,19 +185,28 @@ class SessionRuns:
         self._lock = threading.RLock()
 
     def start(self, handlers: Handlers) -> None:
-        """From here on runs are recorded; what they are fed and fetch stops no program."""
+        """Starts to record runs; bad values among feeds and fetches do not stop the program."""
         self._eager.start(replace(handlers, on_nonfinite=None))
 
     def stop(self) -> None:
-        """No run that begins after it returns is recorded."""
+        """Stops recording; runs that begin later are not recorded."""
         self._eager.stop()
 
     def set_paused(self, paused: bool) -> None:
-        """Leaves out the runs from here on, or records them again."""
+        """Stops recording runs, or resumes it."""
         self._eager.is_paused = paused
 
+    def session_config(self, config: Any) -> Any:
+        """Returns the ConfigProto to create a session with, given the program's ConfigProto or None."""
+        try:
+            changed = executed_hooks.optimizing_config(config, keeps_ops=self._keeps_ops)
+            return config if changed is None else changed
+        except Exception as error:
+            self._note("failed", "Session", f"its configuration could not be changed: {sentence_of(error)}")
+            return config
+
     def plan_run(self, session: Any, request: RunRequest) -> RunPlan | None:
-        """Returns how runs with a request are recorded; None: not at all."""
+        """Returns how to record runs with this request; None means that they are not recorded."""
         if self._eager.is_paused:
             return None
         try:
@@ -207,7 +220,7 @@ class SessionRuns:
             return None
 
     def begin_run(self, plan: RunPlan, values: Sequence[Any]) -> int:
-        """A run begins; returns its execution index, -1 for none."""
+        """Records that a run begins; returns its execution index, or -1 if it is not recorded."""
         try:
             feeds = [self._array(value, dtype) for value, dtype in zip(values, plan.feed_dtypes, strict=True)]
         except Exception as error:
@@ -218,7 +231,7 @@ class SessionRuns:
     def end_run(
         self, plan: RunPlan, execution_index: int, values: Sequence[Any] | None, error_type: str | None
     ) -> None:
-        """The run has returned the values of its fetches, or raised an error of a class, by name."""
+        """Records that the run returned the values of its fetches, or raised an error of the class with this name."""
         fetches = None
         if values is not None:
             try:
@@ -226,25 +239,19 @@ class SessionRuns:
             except Exception as error:
                 self._note("failed", plan.function_name, f"its fetches could not be recorded: {sentence_of(error)}")
         self._eager.end_call(execution_index, fetches, error_type)
-        if self._executed is not None:
-            self._executed.write()
-            if values is not None and plan.function_name not in self._not_optimized:
-                self._note_what_was_not_optimized(plan, self._executed)
+        self._executed.write()
+        if values is not None and plan.run_op is not None and plan.function_name not in self._not_optimized:
+            self._note_if_not_optimized(plan.function_name, plan.run_op)
         if self._after_run is not None and values is not None:
             self._after_run()
 
-    def _note_what_was_not_optimized(self, plan: RunPlan, executed: ExecutedGraphs) -> None:
-        if plan.run_op is not None and not executed.has_run(plan.run_op):
-            what = "its graph"
-        elif not executed.has_graphs(plan.optimized_graphs):
-            what = "a function in it"
-        else:
-            return
-        self._not_optimized.add(plan.function_name)
-        self._note("unobservable", plan.function_name, f"{what} {_NOT_OPTIMIZED}")
+    def _note_if_not_optimized(self, function_name: str, run_op: str) -> None:
+        if not self._executed.has_run(run_op):
+            self._not_optimized.add(function_name)
+            self._note("unobservable", function_name, _NOT_OPTIMIZED)
 
     def note_partial_run(self) -> None:
-        """A run in pieces is set up."""
+        """Reports once that a partial run is not recorded."""
         if not self._has_noted_partial_run:
             self._has_noted_partial_run = True
             reason = "a run in pieces (partial_run) is not recorded; use Session.run, which computes the same tensors"
@@ -252,7 +259,7 @@ class SessionRuns:
 
     def _array(self, value: Any, dtype: Any) -> _Array:
         array = np.asarray(value)
-        # What is fed may be a handle to a tensor that the session holds, and of no number's type.
+        # The value may be a handle to a tensor that the session holds: an object, whatever the dtype of the feed is.
         if array.dtype.hasobject and dtype.is_numpy_compatible and dtype.name != "string":
             return _Array(value, session_ops.STRING, session_ops.new_tensor_id())
         return _Array(array, dtype, session_ops.new_tensor_id())
@@ -270,13 +277,17 @@ class SessionRuns:
                 if not _is_remote(session):
                     plan = self._make_plan(session, request, known.session_index)
             finally:
-                known.plans[request] = plan  # where it fails, it fails once
+                known.plans[request] = plan  # after a failure, do not try again
         return known.plans[request]
 
     def _note_what_is_unobservable(self, session: Any) -> None:
         if _is_remote(session):
-            reason = "runs on a server, which has no op that records: what it computes is not recorded"
+            reason = "runs on a server, which does not have the record ops: what it computes is not recorded"
             self._note("unobservable", f"Session({_target_of(session)!r})", reason)
+        elif not executed_hooks.is_run_optimized(session):
+            self._note("unobservable", "Session", _SWITCHED_OFF)
+        elif self._keeps_ops and not executed_hooks.keeps_ops(session):
+            self._note("changed", "Session", _OPTIMIZED)
 
     def _make_plan(self, session: Any, request: RunRequest, session_index: int) -> RunPlan:
         graph = session.graph
@@ -286,58 +297,39 @@ class SessionRuns:
             session_ops.attach(graph, self._generation, record)
         record.graph_id, batches = self._instrumenter.prepare_session_graph(graph, record.reason)
         for batch in batches:
-            for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
-                record.to_record[tensor.op.name, tensor.value_index] = (tensor, node, batch.is_chosen)
+            record.to_record.update((tensor.op.name, tensor.value_index) for tensor in batch.tensors)
         function_name = f"{_FUNCTION_NAME}_{self._num_plans}"
         self._num_plans += 1
-        computed = computed_tensors(graph, request)
-        names = [name for name in computed if name in record.to_record]
-        run_op = None
-        optimized_graphs: frozenset[int] = frozenset()
-        if names and self._executed is not None and is_run_optimized(session):
+        ops: list[Any] = []
+        run_op, token = None, None
+        if executed_hooks.is_run_optimized(session) and not record.to_record.isdisjoint(
+            computed_tensors(graph, request)
+        ):
             mark = self._executed.mark(record.graph_id)
             needs, feeds = _needs(request), _texts(request.feeds)
-            ops = [session_ops.create_run_op(graph, mark, needs=needs, feeds=feeds, min_nodes=MIN_GRAPH_NODES)]
+            ops.append(
+                session_ops.create_run_op(
+                    graph, mark, needs=needs, feeds=feeds, min_nodes=executed_hooks.MIN_GRAPH_NODES
+                )
+            )
             run_op = ops[0].name
-        else:
-            ops = [self._record_op(graph, record, name) for name in names]
-            op_names = {op_name for op_name, slot in computed if (op_name, slot) not in request.feeds}
-            # TensorFlow runs the record ops of a branch only if the op that calls the branch must run.
-            calls = sorted(op_names & self._registry.calling_ops(record.graph_id))
-            ops += [graph.get_operation_by_name(name) for name in calls]
-            if self._executed is not None:
-                optimized_graphs = self._executed.called_from(record.graph_id, op_names)
-        token = None
-        if ops:
-            if record.token is False:
+            if record.token is None:
                 node = self._registry.add_nodes([(record.graph_id, "", "", 0)])
-                record.token = self._record_ops.add_token(graph, node)
-            if isinstance(record.token, tuple):
-                token, token_op = record.token
-                ops.append(token_op)
+                record.token = session_ops.add_token(graph, node, generation=self._generation)
+            token, token_op = record.token
+            ops.append(token_op)
         session_ops.extend_session(session)
         self._registry.add_function(function_name, record.graph_id)
         self._describe(function_name, record.graph_id, request, session_index)
         return RunPlan(
             function_name=function_name,
             request=request,
-            record_ops=tuple(ops),
+            own_ops=tuple(ops),
             token=token,
             run_op=run_op,
-            optimized_graphs=optimized_graphs,
             feed_dtypes=tuple(_tensor(graph, name).dtype.base_dtype for name in request.feeds),
             fetch_dtypes=tuple(_tensor(graph, name).dtype.base_dtype for name in request.fetches),
         )
-
-    def _record_op(self, graph: Any, record: _GraphRecord, name: TensorName) -> Any:
-        op = record.record_ops.get(name)
-        if op is None:
-            op = record.record_ops[name] = self._add_record(graph, *record.to_record[name])
-        return op
-
-    def _add_record(self, graph: Any, tensor: Any, node: int, keep: bool) -> Any:
-        self._note_not_stopping(node, tensor)
-        return self._record_ops.add_record(graph, tensor, node, keep=keep, decides=False)
 
     def _describe(self, function_name: str, graph_id: int, request: RunRequest, session_index: int) -> None:
         common = {"function_name": function_name, "graph_id": graph_id}
@@ -359,15 +351,15 @@ class SessionRuns:
         )
 
 
-def computed_tensors(graph: Any, request: RunRequest) -> list[TensorName]:
-    """Returns the tensors that a run computes or is fed and uses, in order of creation.
+def computed_tensors(graph: Any, request: RunRequest) -> set[TensorName]:
+    """Returns the tensors that a run computes, and the fed tensors that it uses.
 
     Args:
         graph: The graph.
-        request: What the run is asked for.
+        request: The feeds, fetches and targets of the run.
 
-    Source: tensorflow/core/graph/subgraph.cc, RewriteGraphForExecution: a fed tensor takes the place of what its op
-    would give, for data edges, and for control edges where the op is a Placeholder.
+    Source: tensorflow/core/graph/subgraph.cc, RewriteGraphForExecution: a fed tensor replaces the output of its op for
+    data edges, and for control edges if the op is a Placeholder.
     """
     fed = set(request.feeds)
     fed_ops = {name for name, _ in request.feeds}
@@ -389,9 +381,7 @@ def computed_tensors(graph: Any, request: RunRequest) -> list[TensorName]:
         waiting += [
             source for source in op.control_inputs if not (source.name in fed_ops and source.type in _PLACEHOLDERS)
         ]
-    computed = used.union((op.name, slot) for op in reached.values() for slot in range(len(op.outputs)))
-    places = {op.name: place for place, op in enumerate(graph.get_operations())}
-    return sorted(computed, key=lambda name: (places[name[0]], name[1]))
+    return used.union((op.name, slot) for op in reached.values() for slot in range(len(op.outputs)))
 
 
 def _texts(names: Sequence[TensorName]) -> list[str]:

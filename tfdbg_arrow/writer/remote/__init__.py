@@ -1,1 +1,1 @@
-"""Logdirs at URLs: what a recording sends there, and when."""
+"""Uploads of recordings to logdirs at URLs."""

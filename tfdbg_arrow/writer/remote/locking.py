@@ -1,4 +1,4 @@
-"""Locks on the local directory of a recording to a URL: one process sends what it holds."""
+"""Locks on the local directory of a recording to a URL, so that only one process uploads its content."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tfdbg_arrow.errors import LogdirError
 
 
 def lock_directory(directory: Path) -> int:
-    """Takes a directory for this process, until the descriptor is closed or the process ends.
+    """Locks a directory for this process, until the descriptor is closed or the process ends.
 
     Returns:
         The descriptor.
 
     Raises:
-        LogdirError: Another process has it, or it cannot be opened.
+        LogdirError: Another process holds the lock, or the directory cannot be opened.
     """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -29,7 +29,7 @@ def lock_directory(directory: Path) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise LogdirError(
-            f"{directory} is in use: a process records to it, or sends it; wait until that has ended."
+            f"{directory} is in use: a process records to it or uploads it; wait until that process has ended."
         ) from None
     except OSError:  # a file system without locks
         return descriptor
@@ -38,7 +38,7 @@ def lock_directory(directory: Path) -> int:
 
 @contextlib.contextmanager
 def locked_directory(directory: Path) -> Iterator[None]:
-    """Holds `lock_directory` for the block."""
+    """Holds the lock of `lock_directory` during the block."""
     descriptor = lock_directory(directory)
     try:
         yield

@@ -1,8 +1,9 @@
-"""What a run's copy at a URL holds, and what it still lacks: which part to send next, which manifest to write.
+"""The state of a run's remote copy, which decides which part to send next and which manifest to write.
 
-A manifest there names only parts that lie there whole. Each line of the manifest here is one change that the manifest
-there makes at once or not yet: rows that a reader found do not vanish while their merged part is on its way. Changes
-of parts that were replaced before they were sent run together, so that only what holds now is sent.
+The remote manifest names only parts that are complete at the URL. Each line of the local manifest is one change, which
+the remote manifest applies completely or not yet. Rows that a reader found therefore do not vanish while their merged
+part is being sent. Changes of parts that were replaced before they were sent are combined, so that only live parts are
+sent.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE
 
 @dataclass(kw_only=True, eq=False)
 class _Change:
-    """Parts that take, all at once, the place of parts that the manifest there names."""
+    """Parts that together replace parts named by the remote manifest."""
 
     removes: dict[str, ManifestEntry] = field(default_factory=dict)
     adds: dict[str, ManifestEntry] = field(default_factory=dict)
@@ -25,11 +26,11 @@ class _Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Drop:
-    """Parts to give up.
+    """Unsent parts to drop.
 
     Attributes:
         removed: Parts that were not sent.
-        restored: The parts that these had replaced, which lie there and hold again.
+        restored: The remote parts that these had replaced, which become live again.
     """
 
     removed: tuple[ManifestEntry, ...]
@@ -37,7 +38,7 @@ class Drop:
 
     @property
     def lost_rows(self) -> dict[str, int]:
-        """How many rows are lost, by table; a digest's are none, since they tell only of others."""
+        """Number of lost rows by table, without those of digests, which only describe other rows."""
         lost: dict[str, int] = {}
         for sign, entries in ((1, self.removed), (-1, self.restored)):
             for entry in entries:
@@ -46,10 +47,10 @@ class Drop:
 
 
 class RemoteRun:
-    """The state of one run's copy. Not thread-safe.
+    """The state of one run's remote copy. Not thread-safe.
 
     Args:
-        named: The parts that the manifest there names already.
+        named: The parts that the remote manifest already names.
     """
 
     def __init__(self, named: Iterable[ManifestEntry] = ()) -> None:
@@ -60,10 +61,10 @@ class RemoteRun:
         self._sent: set[str] = set()
         self._condemned: dict[str, None] = {}
         self._garbage: dict[str, None] = {}
-        self._is_dirty = not self._named  # without a manifest, readers would take every part that they find
+        self._is_dirty = not self._named  # without a manifest, readers would read every part that they find
 
     def change(self, removed: Sequence[str], added: Sequence[ManifestEntry]) -> None:
-        """Takes a line of the manifest here."""
+        """Applies a line of the local manifest."""
         gone = frozenset(removed)
         touched = [change for change in self._pending if not gone.isdisjoint(change.adds)]
         merged = _Change()
@@ -86,7 +87,7 @@ class RemoteRun:
         self._settle()
 
     def next_to_send(self) -> ManifestEntry | None:
-        """Returns the part to send now, which may lie there in pieces from then on; None if there is none."""
+        """Returns the next part to send, or None; from now on the part may be partly at the URL."""
         for change in self._pending:
             for entry in change.adds.values():
                 if entry.path not in self._sent:
@@ -95,33 +96,33 @@ class RemoteRun:
         return None
 
     def note_sent(self, entry: ManifestEntry) -> None:
-        """A part lies there whole."""
+        """Registers that a part is complete at the URL."""
         if self.holds(entry):
             self._sent.add(entry.path)
             self._settle()
-        else:  # replaced while it was on its way
+        else:  # replaced while it was being sent
             self._condemn(entry.path)
 
     def postpone(self, entry: ManifestEntry) -> None:
-        """Has a part that cannot be sent wait until all others were."""
+        """Postpones a part that cannot be sent until all others have been sent."""
         self._pending.sort(key=lambda change: entry.path in change.adds)
 
     def holds(self, entry: ManifestEntry) -> bool:
-        """Whether a part still waits to be sent."""
+        """Returns whether a part still waits to be sent."""
         return any(entry.path in change.adds for change in self._pending)
 
     def manifest(self) -> tuple[str, dict[str, ManifestEntry]] | None:
-        """Returns the manifest to write there, and what it names; None if nothing changed."""
+        """Returns the remote manifest to write and the parts that it names; None if nothing changed."""
         if not self._is_dirty:
             return None
         self._is_dirty = False
         return checksummed(map(add_line, self._named.values())), dict(self._named)
 
     def note_published(self, named: dict[str, ManifestEntry]) -> None:
-        """The manifest lies there; parts that it does not name can go.
+        """Registers that the remote manifest was written; parts that it does not name can be removed.
 
         Args:
-            named: What `manifest` returned with it.
+            named: The parts that `manifest` returned with it.
         """
         self._published = named
         for path in [path for path in self._condemned if path not in named]:
@@ -129,35 +130,35 @@ class RemoteRun:
             self._garbage[path] = None
 
     def note_unpublished(self) -> None:
-        """Writing the manifest failed."""
+        """Registers that writing the remote manifest failed."""
         self._is_dirty = True
 
     def next_garbage(self) -> str | None:
-        """Returns the path of a file that lies there for nothing; None if there is none."""
+        """Returns the path of an unneeded remote file, or None."""
         return next(iter(self._garbage), None)
 
     def note_removed(self, path: str) -> None:
-        """A file is no longer there."""
+        """Registers that a remote file was removed."""
         self._garbage.pop(path, None)
 
     @property
     def published(self) -> Mapping[str, ManifestEntry]:
-        """The parts that the manifest there names, oldest first."""
+        """The parts that the remote manifest names, oldest first."""
         return self._published
 
     @property
     def is_complete(self) -> bool:
-        """Whether the copy is as the run is here."""
+        """Whether the remote copy equals the local run."""
         return not (self._pending or self._is_dirty or self._garbage or self._condemned)
 
     def unsent(self) -> tuple[ManifestEntry, ...]:
-        """Returns the parts that are not sent."""
+        """Returns the parts that have not been sent."""
         return tuple(
             entry for change in self._pending for entry in change.adds.values() if entry.path not in self._sent
         )
 
     def oldest_drop(self) -> Drop | None:
-        """Returns the oldest unsent rows of events that can be given up; None if there are none."""
+        """Returns the oldest unsent parts of events that can be dropped; None if there are none."""
         for change in self._pending:
             entries = change.adds.values()
             if any(entry.rows and entry.path not in self._sent for entry in entries) and all(
@@ -167,7 +168,7 @@ class RemoteRun:
         return None
 
     def _settle(self) -> None:
-        """Takes over the changes of which every part is there."""
+        """Applies the changes whose parts are all at the URL."""
         for change in list(self._pending):
             if self._sent.issuperset(change.adds):
                 self._pending.remove(change)
@@ -180,7 +181,7 @@ class RemoteRun:
                 self._is_dirty = True
 
     def _condemn(self, path: str) -> None:
-        """Has a file removed, but not before a manifest without it lies there."""
+        """Schedules the removal of a file after a remote manifest without it was written."""
         self._tried.discard(path)
         self._condemned[path] = None
         self._is_dirty = True

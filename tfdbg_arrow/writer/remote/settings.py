@@ -1,4 +1,4 @@
-"""The settings of a recording whose logdir is a URL: checked once, when it starts."""
+"""The settings of a recording whose logdir is a URL, which are checked once when it starts."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tfdbg_arrow.schema.location import RemoteDirectory, RemoteLocation
 LOCAL_DIR_VARIABLE = "TFDBG_ARROW_LOCAL_DIR"
 LOCAL_FLUSH_INTERVAL_S = 1.0
 REMOTE_FLUSH_INTERVAL_S = 5.0
-"""Longer than in a logdir here: stores charge for each request, and a part is at least one."""
+"""Longer than for a local logdir, because stores charge for each request and each part takes at least one."""
 DEFAULT_UPLOAD_TIMEOUT_S = 60.0
 DEFAULT_MAX_LOCAL_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteSettings:
-    """How a recording goes to a URL.
+    """Settings of a recording to a URL.
 
     Attributes:
-        directory: Where to.
+        directory: The remote directory.
         upload_timeout_s: How long the end of the recording waits for the last uploads.
-        max_local_bytes: Bytes of parts that are kept here.
+        max_local_bytes: Maximum bytes of parts that are kept locally.
     """
 
     directory: RemoteDirectory
@@ -45,14 +45,14 @@ def check_remote(
     upload_timeout_s: float,
     max_local_bytes: int,
 ) -> RemoteSettings | None:
-    """Returns the settings of a recording to a URL; None where the logdir is a path.
+    """Returns the settings of a recording to a URL; None if the logdir is a path.
 
-    Nothing is asked of the store yet. The arguments mean what enable()'s of the same names do.
+    This does not contact the store. The arguments have the same meaning as those of enable().
 
     Raises:
-        SettingError: A value cannot be used.
-        LogdirError: The URL, or the directory for local files, cannot be used.
-        MissingDependencyError: What opens the URL is not installed.
+        SettingError: A value is not valid.
+        LogdirError: The URL or the directory for local files cannot be used.
+        MissingDependencyError: A package that is needed to open the URL is not installed.
     """
     timeout_s, max_bytes = upload_timeout_s, max_local_bytes
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not 0 <= timeout_s < math.inf:
@@ -63,8 +63,8 @@ def check_remote(
         for name, value in (("storage_options", storage_options), ("local_dir", local_dir)):
             if value is not None:
                 raise SettingError(
-                    f"{name} is given, but the logdir {location} is a directory here; expected a URL as "
-                    "s3://bucket/path, or no such setting"
+                    f"{name} is given, but the logdir {location} is a local directory; expected a URL such as "
+                    "s3://bucket/path, or remove this setting"
                 )
         return None
     options = storage_options
@@ -77,7 +77,7 @@ def check_remote(
 
 
 def local_logdir(local_dir: str | os.PathLike[str] | None) -> Path:
-    """Returns a new name for the local logdir of a recording to a URL, below the directory that the user chose."""
+    """Returns a new path for the local logdir of a recording to a URL, in the directory that the user chose."""
     return _local_dir(local_dir) / f"tfdbg_arrow-{secrets.token_hex(8)}"
 
 
@@ -91,11 +91,11 @@ def _check_local_dir(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LogdirError(
-            f"the directory {path} for local files cannot be made: {error.strerror or error}; choose another one by "
-            f"local_dir= or the environment variable {LOCAL_DIR_VARIABLE}"
+            f"the directory {path} for local files cannot be created: {error.strerror or error}; choose another one "
+            f"with local_dir= or the environment variable {LOCAL_DIR_VARIABLE}"
         ) from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise LogdirError(
-            f"the directory {path} for local files cannot be written; choose another one by local_dir= or the "
+            f"the directory {path} for local files cannot be written; choose another one with local_dir= or the "
             f"environment variable {LOCAL_DIR_VARIABLE}"
         )

@@ -1,4 +1,4 @@
-"""The copy of a run at a URL, brought up to date one request at a time."""
+"""Updates the remote copy of a run, one request at a time."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from tfdbg_arrow.schema.manifest import ManifestEntry
 from tfdbg_arrow.writer.remote.run import RemoteRun
 
 _PUBLISH_S = 5.0
-"""While there are always more parts to send, a manifest is written after so long."""
+"""While there are always more parts to send, a manifest is written this often."""
 
 _RANDOM = random.SystemRandom()
-"""Not the generator that a program seeds: a draw from that one would change the numbers of a training."""
+"""A separate generator, because a draw from the one that the program seeds would change the training."""
 
 
 def jittered(delay_s: float) -> float:
-    """Returns half of a delay to all of it, so that many clients do not try again at one time."""
+    """Returns a random delay between half and all of `delay_s`, so that many clients do not retry at the same time."""
     return delay_s * _RANDOM.uniform(0.5, 1.0)
 
 
 def mark_remote(remote: RemoteDirectory) -> None:
-    """Makes sure that a logdir can be begun or continued at a URL.
+    """Marks a URL as a logdir, or checks the marker that is already there.
 
     Raises:
-        LogdirError: Something else is marked there.
-        FormatVersionError: It holds a logdir of another MAJOR version.
-        Exception: The file system's own, if it cannot be reached.
+        LogdirError: The marker is not that of a logdir.
+        FormatVersionError: The URL holds a logdir of another MAJOR version.
+        Exception: The file system's own error, if it cannot be reached.
     """
     try:
         marker = remote.read_bytes(MARKER_NAME)
@@ -43,14 +43,14 @@ def mark_remote(remote: RemoteDirectory) -> None:
 
 
 class Transfer:
-    """Brings the copy of a run up to date, one request at a time.
+    """Updates the remote copy of a run, one request at a time.
 
     Args:
-        run: What the copy holds and lacks.
+        run: The state of the copy.
         run_id: The run.
-        local: The logdir here.
-        remote: The logdir there; it is marked.
-        lock: Held where `run` is looked at or changed.
+        local: The local logdir.
+        remote: The remote logdir, which already has its marker.
+        lock: Held while `run` is read or changed.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Transfer:
         self._published_s = time.monotonic()
 
     def step(self) -> bool:
-        """Does the next thing; returns False if there was nothing to do.
+        """Makes the next request; returns False if there was nothing to do.
 
         A manifest is written after its parts, and replaced parts are removed after the manifest.
 
         Raises:
-            BrokenPartError: A part that still holds is not here.
-            Exception: The file system's own; the next call tries again.
+            BrokenPartError: The local file of a live part is missing.
+            Exception: The file system's own error; the next call retries.
         """
         is_due = time.monotonic() - self._published_s > _PUBLISH_S
         if is_due and self._publish():
@@ -95,9 +95,9 @@ class Transfer:
                 if self._run.holds(entry):
                     self._run.postpone(entry)
                     raise BrokenPartError(
-                        f"{self._local / entry.path} is gone before it was sent to {self._remote}; restore it."
+                        f"{self._local / entry.path} was removed before it was sent to {self._remote}; restore it."
                     ) from None
-            return  # replaced meanwhile
+            return  # replaced in the meantime
         with self._lock:
             self._run.note_sent(entry)
 

@@ -1,4 +1,4 @@
-"""Sends whole runs of a logdir here to a URL: what an interrupted recording left, or any other logdir."""
+"""Sends complete runs of a local logdir to a URL, for example those of an interrupted recording."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tfdbg_arrow.writer.remote.transfer import Transfer, jittered, mark_remote
 
 _T = TypeVar("_T")
 _ATTEMPTS = 6
-"""How often a request is tried before the store counts as out of reach."""
+"""How often a request is tried before the store counts as unreachable."""
 _BACKOFF_S = 0.3
-_WHY_NOT = {"recording": "may be recording still", "failed": "cannot be recovered"}
+_WHY_NOT = {"recording": "may still be recording", "failed": "cannot be recovered"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class UploadedRun:
-    """A run that lies at the URL as it lies here: its id, and how many parts and bytes were sent now."""
+    """A run whose remote copy is complete: its id, and the numbers of parts and bytes that this upload sent."""
 
     run_id: str
     num_parts: int
@@ -51,18 +51,18 @@ def upload_logdir(
     remove: bool = False,
     on_part: Callable[[ManifestEntry], None] | None = None,
 ) -> tuple[UploadedRun, ...]:
-    """Sends every run of a logdir; what lies at the URL already is not sent again.
+    """Sends every run of a logdir; parts that are already at the URL are not sent again.
 
     Args:
-        local: The logdir here.
-        remote: Where to; made if missing. It may hold other runs.
-        remove: Whether to remove the runs here once they lie there, and the logdir when it holds nothing else.
-        on_part: Told of each part that was sent.
+        local: The local logdir.
+        remote: The remote logdir; it is created if missing, and may hold other runs.
+        remove: Whether to remove the local runs once they are at the URL, and then the logdir if nothing else is in it.
+        on_part: Called for each part that was sent.
 
     Raises:
         LogdirError: The path is not a logdir, is in use, or the URL cannot be written.
-        FormatVersionError: Either is of another MAJOR version.
-        BrokenPartError: A part is not what its manifest says, or is in neither place.
+        FormatVersionError: One of the logdirs has another MAJOR version.
+        BrokenPartError: A part does not match its manifest, or is missing in both places.
     """
     _check_local(local)
     with locked_directory(local):
@@ -74,7 +74,7 @@ def upload_logdir(
                 )
         runs = run_ids(local)
         if not runs:
-            raise LogdirError(f"{local} holds no run to send; give the directory that a recording wrote.")
+            raise LogdirError(f"{local} has no run to send; give the directory that a recording wrote.")
         _repeated(remote, lambda: mark_remote(remote))
         sent = tuple(_upload_run(local, remote, run_id=run_id, on_part=on_part) for run_id in runs)
         if remove:
@@ -123,8 +123,8 @@ def _upload_run(
     strange = [entry.path for entry in there if known.get(entry.path) != entry]
     if strange:
         raise LogdirError(
-            f"{remote} holds another state of the run {run_id}, with {strange[0]}, of which {manifest} does not tell; "
-            "send the run from where it was recorded, or to another URL."
+            f"{remote} holds another state of the run {run_id}, with {strange[0]}, which is not in {manifest}; "
+            "send the run from the place where it was recorded, or to another URL."
         )
     run = RemoteRun(there)
     for change in changes:
@@ -155,7 +155,11 @@ def _remote_parts(remote: RemoteDirectory, *, run_id: str) -> tuple[ManifestEntr
 
 
 def _check_part(local: Path, entry: ManifestEntry, *, remote: RemoteDirectory) -> None:
-    """Refuses to send what is not there, or is not what the manifest says."""
+    """Checks that a part exists and matches the manifest.
+
+    Raises:
+        BrokenPartError: The part is missing, cannot be read, or differs from the manifest.
+    """
     path = local / entry.path
     try:
         with open(path, "rb") as content:
@@ -166,13 +170,13 @@ def _check_part(local: Path, entry: ManifestEntry, *, remote: RemoteDirectory) -
         raise BrokenPartError(f"{path} cannot be read ({error.strerror}); restore it.") from error
     if found != entry.sha256:
         raise BrokenPartError(
-            f"{path} has the SHA-256 {found}, expected {entry.sha256} as in the manifest: it was changed since it was "
+            f"{path} has the SHA-256 {found}, expected {entry.sha256} as in the manifest: it was changed after it was "
             "written; restore it."
         )
 
 
 def _remove_strays(remote: RemoteDirectory, live: tuple[ManifestEntry, ...], *, run_id: str) -> None:
-    """Removes what an interrupted upload left: parts that the manifest does not name."""
+    """Removes parts that the manifest does not name, which an interrupted upload left."""
     kept = {entry.path for entry in live}
     for table in {entry.table for entry in live} | {table.name for table in TABLES}:
         directory = part_directory(table, run_id=run_id)
@@ -183,7 +187,7 @@ def _remove_strays(remote: RemoteDirectory, live: tuple[ManifestEntry, ...], *, 
 
 
 def _repeated(remote: RemoteDirectory, action: Callable[[], _T]) -> _T:
-    """Returns what an action gives; the store's failures are tried again a few times."""
+    """Calls an action and returns its result; retries a few times if the store fails."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return action()
@@ -198,7 +202,7 @@ def _repeated(remote: RemoteDirectory, action: Callable[[], _T]) -> _T:
 
 
 def _remove_run(local: Path, *, run_id: str) -> None:
-    # The manifest last: what an interruption leaves can be sent again.
+    # The manifest is removed last, so that the files that an interruption leaves can be sent again.
     for table in TABLES:
         shutil.rmtree(local / part_directory(table.name, run_id=run_id), ignore_errors=True)
     for path in (*spool_paths(local, run_id=run_id).all(), local / manifest_path(run_id)):
@@ -207,7 +211,7 @@ def _remove_run(local: Path, *, run_id: str) -> None:
 
 def _remove_logdir(local: Path) -> None:
     """Removes the logdir if nothing but its own empty directories and its marker is left."""
-    with contextlib.suppress(OSError):  # something else lies there
+    with contextlib.suppress(OSError):  # something else is in it
         for directory in [path for path in local.iterdir() if path.is_dir()]:
             directory.rmdir()
         if [path.name for path in local.iterdir()] == [MARKER_NAME]:

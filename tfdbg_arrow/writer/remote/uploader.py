@@ -1,7 +1,8 @@
-"""The uploader: a thread that copies a run's sealed parts to a URL while they are made.
+"""The uploader: a thread that copies a run's sealed parts to a URL while they are written.
 
-Nothing here raises into the training or waits for the network on its threads. The spool and the parts are local; what
-is there already can go here once merging needs it no more, or once the parts here outgrow their bound.
+The uploader never raises an error into the training, and never waits for the network on the training's threads. The
+spool and the parts are local. Parts that are already at the URL can be removed locally once merging no longer needs
+them, or once the local parts exceed their limit.
 
 Source: spec/README.md, "Logdirs in object stores".
 """
@@ -28,22 +29,22 @@ from tfdbg_arrow.writer.remote.transfer import Transfer, jittered, mark_remote
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 START_TIMEOUT_S = 10.0
-"""How long the start of a recording waits for the store; without an answer it goes on, and tries again."""
+"""How long the start of a recording waits for the store; without an answer it continues, and retries later."""
 
 _GATHER_S = 1.0
-"""Parts are gathered for so long before they are sent, so that one manifest tells of many."""
+"""How long parts are collected before they are sent, so that one manifest names many of them."""
 
 _BACKOFF_S = (0.5, 30.0)
 
 _CLOSING_BACKOFF_S = 1.0
 
 _TELL_AGAIN_S = 60.0
-"""A connection that comes and goes is told of no more often."""
+"""Minimum time between two reports of an unstable connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unsent:
-    """What an uploader leaves behind: number of parts that were not sent, their bytes, and where they are kept."""
+    """The parts that an uploader did not send: their number, their size in bytes, and their local directory."""
 
     num_parts: int
     size_bytes: int
@@ -54,10 +55,10 @@ class Uploader:
     """Copies one run to a URL.
 
     Args:
-        settings: Where to, and within which bounds.
-        local: The logdir here, which is the uploader's own: it makes it, and removes it when all was sent.
+        settings: The remote directory and the limits.
+        local: The local logdir, which belongs to the uploader: it creates it, and removes it when everything was sent.
         run_id: The run.
-        on_trouble: Told when the store cannot be reached; once until it can be again, and once a minute at most.
+        on_trouble: Called when the store becomes unreachable, at most once a minute.
     """
 
     def __init__(
@@ -77,13 +78,13 @@ class Uploader:
         self._thread = threading.Thread(target=self._work, name="tfdbg_arrow-upload", daemon=True)
 
     def start(self) -> None:
-        """Makes the logdir here and starts the thread; waits a bounded time for the store's first answer.
+        """Creates the local logdir and starts the thread; waits a limited time for the store's first answer.
 
         Raises:
-            OSError: The logdir here cannot be made.
-            LogdirError: The store answered that it will not take the recording.
+            OSError: The local logdir cannot be created.
+            LogdirError: The store refuses the recording.
         """
-        os.makedirs(self._local, mode=0o700, exist_ok=True)  # the spool may lie in it already
+        os.makedirs(self._local, mode=0o700, exist_ok=True)  # the spool may already be in it
         self._local.chmod(0o700)
         self._lock_file = lock_directory(self._local)
         self._thread.start()
@@ -95,7 +96,7 @@ class Uploader:
                 raise error
 
     def note_change(self, removed: Sequence[str], added: Sequence[ManifestEntry]) -> None:
-        """Takes a line of the manifest, from the thread that writes it."""
+        """Adds a line of the local manifest; called by the thread that writes the manifest."""
         with self._condition:
             for path in removed:
                 self._local_bytes.pop(path, None)
@@ -104,16 +105,16 @@ class Uploader:
             self._condition.notify_all()
 
     def make_room(self, parts: PartWriter, *, may_drop: bool) -> None:
-        """Removes local files that need not stay, and drops the oldest unsent events beyond the bound.
+        """Removes local files that are no longer needed, and drops the oldest unsent events beyond the limit.
 
-        Called by the thread that writes the parts. `take_dropped` tells what was dropped.
+        Called by the thread that writes the parts. `take_dropped` returns the dropped rows.
 
         Args:
-            parts: Their writer.
+            parts: The writer of the parts.
             may_drop: Whether unsent events may be dropped.
 
         Raises:
-            OSError: The manifest here cannot be written.
+            OSError: The local manifest cannot be written.
         """
         with self._condition:
             named = [path for path in self._run.published if path in self._local_bytes]
@@ -137,7 +138,7 @@ class Uploader:
                     return
                 removed = [entry.path for entry in drop.removed]
                 excess -= sum(self._local_bytes.get(path, 0) for path in removed)
-            # `note_change` is told of it; what is restored is not here.
+            # This calls `note_change`. The files of restored parts are not local.
             parts.drop(removed, drop.restored)
             with self._condition:
                 for entry in drop.restored:
@@ -146,10 +147,11 @@ class Uploader:
                     self._dropped[table] = self._dropped.get(table, 0) + rows
 
     def take_dropped(self, *, last: bool = False) -> dict[str, int]:
-        """Returns how many rows were dropped, by table, since it last told.
+        """Returns the number of dropped rows by table, since the last call that returned any.
 
         Args:
-            last: Tell now; else not before the store answers again, lest the telling add to what waits.
+            last: Whether to return them now. Otherwise the result is empty until the store answers again, because a
+                report would add to the waiting parts.
         """
         with self._condition:
             if not last and self._error is not None:
@@ -158,21 +160,22 @@ class Uploader:
             return dropped
 
     def hurry(self) -> None:
-        """Has what waits sent at once."""
+        """Makes the thread send the waiting parts at once."""
         with self._condition:
             self._is_urgent = True
             self._condition.notify_all()
 
     def close(self, *, on_wait: Callable[[int, float], None] | None = None) -> Unsent | None:
-        """Sends what is left, for a bounded time, and stops; call it after the last part was written.
+        """Sends the remaining parts for a limited time and stops; call it after the last part was written.
 
-        Where all was sent, the logdir here is removed.
+        If everything was sent, the local logdir is removed.
 
         Args:
-            on_wait: Told after some seconds how many parts are left, and how many seconds it will wait at most.
+            on_wait: Called after some seconds with the number of remaining parts and the maximum number of seconds that
+                this will still wait.
 
         Returns:
-            What was not sent and stays here; None if all was.
+            The parts that were not sent and remain local; None if everything was sent.
         """
         with self._condition:
             self._is_closing = True
@@ -199,7 +202,7 @@ class Uploader:
         return Unsent(num_parts=len(unsent), size_bytes=sum(entry.bytes for entry in unsent), directory=self._local)
 
     def discard(self) -> None:
-        """Stops without sending anything more, and removes the logdir here: the recording cannot start."""
+        """Stops without sending anything more, and removes the local logdir, because the recording cannot start."""
         with self._condition:
             self._is_stopped = True
             self._condition.notify_all()
@@ -207,13 +210,13 @@ class Uploader:
         self.unlock()
 
     def unlock(self) -> None:
-        """Lets go of the directory; in a fork's child, which has its parent's lock, this leaves the parent's."""
+        """Closes the lock's descriptor; if a forked child does this, its parent keeps the lock."""
         if self._lock_file >= 0:
             os.close(self._lock_file)
             self._lock_file = -1
 
     def _work(self) -> None:
-        """The thread."""
+        """Runs the uploader's thread."""
         num_failures, told_s = 0, -math.inf
         while True:
             try:
@@ -245,7 +248,7 @@ class Uploader:
         return self._transfer.step()
 
     def _wait_for_work(self) -> bool:
-        """Waits until there is something to do; returns False if there never will be."""
+        """Waits until there is something to do; returns False if there will be nothing more."""
         with self._condition:
             while self._run.is_complete:
                 if self._is_closing or self._is_stopped:
@@ -273,5 +276,5 @@ class Uploader:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the store answered, and trying again cannot help."""
+    """Returns whether an error is an answer of the store that a retry cannot change."""
     return is_final(error) or isinstance(error, TfdbgArrowError)

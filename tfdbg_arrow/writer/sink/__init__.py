@@ -1,1 +1,1 @@
-"""The sink: from the spool to sealed Parquet parts."""
+"""The sink, which writes the spool into sealed Parquet parts."""

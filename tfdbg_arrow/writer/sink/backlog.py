@@ -1,6 +1,7 @@
-"""The backlog: rows that wait to be written as parts.
+"""The backlog, which holds rows until they are written as parts.
 
-What the disk refuses stays for the next time, and beyond a bound the oldest rows are dropped, and told of.
+Rows that could not be written stay for the next attempt. Beyond a limit, the oldest rows are dropped, and the loss is
+recorded in capture_stat.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from tfdbg_arrow.writer.sink.budget import Budget
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _COLUMN_BYTES = 2048
-"""What a column takes beside its values: what waits long is many small tables."""
+"""Memory that a column takes in addition to its values, which matters because long backlogs are many small tables."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class WaitingBatch:
-    """What rows that wait are made of, where a budget looks after their parts.
+    """A batch of events whose rows wait, used if a budget limits the parts of events.
 
     Attributes:
-        first_event: Its first event_index.
-        last_event: Its last event_index.
-        is_pinned: Whether it holds a first bad value, and is never dropped.
-        written: The parts that it has so far.
+        first_event: The first event_index of the batch.
+        last_event: The last event_index of the batch.
+        is_pinned: Whether the batch holds a first bad value, and must not be dropped.
+        written: The parts of the batch that have been written so far.
     """
 
     first_event: int
@@ -53,14 +54,13 @@ class _Waiting:
 
 
 class Backlog:
-    """Rows that wait, in order, for one run. Not thread-safe: its caller serialises.
+    """The rows of one run that wait, in order. Not thread-safe; the caller must serialise calls.
 
     Args:
         parts: The run's parts.
-        budget: Looks after the parts of events; None: no bound is set for them.
-        failures: What went wrong.
-        max_bytes: Bytes of events that wait while parts cannot be written, and of other rows; beyond it the oldest are
-            dropped.
+        budget: Limits the parts of events; None means no limit.
+        failures: Collects what went wrong.
+        max_bytes: Maximum bytes of waiting events, and of other waiting rows. Beyond it, the oldest are dropped.
     """
 
     def __init__(self, parts: PartWriter, *, budget: Budget | None, failures: Failures, max_bytes: int) -> None:
@@ -72,27 +72,27 @@ class Backlog:
         self._unfinished: list[WaitingBatch] = []
         self._evicted: dict[str, int] = {}
         self.num_lost = 0
-        """Rows that were dropped so far."""
+        """Number of rows dropped so far."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
     def has_evicted(self) -> bool:
-        """Whether rows were dropped of which nothing was told yet."""
+        """Whether rows were dropped and not yet reported."""
         return bool(self._evicted)
 
     def add_metadata(self, table: str, data: pa.Table, *, spool_upto: int) -> None:
-        """Takes rows that describe the run, which come from the journal of rows up to an offset."""
+        """Adds rows that describe the run; `spool_upto` is the offset in the journal of rows up to which they come."""
         self._waiting.append(_Waiting(table=table, data=data, is_event=False, spool_upto=spool_upto))
 
     def add_events(self, tables: Mapping[str, pa.Table], *, spool_upto: int, batch: WaitingBatch | None) -> None:
-        """Takes the rows of a batch of events, by table, which come from the spool up to an event index."""
+        """Adds the rows of a batch of events, by table; `spool_upto` is the event index up to which they come."""
         for table, data in tables.items():
             self._waiting.append(_Waiting(table=table, data=data, is_event=True, spool_upto=spool_upto, batch=batch))
 
     def write(self) -> set[str]:
-        """Writes all in order, until the disk refuses; returns the tables of what does not wait any more."""
+        """Writes all rows in order until a write fails; returns the tables whose rows no longer wait."""
         tables = set()
         while self._waiting:
             item = self._waiting[0]
@@ -112,12 +112,12 @@ class Backlog:
             tables.add(item.table)
             if item.batch is not None and (not self._waiting or self._waiting[0].batch is not item.batch):
                 self._keep_budget()
-        if self._unfinished:  # what came behind in a batch may have been dropped
+        if self._unfinished:  # the rest of a batch may have been dropped
             self._keep_budget()
         return tables
 
     def _keep_budget(self) -> None:
-        """Hands over batches of which no part is still to be written."""
+        """Passes batches whose parts are all written to the budget."""
         if self._budget is None:
             return
         waiting = {id(item.batch) for item in self._waiting}
@@ -132,11 +132,13 @@ class Backlog:
                     is_pinned=batch.is_pinned,
                 )
         if self._budget.has_dropped and not had_dropped:
-            reason = f"Beyond max_bytes={self._budget.max_bytes} the middle of the run is dropped from here on."
+            reason = (
+                f"To stay within max_bytes={self._budget.max_bytes}, the middle of the run is dropped from here on."
+            )
             self._failures.note("dropped", "events", reason, None)
 
     def bound(self) -> None:
-        """Drops the oldest events, and the oldest metadata, beyond the bound that holds for each."""
+        """Drops the oldest events and the oldest metadata beyond the limit, which applies to each of them."""
         for is_event in (True, False):
             waiting = [item for item in self._waiting if item.is_event is is_event]
             size = sum(item.size_bytes for item in waiting)
@@ -149,8 +151,8 @@ class Backlog:
                 self._evicted[item.table] = self._evicted.get(item.table, 0) + item.data.num_rows
 
     def note_evicted(self) -> None:
-        """Tells of dropped rows; not before parts can be written again, lest the telling fill the backlog."""
+        """Reports dropped rows. Call this only when parts can be written again, or the reports fill the backlog."""
         for table, count in self._evicted.items():
-            reason = "Parts could not be written, and no more rows could wait."
+            reason = "Parts could not be written, and the limit for waiting rows was reached."
             self._failures.note("dropped", f"table {table}", reason, count)
         self._evicted.clear()

@@ -1,8 +1,8 @@
-"""The budget: what the parts of events may take on disk.
+"""The budget, which limits the disk space of the parts of events.
 
-The parts that one batch of events became are a segment. The first segments, up to half of the budget, stay, and so
-do the last; where the sum grows too large, the oldest segment between them is dropped, its parts of all tables at
-once. Segments that hold a first bad value stay too. Neighbouring small segments are merged meanwhile.
+A segment consists of the parts of one batch of events. The first segments, up to half of the budget, are kept, and so
+are the last ones. If the sum grows too large, the oldest segment between them is dropped, with its parts of all tables
+at once. Segments that hold a first bad value are also kept. Neighbouring small segments are merged.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tfdbg_arrow.spool.ring import bad_positions
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 NUM_GRAINS = 16
-"""Into how many pieces a budget is divided: segments are merged up to the size of one."""
+"""Number of pieces into which a budget is divided; segments are merged up to the size of one piece."""
 _MAX_SMALL = 32
-"""More neighbouring small segments than this are merged."""
+"""If there are more small segments than this, neighbouring ones are merged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class _Segment:
     first_event: int
     last_event: int
     parts: dict[str, tuple[ManifestEntry, ...]]
-    """By table."""
+    """Parts by table."""
     is_pinned: bool
 
     @property
@@ -44,7 +44,7 @@ class Budget:
 
     Args:
         parts: The run's parts.
-        max_bytes: The bound.
+        max_bytes: The limit.
     """
 
     def __init__(self, parts: PartWriter, *, max_bytes: int) -> None:
@@ -58,32 +58,32 @@ class Budget:
 
     @property
     def has_dropped(self) -> bool:
-        """Whether anything was dropped so far."""
+        """Whether any segment has been dropped."""
         return bool(self._dropped)
 
     def is_too_large(self, tables: Mapping[str, pa.Table]) -> bool:
-        """Returns whether a batch of events is to be split before it is written."""
+        """Returns whether a batch of events must be split before it is written."""
         return bool(sum(table.nbytes for table in tables.values()) > self._grain)
 
     def holds_first_bad(self, batch: Batch) -> bool:
-        """Returns whether a batch holds the first infinity or the first NaN; it is asked of each batch once."""
+        """Returns whether a batch holds the first infinity or the first NaN; call it once for each batch."""
         kinds = {kind for kind, positions in bad_positions(batch).items() if len(positions)}
         is_first = bool(kinds - self._seen_kinds)
         self._seen_kinds |= kinds
         return is_first
 
     def add(self, entries: Sequence[ManifestEntry], *, first_event: int, last_event: int, is_pinned: bool) -> None:
-        """Takes the parts that one batch of events became, and drops and merges what is needed.
+        """Adds the parts of one batch of events, and drops and merges segments as needed.
 
         Args:
-            entries: At most one for each table.
-            first_event: The least event_index.
-            last_event: The greatest one.
-            is_pinned: Whether they stay, whatever the sum is.
+            entries: The parts, at most one for each table.
+            first_event: The smallest event_index of the batch.
+            last_event: The largest event_index of the batch.
+            is_pinned: Whether the parts are kept regardless of the sum.
 
         Raises:
             OSError: The manifest or a merged part cannot be written.
-            BrokenPartError: A part was changed since it was written.
+            BrokenPartError: A part was changed after it was written.
         """
         parts: dict[str, tuple[ManifestEntry, ...]] = {entry.table: (entry,) for entry in entries}
         self._segments.append(
@@ -93,13 +93,13 @@ class Budget:
         self._merge_small()
 
     def summary(self) -> list[tuple[str, str, int]]:
-        """Returns (table, reason, number of rows) of what was dropped."""
+        """Returns (table, reason, number of rows) for each table with dropped rows."""
         ranges = ", ".join(f"{first} to {last}" for first, last in _joined(self._dropped))
-        reason = f"Beyond max_bytes={self.max_bytes} the middle of the run was dropped: the events {ranges}."
+        reason = f"To stay within max_bytes={self.max_bytes}, the middle of the run was dropped: the events {ranges}."
         return [(table, reason, rows) for table, rows in self._dropped_rows.items()]
 
     def _enforce(self) -> None:
-        """Drops segments; two grains stay free for what is written and merged next."""
+        """Drops segments beyond the limit; two grains stay free for the next writes and merges."""
         total = sum(segment.size_bytes for segment in self._segments)
         while total > self.max_bytes - 2 * self._grain:
             segment = self._least_wanted()
@@ -109,7 +109,10 @@ class Budget:
             self._drop(segment)
 
     def _least_wanted(self) -> _Segment | None:
-        """Returns the oldest segment behind the first half of the budget, or another if there is none; None at last."""
+        """Returns the segment to drop next, or None if nothing is left to drop.
+
+        This is the oldest segment after the first half of the budget or, if there is none, another segment.
+        """
         head, num_head = 0, 0
         for segment in self._segments:
             head += segment.size_bytes
@@ -121,7 +124,7 @@ class Budget:
         loose = next((segment for segment in middle if not segment.is_pinned), None)
         if loose is not None:
             return loose
-        # Of those that stay, at last the elements go: the health is what they stay for.
+        # Pinned segments lose their elements last; they are kept for their health rows.
         return next((_only(segment, "tensor_value") for segment in middle if "tensor_value" in segment.parts), None)
 
     def _drop(self, segment: _Segment) -> None:
@@ -133,7 +136,7 @@ class Budget:
         self._segments = [left for each in self._segments if (left := _without(each, segment)).parts]
 
     def _merge_small(self) -> None:
-        """Merges neighbours, up to a grain, if there are many small ones."""
+        """Merges neighbouring segments up to the size of a grain, if there are many small ones."""
         small = [segment for segment in self._segments if not segment.is_pinned and segment.size_bytes < self._grain]
         if len(small) <= _MAX_SMALL:
             return
@@ -166,9 +169,9 @@ class Budget:
 
 
 def split_in_two(batch: Batch) -> list[Batch]:
-    """Returns the halves of a batch, groups of records whole; none for a batch of one group.
+    """Splits a batch into two halves of complete groups of records; returns an empty list for a batch of one group.
 
-    They part between executions where there are several.
+    If the batch has several executions, the split is between executions.
     """
     heads = np.flatnonzero(batch.heads == np.arange(len(batch)))
     if len(heads) < 2:
@@ -202,7 +205,7 @@ def _without(segment: _Segment, dropped: _Segment) -> _Segment:
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns ranges in order, those that meet as one."""
+    """Returns ranges in order, with adjacent ones joined."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if joined and first <= joined[-1][1] + 1:

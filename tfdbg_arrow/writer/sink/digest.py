@@ -1,6 +1,8 @@
-"""PartDigest: the rows of op_digest for one part of tensor_health, made while the part is written.
+"""PartDigest, which computes the rows of op_digest for one part of tensor_health while the part is written.
 
-Source: spec/README.md, "Digests". `query/alert_rules/digests.py` computes the same in SQL, where none was written.
+`query/alert_rules/digests.py` computes the same in SQL for parts without a digest.
+
+Source: spec/README.md, "Digests".
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ DIGESTED_TABLE = "tensor_health"
 DIGEST_TABLE = "op_digest"
 _KEY = ("graph_id", "op_name", "op_type", "output_slot", "dtype")
 _MAX_PIECES = 16
-"""Digests of so many pieces of a part are summed up."""
+"""Number of pieces of a part after which their digests are aggregated."""
 _LARGEST = float(np.finfo(np.float64).max)
 _COLUMNS = {
     "num_tensors": ("one", "sum"),
@@ -45,11 +47,11 @@ _COLUMNS = {
     "min_norm": ("norm", "min"),
     "max_norm": ("norm", "max"),
 }
-"""Column of op_digest: what of the tensors, and how it is aggregated."""
+"""For each column of op_digest, the measure of the tensors and its aggregation."""
 
 
 class PartDigest:
-    """Digests the rows of one part; memory grows with its op outputs, not with its rows.
+    """Computes the digest of one part; memory grows with the number of op outputs, not with the number of rows.
 
     Args:
         run_id: The run.
@@ -62,7 +64,7 @@ class PartDigest:
         self._jumps = NormJumps()
 
     def add(self, data: pa.Table) -> None:
-        """Takes rows of tensor_health, best in the order of their events: else no jump is known."""
+        """Adds rows of tensor_health. If they are not in the order of their events, norm jumps are unknown."""
         if data.num_rows == 0:
             return
         data = data.combine_chunks()
@@ -75,7 +77,7 @@ class PartDigest:
         if len(self._digested) == _MAX_PIECES:
             self._digested = [self._summed()]
         chosen = np.flatnonzero(measures["is_norm"].to_numpy())
-        norms = measures["norm"].fill_null(np.nan).to_numpy()  # NULL: no size
+        norms = measures["norm"].fill_null(np.nan).to_numpy()  # NULL means no size
         self._jumps.add(outputs[chosen], events=_ints(data["event_index"])[chosen], norms=norms[chosen])
 
     def table(self, part_number: int) -> pa.Table:
@@ -99,7 +101,7 @@ class PartDigest:
         return pa.table([_as(columns[field.name], field.type) for field in schema], schema=schema)
 
     def _summed(self) -> pa.Table:
-        """Returns what was digested so far, a row an output."""
+        """Returns the digest so far, with one row per output."""
         functions = {name: "sum" if function == "count" else function for name, (_, function) in _COLUMNS.items()}
         grouped = pa.concat_tables(self._digested).group_by("output", use_threads=False)
         summed = grouped.aggregate(list(functions.items()))
@@ -107,14 +109,14 @@ class PartDigest:
         return pa.table({"output": summed["output"], **columns})
 
     def _outputs(self, data: pa.Table) -> Ints:
-        """Returns for each row the number of its op output and dtype, counted over all rows taken so far."""
+        """Returns the number of each row's op output and dtype; the numbers are valid for all rows added so far."""
         codes = np.zeros(data.num_rows, np.int64)
         for name in _KEY:
             column = data[name].combine_chunks().dictionary_encode(null_encoding="encode")
             pairs = codes * len(column.dictionary) + column.indices.to_numpy()
             codes = pa.array(pairs).dictionary_encode().indices.to_numpy().astype(np.int64)
         first = np.zeros(int(codes.max()) + 1, np.int64)
-        first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # of equal ones, the last assignment stays
+        first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # for equal codes, the last assignment wins
         keys = data.select(_KEY).take(pa.array(first)).to_pydict()
         numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in zip(*keys.values(), strict=True)]
         outputs: Ints = np.array(numbers, np.int64)[codes]
@@ -122,7 +124,7 @@ class PartDigest:
 
 
 def _measures(data: pa.Table) -> dict[str, pa.Array]:
-    """Returns by name what is digested, a value a row."""
+    """Returns the measures by name, with one value per row."""
     size, num_zero, is_bad = (_column(data, name) for name in ("size", "num_zero", "has_inf_or_nan"))
     mean, stddev, magnitude = (_column(data, name) for name in ("mean_finite", "stddev_finite", "max_abs_finite"))
     mean_square, variance = pc.multiply(mean, mean), pc.multiply(stddev, stddev)
@@ -156,12 +158,12 @@ def _column(data: pa.Table, name: str) -> pa.Array:
 
 
 def _where(condition: pa.Array, values: pa.Array) -> pa.Array:
-    """Returns the values where a condition holds, else NULL."""
+    """Returns the values for which a condition holds, and NULL for the others."""
     return pc.if_else(pc.fill_null(condition, False), values, pa.scalar(None, values.type))
 
 
 def _cut(values: pa.Array) -> pa.Array:
-    """Returns values within the range of DOUBLE: infinities would look like bad data."""
+    """Clips values to the range of DOUBLE, because infinities would look like bad data."""
     values = pc.min_element_wise(values, _LARGEST, skip_nulls=False)
     return pc.max_element_wise(values, -_LARGEST, skip_nulls=False)
 

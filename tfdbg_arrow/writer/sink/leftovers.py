@@ -1,4 +1,4 @@
-"""Files that no manifest tells of: they are removed, so that no reader counts on them."""
+"""Removes files that no manifest names, so that readers do not use them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 class Leftovers:
-    """Removes files of a logdir, and remembers what could not be removed.
+    """Removes files of a logdir, and remembers those that could not be removed.
 
     Args:
-        logdir: Where they are.
+        logdir: The logdir.
     """
 
     def __init__(self, logdir: Path) -> None:
@@ -19,11 +19,11 @@ class Leftovers:
         self._paths: set[str] = set()
 
     def keep(self, paths: Iterable[str]) -> None:
-        """Leaves files, by their paths in the logdir, for the next sweep: a reader may count on them until then."""
+        """Keeps files, given by their paths in the logdir, until the next sweep, because readers may use them."""
         self._paths.update(paths)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Removes files that may be there; what the file system refuses is left for the next sweep."""
+        """Removes files if they exist; files that cannot be removed are left for the next sweep."""
         for path in paths:
             try:
                 os.unlink(self._logdir / path)
@@ -33,6 +33,6 @@ class Leftovers:
                 self._paths.add(path)
 
     def sweep(self) -> None:
-        """Removes what was left."""
+        """Removes the files that were kept or could not be removed."""
         paths, self._paths = self._paths, set()
         self.remove(paths)

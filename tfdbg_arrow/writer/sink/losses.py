@@ -1,4 +1,4 @@
-"""What does not come through the spool, told of."""
+"""Reports events, elements and names that the spool lost."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from tfdbg_arrow.writer.recorder import Recorder
 
 
 class SpoolLosses:
-    """Notes what the spool had no room for, and what the disk refused it. Not thread-safe: its caller serialises.
+    """Reports data that did not fit into the spool or could not be written to disk.
+
+    Not thread-safe; the caller must serialise calls.
 
     Args:
-        recorder: Whose spool it is.
-        files: The journals beside it.
-        failures: What went wrong.
+        recorder: The recorder that owns the spool.
+        files: The journals of the spool.
+        failures: Collects what went wrong.
 
     Attributes:
-        num_dropped: Records that found no room, as far as they were noted.
+        num_dropped: Number of records that did not fit and have been reported.
     """
 
     def __init__(self, recorder: Recorder, files: RunFiles, *, failures: Failures) -> None:
@@ -24,7 +26,7 @@ class SpoolLosses:
         self.num_dropped = self._num_unkept = self._num_unwritten = 0
 
     def note(self) -> None:
-        """Notes what was lost since the last call."""
+        """Reports the losses since the last call."""
         dropped = self._recorder.num_dropped()
         if dropped > self.num_dropped:
             reason = "The spool had no room: events came faster than they were written."
@@ -38,11 +40,11 @@ class SpoolLosses:
         self._note_unwritten()
 
     def _note_unwritten(self) -> None:
-        """Tells of names and rows that only this process has, as long as it lives; names are tried again."""
+        """Reports names and rows that exist only in the memory of this process; writing names is retried first."""
         names, rows = self._files.names, self._files.rows
         names.write_kept()
         unwritten = names.num_unwritten + rows.num_unwritten + self._recorder.write_names()
         if unwritten > self._num_unwritten:
             self._num_unwritten = unwritten
-            why = names.last_error or rows.last_error or "the disk refused them"
-            self._failures.add("journal", OSError(f"names could not be kept for the case of a crash: {why}"))
+            why = names.last_error or rows.last_error or "the disk did not accept them"
+            self._failures.add("journal", OSError(f"names would be lost in a crash, because of a failed write: {why}"))

@@ -1,4 +1,4 @@
-"""The manifest as a file: a line is there whole or not at all.
+"""The manifest file, in which each line is written completely or not at all.
 
 Source: spec/README.md, "Manifest".
 """
@@ -15,14 +15,14 @@ from tfdbg_arrow.schema.manifest import checksummed, whole_lines
 
 
 class ManifestFile:
-    """Appends lines to the manifest of one run. Not thread-safe: its caller serialises.
+    """Appends lines to the manifest of one run. Not thread-safe; the caller must serialise calls.
 
     Args:
-        path: Where it is.
+        path: Path of the manifest.
 
     Attributes:
-        has_leftover: Whether readers may see a line that could not be appended, nor taken back. The next one takes its
-            place.
+        has_leftover: Whether readers may see a line whose append failed and could not be undone. The next line
+            overwrites it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,10 +32,10 @@ class ManifestFile:
         self.has_leftover = False
 
     def create(self) -> None:
-        """Makes it, empty.
+        """Creates an empty manifest.
 
         Raises:
-            OSError: It cannot be made, or exists already.
+            OSError: The file cannot be created, or already exists.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "xb") as file:
@@ -43,12 +43,12 @@ class ManifestFile:
         sync_directory(self.path.parent)
 
     def resume(self) -> str:
-        """Goes on after the last whole line that a dead process left; returns the text up to there.
+        """Continues after the last complete line that a dead process left; returns the text up to that line.
 
-        Nothing is written before the next line is: whoever reads the text may find it damaged.
+        The file does not change until the next line is appended, because the caller may find that the text is damaged.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The file cannot be read.
         """
         content = whole_lines(self.path.read_bytes())
         self._size, self._crc = len(content), zlib.crc32(content)
@@ -59,15 +59,15 @@ class ManifestFile:
         """Appends a line with its checksum.
 
         Args:
-            line: What `add_line` or `replace_line` returns.
+            line: A line as returned by `add_line` or `replace_line`.
 
         Raises:
-            OSError: It cannot be written; then readers see nothing of it, unless `has_leftover` says so.
+            OSError: The line cannot be written. Readers do not see it, unless `has_leftover` is True.
         """
         data = self._lead + checksummed([line], before=zlib.crc32(self._lead, self._crc)).encode()
-        with open(self.path, "r+b", buffering=0) as file:  # a buffer would be written when the file is closed
+        with open(self.path, "r+b", buffering=0) as file:  # unbuffered, because closing the file would write a buffer
             try:
-                file.truncate(self._size)  # what a failed append left
+                file.truncate(self._size)  # remove what a failed append left
                 file.seek(self._size)
                 self.has_leftover = True
                 write_whole(file, data)
@@ -84,10 +84,10 @@ class ManifestFile:
 
 
 def write_whole(file: RawIOBase, data: bytes | memoryview) -> None:
-    """Writes to an unbuffered file, which may take less at a time.
+    """Writes all data to an unbuffered file, which may accept only a part at a time.
 
     Raises:
-        OSError: Not all of it can be written.
+        OSError: The data cannot be written completely.
     """
     view = memoryview(data)
     while view:
@@ -95,7 +95,7 @@ def write_whole(file: RawIOBase, data: bytes | memoryview) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Brings the names in a directory to disk."""
+    """Syncs the names in a directory to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

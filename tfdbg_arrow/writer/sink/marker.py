@@ -1,4 +1,4 @@
-"""The marker that makes a directory a logdir."""
+"""Writes the marker that makes a directory a logdir."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, marker_text, parse_mar
 
 
 def mark_logdir(logdir: Path, run_id: str) -> None:
-    """Makes a directory a logdir, if it is none yet.
+    """Makes a directory a logdir, if it is not one yet.
 
     Args:
-        logdir: The directory; made if missing.
+        logdir: The directory; it is created if missing.
         run_id: The run that is about to be written.
 
     Raises:
-        LogdirError: It is a logdir of another format version, or its marker is damaged.
-        OSError: It cannot be written.
+        LogdirError: The directory is a logdir of another format version, or its marker is damaged.
+        OSError: The marker cannot be written.
     """
     logdir.mkdir(parents=True, exist_ok=True)
     marker = logdir / MARKER_NAME

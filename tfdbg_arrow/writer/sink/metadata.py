@@ -1,4 +1,4 @@
-"""Rows of the tables that describe a run, on their way to its parts."""
+"""The queue of rows of the tables that describe a run."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tfdbg_arrow.spool.metadata_table import checked_column_tables, checked_tabl
 from tfdbg_arrow.writer.rows import Columns
 
 Redact = Callable[[str, Sequence[Mapping[str, object]]], Sequence[Mapping[str, object]]]
-"""`(table, rows)`: returns the rows as they may be written."""
+"""A function of (table, rows) that returns the rows after redaction."""
 
 _T = TypeVar("_T")
 
 _ROWS_AN_ENTRY = 1_000
-"""Rows that are one entry of the journal."""
+"""Number of rows per entry of the journal."""
 
 
 class MetadataQueue:
-    """Rows that were given, until they are taken as tables. `append` may be called from any thread.
+    """A queue of rows, which are taken out as tables. `append` may be called from any thread.
 
     Args:
         run_id: The run.
-        failures: Keeps rows of capture_stat, and counts the rows that are no rows of their table.
-        journal: Keeps the rows where they outlive the process.
-        redact: Changes the rows before anything is written; None: they stay as they are.
+        failures: Supplies rows of capture_stat, and counts rows that are not valid in their table.
+        journal: The journal in which the rows outlive the process.
+        redact: Changes the rows before anything is written; None means no change.
 
     Attributes:
-        taken_upto: Up to which offset of the journal the rows were taken.
+        taken_upto: Offset of the journal up to which the rows have been taken.
     """
 
     def __init__(self, run_id: str, *, failures: Failures, journal: Journal, redact: Redact | None = None) -> None:
@@ -45,11 +45,11 @@ class MetadataQueue:
         self._rows: list[tuple[str, Mapping[str, object]]] = []
         self._columns: list[tuple[str, Columns]] = []
         self.taken_upto = 0
-        # A finalizer may append while its thread does.
+        # Reentrant, because a finalizer may append while the same thread does.
         self._lock = threading.RLock()
 
     def append(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
-        """Takes rows of a table; when it returns, the death of the process does not lose them."""
+        """Adds rows of a table; when this returns, the rows outlive the process."""
         if self._redact is not None:
             rows = self._redact(table, rows)
         with self._lock:
@@ -58,7 +58,7 @@ class MetadataQueue:
             self._rows.extend((table, row) for row in rows)
 
     def append_columns(self, table: str, columns: Columns) -> None:
-        """As `append`, for many rows, of which a dictionary each would cost more than all else."""
+        """Does the same as `append` for many rows, without the cost of one dictionary per row."""
         num_rows = len(next(iter(columns.values())))
         if self._redact is not None:
             self.append(table, rows_of_columns(columns))
@@ -73,13 +73,13 @@ class MetadataQueue:
         return len(self._rows) + len(self._columns)
 
     def take(self, num_events: int) -> Iterator[tuple[str, pa.Table, int]]:
-        """Yields what was given since the last call, by table, and up to which offset of the journal it goes.
+        """Yields the rows added since the last call, as (table name, table, end offset in the journal).
 
         Args:
-            num_events: The event_index of what went wrong meanwhile.
+            num_events: The event_index for the rows of capture_stat about failures since the last call.
 
         Raises:
-            OSError: It is not known how long the journal is; then nothing was taken.
+            OSError: The size of the journal cannot be determined; nothing was taken.
         """
         notes = self._failures.take_notes()
         if notes:
@@ -98,7 +98,7 @@ class MetadataQueue:
 
 
 def _journal_entry(table: str, rows: Sequence[Mapping[str, object]]) -> tuple[str, str, object]:
-    """Returns what a journal gets of rows: columns, which are shorter, where all rows have the same ones."""
+    """Returns the journal entry for rows: as columns, which are shorter, if all rows have the same columns."""
     names = rows[0].keys()
     if len(rows) == 1 or any(row.keys() != names for row in rows):
         return "rows", table, rows

@@ -1,4 +1,4 @@
-"""NormJumps: how many times the mean of those before it a norm is, at most, for each op output of a part."""
+"""NormJumps, which computes the largest ratio of a norm to the mean of earlier norms for each op output of a part."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy.typing as npt
 from tfdbg_arrow.spool.batch import Ints, Mask
 
 WINDOW = 10
-"""How many norms before one its own is held against."""
+"""Number of preceding norms with which each norm is compared."""
 _LARGEST_NORM = 1e300
-"""Beyond it a sum of norms might overflow, and then the jump is not known."""
+"""Beyond this value a sum of norms might overflow, so the jump counts as unknown."""
 _Floats = npt.NDArray[np.float64]
 
 
 class NormJumps:
-    """Takes norms piece by piece, and keeps the last ones of each output for the next piece."""
+    """Computes jumps of norms piece by piece; keeps the last norms of each output for the next piece."""
 
     def __init__(self) -> None:
         self._greatest: _Floats = np.zeros(0)
@@ -25,12 +25,13 @@ class NormJumps:
         self._num_tail: Ints = np.zeros(0, np.int64)
 
     def add(self, outputs: Ints, *, events: Ints, norms: _Floats) -> None:
-        """Takes some norms.
+        """Adds norms.
 
         Args:
-            outputs: Number of the op output of each.
-            events: Its event_index. An output that comes again with an older one has no known jump.
-            norms: NaN where a norm is not known.
+            outputs: The number of the op output of each norm.
+            events: The event_index of each norm. If a later piece has an older event of an output, the output's jump is
+                unknown.
+            norms: The norms; NaN for an unknown norm.
         """
         if len(outputs) == 0:
             return
@@ -46,7 +47,7 @@ class NormJumps:
         self._is_known[outputs[~is_sound]] = False
         norms = np.where(is_sound, norms, 0.0)
 
-        # One sequence: of each output the tail of the pieces before, then its own.
+        # The sequence holds, for each output, the tail of earlier pieces followed by its new norms.
         num_tail = self._num_tail[present]
         lengths = num_tail + counts
         begins = np.cumsum(lengths) - lengths
@@ -70,10 +71,10 @@ class NormJumps:
         self._tails[present], self._num_tail[present] = tails, num_kept
 
     def greatest(self, num_outputs: int) -> _Floats:
-        """Returns the greatest jump of each output, 0 where there is none, NaN where it is not known.
+        """Returns the largest jump of each output; 0 if there is none, NaN if it is unknown.
 
         Args:
-            num_outputs: How many outputs there are.
+            num_outputs: Number of outputs.
         """
         self._grow(num_outputs)
         return np.where(self._is_known, self._greatest, np.nan)[:num_outputs]
@@ -89,7 +90,7 @@ class NormJumps:
 
 
 def _sums_before(sequence: _Floats) -> _Floats:
-    """Returns for each place the sum of the WINDOW values before it; of the first places, of fewer."""
+    """Returns for each position the sum of the WINDOW values before it, or of fewer for the first positions."""
     sums = np.zeros(len(sequence))
     for distance in range(1, WINDOW + 1):
         sums[distance:] += sequence[:-distance]

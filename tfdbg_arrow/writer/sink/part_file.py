@@ -1,4 +1,4 @@
-"""A part's file: written under a temporary name, on disk, then renamed.
+"""Writes the file of a part under a temporary name, syncs it to disk, and renames it.
 
 Source: spec/README.md, "Layout of a logdir".
 """
@@ -21,7 +21,7 @@ from tfdbg_arrow.schema.manifest import ManifestEntry
 from tfdbg_arrow.writer.sink.manifest_file import sync_directory
 
 _BUFFER_BYTES = 1 << 16
-"""Parquet is written in many small pieces."""
+"""Size of the write buffer, because Parquet is written in many small pieces."""
 
 
 def seal_part(
@@ -34,7 +34,7 @@ def seal_part(
     max_bytes: int | None = None,
     on_piece: Callable[[pa.Table], None] | None = None,
 ) -> ManifestEntry:
-    """Writes and renames a part; the manifest does not tell of it yet.
+    """Writes and renames a part, but does not add it to the manifest.
 
     Args:
         logdir: The logdir.
@@ -42,14 +42,14 @@ def seal_part(
         data: The rows.
         run_id: The run.
         number: The part's number.
-        max_bytes: The part ends with the piece that fills it so far.
-        on_piece: Takes the rows too.
+        max_bytes: The part ends with the piece at which its file reaches this size; None means no limit.
+        on_piece: Called with each piece of the rows, if given.
 
     Returns:
-        What the manifest is to say of it.
+        The manifest entry of the part.
 
     Raises:
-        OSError: It cannot be written; its file, and the temporary one, may be there.
+        OSError: The part cannot be written; its file and the temporary file may remain.
     """
     name = part_path(table, run_id=run_id, number=number)
     path = logdir / name
@@ -66,7 +66,7 @@ def seal_part(
                 events.add(piece)
                 if on_piece is not None:
                     on_piece(piece)
-                del piece  # else it is held while the next one is read
+                del piece  # frees its memory before the next one is read
                 if max_bytes is not None and file.size >= max_bytes:
                     break
         file.sync()
@@ -84,7 +84,7 @@ def seal_part(
 
 
 class _HashingFile:
-    """A new file that knows the SHA-256 of what was written to it."""
+    """A new file that computes the SHA-256 of the data written to it."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
@@ -100,7 +100,7 @@ class _HashingFile:
         return len(view)
 
     def flush(self) -> None:
-        """Does nothing: `sync` does."""
+        """Does nothing, because `sync` flushes."""
 
     def sync(self) -> None:
         self._file.flush()
@@ -124,7 +124,7 @@ class _HashingFile:
 
 
 class _EventRange:
-    """The least and the greatest event_index seen; None where there was none."""
+    """The smallest and the largest event_index seen; None if there was none."""
 
     def __init__(self) -> None:
         self.first: int | None = None

@@ -1,4 +1,4 @@
-"""The parts of a run: told of in the manifest, merged into few large ones.
+"""Writes the parts of a run, adds them to the manifest, and merges them into few large ones.
 
 Source: spec/README.md, "Layout of a logdir" and "Manifest".
 """
@@ -43,33 +43,34 @@ TARGET_ROWS = 5_000_000
 TARGET_BYTES = 128 * 2**20
 
 MERGE_PARTS = 64
-"""More small parts than this of one table are merged while the run goes on."""
+"""If a table has more small parts than this, they are merged while the run continues."""
 
 _LARGE = -1
 _LARGE_AS_WRITTEN = 32
-"""A part of this fraction of the bytes at which one is closed is left alone if no merge made it."""
+"""A part that no merge made is not merged if it has at least the target bytes of a merged part divided by this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
     entry: ManifestEntry
     level: int
-    """How often its rows were merged; _LARGE: it is left alone from now on."""
+    """How often its rows were merged; _LARGE means that it is not merged again."""
 
 
 class PartWriter:
-    """Writes the parts of one run. Not thread-safe: its caller serialises.
+    """Writes the parts of one run. Not thread-safe; the caller must serialise calls.
 
-    Parts of tensor_health that are not merged again get a part of op_digest with the same number, which goes with them.
+    Parts of tensor_health that are not merged again get a part of op_digest with the same number, which is removed
+    together with them.
 
     Args:
         logdir: The logdir.
-        run_id: The run; it must not have a manifest yet, unless `resume` goes on with it.
-        target_rows: Rows at which a merged part is closed.
-        target_bytes: Bytes at which a merged part is closed.
-        merge_parts: More small parts than this of one table are merged by `merge_small`.
-        row_group_bytes: Arrow bytes at which a row group of a merged part is closed early.
-        on_change: Told of each line of the manifest, once it is on disk: (paths removed, parts added).
+        run_id: The run; it must not have a manifest yet, unless `resume` continues it.
+        target_rows: Number of rows at which a merged part is closed.
+        target_bytes: Number of bytes at which a merged part is closed.
+        merge_parts: `merge_small` merges the small parts of a table if there are more than this.
+        row_group_bytes: Number of Arrow bytes at which a row group of a merged part is closed early.
+        on_change: Called with (removed paths, added parts) for each line of the manifest once the line is on disk.
     """
 
     def __init__(
@@ -91,30 +92,31 @@ class PartWriter:
         self._parts: dict[str, list[_Part]] = {}
         self._next_number: dict[str, int] = {}
         self._leftovers = Leftovers(logdir)
-        """Files that no line tells of, or none will soon, and that are to be removed."""
+        """Files to remove, because no line of the manifest names them, or soon none will."""
 
     def start(self) -> None:
-        """Makes the manifest.
+        """Creates the manifest.
 
         Raises:
-            OSError: It cannot be made, or exists already.
+            OSError: The manifest cannot be created, or already exists.
         """
         self._manifest.create()
 
     def resume(self) -> None:
-        """Goes on with a run whose process died: after the last whole line of its manifest, which is made if missing.
+        """Continues a run whose process died, after the last complete line of its manifest.
 
-        Parts that no line tells of, and temporary files, are removed: the process died before it told of them.
+        A missing manifest is created. Parts that no line names, and temporary files, are removed: the process died
+        before it added them to the manifest.
 
         Raises:
-            OSError: Something cannot be read or removed.
-            LogdirError: The manifest is damaged.
+            OSError: A file cannot be read or removed.
+            LogdirError: The manifest is damaged, or is missing although the run has parts.
         """
         if not self._manifest.path.exists():
             if any((self._logdir / part_directory(t.name, run_id=self._run_id)).exists() for t in TABLES):
                 raise LogdirError(
-                    f"{self._manifest.path} is missing, and the run {self._run_id} has parts: restore it from where "
-                    "the recording was made"
+                    f"{self._manifest.path} is missing, but the run {self._run_id} has parts: restore it from the "
+                    "place where the recording was made"
                 )
             self.start()
         text = self._manifest.resume()
@@ -137,7 +139,7 @@ class PartWriter:
             temporary.unlink()
 
     def parts(self, table: str) -> tuple[ManifestEntry, ...]:
-        """Returns the table's parts that hold now, in the order of their rows."""
+        """Returns the live parts of a table, in the order of their rows."""
         return tuple(part.entry for part in self._parts.get(table, ()))
 
     def write(self, table: str, data: pa.Table, *, spool_upto: int | None = None) -> ManifestEntry:
@@ -146,14 +148,15 @@ class PartWriter:
         Args:
             table: Name of the table.
             data: The rows.
-            spool_upto: Up to where the spool is in the table's parts then; None: the rows are not from it.
+            spool_upto: The position up to which the spool is then in the table's parts; None if the rows do not come
+                from the spool.
 
         Raises:
             OSError: The part or its manifest line cannot be written; then neither exists.
         """
         entry = self._seal(table, [data])
         self._publish([], [entry], add_line(entry, spool_upto=spool_upto))
-        # To merge parts of elements would have the disk take each of them twice.
+        # Parts of elements are not merged, because that would write each of them to disk twice.
         level = _LARGE if entry.bytes >= self._target_bytes // _LARGE_AS_WRITTEN else 0
         self._parts.setdefault(table, []).append(_Part(entry=entry, level=level))
         return entry
@@ -166,16 +169,16 @@ class PartWriter:
         spool_upto: int | None = None,
         is_recovery: bool = False,
     ) -> tuple[ManifestEntry, ...]:
-        """Seals one part a table; together they take the place of other parts, in one manifest line.
+        """Seals one part per table; one manifest line replaces other parts with them.
 
         Args:
-            removed: Paths of parts that hold now.
-            tables: Their rows, by table name, read once.
-            spool_upto: Up to which event index the spool is in parts then; None: that does not change.
-            is_recovery: Whether this is all that a killed process left.
+            removed: Paths of live parts.
+            tables: The new rows by table name, which are read once.
+            spool_upto: The event index up to which the spool is then in parts; None means that it does not change.
+            is_recovery: Whether this completes the recovery of a killed process's spool.
 
         Raises:
-            OSError: They cannot be written; then the others still hold.
+            OSError: The parts cannot be written; then the other parts remain live.
         """
         made: list[_Part] = []
         try:
@@ -192,37 +195,37 @@ class PartWriter:
         return frozenset(part.entry.path for parts in self._parts.values() for part in parts if part.level == _LARGE)
 
     def release(self, paths: Collection[str]) -> None:
-        """Removes the files of parts that are kept elsewhere; the parts still hold, and are never merged again."""
+        """Removes the files of parts that are stored elsewhere; the parts remain live and are never merged again."""
         for table, parts in self._parts.items():
             self._parts[table] = [replace(part, level=_LARGE) if part.entry.path in paths else part for part in parts]
         self._leftovers.remove(paths)
 
     def sweep(self) -> None:
-        """Removes files that could not be removed when they should have been."""
+        """Removes files whose removal failed earlier."""
         if self._manifest.has_leftover:
             return
         self._leftovers.sweep()
 
     def drop(self, removed: Sequence[str], restored: Sequence[ManifestEntry] = ()) -> None:
-        """Gives up parts and their rows.
+        """Drops parts and their rows.
 
         Args:
-            removed: Paths of parts that hold now.
-            restored: Parts that these had replaced, kept elsewhere, which hold again.
+            removed: Paths of live parts.
+            restored: Parts that these had replaced and that are stored elsewhere; they become live again.
 
         Raises:
-            OSError: The manifest cannot be written; then the parts still hold.
+            OSError: The manifest cannot be written; then the parts remain live.
         """
         self._swap(removed, [_Part(entry=entry, level=_LARGE) for entry in restored])
 
     def merge_small(self, table: str) -> bool:
-        """Merges small parts of a table if there are too many; returns whether it did.
+        """Merges small parts of a table if there are too many; returns whether it merged any.
 
-        Parts are merged with those merged equally often, so that no row is rewritten often.
+        Parts are merged with parts that were merged equally often, so that no row is rewritten often.
 
         Raises:
-            OSError: The merged part cannot be written; then the small ones still hold.
-            BrokenPartError: A part was changed since it was written; then the small ones still hold.
+            OSError: The merged part cannot be written; then the small parts remain live.
+            BrokenPartError: A part was changed after it was written; then the small parts remain live.
         """
         merged = False
         level = 0
@@ -234,11 +237,11 @@ class PartWriter:
             merged, level = True, level + 1
 
     def merge(self, table: str, paths: Sequence[str]) -> tuple[ManifestEntry, ...]:
-        """Merges some parts of a table and returns those that take their place, seldom more than one.
+        """Merges parts of a table and returns the parts that replace them, rarely more than one.
 
         Raises:
-            OSError: The merged part cannot be written; then the others still hold.
-            BrokenPartError: A part was changed since it was written; then the others still hold.
+            OSError: The merged part cannot be written; then the other parts remain live.
+            BrokenPartError: A part was changed after it was written; then the other parts remain live.
         """
         wanted = set(paths)
         parts = [part for part in self._parts[table] if part.entry.path in wanted]
@@ -250,11 +253,11 @@ class PartWriter:
         return tuple(self._parts)
 
     def compact(self, table: str) -> None:
-        """Merges the parts of a table into few large ones, and digests them where the table is one that is digested.
+        """Merges the parts of a table into few large ones, and writes their digests if the table has digests.
 
         Raises:
-            OSError: Some parts cannot be merged; those still hold.
-            BrokenPartError: A part was changed since it was written; it and its neighbours still hold.
+            OSError: Some parts cannot be merged; these remain live.
+            BrokenPartError: A part was changed after it was written; it and its neighbours remain live.
         """
         empty = [part for part in self._parts[table] if part.entry.rows == 0]
         if 0 < len(empty) < len(self._parts[table]):
@@ -271,11 +274,11 @@ class PartWriter:
             self.digest()
 
     def digest(self) -> None:
-        """Writes the digests of the parts of tensor_health that have none, of those whose files are here.
+        """Writes the missing digests of the parts of tensor_health whose files are in this logdir.
 
         Raises:
             OSError: A digest cannot be written.
-            BrokenPartError: A part was changed since it was written.
+            BrokenPartError: A part was changed after it was written.
         """
         digested = {part_number(part.entry.path) for part in self._parts.get(DIGEST_TABLE, ())}
         for part in self._parts.get(DIGESTED_TABLE, ()):
@@ -292,7 +295,7 @@ class PartWriter:
 
     def _is_large(self, *entries: ManifestEntry) -> bool:
         rows, size = sum(entry.rows for entry in entries), sum(entry.bytes for entry in entries)
-        return rows >= self._target_rows // 2 or size >= self._target_bytes // 16  # as parts of elements are
+        return rows >= self._target_rows // 2 or size >= self._target_bytes // 16  # the size is for parts of elements
 
     def _merge(self, table: str, parts: Sequence[_Part], level: int) -> list[_Part]:
         rows = RowGroups(read_rows(self._logdir, [part.entry for part in parts]), max_bytes=self._row_group_bytes)
@@ -310,12 +313,12 @@ class PartWriter:
             expected = sum(part.entry.rows for part in parts)
             found = sum(part.entry.rows for part in made)
             if found != expected:
-                raise OSError(f"merging parts of {table} gave {found} rows, expected {expected}; the parts stay")
+                raise OSError(f"merging parts of {table} gave {found} rows, expected {expected}; the parts are kept")
         except BaseException:
             self._discard(part.entry for part in (*made, *digests))
             raise
         self._swap([part.entry.path for part in parts], [*made, *digests])
-        pa.default_memory_pool().release_unused()  # else it keeps what merging took, for hours perhaps
+        pa.default_memory_pool().release_unused()  # otherwise the pool may keep this memory for hours
         return made
 
     def _seal_digest(self, digest: PartDigest, number: int) -> _Part:
@@ -330,7 +333,7 @@ class PartWriter:
         spool_upto: int | None = None,
         is_recovery: bool = False,
     ) -> None:
-        """Tells the manifest, then unlinks: a process killed in between leaves files, never a hole."""
+        """Updates the manifest, then unlinks: a process killed in between leaves extra files, but misses none."""
         removed = self._with_digests(removed)
         entries = [part.entry for part in made]
         line = replace_line(removed, added=entries, spool_upto=spool_upto, is_recovery=is_recovery)
@@ -345,7 +348,7 @@ class PartWriter:
         self._leftovers.remove(removed)
 
     def _with_digests(self, paths: Sequence[str]) -> list[str]:
-        """Returns paths of parts, and those of the digests of these that hold."""
+        """Returns paths of parts, together with the paths of their live digests."""
         gone = {part_number(path) for path in paths if path.startswith(f"{DIGESTED_TABLE}/")}
         held = (part.entry.path for part in self._parts.get(DIGEST_TABLE, ()))
         digests = [path for path in held if part_number(path) in gone and path not in paths]
@@ -360,7 +363,7 @@ class PartWriter:
         max_bytes: int | None = None,
         digest: PartDigest | None = None,
     ) -> ManifestEntry:
-        """Writes a part, the table's next one unless it has a number; the manifest does not tell of it yet."""
+        """Writes a part, with the table's next number if none is given, but does not add it to the manifest."""
         if number is None:
             number = self._next_number.get(table, 0)
         self._next_number[table] = max(number + 1, self._next_number.get(table, 0))
@@ -380,7 +383,7 @@ class PartWriter:
             self._manifest.append(line)
         except BaseException:
             if self._manifest.has_leftover:
-                self._leftovers.keep(entry.path for entry in entries)  # readers may see a line that names them
+                self._leftovers.keep(entry.path for entry in entries)  # readers may see a manifest line that names them
             else:
                 self._discard(entries)
             raise
@@ -389,7 +392,7 @@ class PartWriter:
             self._on_change(removed, entries)
 
     def _discard(self, entries: Iterable[ManifestEntry]) -> None:
-        """Removes parts of which the manifest never told: a reader by path alone would count their rows twice."""
+        """Removes parts that the manifest never named, because readers by path alone would read their rows twice."""
         self._leftovers.remove(entry.path for entry in entries)
 
 

@@ -1,4 +1,4 @@
-"""Row groups of parts, read and dealt out anew."""
+"""Reads row groups of parts and combines them into new row groups."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tfdbg_arrow.schema.manifest import ManifestEntry
 
 _READ_ROWS = 8_192
 _READ_BYTES = 2**20
-"""What is read of a part at a time: what is read beyond a row group takes memory too."""
+"""Number of bytes that are read at a time; bytes beyond a row group also take memory."""
 
 
 class RowGroups:
-    """Rows of many tables, dealt out as row groups.
+    """The rows of many tables, combined into row groups.
 
     Args:
         tables: The rows, in order.
-        max_bytes: Arrow bytes at which a row group is closed early, so that merging takes bounded memory.
+        max_bytes: Number of Arrow bytes at which a row group is closed early, so that merging takes bounded memory.
     """
 
     def __init__(self, tables: Iterator[pa.Table], *, max_bytes: int) -> None:
@@ -40,13 +40,13 @@ class RowGroups:
         return self._rows > 0
 
     def part(self, max_rows: int) -> Iterator[pa.Table]:
-        """Yields row groups until they have `max_rows`; the next is read when one is asked for, and not before."""
+        """Yields row groups up to a total of `max_rows` rows; each is read only when it is requested."""
         dealt = 0
         while dealt < max_rows and self.has_more:
             group = self._take(min(ROW_GROUP_ROWS, max_rows - dealt))
             dealt += group.num_rows
             yield group
-            del group  # else it is held while the next one is read
+            del group  # frees its memory before the next one is read
 
     def _take(self, max_rows: int) -> pa.Table:
         whole = pa.concat_tables(self._held)
@@ -68,18 +68,22 @@ class RowGroups:
 
 
 def read_rows(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Table]:
-    """Yields the rows of parts, some of a row group at a time; one that changed since it was sealed is not read."""
+    """Yields the rows of parts, in pieces of row groups.
+
+    Raises:
+        BrokenPartError: A part was changed after it was written.
+    """
     for entry in entries:
         path = logdir / entry.path
         with open(path, "rb") as content:
             found = hashlib.file_digest(content, "sha256").hexdigest()
         if found != entry.sha256:
             raise BrokenPartError(
-                f"{path} has the SHA-256 {found}, expected {entry.sha256} as in the manifest: it was changed since it "
+                f"{path} has the SHA-256 {found}, expected {entry.sha256} as in the manifest: it was changed after it "
                 "was written; restore it."
             )
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for group in range(file.num_row_groups):  # a batch of several would hold more than one of them
+            for group in range(file.num_row_groups):  # one at a time, to hold only one in memory
                 found = file.metadata.row_group(group)
                 row_bytes = max(1, found.total_byte_size // max(1, found.num_rows))
                 rows = max(1, min(_READ_ROWS, _READ_BYTES // row_bytes))

@@ -1,6 +1,6 @@
-"""The sink: a thread that turns spool records and metadata rows into Parquet parts.
+"""The sink: a thread that converts spool records and metadata rows into Parquet parts.
 
-Nothing here raises into the training: a failure is counted, told once and becomes a row of capture_stat.
+The sink never raises an error into the training. Failures are counted, reported once and recorded in capture_stat.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ _END_PAUSE_S = 0.1
 class Sink:
     """Writes one run.
 
-    `append`, `flush` and `close` may be called from any thread; a caller must hold no lock that `nodes` or
-    `call_graph` take.
+    `append`, `flush` and `close` may be called from any thread. The caller must not hold a lock that `nodes` or
+    `call_graph` acquire.
 
     Args:
-        logdir: The logdir; it is made if missing.
+        logdir: The logdir; it is created if missing.
         run_id: The run.
-        recorder: Where the events come from. It gives its slots away again once what they held is in sealed parts.
-        files: Keep what the events refer to, where it outlives the process.
-        nodes: What the keys of graph tensors stand for.
-        call_graph: Functions, and which graphs run inline in which.
-        circular_buffer_size: Keep only that many last executions and graph tensors; 0 or less: all.
-        dump_after: Write them only when a bad value comes up, and so many events after it; None: all along.
-        max_bytes: What the parts of events may take on disk; None: no bound.
+        recorder: The source of the events. It reuses slots once their events are in sealed parts.
+        files: The journals, in which the data that events refer to outlives the process.
+        nodes: Resolves the keys of graph tensors.
+        call_graph: The functions, and which graphs run inline in which.
+        circular_buffer_size: Keep only this many of the last executions and graph tensors; 0 or less means all.
+        dump_after: Write events only when a bad value occurs, and this many events after it; None means always.
+        max_bytes: Maximum disk space of the parts of events; None means no limit.
         flush_interval_s: Seconds after which waiting events are written.
-        flush_rows: Records after which they are written sooner; None: as many as `memory` has room for.
-        memory: How much memory it may take.
-        on_failure: Told of each kind of failure once, with a sentence.
-        uploader: Copies the parts to a URL; None: the logdir is the one that is asked for.
-        on_records: Sees the records that are about to be written.
-        redact: Returns rows of a metadata table as they may be written; None: as they are.
+        flush_rows: Number of records after which they are written earlier; None means as many as fit into `memory`.
+        memory: The limits on memory.
+        on_failure: Called once for each kind of failure, with a sentence.
+        uploader: Copies the parts to a URL; None if the logdir is local.
+        on_records: Called with the records that are about to be written.
+        redact: Returns the rows of a metadata table after redaction; None means no redaction.
     """
 
     def __init__(
@@ -128,25 +128,26 @@ class Sink:
         self._closed = self._has_ended = False
 
     def append(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
-        """Takes rows of a metadata table; they are written no later than events recorded after this call.
+        """Adds rows of a metadata table; they are written no later than events recorded after this call.
 
-        When it returns, they outlive the process.
+        When this returns, the rows outlive the process.
 
         Args:
             table: Name of the table.
-            rows: Column name to value. `run_id` is set by the sink, `wall_time` made of `wall_time_ns`.
+            rows: Mappings from column name to value. The sink sets `run_id`, and computes `wall_time` from
+                `wall_time_ns`.
         """
         self._metadata.append(table, rows)
 
     def append_columns(self, table: str, columns: Columns) -> None:
-        """As `append`, for many rows, given as columns of equal length."""
+        """Does the same as `append` for many rows, given as columns of equal length."""
         self._metadata.append_columns(table, columns)
 
     def start(self) -> None:
         """Marks the logdir, writes an empty part of every table and starts the thread.
 
         Raises:
-            LogdirError: The logdir cannot be written, or is one of another format version.
+            LogdirError: The logdir cannot be written, or has another format version.
         """
         try:
             mark_logdir(self._logdir, self._run_id)
@@ -156,12 +157,12 @@ class Sink:
         except OSError as error:
             raise LogdirError(
                 f"logdir {self._logdir} cannot be written ({error.strerror or error}), expected a directory that this "
-                "process may write to; choose another one or mend its permissions."
+                "process may write to; choose another one or fix its permissions."
             ) from error
         self._thread.start()
 
     def flush(self) -> None:
-        """Writes everything recorded before this call; it is in sealed parts on return unless the disk refuses."""
+        """Writes everything recorded before this call; on return it is in sealed parts, unless a write failed."""
         with self._lock:
             if not self._closed:
                 with self._failures.caught("flush"):
@@ -170,10 +171,10 @@ class Sink:
                     self._write()
 
     def close(self, *, run_row: Mapping[str, object]) -> None:
-        """Writes everything, puts `run_row` in the place of the run's row, merges the parts and stops. Idempotent.
+        """Writes everything, replaces the run's row with `run_row`, merges the parts and stops. Idempotent.
 
         Args:
-            run_row: The run's row as it is in the end. Its `is_clean_end` becomes False where events were lost.
+            run_row: The final row of the run. Its `is_clean_end` becomes False if events were lost.
         """
         self._stop.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -193,7 +194,7 @@ class Sink:
             self._note_kept_back()
             _insist(self._write)
             for table in self._parts.tables:
-                # Merging all parts of events at once would take twice the room.
+                # Merging all parts of events at once would take twice the disk space.
                 if self._budget is None or table not in EVENT_TABLES:
                     with self._failures.caught(f"merging {table}"):
                         self._parts.compact(table)
@@ -203,7 +204,7 @@ class Sink:
 
     @property
     def is_all_written(self) -> bool:
-        """Whether the run has ended, and all of it is in sealed parts."""
+        """Whether the run has ended and is completely in sealed parts."""
         return self._has_ended and self._has_nothing_left()
 
     def _has_nothing_left(self) -> bool:
@@ -211,7 +212,7 @@ class Sink:
         return is_written and not self._backlog and not self._metadata
 
     def _run(self) -> None:
-        """The thread."""
+        """Runs the sink's thread."""
         while True:
             try:
                 with self._lock:
@@ -234,12 +235,12 @@ class Sink:
                 return
 
     def _take_all(self, *, last: bool = False) -> None:
-        """Takes everything out of the recorder and into the backlog."""
+        """Moves everything from the recorder to the backlog."""
         while True:
             drained = self._recorder.drain(self._flush_rows)
             with self._failures.caught("names"):
                 self._names.refresh()
-            self._queue_metadata()  # after the drain: whatever the records refer to is in it
+            self._queue_metadata()  # after the drain, so that everything that the records refer to is included
             is_last = len(drained) < self._flush_rows
             self._take(join_records([self._carry, drained]) if len(self._carry) else drained, last=last and is_last)
             if is_last:
@@ -317,12 +318,12 @@ class Sink:
         self._backlog.add_events(tables, spool_upto=spool_upto, batch=waiting)
 
     def _note_kept_back(self) -> None:
-        """Tells in the end what was not kept, as the settings asked."""
+        """Reports, at the end, the events that were not kept because of the settings."""
         if self._budget is not None and self._budget.has_dropped:
             for table, reason, rows in self._budget.summary():
                 self._failures.note("dropped", f"table {table}", reason, rows)
         if self._box is not None and self._box.num_kept_back:
-            reason = "The black box wrote only what lay around bad values, as it was asked to."
+            reason = "The black box wrote only the events around bad values, as requested."
             self._failures.note("dropped", "execution or graph tensor", reason, self._box.num_kept_back)
 
     def _queue_devices(self, batch: Batch) -> None:
@@ -337,7 +338,7 @@ class Sink:
                 self._backlog.add_metadata(table, data, spool_upto=upto)
 
     def _write(self) -> bool:
-        """Writes the backlog in order, and returns whether that was all; what the disk refuses stays."""
+        """Writes the backlog in order, and returns whether it is empty; rows that cannot be written stay in it."""
         self._queue_metadata()
         tables = self._backlog.write()
         for table in tables if self._budget is None else tables.difference(EVENT_TABLES):
@@ -354,18 +355,18 @@ class Sink:
         return not self._backlog and not self._metadata
 
     def _bound_parts(self, *, last: bool = False) -> None:
-        """Keeps the parts that wait for their upload within their bound, and notes what was dropped for it."""
+        """Keeps the parts that wait for their upload within their limit, and reports the rows dropped for it."""
         if self._uploader is None:
             return
         with self._failures.caught("local parts"):
             self._uploader.make_room(self._parts, may_drop=self._snapshot is None)
         for table, count in self._uploader.take_dropped(last=last).items():
             self._num_lost += count
-            reason = "The logdir's store could not be reached, and no more parts could wait for it."
+            reason = "The logdir's store could not be reached, and the limit for waiting parts was reached."
             self._failures.note("dropped", f"table {table}", reason, count)
 
     def _write_snapshot(self) -> bool:
-        """Writes what the circular buffer holds, in the place of what it held; returns whether the parts hold it."""
+        """Replaces the parts of the circular buffer with its current content; returns whether that succeeded."""
         if self._snapshot is None:
             return True
         with self._failures.caught("circular buffer"):
@@ -377,11 +378,11 @@ class Sink:
         self._write()
 
     def _end_run(self, run_row: Mapping[str, object]) -> bool:
-        """Puts the run's last row in the place of the first one; returns whether that was possible."""
+        """Replaces the run's first row with its final one; returns whether that succeeded."""
         try:
-            self._write()  # what merging had to tell, or this when it was tried before
+            self._write()  # reports of merging, or of an earlier attempt at this
             if self._failures.has_notes:
-                self._write()  # what that had to tell
+                self._write()  # reports of the attempt
             row = dict(run_row if self._redact is None else self._redact("run", [run_row])[0])
             if self._num_lost or self._losses.num_dropped or self._backlog.num_lost or not self._has_nothing_left():
                 row["is_clean_end"] = False
@@ -394,7 +395,10 @@ class Sink:
 
 
 def _insist(attempt: Callable[[], bool]) -> bool:
-    """Makes an attempt a few times, until it succeeds: nobody does so after the end. Returns whether it did."""
+    """Makes an attempt a few times until it succeeds, because nobody retries after the end.
+
+    Returns whether it succeeded.
+    """
     for number in range(_END_ATTEMPTS):
         if number:
             time.sleep(_END_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Snapshots of a circular buffer: what it holds, in the place of what it held when last written."""
+"""Snapshots of a circular buffer, each of which replaces the previous one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tfdbg_arrow.spool.ring import Ring
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _REST = 10
-"""A circular buffer is written for bad values at most this fraction of the time."""
+"""After a snapshot, the next one for a bad value waits this many times as long as the snapshot took."""
 
 
 class Snapshot:
-    """A circular buffer, and the parts that hold what it held. Not thread-safe: its caller serialises.
+    """A circular buffer and the parts with its last written content. Not thread-safe; the caller must serialise calls.
 
     Args:
-        size: How many executions, and how many graph tensors, it holds.
+        size: Number of executions, and number of graph tensors, that the buffer holds.
         parts: The run's parts.
-        converter: Makes tables of what it holds.
+        converter: Converts the content of the buffer into tables.
 
     Attributes:
-        has_changed: Whether the buffer holds something else than the parts.
+        has_changed: Whether the content of the buffer differs from the parts.
     """
 
     def __init__(self, size: int, *, parts: PartWriter, converter: Converter) -> None:
@@ -35,24 +35,24 @@ class Snapshot:
         self._next_s = 0.0
 
     def add(self, batch: Batch, *, values: Mapping[int, bytes]) -> None:
-        """Takes whole groups of records, and the elements by event_index."""
+        """Adds complete groups of records, with the elements by event_index."""
         self._ring.add(batch, values=values)
         self.has_changed = True
 
     @property
     def is_due(self) -> bool:
-        """Whether the last one was long enough ago to write another for a bad value."""
+        """Whether the last snapshot was long enough ago to write another one for a bad value."""
         return time.monotonic() >= self._next_s
 
     def write(self, *, spool_upto: int, describe: Callable[[Batch], None]) -> None:
-        """Writes what the buffer holds, if that has changed.
+        """Writes the content of the buffer, if it has changed.
 
         Args:
-            spool_upto: The event index behind all that was taken.
-            describe: Writes what the events refer to.
+            spool_upto: The event index after all events that were added.
+            describe: Called to write the rows that the events refer to.
 
         Raises:
-            OSError: The parts cannot be written; then those of the last one hold.
+            OSError: The parts cannot be written; then those of the last snapshot remain live.
         """
         if not self.has_changed:
             return
@@ -69,8 +69,8 @@ class Snapshot:
         self._next_s = time.monotonic() + _REST * (time.monotonic() - begin)
 
     def note_overwritten(self, failures: Failures) -> None:
-        """Tells in the end what the buffer did not keep."""
-        reason = "The circular buffer kept only the last ones, as it was asked to."
+        """Reports, at the end, the events that the buffer did not keep."""
+        reason = "The circular buffer kept only the last ones, as requested."
         for subject, count in (
             ("execution", self._ring.num_overwritten_executions),
             ("graph tensor", self._ring.num_overwritten_graph_tensors),

@@ -1,4 +1,4 @@
-"""When the sink gives the slots of a spool back: once what they held is in sealed parts, and no sooner."""
+"""Frees the slots of a spool once their content is in sealed parts, and not earlier."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tfdbg_arrow.writer.recorder import Recorder
 
 
 class SpoolUse:
-    """Gives slots, and the space of values and rows, back. Not thread-safe: its caller serialises.
+    """Frees slots and the space of values and rows. Not thread-safe; the caller must serialise calls.
 
     Args:
-        recorder: Whose slots they are.
-        rows: Takes what is to be known of events that were given back, of those that come later.
-        values: Gives back the elements of tensors.
-        is_lazy: Whether events may be held in memory long before they are in parts, as a circular buffer does: then
-            as many slots as can be spared are kept, so that the last events are in the spool when the process dies.
+        recorder: The recorder that owns the slots.
+        rows: The journal of rows, which stores the state that later events need from events that were freed.
+        values: Frees the elements of tensors.
+        is_lazy: Whether events may stay in memory long before they are in parts, as with a circular buffer. Then as
+            many slots as possible are kept, so that the last events are in the spool if the process dies.
     """
 
     def __init__(self, recorder: Recorder, rows: Journal, *, values: ValueReader, is_lazy: bool) -> None:
@@ -26,27 +26,27 @@ class SpoolUse:
         self._is_lazy = is_lazy
         self._capacity = recorder.capacity()
         self._taken: deque[tuple[int, dict[str, object]]] = deque()
-        """For each batch: the event index behind it, and what the call join knows by then."""
+        """For each batch, the event index after it and the state of the call join at that point."""
         self._newest = 0
         self._tail: tuple[int, dict[str, object]] = (0, {})
         self._has_new_tail = False
         self._state_offset = self._rows_upto = 0
 
     def take(self, upto: int, state: dict[str, object]) -> None:
-        """Notes that a batch was taken, which ends before an event index, and what the call join knows by then."""
+        """Registers a batch that ends before an event index, with the state of the call join at that point."""
         self._newest = upto
         self._taken.append((upto, state))
 
     def release(self, *, rows_upto: int, is_all_written: bool) -> None:
-        """Gives back what is not needed any more.
+        """Frees what is no longer needed.
 
         Args:
-            rows_upto: Up to which offset the rows were taken.
-            is_all_written: Whether all that was taken is in sealed parts. If not, the disk refuses them: they are kept
-                in memory, and the slots are given back only when few are free, lest the program has to wait.
+            rows_upto: Offset in the journal up to which the rows have been taken.
+            is_all_written: Whether everything taken is in sealed parts. If not, a write failed: the data stays in
+                memory, and slots are freed only if few are free, so that the program does not have to wait.
 
         Raises:
-            OSError: It is not known how long the journal is; then nothing was given back.
+            OSError: The size of the journal cannot be determined; nothing was freed.
         """
         if is_all_written:
             self._rows_upto = rows_upto
@@ -55,7 +55,8 @@ class SpoolUse:
             self._tail, self._has_new_tail = self._taken.popleft(), True
         self._values.release(self._newest if self._is_lazy else self._tail[0])
         if self._has_new_tail or rows_upto - self._state_offset >= MIN_HOLE_BYTES:
-            # First the state, then the tail, then the rows: whenever the process dies, the tail's state is there.
+            # The state comes first, then the tail, then the rows, so that the tail's state exists whenever the process
+            # dies.
             offset = self._rows.size()
             if self._rows.append("tail", *self._tail):
                 self._state_offset = offset
@@ -70,7 +71,7 @@ class SpoolUse:
         return self._recorder.num_free() < self._capacity // 4
 
     def _limit(self, *, is_all_written: bool) -> int:
-        """Returns up to which event index slots are given back."""
+        """Returns the event index up to which slots are freed."""
         if self._is_short():
             return self._newest
         if not is_all_written:

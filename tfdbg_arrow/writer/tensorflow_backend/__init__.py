@@ -1,20 +1,15 @@
-"""The TensorFlow backend: TensorFlow's own summary op measures, on the device where the tensor lives.
+"""The TensorFlow backend: TensorFlow's own ops measure tensors, on the device where a tensor is.
 
-It serves programs with an accelerator visible, and installs without the native core. All tensors of a graph on one
-device become one matrix of summaries (`summary.py`), which crosses to the host once a call and iteration:
+It is for programs with a GPU. `backend.py` measures eager tensors. For the graphs that TensorFlow runs, the native
+core adds nodes that count elements (`device_graphs.py` makes them), and one copy for each call brings the counts to the
+host. For functions that XLA compiles, `compiled.py` makes the ops that count inside of them.
 
-* with the native core, into its op `TfdbgArrowRecordSummary`, which knows step, frame, iteration and call site;
-* without it, into a Python function, which knows none of them (Flag.CONTEXT is unset).
+The native core measures two kinds of tensors on the host: all tensors in mode FULL_TENSOR, which keeps their elements,
+and tensors of dtypes that TensorFlow cannot compute with.
 
-Two sorts of tensors go to the host themselves: all of them in mode FULL_TENSOR, which keeps their elements, and
-those of dtypes that TensorFlow cannot compute with.
+Differences from the native backend: the tensors of a graph are recorded together, once all of them are computed, so a
+call that raises an error may leave no rows. `execution_index` is NULL while two calls that could have made a tensor run
+at the same time.
 
-What differs from the native backend: the tensors of a graph are recorded together, when the last of them is
-there, so a call that raises leaves no rows of the graph that raised. `execution_index` is NULL while two calls that
-could have made a tensor run at once: the memory of arguments is not looked at. With the native core a tensor of a
-graph whose rank is not known beforehand and above 6 has its counts, but no shape and no size. Without the core
-`step_id`, `frame_id`, `iteration` and `call_site` are NULL.
-
-Tested on CPUs only. That it works on GPUs is by construction: every op it places there has a kernel there, by
-TensorFlow's own sources; where not, soft placement runs it on the host.
+It is tested only on CPUs. On GPUs it should work because TensorFlow has a GPU kernel for every op that it places there.
 """

@@ -1,6 +1,6 @@
-"""Floating-point elements as bits: TensorFlow's threads flush subnormal numbers to zero, bits they leave alone.
+"""Handles floating-point elements as bits, because TensorFlow's threads flush subnormal numbers to zero, but not bits.
 
-All operations are on unsigned integers: on GPUs the kernels for int32 run on the host.
+All operations use unsigned integers, because on GPUs the kernels for int32 run on the host.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class Format:
     """The bits of a floating dtype that TensorFlow's threads may flush."""
 
     bits: Any
-    """Unsigned integer dtype of the same width."""
+    """The unsigned integer dtype of the same width."""
     num_mantissa_bits: int
     num_bits: int
     smallest: float
-    """The smallest subnormal, as float64; 0 for float64 itself."""
+    """The smallest subnormal number, as float64; 0 for float64 itself."""
 
     @property
     def sign(self) -> int:
@@ -50,7 +50,7 @@ FORMATS = {
 
 
 class Bits:
-    """The elements of a tensor as unsigned integers: sign, magnitude, and what kind each is."""
+    """The elements of a tensor as unsigned integers: their signs, magnitudes and kinds."""
 
     def __init__(self, tensor: Any) -> None:
         self.format = FORMATS[tensor.dtype]
@@ -59,32 +59,32 @@ class Bits:
 
     @property
     def sign(self) -> Any:
-        """The sign bit, the others 0."""
+        """The sign bit of each element; all other bits are 0."""
         return tf.bitwise.bitwise_and(self._all, self.format.constant(self.format.sign))
 
     @property
     def is_negative(self) -> Any:
-        """Whether the sign bit is set, element by element."""
+        """True for each element whose sign bit is set."""
         return tf.greater_equal(self._all, self.format.constant(self.format.sign))
 
     @property
     def is_finite(self) -> Any:
-        """Whether an element is neither infinite nor NaN."""
+        """True for each element that is neither infinite nor NaN."""
         return tf.less(self.magnitude, self.format.constant(self.format.infinity))
 
     @property
     def is_subnormal(self) -> Any:
-        """Whether an element is subnormal, which 0 is not."""
+        """True for each element that is subnormal; 0 is not subnormal."""
         is_small = tf.less(self.magnitude, self.format.constant(self.format.smallest_normal))
         return tf.logical_and(is_small, tf.not_equal(self.magnitude, self.format.constant(0)))
 
     def signed(self, values: Any) -> Any:
-        """Returns values with the elements' signs."""
+        """Returns values with the signs of the elements."""
         return tf.where(self.is_negative, -values, values)
 
 
 def without_subnormals(tensor: Any) -> Any:
-    """The elements, each subnormal one replaced with the smallest normal number of its sign."""
+    """Returns the elements, with each subnormal one replaced by the smallest normal number of its sign."""
     bits = Bits(tensor)
     one = bits.format.constant(1)
     least = tf.bitwise.left_shift(tf.minimum(bits.magnitude, one), bits.format.constant(bits.format.num_mantissa_bits))
@@ -92,10 +92,11 @@ def without_subnormals(tensor: Any) -> Any:
 
 
 def rounded_away(tensor: Any) -> Any:
-    """The elements rounded away from zero to powers of two, each in its sign: none is subnormal, and 0 stays 0.
+    """Returns the elements rounded away from zero to powers of two, with their signs, so that none is subnormal.
 
-    The greatest become infinite. Infinity stays, and NaN becomes 0 of some sign. Two operations on elements: a mantissa
-    of ones is added, which carries into the exponent unless all below it was 0, and what is left of it is cut off.
+    0 stays 0, infinity stays, the largest elements become infinite, and NaN becomes 0 of either sign. This takes two
+    operations: adding a mantissa of ones, which carries into the exponent unless the mantissa was 0, and clearing the
+    mantissa.
     """
     form = FORMATS[tensor.dtype]
     mantissa = form.smallest_normal - 1

@@ -1,7 +1,7 @@
-"""Functions that XLA compiles into functions of the program: from tensors to rows of a summary.
+"""Functions that make summary rows of tensors, and that XLA compiles into the functions of the program.
 
-A row has the columns of `summary`, then the iterations of the loops that the tensor is computed in, from the innermost
-one; -1 in the columns that are left.
+A row has the columns of `summary`, followed by the iterations of the loops that the tensor is computed in, starting
+with the innermost loop. Unused columns hold -1.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from tfdbg_arrow.writer.tensorflow_backend.magnitudes import magnitudes, without
 _NO_LOOPS = [-1.0] * MAX_LOOPS
 _INT64, _DOUBLE = tf.int64.as_datatype_enum, tf.float64.as_datatype_enum
 _ROW = 0
-"""Stands for a row in the place of a tensor of a dtype with that number."""
+"""Used instead of a dtype number if the operand is a row, not a tensor."""
 _FORMATS = {
     tf.bfloat16: (tf.uint16, 0x8000, 0x7F80),
     tf.float16: (tf.uint16, 0x8000, 0x7C00),
     tf.float32: (tf.uint32, 0x80000000, 0x7F800000),
     tf.float64: (tf.uint64, 0x8000000000000000, 0x7FF0000000000000),
 }
-"""Dtypes of floating-point numbers: an unsigned dtype of the same width, the sign's bit and the bits of infinity."""
+"""For each floating dtype: the unsigned dtype of the same width, the sign bit and the bits of infinity."""
 _ROWS = tf.TensorSpec([None, NUM_COLUMNS], tf.float64)
 _INDEX = tf.TensorSpec([], tf.int64)
 _FLAG = tf.TensorSpec([], tf.bool)
 
 
 class CompiledSummaries(RuntimeFunctions):
-    """TensorFlow's runtime functions, and those that make rows.
+    """TensorFlow's runtime functions, and the functions that make rows.
 
     Args:
-        mode: What to measure.
-        host_calls: The names of the native core's calls, for functions that are compiled for the CPU: the one that
-            summarises a tensor, and the one that puts matrices below one another. None: ops of XLA do both, which takes
-            longer to compile, and runs anywhere.
+        mode: The mode to measure in.
+        host_calls: The names of the native core's calls, for functions that are compiled for the CPU: the call that
+            summarizes a tensor, and the call that concatenates matrices. None means that ops of XLA do both, which
+            takes longer to compile but runs on all devices.
     """
 
     def __init__(self, mode: TensorDebugMode, *, host_calls: tuple[str, str] | None) -> None:
@@ -67,7 +67,7 @@ class CompiledSummaries(RuntimeFunctions):
         return names
 
     def is_pure(self, op_type: str) -> bool:
-        """Returns whether it makes no difference how often ops of a type run."""
+        """Returns True if it makes no difference how often ops of this type run."""
         op_def = op_def_registry.get(op_type)
         return op_type == "ReadVariableOp" or (op_def is not None and not op_def.is_stateful)
 
@@ -77,12 +77,12 @@ class CompiledSummaries(RuntimeFunctions):
         return [*row.tolist(), *_NO_LOOPS]
 
     def row_node(self, dtype_number: int, rank: int | None) -> Any:
-        """Returns what makes the row of a tensor; CompiledLibrary says in which form."""
+        """Returns a node that makes the row of a tensor; see CompiledLibrary."""
         dtype = tf.as_dtype(dtype_number)
         if not summary.can_measure(dtype):
             return None
         if self._host_calls is not None and rank is not None:
-            # Without a look at the elements, the shape stands for the tensor, which XLA need not compute then.
+            # If the elements are not needed, the shape replaces the tensor, so that XLA need not compute the tensor.
             operand = dtype_number if summary.measures_elements(self._mode) else _INT64
             return self._host_call_node(0, f"{dtype_number} {int(self._mode)} {rank}", (operand, _INT64))
         node = tf.compat.v1.NodeDef(op="PartitionedCall")
@@ -93,13 +93,13 @@ class CompiledSummaries(RuntimeFunctions):
         return node
 
     def same_values_node(self, rank: int | None) -> Any:
-        """Returns what makes the row of a tensor from that of another; CompiledLibrary says in which form."""
+        """Returns a node that makes the row of a tensor from the row of another one; see CompiledLibrary."""
         if self._host_calls is None or rank is None:
             return None
         return self._host_call_node(0, f"{_ROW} {int(self._mode)} {rank}", (_DOUBLE, _INT64))
 
     def join_node(self, nums_rows: Sequence[int]) -> Any:
-        """Returns what puts matrices below one another; CompiledLibrary says in which form."""
+        """Returns a node that concatenates matrices; see CompiledLibrary."""
         if self._host_calls is None:
             return None
         return self._host_call_node(1, " ".join(map(str, nums_rows)), [_DOUBLE] * len(nums_rows), sum(nums_rows))
@@ -118,15 +118,15 @@ class CompiledSummaries(RuntimeFunctions):
         return node
 
     def next_iteration_function(self) -> str:
-        """Returns the function that ends an iteration of a loop; CompiledLibrary says what it takes and returns."""
+        """Returns the function that ends an iteration of a loop; see CompiledLibrary."""
         return self._function("next", _next_iteration, _INDEX, _ROWS, _ROWS, _ROWS, _FLAG, _INDEX)
 
     def last_condition_function(self) -> str:
-        """Returns the function from the rows of a loop's last condition and its iteration to these rows, labelled."""
+        """Returns the function that labels the rows of a loop's last condition with its iteration."""
         return self._function("last", _labelled, _ROWS, _INDEX)
 
     def end_loop_function(self) -> str:
-        """Returns the function from what the last iteration returned to the rows of the loop: first bad, last."""
+        """Returns the function that makes the rows of a loop (first bad iteration, last iteration) from its state."""
         return self._function("end", _end_loop, _INDEX, _ROWS, _ROWS, _FLAG, _INDEX)
 
     def _function(self, key: object, python_function: Callable[..., Any], *specs: tf.TensorSpec) -> str:
@@ -157,7 +157,7 @@ def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
 
 
 class _Kinds:
-    """Which elements of a flat tensor of real numbers are of which kind."""
+    """Masks of the kinds of elements of a flat tensor of real numbers."""
 
     def __init__(self, flat: Any) -> None:
         if flat.dtype.is_floating:
@@ -169,8 +169,9 @@ class _Kinds:
             self.is_nan = self.is_neg_inf = self.is_pos_inf = tf.zeros_like(self.is_zero)
 
     def _from_bits(self, flat: Any) -> None:
-        # Subnormal numbers are not zero, but a processor may compare or convert them as if they were.
-        values = flat if flat.dtype in _FORMATS else tf.cast(flat, tf.float32)  # float8: no number is subnormal then
+        # A processor may treat subnormal numbers as zeros when it compares or converts them. In float32, no float8
+        # value is subnormal.
+        values = flat if flat.dtype in _FORMATS else tf.cast(flat, tf.float32)
         dtype, sign, infinity = _FORMATS[values.dtype]
         bits = tf.bitcast(values, dtype)
         magnitude = tf.bitwise.bitwise_and(bits, tf.constant(sign - 1, dtype))
@@ -183,7 +184,7 @@ class _Kinds:
 
 
 def _counts(flat: Any, size: Any, *, mode: TensorDebugMode) -> Any:
-    """How many elements of each kind, in the order of the columns; float64 of shape [6]."""
+    """Returns the number of elements of each kind, in the order of the columns, as float64 of shape [6]."""
     if flat.dtype.is_complex:
         real, imag = _Kinds(tf.math.real(flat)), _Kinds(tf.math.imag(flat))
         is_nan = real.is_nan | imag.is_nan
@@ -204,19 +205,19 @@ def _counts(flat: Any, size: Any, *, mode: TensorDebugMode) -> Any:
 
 
 def _count_all(masks: Sequence[Any]) -> Any:
-    """How often each of some masks is true, in one pass; float64."""
+    """Returns how often each mask is true, as float64, computed in one pass."""
     specs = [tf.TensorSpec([], tf.int32)] * (2 * len(masks))
     number = len(masks)
     add = tf.function(lambda *args: tuple(args[i] + args[number + i] for i in range(number)), autograph=False)
     counts = gen_xla_ops.xla_variadic_reduce_v2(
         [tf.cast(mask, tf.int32) for mask in masks], [tf.constant(0)] * number, [0], add.get_concrete_function(*specs)
     )
-    # As unsigned numbers they are right up to 2**32 elements. 64-bit sums take four times as long.
+    # As unsigned numbers, the counts are correct for fewer than 2**32 elements. 64-bit sums take four times as long.
     return tf.stack([tf.cast(tf.bitcast(count, tf.uint32), tf.float64) for count in counts])
 
 
 def _labelled(rows: Any, iteration: Any) -> Any:
-    """The rows with the iteration of a loop, behind those of the loops in it."""
+    """Returns the rows with the iteration of a loop added after those of the loops inside it."""
     known = rows[:, summary.NUM_COLUMNS :]
     is_next = tf.concat([tf.fill([tf.shape(rows)[0], 1], True), known[:, :-1] >= 0], axis=1) & (known < 0)
     labels = tf.where(is_next, tf.cast(iteration, tf.float64), known)

@@ -1,18 +1,17 @@
-"""How many elements of a tensor are of each kind, counted by `DebugNumericSummaryV2` in FULL_HEALTH.
+"""Counts the elements of each kind in a tensor, with `DebugNumericSummaryV2` in FULL_HEALTH.
 
-Three things keep its answer right:
+Three measures keep its result correct:
 
-* TensorFlow's threads flush subnormal numbers to zero, on a CPU at least. So where zeros and signs matter, the elements
-  are counted a second time, rounded away from zero by operations on their bits (`bits.rounded_away`): then none is
-  subnormal, and 0 is still 0.
-* Its kernel on GPUs takes float16, float32 and float64 of those dtypes that matter: the others are converted,
-  exactly (64-bit integers keep their sign). float8 is never fed to it: that ends the process.
-* A complex element is represented by the real number that is of its kind.
+* TensorFlow's threads flush subnormal numbers to zero, at least on a CPU. So where zeros and signs matter, the elements
+  are counted a second time, rounded away from zero by operations on their bits (`bits.rounded_away`). No rounded
+  element is subnormal, and 0 is still 0.
+* The op's GPU kernel takes only float16, float32 and float64. Other dtypes are converted exactly, except that 64-bit
+  integers only keep their sign. float8 tensors are never passed to the op, because that ends the process.
+* A complex element is represented by a real number of its kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,50 +22,34 @@ from tfdbg_arrow.writer.tensorflow_backend.magnitudes import representatives
 
 # Source: tensorflow/core/protobuf/debug_event.proto, TensorDebugMode.
 _FULL_HEALTH = 4
-# Columns of the op's answer: the infinities below and above zero, NaN, the finite below zero, zero, above zero.
+# Columns of the op's result: negative and positive infinities, NaN, finite negative numbers, zeros, positive numbers.
 _COUNTS = slice(5, 11)
 _ZERO = 4
 _MODES_OF_BAD_ELEMENTS = (TensorDebugMode.CURT_HEALTH, TensorDebugMode.CONCISE_HEALTH)
 
 
-def pack_counts(tensors: Sequence[Any], *, mode: TensorDebugMode) -> Any:
-    """Counts the elements of tensors of the current graph.
+def count_eagerly(tensor: Any, *, mode: TensorDebugMode) -> Any:
+    """Counts the elements of an eager tensor, and counts them a second time only if there are zeros.
 
     Args:
-        tensors: Symbolic tensors of dtypes that TensorFlow can measure, flat; at least one.
-        mode: In the modes that are about bad elements alone, subnormal ones may be among the zeros.
+        tensor: A flat tensor of a dtype that TensorFlow can measure.
+        mode: The mode to count for. In modes that only count bad elements, subnormal elements may count as zeros.
 
     Returns:
-        A symbolic float64 tensor of shape [len(tensors), 6].
+        A float64 tensor of shape [6].
     """
-    once = [_count(readable(tensor)) for tensor in tensors]
-    if mode in _MODES_OF_BAD_ELEMENTS:
-        return tf.stack(once)
-    again = [
-        _count(readable(rounded_away(tensor))) if tensor.dtype in FORMATS else counts
-        for tensor, counts in zip(tensors, once, strict=True)
-    ]
-    return _combined(tf.stack(once), tf.stack(again))
-
-
-def count_eagerly(tensor: Any, *, mode: TensorDebugMode) -> Any:
-    """Returns the same of one eager tensor, of shape [6]; a second time only where there are zeros."""
-    counts = _count(readable(tensor))
+    counts = count(readable(tensor))
     if mode in _MODES_OF_BAD_ELEMENTS or tensor.dtype not in FORMATS or counts.numpy()[_ZERO] == 0:
         return counts
-    return _combined(counts, _count(readable(rounded_away(tensor))))
-
-
-def pack_counts_of_normal(tensors: Sequence[Any]) -> Any:
-    """As `pack_counts`, of tensors of float64 of which no element is subnormal."""
-    return tf.stack([_count(tensor) for tensor in tensors])
+    return _combined(counts, count(readable(rounded_away(tensor))))
 
 
 def _combined(once: Any, again: Any) -> Any:
-    """The counts [..., 6] of elements, from theirs and from those of the elements rounded away from zero.
+    """Returns the counts [..., 6] of elements, from their own counts and from those of the rounded elements.
 
-    Rounding makes the greatest numbers infinite, and NaN zero. So bad elements are counted as they are; of the others
-    those with a sign are what has this sign then, but for the infinities, and the zeros are the rest.
+    Rounding makes the largest numbers infinite, and NaN zero. So the bad elements are those of the first count. The
+    finite elements of a sign are the rounded elements of this sign, without the elements that were infinite before.
+    The zeros are the rest.
     """
     bad, finite = once[..., :3], once[..., 3:]
     infinite = bad[..., :2]
@@ -76,18 +59,19 @@ def _combined(once: Any, again: Any) -> Any:
 
 
 def count_parts(tensor: Any) -> Any:
-    """Returns what the op says of a readable tensor, float64 of shape [11]: the counts come last."""
+    """Returns the op's result for a readable tensor, as float64 of shape [11]; the counts come last."""
     return tf.raw_ops.DebugNumericSummaryV2(
         input=tensor, output_dtype=tf.float64, tensor_debug_mode=_FULL_HEALTH, tensor_id=-1
     )
 
 
-def _count(tensor: Any) -> Any:
+def count(tensor: Any) -> Any:
+    """Returns the counts of a readable tensor without subnormal elements, as float64 of shape [6]."""
     return count_parts(tensor)[_COUNTS]
 
 
 def readable(tensor: Any) -> Any:
-    """Returns the elements in a dtype that the op takes everywhere."""
+    """Returns the elements in a dtype that the op takes on all devices."""
     dtype = tensor.dtype
     if dtype in (tf.float16, tf.float32, tf.float64):
         return tensor

@@ -1,6 +1,6 @@
 """Graphs that count the elements of a tensor on its device.
 
-The native core copies their nodes into the graphs that TensorFlow's optimizer leaves (`native/device_summaries.h`).
+The native core copies their nodes into graphs after TensorFlow has optimized them (`native/device_summaries.h`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import summary
 from tfdbg_arrow.writer.tensorflow_backend.bits import FORMATS, rounded_away
-from tfdbg_arrow.writer.tensorflow_backend.counts import count_parts, pack_counts_of_normal, readable
-from tfdbg_arrow.writer.tensorflow_backend.magnitudes import magnitudes, without_loss
+from tfdbg_arrow.writer.tensorflow_backend.counts import count_parts, readable
 
 
 class Layout(IntEnum):
-    """What a graph counts; `SummaryLayout` of the native core."""
+    """What a graph counts; equal to `SummaryLayout` of the native core."""
 
     SHAPE_ONLY = 0
     COUNTS = 1
@@ -40,17 +39,18 @@ _DTYPES = (
 def device_graphs(
     mode: TensorDebugMode, *, dtype_mask: int, device_types: Sequence[str]
 ) -> dict[int, tuple[int, bytes]]:
-    """Returns how to count the elements of tensors on their devices, by the number of the dtype.
+    """Returns graphs that count the elements of tensors on their devices, keyed by the number of the dtype.
 
-    Dtypes are left out that TensorFlow cannot count on all of these devices.
+    Dtypes that TensorFlow cannot count on all of these devices are omitted.
 
     Args:
-        mode: What to count.
+        mode: The mode to count for.
         dtype_mask: Bit i stands for the dtype with number i.
-        device_types: The types of the devices, as `GPU`.
+        device_types: The types of the devices, such as `GPU`.
 
     Returns:
-        For each dtype the layout, and a serialized GraphDef: from the node `tensor` to the nodes `part_0`, `part_1` ...
+        For each dtype, the layout and a serialized GraphDef, which computes the nodes `part_0`, `part_1` ... from the
+        node `tensor`.
     """
     found = {}
     for dtype in _DTYPES:
@@ -69,13 +69,9 @@ def _device_graph(mode: TensorDebugMode, dtype: tf.DType) -> tuple[Layout, bytes
         if not summary.measures_elements(mode):
             parts, layout = [], Layout.SHAPE_ONLY
         elif mode is TensorDebugMode.FULL_NUMERICS:
-            flat = tf.reshape(tensor, [-1])
-            measured = without_loss(flat)
-            counts = pack_counts_of_normal([measured])[0]
-            num_finite = tf.reduce_sum(counts[3:], keepdims=True)
-            parts, layout = [tf.concat([counts, magnitudes(flat, measured), num_finite], axis=0)], Layout.NUMERICS
+            parts, layout = [summary.numerics(tf.reshape(tensor, [-1]))], Layout.NUMERICS
         elif mode in _MODES_OF_BAD_ELEMENTS or dtype not in FORMATS:
-            # SelectV2, which complex numbers need, takes ranks up to 8.
+            # Complex numbers need SelectV2, which takes ranks up to 8.
             flat = tf.reshape(tensor, [-1]) if dtype.is_complex else tensor
             parts, layout = [count_parts(readable(flat))], Layout.COUNTS
         else:
@@ -87,7 +83,7 @@ def _device_graph(mode: TensorDebugMode, dtype: tf.DType) -> tuple[Layout, bytes
 
 
 def _can_count(dtype: tf.DType, graph_def: bytes, device_type: str) -> bool:
-    """Returns whether a graph, and what the native core adds to it, can run on devices of a type."""
+    """Returns True if a graph, and the nodes that the native core adds to it, can run on devices of a type."""
     if device_type != "CPU" and dtype == tf.int32:
         return False  # TensorFlow keeps these tensors in the memory of the host
     shape, same = tf.compat.v1.NodeDef(op="Shape"), tf.compat.v1.NodeDef(op="Identity")

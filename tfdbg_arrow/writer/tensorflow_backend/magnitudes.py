@@ -1,4 +1,4 @@
-"""Magnitudes of the finite elements of a tensor, from exact numbers of which none is subnormal."""
+"""Computes magnitudes of the finite elements of a tensor from exact numbers without subnormals."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tfdbg_arrow.writer.tensorflow_backend.bits import FORMATS, Bits, without_su
 
 
 def without_loss(tensor: Any) -> Any:
-    """The elements as float64 of the same kinds, none of them subnormal; of a complex tensor its representatives."""
+    """Returns real numbers of the same kinds without subnormals: exact float64, or `representatives` if complex."""
     if tensor.dtype.is_complex:
         return representatives(tensor)
     return without_subnormals(tensor) if tensor.dtype == tf.float64 else _exact_float64(tensor)
 
 
 def representatives(tensor: Any) -> Any:
-    """For each complex element a real number of its kind."""
+    """Returns a real number of the same kind for each complex element."""
     real, imag = (without_subnormals(part) for part in (tf.math.real(tensor), tf.math.imag(tensor)))
 
     def either(is_kind: Any) -> Any:
@@ -29,13 +29,13 @@ def representatives(tensor: Any) -> Any:
         return tf.constant(value, real.dtype)
 
     kind = tf.where(tf.not_equal(real, constant(0)), real, imag)
-    for value in (np.inf, -np.inf):  # the later wins
+    for value in (np.inf, -np.inf):  # the last one wins
         kind = tf.where(either(lambda part, value=value: tf.equal(part, constant(value))), constant(value), kind)
     return tf.where(either(tf.math.is_nan), constant(np.nan), kind)
 
 
 def _exact_float64(tensor: Any) -> Any:
-    """The elements of anything but float64 and complex as float64, where none is subnormal."""
+    """Converts elements of any dtype except float64 and complex to float64, where none is subnormal."""
     dtype = tensor.dtype
     if not dtype.is_floating:
         return tf.cast(tensor, tf.float64)
@@ -47,7 +47,7 @@ def _exact_float64(tensor: Any) -> Any:
 
 
 def magnitudes(tensor: Any, measured: Any) -> Any:
-    """num_subnormal, min, max, mean, stddev, max_abs over the finite elements, of shape [6]; 0 where there is none."""
+    """Returns num_subnormal, min, max, mean, stddev, max_abs of the finite elements, of shape [6]; 0 if undefined."""
     if tensor.dtype.is_complex:
         numbers = _complex_magnitudes(tf.math.real(tensor), tf.math.imag(tensor))
     elif tensor.dtype == tf.float64:
@@ -63,7 +63,7 @@ def _smallest_normal(dtype: Any) -> float:
 
 
 def _exact_magnitudes(values: Any, smallest_normal: float) -> list[Any]:
-    """The magnitudes of float64 values of which none is subnormal, nor the square of one."""
+    """Returns the magnitudes of float64 values without subnormals, whose squares are not subnormal either."""
     finite = tf.math.is_finite(values)
     is_small = tf.less(tf.abs(values), tf.constant(smallest_normal, tf.float64))
     least = tf.reduce_min(tf.where(finite, values, _float64(np.inf)))
@@ -78,7 +78,7 @@ def _exact_magnitudes(values: Any, smallest_normal: float) -> list[Any]:
         tf.maximum(tf.abs(least), tf.abs(most)),
     ]
     any_finite = tf.reduce_any(finite)
-    # The second condition gives -0.0 as 0.0.
+    # The second condition turns -0.0 into 0.0.
     return [
         _count(tf.logical_and(is_small, tf.not_equal(values, _float64(0)))),
         *(
@@ -97,15 +97,15 @@ def _count(condition: Any) -> Any:
 
 
 def _moments(values: Any, finite: Any) -> tuple[Any, Any]:
-    """Mean and population standard deviation of values that are 0 where they are not finite."""
+    """Returns mean and population standard deviation of the finite values; `values` must be 0 elsewhere."""
     count = tf.maximum(_count(finite), _float64(1))
     mean = tf.reduce_sum(values) / count
     distance = tf.where(finite, values - mean, _float64(0))
     return mean, tf.sqrt(tf.reduce_sum(distance * distance) / count)
 
 
-# float64 is measured as its bits, or as multiples of 2**exponent, which is near the largest magnitude: so no square
-# is too large, and what is too small vanishes against the largest.
+# float64 is measured as bits, or as multiples of 2**exponent, which is near the largest magnitude. So no square
+# overflows, and a value that underflows is negligible against the largest.
 
 
 def _float64_magnitudes(tensor: Any) -> list[Any]:
@@ -113,9 +113,9 @@ def _float64_magnitudes(tensor: Any) -> list[Any]:
     finite, subnormal = bits.is_finite, bits.is_subnormal
     zero = tf.constant(0, tf.int64)
     magnitude = tf.where(finite, tf.bitcast(bits.magnitude, tf.int64), zero)
-    key = bits.signed(magnitude)  # of the same order as the values
+    key = bits.signed(magnitude)  # has the same order as the values
     any_finite = tf.reduce_any(finite)
-    # Not by reduce_min(): GPUs have no kernel of it for int64.
+    # Do not use reduce_min(): GPUs have no kernel of it for int64.
     least = tf.where(any_finite, -tf.reduce_max(tf.where(finite, -key, tf.constant(-_MAX_KEY, tf.int64))), zero)
     most = tf.where(any_finite, tf.reduce_max(tf.where(finite, key, tf.constant(-_MAX_KEY, tf.int64))), zero)
     max_magnitude = tf.maximum(tf.abs(least), tf.abs(most))
@@ -140,7 +140,7 @@ def _complex_magnitudes(real: Any, imag: Any) -> list[Any]:
         zero = tf.constant(0, tf.int64)
         larger = tf.bitcast(tf.maximum(parts[0].magnitude, parts[1].magnitude), tf.int64)
         max_magnitude = tf.reduce_max(tf.where(finite, larger, zero))
-        exponent = _exponent(tf.maximum(max_magnitude, zero))  # the greatest of no elements is the least integer
+        exponent = _exponent(tf.maximum(max_magnitude, zero))  # reduce_max of no elements is the smallest integer
         values = [_scaled(bits, part, exponent) for bits, part in zip(parts, (real, imag), strict=True)]
     else:
         values = [_exact_float64(part) for part in (real, imag)]
@@ -157,23 +157,26 @@ _EXPONENT_OF_SMALLEST = -1074
 
 
 def _exponent(magnitude: Any) -> Any:
-    """The exponent, as int64, of a power of two near the float64 with these bits, and with a normal inverse."""
+    """Returns the exponent, as int64, of a power of two that is near the float64 with these bits.
+
+    The inverse of the power is a normal number.
+    """
     exponent = tf.bitwise.right_shift(magnitude, tf.constant(_MANTISSA_BITS, tf.int64)) - 1022
     return tf.clip_by_value(exponent, tf.constant(-1021, tf.int64), tf.constant(1021, tf.int64))
 
 
 def _power_of_two(exponent: Any) -> Any:
-    """2**exponent, between the smallest normal number and the greatest power of two."""
+    """Returns 2**exponent, clipped to the normal powers of two."""
     biased = tf.clip_by_value(exponent, tf.constant(-1022, tf.int64), tf.constant(1023, tf.int64)) + 1023
     return tf.bitcast(tf.bitwise.left_shift(biased, tf.constant(_MANTISSA_BITS, tf.int64)), tf.float64)
 
 
-# No product of three: Grappler reorders it, and what were factors in range become one out of range.
+# Do not multiply three factors: Grappler reorders them, and the product of two may be out of range.
 
 
 def _scaled(bits: Bits, tensor: Any, exponent: Any) -> Any:
-    """The elements as multiples of 2**exponent, 0 where they are not finite."""
-    multiples = bits.signed(tf.cast(bits.magnitude, tf.float64))  # of the smallest subnormal
+    """Returns the elements as multiples of 2**exponent; 0 for elements that are not finite."""
+    multiples = bits.signed(tf.cast(bits.magnitude, tf.float64))  # multiples of the smallest subnormal number
     subnormal = bits.is_subnormal
     is_normal = tf.logical_and(bits.is_finite, tf.logical_not(subnormal))
     normal = tf.where(is_normal, tensor, _float64(0)) * _power_of_two(-exponent)
@@ -181,17 +184,17 @@ def _scaled(bits: Bits, tensor: Any, exponent: Any) -> Any:
 
 
 def _unscaled(number: Any, exponent: Any) -> Any:
-    """Returns number * 2**exponent, also where that is subnormal."""
+    """Returns number * 2**exponent, also if the result is subnormal."""
     least_normal = _float64(2.0**_MANTISSA_BITS)
     multiple = tf.minimum(tf.abs(number) * _power_of_two(exponent - _EXPONENT_OF_SMALLEST), least_normal)
     key = tf.cast(tf.round(multiple), tf.int64)
     subnormal = _from_key(tf.where(tf.less(number, _float64(0)), -key, key))
-    # Where the power above is cut off, the result is either normal or nothing against the largest element.
+    # If the power above is clipped, the result is normal, or negligible against the largest element.
     is_subnormal = tf.logical_and(tf.less(multiple, least_normal), tf.less(exponent, tf.constant(-51, tf.int64)))
     return tf.where(is_subnormal, subnormal, number * _power_of_two(exponent))
 
 
 def _from_key(key: Any) -> Any:
-    """The float64 whose magnitude has the bits abs(key), of the key's sign."""
+    """Returns the float64 whose magnitude has the bits abs(key), with the sign of the key."""
     sign = tf.where(tf.less(key, tf.constant(0, tf.int64)), tf.int64.min, tf.constant(0, tf.int64))
     return tf.bitcast(tf.bitwise.bitwise_or(tf.abs(key), sign), tf.float64)

@@ -1,7 +1,8 @@
 -- severity: warning
--- message: All of its {value:,.0f} tensors are zero throughout.
--- parameter: min_events 3.0 Least number of tensors.
--- One row is one op output of more than one element that never held anything but zeros; ops that make zeros are left out.
+-- message: All elements of its {value:,.0f} tensors are zero.
+-- parameter: min_events 3.0 Minimum number of tensors.
+-- One row is one op output with more than one element that only ever held zeros. Ops that create constants or zeros, and
+-- reads of variables, are excluded.
 SELECT
     run_id,
     graph_id,

@@ -1,7 +1,7 @@
 -- severity: warning
--- message: At least {value:.1%} of what this rectifier gives is zero, in each of its last tensors.
--- parameter: share 0.99 Least share of zeros.
--- parameter: min_events 5.0 How many of its last tensors.
+-- message: At least {value:.1%} of this rectifier's output is zero, in each of its last tensors.
+-- parameter: share 0.99 Minimum share of zeros.
+-- parameter: min_events 5.0 Number of its last tensors to examine.
 -- One row is one Relu or Relu6 whose last tensors are nearly all zero.
 WITH recent AS (
     SELECT

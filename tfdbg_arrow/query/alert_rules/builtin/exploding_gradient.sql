@@ -1,8 +1,9 @@
 -- severity: warning
 -- message: A gradient has an element of magnitude {value:.4g}.
--- parameter: limit 1000.0 Magnitude from which a gradient is too large.
--- One row is one output of an op that TensorFlow made for a gradient, with too large an element. Numbers of
--- elements, by which gradients are divided, are left out: constants, and integers that were cast. Needs the mode FULL_NUMERICS.
+-- parameter: limit 1000.0 Minimum magnitude of a gradient that is too large.
+-- One row is one output of an op that TensorFlow created for a gradient, with an element that is too large. Constants and
+-- integers that were cast are excluded, since they are numbers of elements by which gradients are divided. Needs the mode
+-- FULL_NUMERICS.
 WITH counted AS (
     SELECT DISTINCT o.run_id, o.graph_id, o.op_name
     FROM graph_op AS o

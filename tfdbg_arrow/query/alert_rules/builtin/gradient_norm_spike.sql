@@ -1,7 +1,8 @@
 -- severity: warning
--- message: The norm of this gradient jumped to {value:,.4g} times the mean of those before it.
--- parameter: growth 10.0 How many times the mean of the ten before.
--- One row is one output of an op that TensorFlow made for a gradient, whose Euclidean norm jumps. Needs the mode FULL_NUMERICS.
+-- message: The norm of this gradient jumped to {value:,.4g} times the mean of the ten norms before it.
+-- parameter: growth 10.0 Minimum ratio of the norm to the mean of the ten norms before it.
+-- One row is one output of an op that TensorFlow created for a gradient, whose Euclidean norm jumps. Needs the mode
+-- FULL_NUMERICS.
 WITH norms AS (
     SELECT
         run_id, graph_id, op_name, op_type, output_slot, event_index,

@@ -1,8 +1,8 @@
 -- severity: warning
--- message: Its largest magnitude grew {value:,.4g} times from the first quarter of its tensors to the last.
--- parameter: growth 100.0 How many times.
--- parameter: min_events 8.0 Least number of tensors.
--- One row is one op output whose largest magnitude, as a geometric mean over a quarter of its tensors, grows without end.
+-- message: Its largest magnitude grew by a factor of {value:,.4g} from the first quarter of its tensors to the last.
+-- parameter: growth 100.0 Minimum growth factor.
+-- parameter: min_events 8.0 Minimum number of tensors.
+-- One row is one op output whose largest magnitude, as a geometric mean over each quarter of its tensors, keeps growing.
 -- Needs the mode FULL_NUMERICS.
 WITH quarters AS (
     SELECT

@@ -1,6 +1,6 @@
 -- severity: warning
--- message: It held an infinity or a NaN {value:,.0f} times.
--- One row is one op output that ever held an infinity or a NaN, origin or not.
+-- message: Number of its tensors with an infinity or a NaN: {value:,.0f}.
+-- One row is one op output that ever held an infinity or a NaN, whether it is an origin or not.
 SELECT
     run_id,
     graph_id,

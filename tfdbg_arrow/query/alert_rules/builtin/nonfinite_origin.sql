@@ -1,8 +1,8 @@
 -- severity: error
--- message: A bad value came up here: the first time in {value:,.0f} elements. No recorded input of the op is bad.
--- One row is one op output, or one tensor from outside, that is bad while no recorded tensor that its op takes in the
--- same run of its graph is. Ops at the borders of graphs (arguments, calls, loops, reads of variables) are left out: what
--- they hold came up elsewhere. `first_nonfinite` follows the data over these borders too.
+-- message: A bad value originated here. Bad elements at first: {value:,.0f}. No recorded input of the op is bad.
+-- One row is one op output, or one tensor of scope `external`, that is bad although no recorded input of its op in the
+-- same run of its graph is bad. Ops at the borders of graphs (arguments, calls, loops, reads of variables) are excluded,
+-- because their values originate elsewhere. `first_nonfinite` follows the data over these borders too.
 WITH bad AS (
     SELECT
         run_id, event_index, scope, execution_index, step_id, frame_id, iteration, call_site, graph_id, op_name, op_type,
@@ -11,8 +11,8 @@ WITH bad AS (
     WHERE has_inf_or_nan
 ),
 took AS (
-    -- One row is one execution that took a bad tensor. Here and in `fed`, DISTINCT has a second purpose: no engine joins
-    -- bad rows with bad rows of the same call before it has looked at the edges, which would cost the square of their number.
+    -- One row is one execution that took a bad tensor. Here and in `fed`, DISTINCT has a second purpose: it keeps engines
+    -- from joining bad rows of a call with each other before joining the edges, which would take quadratic time.
     SELECT DISTINCT i.run_id, i.execution_index
     FROM execution_input AS i
     JOIN bad AS a ON a.run_id = i.run_id AND a.tensor_id = i.tensor_id
@@ -28,7 +28,7 @@ fed AS (
     WHERE a.scope = 'graph' AND NOT i.is_control
 ),
 fed_as_executed AS (
-    -- The same for the edges that ran, where TensorFlow's optimizer changed the graph.
+    -- The same for the edges that ran, if TensorFlow's optimizer changed the graph.
     SELECT DISTINCT
         i.run_id, i.graph_id, i.op_name, i.call_site, a.step_id, i.way = 'loop' AS is_any_frame,
         CASE WHEN i.way = 'loop' THEN NULL ELSE a.frame_id END AS frame_id,

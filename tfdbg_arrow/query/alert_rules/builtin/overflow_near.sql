@@ -1,6 +1,6 @@
 -- severity: warning
 -- message: A finite element of magnitude {value:.4g} is within {bits:g} doublings of the largest number of its dtype.
--- parameter: bits 4.0 How many doublings from the dtype's largest number.
+-- parameter: bits 4.0 Maximum number of doublings from the dtype's largest number.
 -- One row is one op output with a finite element that nearly overflows. Needs the mode FULL_NUMERICS.
 SELECT
     run_id,

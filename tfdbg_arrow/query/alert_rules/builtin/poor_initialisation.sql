@@ -1,8 +1,8 @@
 -- severity: info
--- message: What it gave first has a standard deviation of {value:.3g}, far from 1.
--- parameter: factor 100.0 How many times more or less than 1.
--- One row is one matrix product or convolution outside gradients whose first tensor is spread far too widely or narrowly, as
--- with badly scaled initial weights or data. Needs the mode FULL_NUMERICS.
+-- message: Its first output has a standard deviation of {value:.3g}, far from 1.
+-- parameter: factor 100.0 Minimum factor by which the standard deviation is above or below 1.
+-- One row is one matrix product or convolution outside gradients whose first tensor has a far too large or too small
+-- spread, for example because of badly scaled initial weights or data. Needs the mode FULL_NUMERICS.
 WITH firsts AS (
     SELECT
         h.run_id, h.graph_id, h.op_name, h.op_type, h.output_slot, h.event_index, h.stddev_finite, h.size,

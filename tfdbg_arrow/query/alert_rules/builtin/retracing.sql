@@ -1,8 +1,8 @@
 -- severity: warning
 -- message: Its Python function was traced {value:,.0f} times: a new graph for each new shape, dtype or Python argument.
--- parameter: num_graphs 6.0 From how many graphs of one name and source line on.
--- One row is one Python function that was traced again and again, which costs more than most training steps; the graph is the
--- last one, the events are those of its first and last tensors.
+-- parameter: num_graphs 6.0 Minimum number of graphs with the same name and source line.
+-- One row is one Python function that was traced repeatedly, which costs more than most training steps. The graph is the
+-- last one; the events are those of its first and last tensors.
 WITH traced AS (
     SELECT g.run_id, g.graph_name, s.file_path, s.lineno, max(g.graph_id) AS graph_id, count(*) AS num_graphs
     FROM graph AS g

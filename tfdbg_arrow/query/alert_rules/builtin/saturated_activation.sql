@@ -1,9 +1,9 @@
 -- severity: warning
--- message: It sits at its bounds: on average its slope is {value:.2%} of the greatest.
--- parameter: slope 0.05 Greatest share of the slope.
--- parameter: min_events 5.0 How many of its last tensors.
--- One row is one Sigmoid or Tanh whose last tensors lie at the flat ends, so that no gradient passes. The mean slope is exact:
--- 4 E[y (1 - y)] of Sigmoid, 1 - E[y y] of Tanh. Needs the mode FULL_NUMERICS.
+-- message: It is saturated: its mean slope is {value:.2%} of the maximum slope.
+-- parameter: slope 0.05 Maximum mean slope, as a share of the maximum slope.
+-- parameter: min_events 5.0 Number of its last tensors to examine.
+-- One row is one Sigmoid or Tanh whose last tensors lie at the flat ends, so that no gradient passes. The mean slope is
+-- exact: 4 E[y (1 - y)] for Sigmoid, 1 - E[y y] for Tanh. Needs the mode FULL_NUMERICS.
 WITH recent AS (
     SELECT
         run_id, graph_id, op_name, op_type, output_slot, event_index,

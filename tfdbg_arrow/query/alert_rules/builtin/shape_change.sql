@@ -1,6 +1,6 @@
 -- severity: info
 -- message: It had {value:,.0f} different shapes.
--- parameter: num_shapes 4.0 From how many different shapes on.
+-- parameter: num_shapes 4.0 Minimum number of different shapes.
 -- One row is one op output whose shape keeps changing.
 SELECT
     run_id,

@@ -1,8 +1,8 @@
 -- severity: info
 -- message: The variable read here kept the same mean, spread and range in all {value:,.0f} reads.
--- parameter: min_events 10.0 Least number of reads.
--- One row is one read of a variable of several elements that never changed, in a program where other variables do. Frozen
--- weights are meant to; weights that no gradient reaches are not. Needs the mode FULL_NUMERICS.
+-- parameter: min_events 10.0 Minimum number of reads.
+-- One row is one read of a variable with several elements that never changed, in a program where other variables changed.
+-- This is intended for frozen weights, but not for weights that no gradient reaches. Needs the mode FULL_NUMERICS.
 WITH reads AS (
     SELECT
         run_id, graph_id, op_name, op_type, output_slot,

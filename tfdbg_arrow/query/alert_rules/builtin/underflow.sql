@@ -1,10 +1,10 @@
 -- severity: warning
--- message: {value:.1%} of the elements of its last quarter are subnormal or zero, and that share grew.
--- parameter: share 0.1 Least share of subnormal and zero elements in the last quarter of the tensors.
--- parameter: growth 2.0 How many times the share of the first quarter.
--- parameter: min_events 8.0 Least number of tensors.
--- One row is one op output whose elements vanish: the share of subnormal and zero ones grows, and some are subnormal. Needs
--- the mode FULL_NUMERICS.
+-- message: {value:.1%} of the elements in the last quarter of its tensors are subnormal or zero, and that share grew.
+-- parameter: share 0.1 Minimum share of subnormal and zero elements in the last quarter of the tensors.
+-- parameter: growth 2.0 Minimum ratio of this share to the share in the first quarter.
+-- parameter: min_events 8.0 Minimum number of tensors.
+-- One row is one op output whose elements vanish: the share of subnormal and zero elements grows, and some are subnormal.
+-- Needs the mode FULL_NUMERICS.
 WITH quarters AS (
     SELECT
         run_id, graph_id, op_name, op_type, output_slot, event_index, size, num_zero, num_subnormal,

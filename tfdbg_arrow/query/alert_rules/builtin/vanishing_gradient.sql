@@ -1,9 +1,9 @@
 -- severity: warning
 -- message: No element of this gradient ever exceeded {value:.4g} in magnitude.
--- parameter: limit 0.00000001 Magnitude up to which a gradient is too small.
--- parameter: min_events 3.0 Least number of tensors.
--- One row is one output of an op that TensorFlow made for a gradient, with elements that all but vanish. Gradients that are
--- all zero are the rule all_zero's. Needs the mode FULL_NUMERICS.
+-- parameter: limit 0.00000001 Maximum magnitude of a gradient that is too small.
+-- parameter: min_events 3.0 Minimum number of tensors.
+-- One row is one output of an op that TensorFlow created for a gradient, whose elements are all close to zero. The rule
+-- all_zero finds gradients that are all zero. Needs the mode FULL_NUMERICS.
 SELECT
     run_id,
     graph_id,

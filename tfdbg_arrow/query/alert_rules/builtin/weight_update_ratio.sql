@@ -1,8 +1,8 @@
 -- severity: warning
 -- message: One update is {value:.3g} times as large as the variable that it changes, by their root mean squares.
--- parameter: limit 0.1 Ratio from which an update is too large.
--- One row is one value that is added to a variable, or taken from it, and is too large beside the variable's own value, as read
--- in the same run of the graph. Needs the mode FULL_NUMERICS.
+-- parameter: limit 0.1 Minimum ratio of an update that is too large.
+-- One row is one value that is added to a variable, or subtracted from it, and is too large compared with the variable's
+-- value as read in the same run of the graph. Needs the mode FULL_NUMERICS.
 WITH updates AS (
     SELECT
         u.run_id, u.graph_id, u.op_name, u.op_type, u.output_slot, u.event_index,

@@ -1,5 +1,5 @@
--- Where no jump is known: the mean of any norms is at least the least of them. The factor allows for rounding. A norm beyond
--- the range of DOUBLE is infinite to the rule, and cut in the digest.
+-- If no jump is known, the condition uses that the mean of norms is at least their minimum. The factor allows for rounding.
+-- A norm beyond the range of DOUBLE is infinite in the rule, but clipped in the digest.
 SELECT run_id, graph_id, op_name, op_type, output_slot
 FROM derived.op_extremes
 WHERE is_gradient

@@ -1,5 +1,5 @@
--- Where the means of the first and last quarter, each of a seventh of all at least, lie so far apart, the standard deviation
--- is at least 0.267 times as much. The last term allows for rounding.
+-- The first and the last quarter each hold at least a seventh of the tensors. If their means differ by d, the standard
+-- deviation is at least 0.267 d. The last term allows for rounding.
 SELECT run_id, graph_id, op_name, op_type, output_slot
 FROM derived.op_extremes
 WHERE graph_id IS NOT NULL

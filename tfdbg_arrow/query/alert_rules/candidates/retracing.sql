@@ -1,5 +1,5 @@
 -- key: graph
--- Only the last graph of a name and line is found; it has a name that many graphs have.
+-- The rule finds only the last graph of a name and line. Its name is one that many graphs have.
 WITH named AS (
     SELECT run_id, graph_name FROM graph GROUP BY run_id, graph_name HAVING count(*) >= {num_graphs}
 )

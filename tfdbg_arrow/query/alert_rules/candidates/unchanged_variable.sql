@@ -1,4 +1,5 @@
--- Reads that may never have changed, and for each run one that did, where there is one: the rule asks for that too.
+-- Reads of variables that may never have changed, and for each run one read of a variable that did change, if there is
+-- one: the rule needs it too.
 WITH reads AS (
     SELECT *, min_stddev = max_stddev AND min_square = max_square AS may_be_unchanged
     FROM derived.op_extremes

@@ -1,5 +1,5 @@
--- Both the value that is added and the variable as it is read. The factor allows for rounding; what is cut to
--- the range of DOUBLE, for infinite squares.
+-- Both the value that is added and the read of the variable. The factor allows for rounding. The comparison with 1e300
+-- finds infinite squares, which are clipped to the range of DOUBLE.
 WITH large AS (
     SELECT p.run_id, p.graph_id, p.u_name, p.u_slot, p.v_name
     FROM derived.weight_update AS p

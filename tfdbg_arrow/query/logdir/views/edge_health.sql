@@ -1,13 +1,13 @@
--- One row is one data edge of a graph in one run of it: a tensor, and one output of an op that took it, where both were
--- recorded in the same call, call site and iteration. Edges over borders (arguments, calls, loops) are not here.
+-- One row is one data edge of a graph in one run of it: a tensor, and one output of an op that took it as input, if both
+-- were recorded in the same call, call site and iteration. Edges over borders (arguments, calls, loops) are not included.
 --   run_id, graph_id, step_id, frame_id, iteration, call_site, execution_index  where and when
---   source_event_index, source_op_name, source_op_type, source_output_slot  the tensor
---   source_layer, source_role  the Keras layer or module of its op, and what that is for; NULL where not recorded
---   event_index, op_name, op_type, output_slot  what the op gave
---   layer, role    likewise of the op that took it
---   input_index    which input of the op the tensor was
---   source_is_bad, is_bad  whether they hold an infinity or a NaN; NULL where not measured
---   source_num_nan, source_num_inf, num_nan, num_inf  how many elements; NULL where not measured
+--   source_event_index, source_op_name, source_op_type, source_output_slot  the input tensor
+--   source_layer, source_role  the Keras layer or module of the source op, and its purpose; NULL if not recorded
+--   event_index, op_name, op_type, output_slot  the output tensor of the op
+--   layer, role    the Keras layer or module of the op, and its purpose; NULL if not recorded
+--   input_index    which input of the op the source tensor was
+--   source_is_bad, is_bad  whether the tensor holds an infinity or a NaN; NULL if not measured
+--   source_num_nan, source_num_inf, num_nan, num_inf  number of such elements; NULL if not measured
 SELECT
     b.run_id,
     b.graph_id,

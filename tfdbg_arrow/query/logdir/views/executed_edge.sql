@@ -1,10 +1,10 @@
--- One row is one data edge of a graph that TensorFlow's optimizer changed, as it ran; only with `graphs='executed'`. It is
--- followed through the nodes that TensorFlow puts at the borders of calls, branches and loops, up to 6 of them.
+-- One row is one data edge of a graph as it ran after TensorFlow's optimizer changed it; only with `graphs='executed'`.
+-- Up to 6 nodes that TensorFlow inserts at the borders of calls, branches and loops are skipped.
 --   run_id, executed_graph_id  the optimized graph
---   graph_id, op_name, call_site  the op that takes the tensor, as tensor_health names it
+--   graph_id, op_name, call_site  the op that takes the tensor, as named in tensor_health
 --   input_index    which of its inputs, from 0
 --   source_graph_id, source_op_name, source_call_site, source_output_slot  the tensor
---   way            `same`: both run in the same frame and iteration; `next`: the tensor is of the iteration before;
+--   way            `same`: both ran in the same frame and iteration; `next`: the tensor is from the previous iteration;
 --                  `loop`: the edge leads into or out of a loop, so that the frames differ
 WITH node AS (
     SELECT

@@ -1,18 +1,18 @@
 -- One row is one eager op or function call, with the line of the user's code that ran it.
 --   run_id, execution_index  identify it
---   event_index    its place among all events
+--   event_index    its position among all events
 --   wall_time_ns   when it was recorded, in nanoseconds since 1970-01-01T00:00:00Z
 --   op_type        op type, or the function's runtime name
 --   graph_name     name of the called function's graph; NULL for an op
---   num_inputs     how many tensors went in
---   num_outputs    how many came out
---   num_bad        how many recorded tensors of the op, or of the call and all it ran, hold an infinity or a NaN
---   layer, role    the Keras layer or module that ran it, and what it is for; NULL where not recorded
---   forward_execution_index  of a gradient, the execution whose gradient it computes: a row of this view, too
---   file_path      the user's file; NULL where no frame is the user's
---   lineno         line in it, from 1
+--   num_inputs     number of input tensors
+--   num_outputs    number of output tensors
+--   num_bad        number of recorded tensors of the op, or of the call and everything in it, with an infinity or a NaN
+--   layer, role    the Keras layer or module that ran it, and its purpose; NULL if not recorded
+--   forward_execution_index  for a gradient, the execution whose gradient it computes, which is also a row of this view
+--   file_path      the user's file; NULL if the stack has no frame of the user's code
+--   lineno         line number, from 1
 --   func           name of the user's function
---   code           text of the line; NULL where the source could not be read
+--   code           text of the line; NULL if the source could not be read
 SELECT
     e.run_id,
     e.execution_index,

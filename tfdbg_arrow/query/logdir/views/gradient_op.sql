@@ -1,10 +1,10 @@
--- One row is one op of a graph that TensorFlow made to compute a gradient: by its role, or where no role
--- was recorded by its name or its graph's.
+-- One row is one op of a graph that TensorFlow created to compute a gradient. It is found by its role or, if no role was
+-- recorded, by its name or its graph's name.
 --   run_id, graph_id, op_name  identify it
 --   graph_name     name of the graph
 --   op_type        type of the op
---   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
---   forward_graph_id, forward_op_name  the op whose gradient it computes; NULL where not recorded
+--   layer, role    the Keras layer or module of the op, and its purpose; NULL if not recorded
+--   forward_graph_id, forward_op_name  the op whose gradient it computes; NULL if not recorded
 SELECT
     o.run_id,
     o.graph_id,

@@ -1,10 +1,10 @@
--- One row is one recorded tensor of a graph, with its graph's name and the line of the user's code that made its op.
---   every column of tensor_health, without the TIMESTAMP beside wall_time_ns, and
+-- One row is one recorded tensor of a graph, with its graph's name and the line of the user's code that created its op.
+--   every column of tensor_health except the TIMESTAMP of wall_time_ns, and
 --   graph_name     name of the graph
---   device_name    where it was computed; NULL where unknown
---   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
---   forward_graph_id, forward_op_name  of a gradient, the op whose gradient it computes
---   file_path, lineno, code  the user's line; NULL where no frame is the user's
+--   device_name    device on which it was computed; NULL if unknown
+--   layer, role    the Keras layer or module of the op, and its purpose; NULL if not recorded
+--   forward_graph_id, forward_op_name  for a gradient, the op whose gradient it computes
+--   file_path, lineno, code  the user's line; NULL if the stack has no frame of the user's code
 SELECT
     h.run_id,
     h.event_index,

@@ -1,15 +1,15 @@
--- One row is one recorded tensor with an infinity or a NaN in it, by name.
+-- One row is one recorded tensor that holds an infinity or a NaN, with the names of its op, graph and device.
 --   run_id, event_index, wall_time_ns, step  as in tensor_health
 --   scope          `graph`, `execution` or `external`
---   op_type        op type, or the function's name; NULL for an eager tensor from outside
+--   op_type        op type, or the function's name; NULL for an eager tensor that no recorded op created
 --   op_name        the op in its graph; NULL outside graphs
 --   graph_name     name of that graph; NULL outside graphs
 --   output_slot    which output of the op, from 0
---   iteration      iteration of the loop, from 0; NULL where unknown
---   device_name    where it was computed; NULL where unknown
---   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
---   forward_graph_id, forward_op_name  of a gradient, the op whose gradient it computes; NULL for an eager one
---   forward_execution_index  of an eager gradient, the execution whose gradient it computes
+--   iteration      loop iteration, from 0; NULL if unknown
+--   device_name    device on which it was computed; NULL if unknown
+--   layer, role    the Keras layer or module of the op, and its purpose; NULL if not recorded
+--   forward_graph_id, forward_op_name  for a gradient, the op whose gradient it computes; NULL for an eager tensor
+--   forward_execution_index  for an eager gradient, the execution whose gradient it computes
 --   dtype, shape, size and the six counts  as in tensor_health
 SELECT
     h.run_id,

@@ -1,11 +1,11 @@
 -- One row is one op of a graph that TensorFlow's optimizer changed before it ran; only with `graphs='executed'`.
 --   run_id, graph_id, graph_name, op_name, op_type  the op in the program
---   layer, role     the Keras layer or module of the op, and what it is for; NULL where not recorded
+--   layer, role     the Keras layer or module of the op, and its purpose; NULL if not recorded
 --   fate            `ran`: a node of the op's type ran; `folded`: its output was computed in advance, as a constant;
 --                   `replaced`: a node of another type computes its output; `absorbed`: it has no node, because other
 --                   nodes compute it, or because nothing needs it
---   executed_type   for `folded` and `replaced`, the type that ran; of several the first by name
---   num_nodes       how many nodes compute its outputs, over all call sites and optimized graphs
+--   executed_type   for `folded` and `replaced`, the type that ran; if there are several, the first by name
+--   num_nodes       number of nodes that compute its outputs, over all call sites and optimized graphs
 SELECT
     o.run_id,
     o.graph_id,

@@ -1,14 +1,14 @@
--- One row is one output of one op in one training step: what it held over all calls and iterations of that step.
+-- One row is one output of one op in one training step, summed up over all calls and iterations of that step.
 -- An eager op that ran in several layers or roles has a row for each.
 --   run_id, step   the training step as marked; NULL before the first mark
 --   graph_id, graph_name, op_name, op_type, output_slot  the output; the first three are NULL for an eager op
---   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
---   num_tensors    how many times it was computed
---   num_bad        how many of these hold an infinity or a NaN
---   size           elements of all of them
---   the six counts, added up; NULL where not measured
---   num_subnormal  subnormal elements of all of them; NULL where not measured
---   min_finite, max_finite, max_abs_finite  least, greatest and largest in magnitude; NULL where not measured
+--   layer, role    the Keras layer or module of the op, and its purpose; NULL if not recorded
+--   num_tensors    number of recorded tensors
+--   num_bad        number of these tensors that hold an infinity or a NaN
+--   size           total number of elements
+--   the six counts, summed up; NULL if not measured
+--   num_subnormal  total number of subnormal elements; NULL if not measured
+--   min_finite, max_finite, max_abs_finite  least, greatest and largest in magnitude; NULL if not measured
 SELECT
     h.run_id,
     h.step,

@@ -1,17 +1,17 @@
--- One row is one op of a graph, or one node that TensorFlow's optimizer made, with the line of the user's code that made
--- it.
+-- One row is one op of a graph, or one node that TensorFlow's optimizer created, with the line of the user's code that
+-- created it.
 --   run_id, graph_id, op_name  identify it
 --   graph_name     name of the graph
 --   op_index       order of creation within the graph, from 0
 --   op_type        type of the op
---   num_outputs    how many tensors it gives; NULL for a node that the optimizer made
---   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
---   forward_graph_id, forward_op_name  of a gradient, the op whose gradient it computes: a row of this view, too
---   file_path      the user's file; NULL where no frame is the user's
---   lineno         line in it, from 1
+--   num_outputs    number of outputs; NULL for a node that the optimizer created
+--   layer, role    the Keras layer or module of the op, and its purpose; NULL if not recorded
+--   forward_graph_id, forward_op_name  for a gradient, the op whose gradient it computes, which is also a row of this view
+--   file_path      the user's file; NULL if the stack has no frame of the user's code
+--   lineno         line number, from 1
 --   func           name of the user's function
---   code           text of the line; NULL where the source could not be read
---   stack_trace_id the whole stack
+--   code           text of the line; NULL if the source could not be read
+--   stack_trace_id the complete stack
 SELECT
     o.run_id,
     o.graph_id,

@@ -1,12 +1,12 @@
--- One row is one op by which tensor_health can name a tensor: an op of a graph, or a node that TensorFlow's optimizer made
--- (only with `graphs='executed'`). A made node has the order, stack, layer and role of the op that it was made for.
+-- One row is one op that tensor_health can refer to: an op of a graph, or a node that TensorFlow's optimizer created (only
+-- with `graphs='executed'`). Such a node has the order, stack, layer and role of the op that it was created for.
 --   run_id, graph_id, op_name  identify it
---   made_for       of a made node, the op that it was made for; NULL for an op of the graph
+--   made_for       for a node that the optimizer created, the op that it was created for; NULL for an op of the graph
 --   op_index       order of creation within the graph, from 0
 --   op_type        type of the op
---   num_outputs    how many tensors it gives; NULL for a made node
---   layer, role    the Keras layer or module of the op, and what it is for; NULL where not recorded
---   forward_graph_id, forward_op_name  of a gradient, the op whose gradient it computes
+--   num_outputs    number of outputs; NULL for a node that the optimizer created
+--   layer, role    the Keras layer or module of the op, and its purpose; NULL if not recorded
+--   forward_graph_id, forward_op_name  for a gradient, the op whose gradient it computes
 --   stack_trace_id the Python stack that created it
 SELECT
     run_id,

@@ -1,11 +1,11 @@
--- One row is one frame of one distinct stack trace, with its place in the source.
+-- One row is one frame of one distinct stack trace, with its source location.
 --   run_id, stack_trace_id, depth  identify it; depth 0 is the innermost frame
 --   file_path      path of the source file
 --   lineno         line number, from 1
 --   func           name of the function
---   code           text of the line; NULL where the source could not be read
+--   code           text of the line; NULL if the source could not be read
 --   owner          `user`, `framework` or `library`
---   source_file_id the file's row in source_file
+--   source_file_id the row of the file in source_file
 SELECT
     t.run_id,
     t.stack_trace_id,

@@ -1,10 +1,10 @@
--- One row is one output tensor of an op of a graph whose computations are not in tensor_health, and why.
+-- One row is one output of an op of a graph that is not recorded in tensor_health, with the reason.
 --   run_id, graph_id, op_name, output_slot  identify it
 --   graph_name     the graph's name
 --   op_type        the op's type
 --   dtype          its dtype; integers, strings and handles cannot be infinite or NaN
---   reason         not_recorded_reason of graph_op_output
---   stack_trace_id the Python stack that created the op; NULL where unknown
+--   reason         the column not_recorded_reason of graph_op_output
+--   stack_trace_id the Python stack that created the op; NULL if unknown
 SELECT
     t.run_id,
     t.graph_id,

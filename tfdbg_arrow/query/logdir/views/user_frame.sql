@@ -1,10 +1,10 @@
--- One row is the innermost frame of the user's own code in one stack trace; a stack without one has no row.
+-- One row is the innermost frame of the user's own code in one stack trace; a stack without such a frame has no row.
 --   run_id, stack_trace_id  identify it
---   depth          its place in the stack, 0 is the innermost frame of all
+--   depth          its position in the stack; 0 is the innermost frame of all
 --   file_path      path of the source file
 --   lineno         line number, from 1
 --   func           name of the function
---   code           text of the line; NULL where the source could not be read
+--   code           text of the line; NULL if the source could not be read
 SELECT
     s.run_id,
     s.stack_trace_id,
