@@ -155,6 +155,6 @@ $(MODULES): FORCE | $(STAMPS)/venv
 $(STAMPS)/package: $(BUILD_SOURCES) $(MODULES) | $(STAMPS)/demo
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
 	@$(BIN)/python -c 'import importlib.util as u, sys; u.find_spec("tfdbg_arrow.writer.native._core") or \
-		print("No native core was built (is there a C++17 compiler?): recording will be slower. To see why:\n" \
+		print("No native core was built (is there a C++17 compiler?): you can read logdirs, but not record. To see why:\n" \
 		"  $(PIP) install --verbose --no-build-isolation --no-deps --editable .", file=sys.stderr)'
 	@touch $@

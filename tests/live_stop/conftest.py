@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(params=["native", "tensorflow"])
 def health_backend(request: pytest.FixtureRequest) -> str:
-    """A health backend."""
+    """Returns each health backend."""
     return str(request.param)

@@ -1,4 +1,4 @@
-"""on_nonfinite as a callable of the program's own."""
+"""`on_nonfinite` as a callable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_callable_is_called_once_for_each_origin(tmp_path: Path, health_backen
 
     def tell(nonfinite: tfdbg_arrow.NonFinite) -> None:
         found.append((nonfinite.op_type, threading.current_thread().name))
-        _ = tf.math.log(tf.constant(0.0)) * 2.0  # what it runs itself is not looked at
+        _ = tf.math.log(tf.constant(0.0)) * 2.0  # ops of the callable are not checked
 
     with tfdbg_arrow.capture(tmp_path, health_backend=health_backend, on_nonfinite=tell):
         for _ in range(3):
@@ -31,7 +31,7 @@ def test_a_callable_is_called_once_for_each_origin(tmp_path: Path, health_backen
     assert sorted(found, key=str) == [("Log", name), ("Sqrt", name), ("Sqrt", name)]
 
 
-def test_what_a_callable_raises_is_the_users_own(tmp_path: Path, health_backend: str) -> None:
+def test_an_error_of_the_callable_reaches_the_program(tmp_path: Path, health_backend: str) -> None:
     def fail(nonfinite: tfdbg_arrow.NonFinite) -> None:
         raise KeyError(nonfinite.op_type)
 

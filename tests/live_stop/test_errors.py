@@ -1,4 +1,4 @@
-"""The error that stops a program: when it comes, in which thread, and what the program can do with it."""
+"""The error that stops a program: when and in which thread it is raised, and what the program can do with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfdbg_arrow.errors import NonFiniteError, SettingError
 from .stops import not_stopped, origin, stopped
 
 
-def test_what_no_op_has_taken_counts_at_a_boundary(tmp_path: Path, health_backend: str) -> None:
+def test_a_bad_value_that_no_op_takes_stops_at_the_next_boundary(tmp_path: Path, health_backend: str) -> None:
     def at_end() -> None:
         tf.math.log(tf.constant(0.0))
 
@@ -45,7 +45,7 @@ def test_an_error_of_the_program_is_not_hidden(tmp_path: Path) -> None:
     assert not tfdbg_arrow.is_recording()
 
 
-def test_a_program_that_goes_on_is_stopped_again(tmp_path: Path, health_backend: str) -> None:
+def test_a_program_that_catches_the_error_stops_again(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -64,7 +64,7 @@ def test_a_program_that_goes_on_is_stopped_again(tmp_path: Path, health_backend:
     not_stopped(tmp_path, program, backend_name=health_backend)
 
 
-def test_the_thread_that_ran_the_op_gets_the_error(tmp_path: Path) -> None:
+def test_the_error_is_raised_in_the_thread_that_ran_the_op(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -104,17 +104,17 @@ def test_the_thread_that_ran_the_op_gets_the_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["stop", None, 1])
-def test_an_unknown_reaction_is_refused(tmp_path: Path, value: Any) -> None:
+def test_an_invalid_on_nonfinite_raises_an_error(tmp_path: Path, value: Any) -> None:
     with pytest.raises(SettingError, match=r"on_nonfinite is .*expected 'record', 'raise' or a callable"):
         tfdbg_arrow.enable(tmp_path, on_nonfinite=value)
 
 
-def test_a_mode_without_health_is_refused(tmp_path: Path) -> None:
+def test_a_mode_without_health_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="mode SHAPE does not look for bad values; use CURT_HEALTH"):
         tfdbg_arrow.enable(tmp_path, "SHAPE", on_nonfinite="raise")
 
 
-def test_the_error_survives_pickling(tmp_path: Path) -> None:
+def test_the_error_can_be_pickled(tmp_path: Path) -> None:
     error = stopped(tmp_path, lambda: tf.math.log(tf.constant(0.0)) * 2.0)
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.nonfinite, copy.logdir) == (str(error), error.nonfinite, error.logdir)

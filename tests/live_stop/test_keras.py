@@ -1,4 +1,4 @@
-"""on_nonfinite in programs that Keras runs."""
+"""`on_nonfinite` with Keras."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_keras_stops_in_fit(tmp_path: Path, health_backend: str) -> None:
     assert error.nonfinite.source.file_path == __file__
 
 
-def test_an_eager_keras_layer_hands_the_error_on(tmp_path: Path) -> None:
+def test_an_eager_keras_layer_raises_the_error(tmp_path: Path) -> None:
     class Log(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: tf.Tensor) -> tf.Tensor:
             return tf.math.log(x) * 2.0

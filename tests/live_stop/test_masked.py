@@ -1,4 +1,4 @@
-"""Bad values that stop no program: nothing computes with them."""
+"""Bad values that do not stop a program, because no op computes with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfdbg_arrow.writer.live_stop import masking
 from .stops import not_stopped, origin, stopped
 
 
-def test_what_where_leaves_out_does_not_stop(tmp_path: Path, health_backend: str) -> None:
+def test_a_bad_value_that_where_drops_does_not_stop(tmp_path: Path, health_backend: str) -> None:
     def masked(x: tf.Tensor) -> tf.Tensor:
         y = tf.reshape(tf.math.log(x), [-1])
         return tf.where(tf.math.is_finite(y), y, 0.0) * 2.0
@@ -30,7 +30,7 @@ def test_what_where_leaves_out_does_not_stop(tmp_path: Path, health_backend: str
     told = not_stopped(tmp_path, program, backend_name=health_backend)
 
     assert [subject for subject, _ in told if subject.startswith("Log:0")] == ["Log:0 (Log)"]
-    users = "IsFinite, Reshape"  # TensorFlow tests before it reshapes
+    users = "IsFinite, Reshape"  # TensorFlow runs IsFinite before Reshape
     assert ("Log:0 (Log)", f"nothing computes with it: {users} only select, pass on or test values") in told
     assert any(subject == "the input of SelectV2" for subject, _ in told)
 
@@ -46,7 +46,7 @@ def test_the_gradient_through_where_stops(tmp_path: Path, health_backend: str) -
 
     error = stopped(tmp_path, f, backend_name=health_backend)
 
-    # The square root is where the NaN comes from; that it does harm shows only in the gradient.
+    # The square root makes the NaN, but the NaN does harm only in the gradient.
     assert origin(error)[::2] == ("Sqrt", True)
 
 
@@ -78,7 +78,7 @@ def test_unused_outputs_of_batch_normalization_do_not_stop(tmp_path: Path, healt
     }
 
 
-def test_input_data_that_are_cleaned_do_not_stop(tmp_path: Path, health_backend: str) -> None:
+def test_cleaned_input_data_does_not_stop(tmp_path: Path, health_backend: str) -> None:
     def program() -> None:
         data = tf.data.Dataset.from_tensor_slices(np.array([[1.0, np.nan], [2.0, 3.0]], np.float32))
         data = data.map(lambda x: tf.where(tf.math.is_nan(x), tf.zeros_like(x), x)).batch(2)
@@ -88,7 +88,7 @@ def test_input_data_that_are_cleaned_do_not_stop(tmp_path: Path, health_backend:
     not_stopped(tmp_path, program, backend_name=health_backend)
 
 
-def test_the_table_of_what_is_masked() -> None:
+def test_the_table_of_masked_outputs() -> None:
     slots = {output.op_type: output.slots for output in masking.HARMLESS_OUTPUTS}
     assert slots == {
         "FusedBatchNorm": (1, 2, 3, 4),
@@ -122,5 +122,5 @@ def test_the_masked_ops_are_ops_of_tensorflow() -> None:
         ("FusedBatchNormV3", 5, ["FusedBatchNormGradV3"], True, False),
     ],
 )
-def test_what_stops(op_type: str, slot: int, users: list[str], is_returned: bool, stops: bool) -> None:
+def test_if_a_bad_value_stops_the_program(op_type: str, slot: int, users: list[str], is_returned: bool, stops: bool) -> None:
     assert (masking.mask_reason(op_type, slot, users=users, is_returned=is_returned) is None) is stops

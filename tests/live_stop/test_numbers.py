@@ -1,6 +1,6 @@
-"""A recording that may stop the program changes no number of a healthy one.
+"""A recording with `on_nonfinite` changes no number of a healthy program.
 
-With graphs="traced", TensorFlow's passes that fuse and reorder ops are off: so they are in the bare training, too.
+With graphs="traced", TensorFlow's passes that fuse and reorder ops are off, so the unrecorded training switches them off, too.
 """
 
 from __future__ import annotations

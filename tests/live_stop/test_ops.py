@@ -1,4 +1,4 @@
-"""on_nonfinite: a recording that stops the program where a NaN or an infinity comes up."""
+"""`on_nonfinite="raise"` stops the program at the op that makes a NaN or an infinity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfdbg_arrow.errors import TfdbgArrowError
 from .stops import line_of, origin, stopped
 
 
-def test_an_eager_op_stops_where_its_result_is_computed_with(tmp_path: Path, health_backend: str) -> None:
+def test_an_eager_program_stops_where_an_op_takes_the_bad_value(tmp_path: Path, health_backend: str) -> None:
     reached = []
 
     def program() -> None:
@@ -61,7 +61,7 @@ def test_a_function_stops_at_the_op(tmp_path: Path, health_backend: str) -> None
     assert found.source is not None
     assert found.source.lineno == line_of(__file__, "graph origin")
     if health_backend == "native":
-        assert assigned.numpy() == 7.0, "nothing was computed with the bad value"
+        assert assigned.numpy() == 7.0, "no op computed with the bad value"
 
 
 def test_a_loop_stops_at_its_iteration(tmp_path: Path, health_backend: str) -> None:
@@ -148,7 +148,7 @@ def test_a_bad_argument_stops_only_the_branch_that_takes_it(tmp_path: Path, heal
             assert (found.op_type, found.num_neg_inf, found.is_origin) == ("Log", 1, True)
 
 
-def test_a_value_that_the_filter_leaves_out_stops_nothing(tmp_path: Path) -> None:
+def test_a_bad_value_of_a_filtered_op_does_not_stop(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor, is_taken: tf.Tensor) -> tf.Tensor:
         y = tf.math.log(x)
@@ -194,7 +194,7 @@ def test_the_gradient_of_a_square_root_stops(tmp_path: Path, health_backend: str
     assert v.numpy() == 0.0
 
 
-def test_bad_input_data_stop(tmp_path: Path, health_backend: str) -> None:
+def test_bad_input_data_stops(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(x * 2.0)

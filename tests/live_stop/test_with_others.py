@@ -1,4 +1,4 @@
-"""on_nonfinite together with the other settings of a recording, and with graphs of graph mode."""
+"""`on_nonfinite` with other settings of a recording, and with graph mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def masked(logdir: Path) -> dict[str, str]:
     return {row["subject"]: row["reason"] for row in found if row["stat"] == "masked"}
 
 
-def test_a_step_that_the_schedule_leaves_out_stops_nothing(tmp_path: Path, health_backend: str) -> None:
+def test_a_skipped_step_does_not_stop(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -46,7 +46,7 @@ def test_a_step_that_the_schedule_leaves_out_stops_nothing(tmp_path: Path, healt
     assert set(bad["step"].to_pylist()) == {3}
 
 
-def test_a_bad_value_of_a_recorded_step_stops_no_step_that_is_left_out(tmp_path: Path, health_backend: str) -> None:
+def test_a_bad_value_of_a_recorded_step_does_not_stop_a_skipped_step(tmp_path: Path, health_backend: str) -> None:
     with tfdbg_arrow.capture(tmp_path, health_backend=health_backend, on_nonfinite="raise", steps="1,3"):
         tfdbg_arrow.mark(step=1)
         bad = tf.math.log(tf.constant([0.0]))
@@ -60,7 +60,7 @@ def test_a_bad_value_of_a_recorded_step_stops_no_step_that_is_left_out(tmp_path:
 
 
 @pytest.mark.parametrize("chosen", ["Log", "Mul"])
-def test_values_that_are_kept_stop_as_others_do(tmp_path: Path, health_backend: str, chosen: str) -> None:
+def test_a_bad_value_stops_when_its_elements_are_kept(tmp_path: Path, health_backend: str, chosen: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -74,7 +74,7 @@ def test_values_that_are_kept_stop_as_others_do(tmp_path: Path, health_backend: 
     "more",
     [{"circular_buffer_size": 20, "dump_on": "nonfinite"}, {"circular_buffer_size": 20}, {"max_bytes": 1 << 20}],
 )
-def test_what_is_held_back_is_there_for_the_answer(tmp_path: Path, health_backend: str, more: dict[str, Any]) -> None:
+def test_the_answer_uses_events_that_were_not_written_yet(tmp_path: Path, health_backend: str, more: dict[str, Any]) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0
@@ -88,7 +88,7 @@ def test_what_is_held_back_is_there_for_the_answer(tmp_path: Path, health_backen
     assert origin(error) == ("Log", "f", True)
 
 
-def test_a_recording_to_a_url_names_it(tmp_path: Path) -> None:
+def test_the_error_names_the_url_of_the_recording(tmp_path: Path) -> None:
     url = f"memory://stop/{tmp_path.name}"
     with (
         pytest.raises(NonFiniteError) as caught,
@@ -100,7 +100,7 @@ def test_a_recording_to_a_url_names_it(tmp_path: Path) -> None:
     assert caught.value.nonfinite is not None
     assert caught.value.nonfinite.op_type == "Log"
     found = tfdbg_arrow.first_nonfinite(url)
-    # Where the value ends is not known while the program runs.
+    # The effect of the value is not known while the program runs.
     assert found is not None
     assert (found.effect, caught.value.nonfinite.effect) == ("result", None)
     assert dataclasses.replace(found, effect=None) == caught.value.nonfinite
@@ -192,7 +192,7 @@ def test_a_session_without_optimizer_that_was_created_before_does_not_stop(tmp_p
     assert reason.startswith("was created before enable(), with TensorFlow's graph optimizer switched off")
 
 
-def test_a_session_assigns_nothing_that_was_computed_from_a_bad_value(tmp_path: Path) -> None:
+def test_a_session_assigns_no_value_computed_from_a_bad_value(tmp_path: Path) -> None:
     def train() -> None:
         with tf.Graph().as_default(), tf1.Session() as session:
             x = tf1.placeholder(tf.float32, [2], name="x")
@@ -223,7 +223,7 @@ def test_a_callable_is_called_after_a_run_of_a_session(tmp_path: Path) -> None:
     assert found == ["Log"]
 
 
-def test_tensors_that_a_loop_of_a_session_keeps_do_not_stop(tmp_path: Path) -> None:
+def test_tensors_stored_by_a_loop_of_a_session_do_not_stop(tmp_path: Path) -> None:
     def masked_in_a_tensor_array() -> list[float]:
         x = tf1.placeholder(tf.float32, [4])
         array = tf.TensorArray(tf.float32, 4)
@@ -263,7 +263,7 @@ def test_tensors_that_a_loop_of_a_session_keeps_do_not_stop(tmp_path: Path) -> N
             tf1.enable_control_flow_v2()
 
 
-def test_a_recording_that_was_stopped_leaves_nothing_to_the_next(tmp_path: Path, health_backend: str) -> None:
+def test_a_stopped_recording_does_not_affect_the_next_one(tmp_path: Path, health_backend: str) -> None:
     bad = tf.constant([float("inf"), 1.0])  # before the recording
     function = tf.function(lambda x: x * 2.0)
     stopped(tmp_path / "first", lambda: function(bad) + function(bad), backend_name=health_backend)

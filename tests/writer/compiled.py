@@ -1,4 +1,4 @@
-"""Programs in which XLA compiles some functions: each returns numbers to compare."""
+"""Programs in which XLA compiles some functions. Each program returns numbers to compare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 PROGRAMS: dict[str, Callable[[], Any]] = {}
-"""All of them, by name."""
+"""All programs, by name."""
 
 
 def program(run: Callable[[], Any]) -> Callable[[], Any]:
@@ -128,7 +128,7 @@ def keras_fit_auto() -> Any:
     model = keras.Sequential([keras.layers.Dense(4, activation="gelu"), keras.layers.Dense(1)])
     accelerator = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
     with mock.patch.object(tf.config, "list_physical_devices", return_value=[accelerator]):
-        # Keras decides by what it sees: on a CPU, "auto" means no XLA.
+        # On a CPU, "auto" means no XLA.
         model.compile(optimizer="adam", loss="mse", jit_compile="auto")
         assert model.jit_compile is True
     x = np.linspace(0.0, 1.0, 32, dtype=np.float32).reshape(8, 4)
@@ -138,12 +138,12 @@ def keras_fit_auto() -> Any:
 
 @program
 def compiled_optimizer() -> Any:
-    """As optimizers of tf.keras do it: the update of each variable is a function of its own, which XLA compiles."""
+    """Compiles the update of each variable as a function of its own, as optimizers of tf.keras do."""
     import tf_keras
 
     tf_keras.utils.set_random_seed(3)
     optimizer = tf_keras.optimizers.Adam(0.1, jit_compile=True)
-    optimizer.jit_compile = True  # without an accelerator it is taken back
+    optimizer.jit_compile = True  # Keras resets it without an accelerator
     weight = tf.Variable([1.0, 2.0])
 
     @tf.function

@@ -1,4 +1,4 @@
-"""What the tests of recording share."""
+"""Fixtures of the tests of recording."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tfdbg_arrow
 
 @pytest.fixture
 def not_recording() -> Iterator[None]:
-    """No recording is in force before the test, nor after it."""
+    """Checks that no recording is active before and after the test."""
     assert not tfdbg_arrow.is_recording()
     yield
     tfdbg_arrow.disable()

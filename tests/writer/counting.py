@@ -1,4 +1,4 @@
-"""Counts the tensors that a program makes, without any of our code: from FunctionDefs and known loop counts.
+"""Counts the tensors that a program makes, from FunctionDefs and known loop counts, without using the recorder.
 
 The program runs without recording. A callback counts the eager ops, a wrapper notes each call of a function,
 and a walk through the functions' own definitions counts their tensors.
@@ -21,30 +21,30 @@ from tensorflow.python.framework import function_def_to_graph, op_callbacks
 from .programs import Program, on_thread_start
 
 Counts = Counter[str]
-"""By op type, `Stateful` and `Stateless` taken off; a call of a function is `call`."""
+"""Counts by op type, without the prefix `Stateful` or `Stateless`. Calls of functions are counted as `call`."""
 
 
 CALLS = frozenset({"Case", "If", "PartitionedCall", "While"})
-"""TensorFlow puts the ops of the functions in the place of these ops."""
+"""TensorFlow replaces these ops with the ops of the functions that they call."""
 UNSEEN = CALLS | {"Identity", "IdentityN", "StopGradient"}
-"""Ops that are not counted: calls, and ops that TensorFlow removes because they only hand on a tensor."""
+"""Ops that are not counted: calls, and ops that TensorFlow removes because they only pass a tensor on."""
 
 
 def plain(op_type: str) -> str:
-    """Returns an op type as both runs name it: recording makes stateless calls and loops stateful."""
+    """Returns an op type without its prefix, because a recording makes stateless calls and loops stateful."""
     return op_type.removeprefix("Stateful").removeprefix("Stateless")
 
 
 @dataclass
 class Expected:
-    """What a run of a program makes.
+    """The number of tensors and ops that a run of a program makes.
 
     Attributes:
-        calls: For each call of a function from eager code, in order of start: the graph tensors of a covered dtype.
+        calls: The graph tensors of a covered dtype, for each call of a function from eager code, in order of start.
         apart: Graph tensors of functions that data sets run.
         eager: Outputs of a covered dtype of eager ops and of calls.
         num_executions: Eager ops and calls.
-        num_external: Tensors of a covered dtype that went into an op and that no op made.
+        num_external: Tensors of a covered dtype that are inputs of an op, but that no op made.
     """
 
     calls: list[Counts] = field(default_factory=list)
@@ -65,7 +65,7 @@ def has_effect(op: Any) -> bool:
 
 
 def forget_cached_tensors() -> None:
-    """Makes TensorFlow forget the zeros, ones and scalars that it keeps for later gradients."""
+    """Clears the zeros, ones and scalars that TensorFlow caches for later gradients."""
     eager_context.context()._clear_caches()
 
 
@@ -75,7 +75,7 @@ class _Callee:
 
     Attributes:
         name: Its name.
-        times: How often it runs each time the op does.
+        times: How often it runs for each run of the op.
         outputs: Which of its outputs are needed.
     """
 
@@ -85,7 +85,7 @@ class _Callee:
 
 
 class Counting:
-    """One bare run of a program."""
+    """One unrecorded run of a program."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -97,7 +97,7 @@ class Counting:
         self._call_index = -1
 
     def run(self) -> tuple[Any, Expected]:
-        """Returns what the program returned, and what it made."""
+        """Returns the results of the program and the expected counts."""
         forget_cached_tensors()
         with self._observed():
             result = self._program.run()
@@ -149,7 +149,7 @@ class Counting:
                     self._seen[id(tensor)] = tensor
                     self._expected.num_external += is_covered(tensor)
             for tensor in outputs:
-                self._seen[id(tensor)] = tensor  # held, so that no other gets its id
+                self._seen[id(tensor)] = tensor  # keeps the tensor alive, so that its id is not reused
                 kind = plain(text) if tf.raw_ops.__dict__.get(text) else "call"
                 self._expected.eager[kind] += is_covered(tensor)
             values = list(attrs or ())
@@ -164,14 +164,14 @@ class Counting:
     def _count(
         self, function_name: str, times: Fraction, counts: Counts, *, outputs: Collection[int] | None = None
     ) -> None:
-        """Adds the tensors of `times` runs of a function, without the ops that its results do not need.
+        """Adds the tensors of `times` runs of a function, without ops that its results do not need.
 
         Args:
             function_name: The function.
             times: How often it runs.
-            counts: Where its tensors are added.
-            outputs: Which of its outputs are needed, if TensorFlow inlines it: its arguments are not counted then. None
-                if it is called by itself, and all of its outputs are needed.
+            counts: The counts to add its tensors to.
+            outputs: Which of its outputs are needed if TensorFlow inlines it; its arguments are not counted then. None
+                if it is not inlined and all of its outputs are needed.
         """
         if times == 0:
             return
@@ -199,7 +199,7 @@ class Counting:
         return graph
 
     def _needed(self, graph: Any, outputs: Collection[int]) -> dict[str, set[int]]:
-        """Returns the ops that some outputs of a graph and its stateful ops need, with the output slots that do."""
+        """Returns the ops that some outputs of a graph and its stateful ops need, with the needed output slots."""
         arguments = {tensor.op.name for tensor in graph.inputs}
         waiting = [(graph.outputs[index].op, graph.outputs[index].value_index) for index in outputs]
         roots = [op for op in graph.get_operations() if has_effect(op) and op.name not in arguments]
@@ -218,7 +218,7 @@ class Counting:
         return needed
 
     def _needed_inputs(self, op: Any, slots: Collection[int]) -> Collection[int]:
-        """Returns which inputs of an op some of its outputs need: of a call, what its functions need for them."""
+        """Returns which inputs of an op some of its outputs need. For a call, its functions decide."""
         if plain(op.type) not in CALLS:
             return range(len(op.inputs))
         num_others = len(op.inputs) - len(self._graph(self._function_names(op)[0]).inputs)  # a branch's condition
@@ -233,7 +233,7 @@ class Counting:
         return {index for index, tensor in enumerate(graph.inputs) if tensor.op.name in needed}
 
     def _now(self, times: Any, op_name: str) -> Any:
-        """What holds for an op in the call that is being counted."""
+        """Returns the entry of `times` for an op and the current call."""
         value = times[op_name] if isinstance(times, Mapping) else times
         return value[self._call_index] if isinstance(value, list) else value
 
@@ -245,7 +245,7 @@ class Counting:
         return names + [function.name for function in attributes["branches"].list.func]
 
     def _called(self, op: Any, slots: Collection[int]) -> list[_Callee]:
-        """The functions that an op runs for some of its outputs, and how often each time it runs."""
+        """Returns the functions that an op runs for some of its outputs, and how often it runs each."""
         kind = plain(op.type)
         names = self._function_names(op)
         if kind == "PartitionedCall":

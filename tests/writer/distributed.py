@@ -1,6 +1,6 @@
-"""Programs under a distribution strategy, each in a process of its own: `distributed.py PROGRAM ARGUMENTS`.
+"""Programs that use a distribution strategy. Usage: `distributed.py PROGRAM ARGUMENTS`.
 
-Each runs its training without recording, then once under each backend, and fails unless all numbers are equal.
+Each program runs its training without a recording, then once with each backend, and fails unless all numbers are equal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def compare(logdir: str, programs: dict[str, Callable[[], Any]], **settings: Any
 
 
 def training(strategy: Any) -> dict[str, Callable[[], Any]]:
-    """Keras's fit, and a loop of one's own in which the last replica's loss is infinite."""
+    """Returns Keras's fit, and a custom loop in which the last replica's loss is infinite."""
     last = strategy.num_replicas_in_sync - 1
 
     def fit() -> Any:
@@ -77,20 +77,20 @@ def training(strategy: Any) -> dict[str, Callable[[], Any]]:
 
 
 def mirrored(logdir: str) -> None:
-    """MirroredStrategy over two logical CPUs."""
+    """Runs the training with MirroredStrategy on two logical CPUs."""
     split = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], split)
     compare(logdir, training(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])))
 
 
 def multi_worker(logdir: str) -> None:
-    """One of the two workers of a MultiWorkerMirroredStrategy, which TF_CONFIG names."""
+    """Runs one of the two workers of a MultiWorkerMirroredStrategy. TF_CONFIG says which one."""
     programs = training(tf.distribute.MultiWorkerMirroredStrategy())
     compare(logdir, {"loop": programs["loop"]})
 
 
 def server(task: str, cluster: str) -> None:
-    """A worker or parameter server, which knows nothing of recording."""
+    """Runs a worker or parameter server, which does not record."""
     job, _, index = task.partition(":")
     tf.distribute.Server(tf.train.ClusterSpec(json.loads(cluster)), job_name=job, task_index=int(index)).join()
 
@@ -107,7 +107,7 @@ REMOTE = "/job:worker/replica:0/task:1/device:CPU:0"
 
 
 def coordinator(logdir: str, cluster: str) -> None:
-    """The coordinator of a ParameterServerStrategy with two workers and a parameter server."""
+    """Runs the coordinator of a ParameterServerStrategy with two workers and a parameter server."""
     spec = tf.train.ClusterSpec(json.loads(cluster))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc")
     strategy = tf.distribute.ParameterServerStrategy(resolver)
@@ -115,7 +115,7 @@ def coordinator(logdir: str, cluster: str) -> None:
 
 
 def schedule(strategy: Any) -> Any:
-    """Steps on the workers, and functions that the coordinator calls: here, there, and on both sides."""
+    """Runs steps on the workers, and functions that the coordinator calls locally, remotely, and on both sides."""
     cluster = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         weight = tf.Variable([1.0, 2.0])
@@ -157,7 +157,7 @@ def schedule(strategy: Any) -> Any:
 
 
 if __name__ == "__main__":
-    # Fused kernels round otherwise, and where a tensor is looked at TensorFlow does not fuse.
+    # Fused kernels round differently, and TensorFlow does not fuse ops whose tensors are recorded.
     passes = (
         "remapping",
         "layout_optimizer",

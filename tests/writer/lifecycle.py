@@ -1,4 +1,4 @@
-"""A small program, and what was recorded of it."""
+"""A small program, and readers of its recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small TensorFlow programs, and for each what a counter must know: how often loops run and branches are taken.
+"""Small TensorFlow programs. Each says how often its loops and branches run, so that its tensors can be counted.
 
 Each program builds its functions anew, so that it can be run with and without a recording in one process.
 """
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 on_thread_start: list[Callable[[], None]] = []
-"""Called by programs at the start of code that TensorFlow runs in a thread of its own."""
+"""Programs call these at the start of code that TensorFlow runs in another thread."""
 
 
 Times = int | Fraction
@@ -25,16 +25,16 @@ Branches = tuple[Times, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program and what happens in it.
+    """A program, and how often its loops and branches run.
 
     Attributes:
-        run: Runs it once; returns numbers to compare.
-        iterations: By the name of a loop's op: how often its body runs, for each run of the op, on average;
-            a list gives one for each call from eager code. Of all loops, where it is a number.
-        branches: By the name of a conditional's op: how often each branch runs (else, then; or in order of the
-            list), for each run of the op, on average; a list gives one for each call from eager code. Of all
-            conditionals, where it is a tuple.
-        elements: By the type of a data set's op: how often its function runs; a list gives one for each such op.
+        run: Runs the program once and returns numbers to compare.
+        iterations: How often the body of a loop runs for each run of its op, on average, by the name of the op;
+            a list has one number for each call from eager code. A single number applies to all loops.
+        branches: How often each branch of a conditional runs (else, then; or in order of the list) for each
+            run of its op, on average, by the name of the op; a list has one tuple for each call from eager
+            code. A single tuple applies to all conditionals.
+        elements: How often the function of a data set's op runs, by op type; a list has one number for each op.
     """
 
     run: Callable[[], Any]
@@ -298,7 +298,7 @@ def nested_loop_gradients() -> Any:
 
 
 class Scaled(keras.layers.Layer):
-    """Multiplies with a weight; part of it is a tf.function of its own."""
+    """A layer that multiplies by a weight, partly in a tf.function of its own."""
 
     def build(self, input_shape: Any) -> None:
         self.scale = self.add_weight(shape=(input_shape[-1],), initializer="ones", name="scale")
@@ -369,7 +369,7 @@ def python_function_thread() -> Any:
         y.set_shape(x.shape)
         return y + 1.0
 
-    # In a data set it runs in a thread that Python did not start.
+    # A data set runs it in a thread that Python did not start.
     data_set = tf.data.Dataset.from_tensor_slices(np.ones([3], np.float32)).map(f, num_parallel_calls=1)
     return list(data_set)
 
@@ -404,7 +404,7 @@ PROGRAMS: dict[str, Program] = {
     "retraced": Program(run=retraced),
     "conditional": Program(run=conditional, branches={"cond": [THEN, ELSE, THEN, THEN]}),
     "switch": Program(run=switch, branches={"switch_case/indexed_case": [(1, 0, 0), (0, 1, 0), (0, 1, 0), (0, 0, 1)]}),
-    # From 1 it takes six steps to 127, from 40 two to 163, from 100 none.
+    # The loop runs six times from 1 to 127, twice from 40 to 163, and never from 100.
     "while_loop": Program(run=while_loop, iterations={"while": [6, 2, 0]}),
     "nested_loops": Program(
         run=nested_loops,
@@ -412,7 +412,7 @@ PROGRAMS: dict[str, Program] = {
         branches={"while/cond": (Fraction(1, 2), Fraction(1, 2))},
     ),
     "for_over_rows": Program(run=for_over_rows, iterations={"while": 3}),
-    # tf.data does not run a function that only hands on what it takes, as that of the ReduceDataset does here.
+    # tf.data does not run a function that only passes its arguments on, like that of the ReduceDataset here.
     "for_over_data_set": Program(run=for_over_data_set, elements={"ScanDataset": 5, "ReduceDataset": 0}),
     "gradient_outside": Program(run=gradient_outside),
     "gradient_inside": Program(run=gradient_inside),
@@ -426,4 +426,4 @@ PROGRAMS: dict[str, Program] = {
     "python_function_thread": Program(run=python_function_thread, elements={"ParallelMapDatasetV2": 3}),
     "two_threads": Program(run=two_threads, iterations={"while": 3}),
 }
-"""All of them, by name."""
+"""All programs, by name."""

@@ -1,4 +1,4 @@
-"""Runs a Python text in a process of its own."""
+"""Runs a Python script in a separate process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def run_python(script: Path, text: str, *arguments: object, returncode: int = 0,
     """Writes a script, runs it, and returns what it prints.
 
     Args:
-        script: Where to write it.
-        text: The program; it is dedented.
-        *arguments: Its command line.
-        returncode: How it has to end.
-        **environment: Variables to add.
+        script: The path to write it to.
+        text: The program. It is dedented.
+        *arguments: Its command-line arguments.
+        returncode: The expected exit code.
+        **environment: Environment variables to add.
     """
     script.write_text(textwrap.dedent(text), encoding="utf-8")
     variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(Path(__file__).parents[1]), **environment}

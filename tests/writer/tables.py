@@ -1,4 +1,4 @@
-"""What a logdir holds, as rows."""
+"""Reads the tables of a logdir as rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ Rows = list[dict[str, Any]]
 
 
 def rows(logdir: Path, table: str = "tensor_health") -> Rows:
-    """Every row of a table, of all runs."""
+    """Returns all rows of a table, of all runs."""
     found: Rows = ds.dataset(logdir / table).to_table().to_pylist()
     return found

@@ -335,7 +335,7 @@ def _shown_location(logdir: str | os.PathLike[str]) -> Path | str:
 def _end_at_exit() -> None:
     try:
         disable()
-    except NonFiniteError as error:  # nobody is left to catch it
+    except NonFiniteError as error:  # no code is left to catch it
         sys.stderr.write(f"tfdbg_arrow: {error}\n")
 
 

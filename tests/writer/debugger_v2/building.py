@@ -1,4 +1,4 @@
-"""Small dumps made by hand, with a name for everything that a test changes."""
+"""Small handmade dumps, with a name for everything that a test changes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def graph_op(graph_id: str, name: str, type_: str, *inputs: str, stack: tuple[st
 
 
 def full_health(tensor: Any, *counts: int, tensor_id: float = 7, rank: int = 1) -> None:
-    """Fills a TensorProto with the summary of float32 elements: -Inf, +Inf, NaN, negative, zero, positive."""
+    """Fills a TensorProto with a summary of float32 elements: counts of -Inf, +Inf, NaN, negative, zero, positive."""
     tensor.dtype = DataType.DT_DOUBLE
     tensor.tensor_shape.dim.add().size = 11
     tensor.tensor_content = struct.pack("<11d", tensor_id, -1, 1, rank, sum(counts), *counts)
@@ -99,7 +99,7 @@ def trace(after_us: int, graph_id: str, op_name: str, *, counts: tuple[int, ...]
 
 
 def small_dump() -> Dump:
-    """A softmax that reaches zero in one function, and its logarithm in another."""
+    """Returns a dump of a softmax that underflows to zero in one function, and of its logarithm in another."""
     return {
         "metadata": [metadata()],
         "source_files": [source_file("/home/ada/train.py", "import tensorflow as tf", "", "loss(model(x))")],

@@ -1,4 +1,4 @@
-"""Dumps that TensorFlow itself recorded, one for each mode, made once."""
+"""A fixture with dumps that TensorFlow recorded, one for each mode."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ PROGRAM = """
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a dump for each mode, by its name."""
+    """Returns a directory with a dump for each mode, named after the mode."""
     directory = tmp_path_factory.mktemp("dumps")
     run_python(directory / "program.py", PROGRAM, directory, *MODES)
     return directory

@@ -18,7 +18,7 @@ from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader
 
 MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_TENSOR")
 MONITORED = tuple(mode for mode in MODES if mode != "FULL_TENSOR")
-"""On FULL_TENSOR the monitor waits forever: it takes a lock that its reader holds."""
+"""With FULL_TENSOR the monitor deadlocks: it takes a lock that its reader holds."""
 
 Alert = tuple[Any, ...]
 Row = dict[str, Any]
@@ -32,7 +32,7 @@ def opened(dump: Path) -> Iterator[DebugDataReader]:
 
 
 def alerts(dump: Path) -> list[Alert]:
-    """Each alert's time, op type, slot, size, counts, and place among the executions and traces."""
+    """Returns each alert's time, op type, slot, size, counts, and position among the executions and traces."""
     with DebugDataReader(str(dump)) as reader:
         monitor = InfNanMonitor(reader)
         reader.update()
@@ -53,11 +53,11 @@ def alerts(dump: Path) -> list[Alert]:
 
 
 def read_by_tensorboard(dump: Path) -> tuple[DebuggerV2EventMultiplexer, str]:
-    """What gives TensorBoard's page its data, and the run that it has, when it has read the dump."""
+    """Returns the data source of TensorBoard's page and its run, after it has read the dump."""
     num_alerts = len(alerts(dump))
     plugin = DebuggerV2EventMultiplexer(str(dump))
     (run,) = plugin.Runs()
-    for _ in range(600):  # it reads in a thread of its own
+    for _ in range(600):  # it reads in a separate thread
         if plugin.Alerts(run, 0, -1)["num_alerts"] == num_alerts:
             break
         time.sleep(0.05)
@@ -65,7 +65,7 @@ def read_by_tensorboard(dump: Path) -> tuple[DebuggerV2EventMultiplexer, str]:
 
 
 def messages(dump: Path) -> dict[str, list[Any]]:
-    """By the name of each file, its records as TensorFlow's messages."""
+    """Returns the records of each file, by its name, as TensorFlow's messages."""
     found = {}
     for path in sorted(dump.iterdir()):
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Gives back the records of an imported run, as the comment of `records.py` says; and reads those of a dump."""
+"""Rebuilds the records of an imported run, as the comment in `records.py` describes, and reads those of a dump."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfdbg_arrow.writer.debugger_v2.records import FILES, TAIL_COLUMNS, is_measu
 from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader
 
 Records = dict[str, list[Any]]
-"""By suffix of the file, in order: DebugEvents, or bytes where a record is none."""
+"""The records by suffix of the file, in order: DebugEvents, or bytes if a record is not a DebugEvent."""
 
 
 def dump_records(dump: Path, *, prefix: str | None = None) -> Records:

@@ -1,4 +1,4 @@
-"""Dumps of TensorFlow's Debugger V2, imported and exported: the same files with the same messages in the same order."""
+"""Dumps of TensorFlow's Debugger V2 that are imported and exported have the same messages in the same order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for mode in sys.argv[2:]:
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The program under Debugger V2 in each of its modes."""
+    """Returns a dump of the program for each mode of Debugger V2."""
     root = tmp_path_factory.mktemp("dumps")
     run_python(root / "record.py", RECORD, root, *MODES)
     return {mode: root / mode for mode in MODES}
@@ -69,7 +69,7 @@ def test_every_file_has_the_same_messages_in_the_same_order(
 
 
 @pytest.mark.parametrize("mode", MONITORED)
-def test_the_monitor_gives_the_same_alerts(mode: str, dumps: dict[str, Path], exported: dict[str, Path]) -> None:
+def test_the_monitor_reports_the_same_alerts(mode: str, dumps: dict[str, Path], exported: dict[str, Path]) -> None:
     expected = alerts(dumps[mode])
     assert alerts(exported[mode]) == expected
     assert bool(expected) == mode.endswith("HEALTH")
@@ -81,14 +81,14 @@ def test_tensorboards_plugin_shows_the_same(mode: str, dumps: dict[str, Path], e
 
 
 def shown(dump: Path) -> dict[str, object]:
-    """What the plugin gives its page."""
+    """Returns the data that the plugin sends to its page."""
     with opened(dump) as reader:
         num_alerts = len(alerts(dump))
         num_executions, num_traces = reader.num_executions(), reader.num_graph_execution_traces()
         ops = [(op.graph_id, op.op_name) for op in reader.graph_op_digests()]
     plugin = DebuggerV2EventMultiplexer(str(dump))
     (run,) = plugin.Runs()
-    for _ in range(600):  # it reads in a thread of its own
+    for _ in range(600):  # it reads in a separate thread
         if (
             plugin.ExecutionDigests(run, 0, -1)["num_digests"] == num_executions
             and plugin.Alerts(run, 0, -1)["num_alerts"] == num_alerts
@@ -116,18 +116,18 @@ def shown(dump: Path) -> dict[str, object]:
 def op_info(plugin: DebuggerV2EventMultiplexer, run: str, graph_id: str, op_name: str) -> object:
     try:
         return plugin.GraphOpInfo(run, graph_id, op_name)
-    except IndexError as error:  # the plugin's own: a call got outputs for the gradient after its creation was written
+    except IndexError as error:  # raised by the plugin: a call got outputs for the gradient after its creation was written
         return str(error)
 
 
-def test_torn_and_strange_records_come_back_as_they_were(dumps: dict[str, Path], tmp_path: Path) -> None:
-    """What could not be understood is kept whole: only a record that the file cuts off is gone."""
+def test_damaged_and_unknown_records_are_exported_unchanged(dumps: dict[str, Path], tmp_path: Path) -> None:
+    """Records that cannot be parsed are kept whole. Only a record that is cut off is lost."""
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     for path in dumps["FULL_HEALTH"].iterdir():
         content = path.read_bytes()
         if path.suffix == ".execution":
-            content = frame(b"\xff\xff no message") + content + frame(b"\x10\x07\xfa\x3f\x03abc")  # a field not known
+            content = frame(b"\xff\xff no message") + content + frame(b"\x10\x07\xfa\x3f\x03abc")  # an unknown field
         elif path.suffix == ".graph_execution_traces":
             content = content[:-5]
         elif path.suffix == ".stack_frames":
@@ -145,7 +145,7 @@ def test_torn_and_strange_records_come_back_as_they_were(dumps: dict[str, Path],
             assert found == path.read_bytes()
 
 
-def test_several_file_sets_become_dumps_of_their_own(dumps: dict[str, Path], tmp_path: Path) -> None:
+def test_each_file_set_becomes_a_separate_dump(dumps: dict[str, Path], tmp_path: Path) -> None:
     for mode in ("FULL_HEALTH", "SHAPE"):
         import_dump(dumps[mode], tmp_path / "logdir")
     runs = export_logdir(tmp_path / "logdir", tmp_path / "all")
@@ -156,7 +156,7 @@ def test_several_file_sets_become_dumps_of_their_own(dumps: dict[str, Path], tmp
         assert messages(run.dump) == messages(dumps[run.tensor_debug_mode])
 
 
-def test_an_imported_run_is_exported_as_it_was_or_not_at_all(logdirs: dict[str, Path], tmp_path: Path) -> None:
+def test_an_imported_run_cannot_be_exported_in_another_mode(logdirs: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="was imported from a dump in FULL_HEALTH"):
         export_logdir(logdirs["FULL_HEALTH"], tmp_path / "dump", tensor_debug_mode="SHAPE")
     assert not (tmp_path / "dump").exists()

@@ -1,4 +1,4 @@
-"""Nodes that TensorFlow's optimizer made: its debugger reads them as ops of the graphs that they come from."""
+"""TensorFlow's debugger reads nodes made by the optimizer as ops of the graphs that they come from."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .dumps import alerts, opened, read_by_tensorboard, rows
 
 VALUES = [[-1.0, 2.0], [-3.0, 0.0]]
 BAD = [[0.0, -np.inf], [np.log(np.float32(3.0)), -np.inf]]
-"""What log(relu(-x)) gives for VALUES."""
+"""The result of log(relu(-x)) for VALUES."""
 FUSED = "bad/unary_ops_composition"
 
 
 def run_fused() -> None:
-    """Calls a function alone, from two others at the same place, and in a loop; all of its ops are fused."""
+    """Calls a function directly, from two functions at the same place, and in a loop. All of its ops are fused."""
 
     @tf.function
     def fused(x: tf.Tensor) -> tf.Tensor:
@@ -61,18 +61,18 @@ def record(directory: Path, *, mode: str, graphs: str) -> ExportedRun:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> ExportedRun:
-    """The program with the values of its tensors."""
+    """Returns a recording of the program with the values of its tensors."""
     return record(tmp_path_factory.mktemp("whole"), mode="FULL_TENSOR", graphs="executed")
 
 
 @pytest.fixture(scope="module")
 def health(tmp_path_factory: pytest.TempPathFactory) -> ExportedRun:
-    """The program with the counts of its tensors."""
+    """Returns a recording of the program with the counts of its tensors."""
     return record(tmp_path_factory.mktemp("health"), mode="FULL_HEALTH", graphs="executed")
 
 
 def digest(reader: DebugDataReader, op_name: str) -> Any:
-    """The only op of a name in the graph of the fused function."""
+    """Returns the only op with a name in the graph of the fused function."""
     (found,) = [op for op in reader.graph_op_digests() if op.op_name == op_name and graph_name(reader, op) == "fused"]
     return found
 
@@ -91,7 +91,7 @@ def test_a_fused_node_is_read_with_its_traces_and_values(whole: ExportedRun) -> 
         np.testing.assert_allclose(reader.graph_execution_trace_to_tensor_value(trace), np.float32(BAD), rtol=1e-6)
 
 
-def test_a_fused_node_has_the_stack_of_the_op_that_it_was_made_for(health: ExportedRun) -> None:
+def test_a_fused_node_has_the_stack_of_its_program_op(health: ExportedRun) -> None:
     with opened(health.dump) as reader:
         fused, log = digest(reader, FUSED), digest(reader, "bad")
         assert log.op_type == "Log"
@@ -102,7 +102,7 @@ def test_a_fused_node_has_the_stack_of_the_op_that_it_was_made_for(health: Expor
         assert (fused.wall_time, fused.host_name) == (log.wall_time, log.host_name)
 
 
-def test_each_made_node_is_written_once(health: ExportedRun) -> None:
+def test_each_optimizer_node_is_written_once(health: ExportedRun) -> None:
     logdir = health.dump.parent / "logdir"
     with opened(health.dump) as reader:
         found = [(op.graph_id, op.op_name) for op in reader.graph_op_digests()]
@@ -130,7 +130,7 @@ def test_inputs_from_other_graphs_name_the_graph(health: ExportedRun) -> None:
         assert sum(trace.op_name == in_loop for trace in reader.graph_execution_traces()) == 2
 
 
-def test_a_fused_node_with_the_name_of_an_op_is_read_as_that_op(health: ExportedRun) -> None:
+def test_a_fused_node_named_like_an_op_is_read_as_that_op(health: ExportedRun) -> None:
     (row,) = [row for row in rows(health.dump.parent / "logdir", "tensor_health") if row["op_type"] == "_FusedMatMul"]
     assert row["op_name"] == "Relu"
     with opened(health.dump) as reader:
@@ -157,7 +157,7 @@ def test_the_monitor_and_tensorboard_show_a_fused_node(health: ExportedRun) -> N
     }
 
 
-def test_a_traced_recording_has_no_made_nodes(tmp_path: Path) -> None:
+def test_a_traced_recording_has_no_optimizer_nodes(tmp_path: Path) -> None:
     run = record(tmp_path, mode="FULL_TENSOR", graphs="traced")
     ops = {(str(row["graph_id"]), row["op_name"]) for row in rows(tmp_path / "logdir", "graph_op")}
     with opened(run.dump) as reader:

@@ -1,4 +1,4 @@
-"""Recordings of ours as dumps: what TensorFlow's reader and monitor find there is what our tables say."""
+"""Recordings exported as dumps: TensorFlow's reader and monitor find the same as our tables."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .dumps import MODES, MONITORED, Alert, Row, alerts, opened, read_by_tensorb
 from .traced_program import run_program
 
 RECORDED = (*MODES, "FULL_NUMERICS", "TRACED")
-"""The recordings, by their modes. They have the ops that ran; TRACED, in FULL_HEALTH, has those of the program."""
+"""The recordings, by mode. They hold the ops that ran, but TRACED, in FULL_HEALTH, holds those of the program."""
 COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan")
 
 
 @pytest.fixture(scope="module")
 def logdirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Each recording of the program."""
+    """Returns each recording of the program."""
     root = tmp_path_factory.mktemp("recorded")
     for mode in RECORDED:
         graphs = "traced" if mode == "TRACED" else "auto"
@@ -38,7 +38,7 @@ def logdirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def exported(logdirs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, ExportedRun]:
-    """Each recording as a dump."""
+    """Returns each recording as a dump."""
     root = tmp_path_factory.mktemp("exported")
     runs = {}
     for mode, logdir in logdirs.items():
@@ -55,7 +55,7 @@ def written_mode(mode: str) -> str:
 
 
 def graph_rows(logdir: Path) -> list[Row]:
-    """The rows that become traces, in their order."""
+    """Returns the rows that become traces, in order."""
     found = [row for row in rows(logdir, "tensor_health") if row["scope"] == "graph"]
     return sorted(found, key=lambda row: row["event_index"])
 
@@ -65,7 +65,7 @@ def execution_rows(logdir: Path) -> list[Row]:
 
 
 def expected_alerts(logdir: Path, mode: str) -> list[Alert]:
-    """What the monitor must find, by our tables alone: first in graphs, then of executions."""
+    """Returns the alerts that the monitor must find, computed from our tables: first graphs, then executions."""
     found: list[Alert] = []
 
     def add(row: Row, wall_time_ns: int, **places: int) -> None:
@@ -87,7 +87,7 @@ def expected_alerts(logdir: Path, mode: str) -> list[Alert]:
 
 
 @pytest.mark.parametrize("mode", [*MONITORED, "FULL_NUMERICS", "TRACED"])
-def test_the_monitor_alerts_of_what_our_tables_call_bad(
+def test_the_monitor_finds_the_bad_tensors_of_our_tables(
     mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]
 ) -> None:
     expected = expected_alerts(logdirs[mode], mode)
@@ -107,7 +107,7 @@ def test_the_monitor_alerts_of_what_our_tables_call_bad(
 
 
 @pytest.mark.parametrize("mode", RECORDED)
-def test_each_execution_is_there_with_its_tensors_and_stack(
+def test_each_execution_has_its_tensors_and_stack(
     mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]
 ) -> None:
     logdir = logdirs[mode]
@@ -148,7 +148,7 @@ def test_each_execution_is_there_with_its_tensors_and_stack(
 
 
 def frames_of_stacks(logdir: Path) -> dict[int, list[tuple[str, int, str]]]:
-    """Each stack, outermost frame first."""
+    """Returns the frames of each stack, outermost first."""
     frames = {row["stack_frame_id"]: row for row in rows(logdir, "stack_frame")}
     stacks = defaultdict(list)
     for row in sorted(rows(logdir, "stack_trace"), key=lambda row: -row["depth"]):
@@ -214,7 +214,7 @@ def test_each_graph_tensor_is_a_trace_with_its_summary(
 
 
 def made_nodes(logdir: Path) -> list[Row]:
-    """The nodes that the optimizer made and that have tensors, each with its program's op and its inputs."""
+    """Returns the nodes that the optimizer made and that have tensors, with the program's op and their inputs."""
     named = {(row["graph_id"], row["op_name"]) for row in graph_rows(logdir)}
     ops = {(row["graph_id"], row["op_name"]): row for row in rows(logdir, "graph_op")}
     nodes = {(row["executed_graph_id"], row["node_name"]): row for row in rows(logdir, "executed_op")}
@@ -231,7 +231,7 @@ def made_nodes(logdir: Path) -> list[Row]:
 
 
 @pytest.mark.parametrize("mode", ["FULL_HEALTH", "NO_TENSOR", "TRACED"])
-def test_graphs_ops_and_sources_are_those_of_our_tables(
+def test_graphs_ops_and_sources_equal_our_tables(
     mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]
 ) -> None:
     logdir = logdirs[mode]
@@ -363,7 +363,7 @@ def test_whole_tensors_can_be_exported_as_summaries(mode: str, logdirs: dict[str
 
 
 @pytest.mark.parametrize("mode", ["FULL_HEALTH", "TRACED"])
-def test_tensorboards_plugin_shows_it(mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
+def test_tensorboards_plugin_shows_the_recording(mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
     dump = exported[mode].dump
     found = plugin_data(dump)
     assert found["alerts"] == [alert[1:] for alert in alerts(dump)]
@@ -383,7 +383,7 @@ def test_tensorboards_plugin_shows_it(mode: str, logdirs: dict[str, Path], expor
 
 
 def plugin_data(dump: Path) -> dict[str, Any]:
-    """What TensorBoard's plugin gives its page."""
+    """Returns the data that TensorBoard's plugin sends to its page."""
     with opened(dump) as reader:
         ops = [(op.graph_id, op.op_name) for op in reader.graph_op_digests()]
     plugin, run = read_by_tensorboard(dump)
@@ -403,7 +403,7 @@ def plugin_data(dump: Path) -> dict[str, Any]:
     }
 
 
-def test_what_a_dump_has_no_place_for_is_said(logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
+def test_notes_list_what_a_dump_cannot_hold(logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
     for mode in ("FULL_HEALTH", "TRACED"):
         external = [row for row in rows(logdirs[mode], "tensor_health") if row["scope"] == "external"]
         left_out = {item.table: item.num_rows for item in exported[mode].left_out}
@@ -420,7 +420,7 @@ def test_a_run_can_be_exported_while_it_records(tmp_path: Path) -> None:
         run_program()
         for number in range(3):
             (run,) = export_logdir(logdir, tmp_path / str(number))
-            found = alerts(run.dump)  # its reader fails where what it needs is missing
+            found = alerts(run.dump)  # its reader fails if something that it needs is missing
             expected = expected_alerts(logdir, "FULL_HEALTH")
             assert [alert for alert in found if alert not in expected] == []
     (run,) = export_logdir(logdir, tmp_path / "all")

@@ -1,4 +1,4 @@
-"""Tables read by key: whatever order the rows lie in, and in how many row groups."""
+"""Tables read by key, with rows in any order and in any number of row groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ keys = st.lists(st.one_of(st.integers(-50, 50), st.sampled_from(EXTREMES), st.no
 
 
 def write(logdir: Path, parts: list[list[int | None]], *, group_rows: int, drop: tuple[str, ...] = ()) -> RunTables:
-    """Writes rows of tensor_health whose execution_index is given; event_index counts them."""
+    """Writes rows of tensor_health with the given execution_index. Their event_index counts up."""
     lines = []
     event_index = 0
     for number, part in enumerate(parts):
@@ -52,7 +52,7 @@ def write(logdir: Path, parts: list[list[int | None]], *, group_rows: int, drop:
     first=st.integers(-60, 60),
     held_bytes=st.sampled_from([0, 2**27]),
 )
-def test_windows_give_every_row_once_and_in_order(
+def test_windows_return_every_row_once_and_in_order(
     parts: list[list[int | None]], group_rows: int, width: int, first: int, held_bytes: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:  # fmt: skip
@@ -93,7 +93,7 @@ def test_a_table_without_parts_has_no_rows(tmp_path: Path) -> None:
     assert (tables.num_rows("mark"), tables.run()) == (0, None)
 
 
-def test_a_part_that_is_gone_and_one_that_is_broken_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_part_and_a_broken_part_have_different_errors(tmp_path: Path) -> None:
     tables = write(tmp_path, [[1], [2]], group_rows=10)
     path = tmp_path / part_path("tensor_health", run_id=RUN_ID, number=1)
     content = path.read_bytes()
@@ -117,7 +117,7 @@ def test_a_part_that_is_gone_and_one_that_is_broken_are_told_apart(tmp_path: Pat
 
 @settings(max_examples=30, deadline=None)
 @given(parts=st.lists(keys, max_size=4), group_rows=st.integers(1, 20))
-def test_the_greatest_value_is_that_of_all_parts(
+def test_the_greatest_value_of_all_parts(
     parts: list[list[int | None]], group_rows: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     tables = write(tmp_path_factory.mktemp("logdir"), parts, group_rows=group_rows)
@@ -125,7 +125,7 @@ def test_the_greatest_value_is_that_of_all_parts(
     expected: dict[tuple[int | None, int], int] = {}
     for event_index, key in enumerate(in_order):
         if event_index % 3 == 0:
-            expected[key, 7] = event_index  # it rises
+            expected[key, 7] = event_index  # event_index only grows
     by = ("execution_index", "output_slot")
     assert tables.greatest("tensor_health", "event_index", by=by, where=("scope", "graph")) == expected
     known = [key for key in in_order[::3] if key is not None]

@@ -1,4 +1,4 @@
-"""Import of dumps that TensorFlow recorded: nothing is lost in any mode, and the queries answer."""
+"""Import of dumps that TensorFlow recorded: no mode loses data, and queries work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEASURED = {
         "num_zero", "num_pos_finite",
     },
 }  # fmt: skip
-"""Columns that the row of Log:0 has, by mode."""
+"""The columns with a value in the row of Log:0, by mode."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def logdirs(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_record_comes_back_equal_and_in_order(recorded: Path, logdirs: Path, mode: str) -> None:
+def test_every_record_is_rebuilt_equal_and_in_order(recorded: Path, logdirs: Path, mode: str) -> None:
     (run_id,) = run_ids(logdirs / mode)
     expected = dump_records(recorded / mode)
     assert all(expected.values())
@@ -52,7 +52,7 @@ def test_every_record_comes_back_equal_and_in_order(recorded: Path, logdirs: Pat
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_a_mode_did_not_measure_is_null(logdirs: Path, mode: str) -> None:
+def test_columns_that_a_mode_does_not_measure_are_null(logdirs: Path, mode: str) -> None:
     with open_logdir(logdirs / mode) as opened:
         columns, rows = opened.table("SELECT * FROM tensor_health WHERE op_name = 'Log' ORDER BY event_index")
         assert opened.rows("SELECT tensor_debug_mode, is_clean_end FROM run") == [(mode, True)]
@@ -75,7 +75,7 @@ def test_what_a_mode_did_not_measure_is_null(logdirs: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_TENSOR"])
-def test_the_op_and_line_of_the_first_bad_value_are_named(logdirs: Path, mode: str) -> None:
+def test_the_first_bad_value_has_its_op_and_line(logdirs: Path, mode: str) -> None:
     found = first_nonfinite(logdirs / mode)
     assert found is not None
     assert (found.op_name, found.op_type, found.graph_name) == ("Log", "Log", "loss")
@@ -83,14 +83,14 @@ def test_the_op_and_line_of_the_first_bad_value_are_named(logdirs: Path, mode: s
     assert found.source is not None
     assert found.source.code is not None
     assert found.source.code.endswith("# the fault")
-    # The dump has no value of an outermost function's arguments.
+    # The dump has no values of the arguments of an outermost function.
     (input_,) = found.inputs
     assert (input_.health, found.is_origin) == (None, False)
     assert input_.producer is not None
     assert (input_.producer.op_name, input_.producer.op_type) == ("probs", "Placeholder")
 
 
-def test_calls_are_inferred_where_graph_and_time_agree(logdirs: Path) -> None:
+def test_calls_are_inferred_from_graph_and_time(logdirs: Path) -> None:
     with open_logdir(logdirs / "FULL_HEALTH") as opened:
         found = opened.rows(
             "SELECT DISTINCT g.graph_name, regexp_replace(e.op_type, '_[0-9]+$', '') FROM tensor_health t "
@@ -140,7 +140,7 @@ def _rows(scan: Scan) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("file", ["execution", "graph_execution_traces"])
 @pytest.mark.parametrize("max_bytes", [1000, 2**20])
-def test_the_native_scanner_gives_what_its_twin_does(recorded: Path, mode: str, file: str, max_bytes: int) -> None:
+def test_the_native_scanner_agrees_with_the_python_one(recorded: Path, mode: str, file: str, max_bytes: int) -> None:
     core = pytest.importorskip("tfdbg_arrow.writer.native._core")
     (path,) = (recorded / mode).glob(f"*.{file}")
     content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Import of dumps made by hand: whole rows, and whatever can be wrong with a dump."""
+"""Import of handmade dumps: whole rows, and damaged or unusual dumps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def assert_exact(dump: Path, logdir: Path) -> None:
     assert rebuilt_records(logdir, run_id) == {file: found for file, found in dump_records(dump).items() if found}
 
 
-def test_executions_and_traces_are_put_in_order_and_joined(tmp_path: Path) -> None:
+def test_executions_and_traces_are_ordered_and_joined(tmp_path: Path) -> None:
     logdir = imported(tmp_path, small_dump())
     assert rows(
         logdir,
@@ -84,7 +84,7 @@ def test_executions_and_traces_are_put_in_order_and_joined(tmp_path: Path) -> No
     assert stats(logdir) == []
 
 
-def test_the_first_call_of_a_dump_is_not_guessed(tmp_path: Path) -> None:
+def test_no_call_is_inferred_before_the_first_execution(tmp_path: Path) -> None:
     dump = small_dump()
     del dump["execution"][0]
     logdir = imported(tmp_path, dump)
@@ -92,7 +92,7 @@ def test_the_first_call_of_a_dump_is_not_guessed(tmp_path: Path) -> None:
     assert rows(logdir, query) == [(None, None), (None, None)]
 
 
-def test_a_trace_of_another_graph_than_the_call_is_not_joined(tmp_path: Path) -> None:
+def test_a_trace_is_not_joined_to_a_call_of_another_graph(tmp_path: Path) -> None:
     dump = small_dump()
     dump["graph_execution_traces"][0] = trace(150, "g-loss", "Log").SerializeToString()
     logdir = imported(tmp_path, dump)
@@ -101,7 +101,7 @@ def test_a_trace_of_another_graph_than_the_call_is_not_joined(tmp_path: Path) ->
     ) == [(None,)]
 
 
-def test_the_first_bad_tensor_is_named_and_what_is_not_known_is_said(tmp_path: Path) -> None:
+def test_the_first_bad_tensor_is_found_and_unknowns_are_listed(tmp_path: Path) -> None:
     found = first_nonfinite(imported(tmp_path, small_dump()))
     assert found is not None
     assert (found.op_name, found.op_type, found.num_neg_inf, found.graph_name) == ("Log", "Log", 1, "loss")
@@ -112,18 +112,18 @@ def test_the_first_bad_tensor_is_named_and_what_is_not_known_is_said(tmp_path: P
     assert (found.source.file_path, found.source.lineno, found.source.func) == ("/home/ada/train.py", 1, "loss")
 
 
-def test_a_dump_comes_back_exactly(tmp_path: Path) -> None:
+def test_a_dump_is_rebuilt_exactly(tmp_path: Path) -> None:
     logdir = imported(tmp_path, small_dump())
     assert_exact(tmp_path / "dump", logdir)
     assert rows(logdir, "SELECT count(*) FROM dump_message WHERE is_whole") == [(0,)]
 
 
 def unknown_field(record: bytes) -> bytes:
-    return record + b"\xfa\x07\x03new"  # field 127, a text
+    return record + b"\xfa\x07\x03new"  # field 127, a string
 
 
 def reordered(record: bytes) -> bytes:
-    return record[9:] + record[:9]  # the time behind the event
+    return record[9:] + record[:9]  # moves the time behind the event
 
 
 def odd_summary(made: Any, place: int, value: float) -> bytes:
@@ -189,7 +189,7 @@ def strings_trace(**fields: Any) -> bytes:
 
 STRINGS = (b"a" * 200, b"", "ünï".encode())
 PACKED = b"\xc8\x01" + bytes([0, 5]) + b"".join(STRINGS)
-"""As TensorFlow packs them: the lengths as varints, then the bytes."""
+"""Strings as TensorFlow packs them: the lengths as varints, then the bytes."""
 
 
 @pytest.mark.parametrize(
@@ -201,12 +201,12 @@ PACKED = b"\xc8\x01" + bytes([0, 5]) + b"".join(STRINGS)
         ({"string_val": [b"x"] * 4}, None),
         ({"tensor_content": PACKED + b"more"}, None),
         ({"tensor_content": PACKED[:-1]}, None),
-        ({"tensor_content": b"\xc8\x81\x00" + PACKED[2:]}, None),  # a varint longer than it has to be
+        ({"tensor_content": b"\xc8\x81\x00" + PACKED[2:]}, None),  # a varint that is longer than needed
         ({"tensor_content": b"\xff" * 40}, None),
         ({"tensor_content": b""}, None),
     ],
 )
-def test_the_elements_of_strings_are_kept_and_come_back(
+def test_the_elements_of_strings_are_kept_and_rebuilt(
     tmp_path: Path, fields: dict[str, Any], expected: tuple[bytes, ...] | None
 ) -> None:
     dump = small_dump()
@@ -232,7 +232,7 @@ def test_odd_records_are_kept(tmp_path: Path, name: str) -> None:
     assert first_nonfinite(logdir) is not None
 
 
-def test_what_cannot_be_resolved_is_counted(tmp_path: Path) -> None:
+def test_unresolved_references_are_counted(tmp_path: Path) -> None:
     dump = small_dump()
     dump["graphs"].append(ODD["an unknown frame"][1]())
     dump["execution"].append(b"\xff\xff\xff")
@@ -243,7 +243,7 @@ def test_what_cannot_be_resolved_is_counted(tmp_path: Path) -> None:
         ("failed", "source file", "is referred to, but not among the dump's source_files", 1),
         ("failed", "stack frame", "is referred to, but not among the dump's stack_frames", 1),
     ]
-    # The known frame of the stack is not lost with the other.
+    # The known frame of the stack is not lost.
     assert rows(
         logdir,
         "SELECT f.func FROM graph_op o JOIN stack_trace t USING (run_id, stack_trace_id) "
@@ -251,7 +251,7 @@ def test_what_cannot_be_resolved_is_counted(tmp_path: Path) -> None:
     ) == [("<module>",)]
 
 
-def test_an_op_that_says_it_has_two_billion_outputs_does_not_fill_the_disk(tmp_path: Path) -> None:
+def test_an_op_that_claims_two_billion_outputs_does_not_fill_the_disk(tmp_path: Path) -> None:
     dump = small_dump()
     event = DebugEvent.FromString(building.graph_op("g-loss", "wide", "Split", "probs:0"))
     event.graph_op_creation.num_outputs = 2**31 - 1
@@ -264,7 +264,7 @@ def test_an_op_that_says_it_has_two_billion_outputs_does_not_fill_the_disk(tmp_p
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_a_missing_file_is_told(tmp_path: Path, file: str) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path, file: str) -> None:
     dump = small_dump()
     del dump[file]
     logdir = imported(tmp_path, dump)
@@ -275,7 +275,7 @@ def test_a_missing_file_is_told(tmp_path: Path, file: str) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_a_dump_cut_at_any_byte_gives_all_before_the_cut(data: st.DataObject) -> None:
+def test_all_records_before_a_cut_are_imported(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         dump = write_dump(Path(scratch) / "dump", small_dump())
         for file in sorted(data.draw(st.sets(st.sampled_from(FILES), min_size=1))):
@@ -297,7 +297,7 @@ def _is_cut(path: Path) -> bool:
         return reader.damage is not None
 
 
-def test_a_damaged_record_ends_its_file_only(tmp_path: Path) -> None:
+def test_a_damaged_record_ends_only_its_own_file(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump", small_dump())
     path = next(dump.glob("*.execution"))
     content = bytearray(path.read_bytes())
@@ -327,7 +327,7 @@ def test_several_file_sets_become_several_runs(tmp_path: Path) -> None:
         assert rebuilt_records(tmp_path / "logdir", run.run_id) == dump_records(tmp_path / "dump", prefix=run.prefix)
 
 
-def test_a_dump_is_not_imported_twice_but_again_when_it_grew(tmp_path: Path) -> None:
+def test_a_dump_is_imported_again_only_if_it_grew(tmp_path: Path) -> None:
     dump, logdir = write_dump(tmp_path / "dump", small_dump()), tmp_path / "logdir"
     (first,) = import_dump(dump, logdir).runs
     files = {path: path.stat().st_mtime_ns for path in logdir.rglob("*.parquet")}
@@ -347,7 +347,7 @@ class _Killed(BaseException):
 
 
 @pytest.mark.parametrize("at", [1, 5, 12])
-def test_an_interrupted_import_starts_over_without_doubles(tmp_path: Path, at: int) -> None:
+def test_an_interrupted_import_starts_over_without_duplicates(tmp_path: Path, at: int) -> None:
     dump, logdir = write_dump(tmp_path / "dump", small_dump()), tmp_path / "logdir"
     calls = 0
 
@@ -363,12 +363,12 @@ def test_an_interrupted_import_starts_over_without_doubles(tmp_path: Path, at: i
     (run,) = import_dump(dump, logdir).runs
     assert run.is_new
     assert_exact(dump, logdir)
-    # By path alone, too.
+    # Also readable by path alone.
     assert pyarrow.dataset.dataset(logdir / "dump_record").count_rows() == run.num_events
     assert rows(logdir, "SELECT count(*), bool_and(is_clean_end) FROM run") == [(1, True)]
 
 
-def test_two_imports_of_one_dump_at_once_are_refused(tmp_path: Path) -> None:
+def test_a_second_import_at_the_same_time_raises_an_error(tmp_path: Path) -> None:
     dump, logdir = write_dump(tmp_path / "dump", small_dump()), tmp_path / "logdir"
     found: list[str] = []
 
@@ -383,7 +383,7 @@ def test_two_imports_of_one_dump_at_once_are_refused(tmp_path: Path) -> None:
     assert_exact(dump, logdir)
 
 
-def test_a_file_that_leads_out_of_the_dump_is_refused_and_one_within_is_read(tmp_path: Path) -> None:
+def test_a_link_out_of_the_dump_raises_an_error_and_one_within_is_read(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump", small_dump())
     graphs = next(dump.glob("*.graphs"))
     moved = graphs.rename(tmp_path / "elsewhere")
@@ -397,7 +397,7 @@ def test_a_file_that_leads_out_of_the_dump_is_refused_and_one_within_is_read(tmp
     assert_exact(dump, tmp_path / "logdir")
 
 
-def test_a_path_that_is_no_dump_is_refused(tmp_path: Path) -> None:
+def test_a_path_without_a_dump_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match="does not exist"):
         import_dump(tmp_path / "nothing", tmp_path / "logdir")
     assert not (tmp_path / "logdir").exists()

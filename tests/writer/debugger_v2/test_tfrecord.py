@@ -1,4 +1,4 @@
-"""TFRecord frames: written as TensorFlow does, read up to the first damage."""
+"""TFRecord frames: written like TensorFlow's, and read up to the first damage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _read(content: bytes) -> tuple[list[bytes], RecordReader]:
     return list(reader), reader
 
 
-def test_a_frame_is_the_one_that_tensorflow_writes() -> None:
+def test_a_frame_equals_the_one_that_tensorflow_writes() -> None:
     # tf.io.TFRecordWriter, one record b"tfdbg".
     expected = "0500000000000000ea b2 04 3e 74 66 64 62 67".replace(" ", "")
     assert frame(b"tfdbg").hex()[:34] == expected
@@ -26,7 +26,7 @@ def test_a_frame_is_the_one_that_tensorflow_writes() -> None:
 
 
 @given(st.lists(st.binary(max_size=300)))
-def test_records_come_back_in_order(records: list[bytes]) -> None:
+def test_records_are_read_in_order(records: list[bytes]) -> None:
     file = io.BytesIO()
     for record in records:
         write_record(file, record)
@@ -37,7 +37,7 @@ def test_records_come_back_in_order(records: list[bytes]) -> None:
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1), st.data())
-def test_a_file_cut_anywhere_gives_the_records_before_the_cut(records: list[bytes], data: st.DataObject) -> None:
+def test_a_truncated_file_has_the_records_before_the_cut(records: list[bytes], data: st.DataObject) -> None:
     frames = [frame(record) for record in records]
     content = b"".join(frames)
     cut = data.draw(st.integers(0, len(content)))
@@ -65,7 +65,7 @@ def test_a_changed_byte_is_found(records: list[bytes], data: st.DataObject) -> N
     assert reader.damage.offset == sum(len(frame(record)) for record in found)
 
 
-def test_a_length_that_no_message_can_have_is_damage() -> None:
+def test_an_impossible_length_is_damage() -> None:
     length = (2**40).to_bytes(8, "little")
     found, reader = _read(frame(b"a") + length + masked_crc(length).to_bytes(4, "little"))
     assert found == [b"a"]
@@ -74,7 +74,7 @@ def test_a_length_that_no_message_can_have_is_damage() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 17])
-def test_offsets_are_those_of_the_file(offset: int) -> None:
+def test_offsets_are_relative_to_the_file(offset: int) -> None:
     file = io.BytesIO(b"x" * offset + frame(b"abc"))
     file.seek(offset)
     reader = RecordReader(file, offset=offset)
@@ -82,7 +82,7 @@ def test_offsets_are_those_of_the_file(offset: int) -> None:
     assert reader.offset == offset + 19
 
 
-def test_the_claim_of_a_long_record_is_not_scanned_with_each_piece_of_it() -> None:
+def test_a_long_record_is_not_scanned_again_for_each_piece() -> None:
     core = pytest.importorskip("tfdbg_arrow.writer.native._core")
     content = frame(b"x" * 100_000)[:-1]
     scanned = []

@@ -1,4 +1,4 @@
-"""A small program with much in it: nested functions, a loop, a branch, gradients, eager ops of many dtypes, log(0)."""
+"""A small program with nested functions, a loop, a branch, gradients, eager ops of many dtypes, and log(0)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 
 def run_program() -> list[float]:
-    """Runs the program, its functions built anew; returns its losses."""
+    """Builds the functions of the program, runs it, and returns its losses."""
     w = tf.Variable([[0.5, -0.5], [0.25, 1.0]])
     x = tf.constant([[1.0, -2.0], [0.5, 4.0]])
 
@@ -16,7 +16,7 @@ def run_program() -> list[float]:
 
     @tf.function
     def loss_of(probs: tf.Tensor) -> tf.Tensor:
-        loss = tf.reduce_sum(-tf.math.log(probs))  # the fault: relu gives zeros
+        loss = tf.reduce_sum(-tf.math.log(probs))  # the fault: relu returns zeros
         for i in tf.range(3):
             if i % 2 == 0:
                 loss += tf.cast(i, tf.float32)

@@ -1,4 +1,4 @@
-"""One small program for each of TensorFlow's features that recording must not disturb."""
+"""One small program for each feature of TensorFlow that a recording must not disturb."""
 
 from . import functions, gradients, graph_mode, models, sequences, tensors
 from .registry import FEATURES

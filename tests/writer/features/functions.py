@@ -1,4 +1,4 @@
-"""Functions: how they are traced, and what may stand in them."""
+"""Functions: how they are traced, and what they may contain."""
 
 from __future__ import annotations
 

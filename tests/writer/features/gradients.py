@@ -1,4 +1,4 @@
-"""Gradients: of the program's own, recomputed, of second order, forwards."""
+"""Gradients: custom, recomputed, second-order and forward-mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of the features."""
+"""The list of features."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 FEATURES: dict[str, Callable[[], Any]] = {}
-"""All of them, by name. Each returns numbers to compare."""
+"""All features, by name. Each returns numbers to compare."""
 
 
 def feature(run: Callable[[], Any]) -> Callable[[], Any]:

@@ -188,7 +188,7 @@ def _make_event(
                 if labels is not None and not _marks_itself(callbacks):
                     tell(labels, callbacks, args)
             except Exception as error:
-                observation.observer.note_failure("labelling the steps of fit", error)
+                observation.observer.note_failure("labeling the steps of fit", error)
         return original(callbacks, *args, **kwargs)
 
     return event

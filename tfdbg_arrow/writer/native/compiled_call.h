@@ -7,7 +7,8 @@ namespace tfdbg_arrow {
 
 // Summarizes a tensor. Its operands are the tensor and its dimensions as int64. Its configuration is the text
 // "DataType Mode rank". Its result is a row of TfdbgArrowRecordRows outside of loops.
-// With the DataType 0, the first operand is the row of another tensor, whose elements occur equally often in the tensor.
+// With the DataType 0, the first operand is the row of another tensor, whose elements occur equally often in the
+// tensor.
 constexpr const char* kSummarizeCall = "tfdbg_arrow_summarize";
 
 // Concatenates matrices. Its configuration is the text of their numbers of rows. XLA's own concatenation of a thousand

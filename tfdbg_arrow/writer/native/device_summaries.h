@@ -2,11 +2,11 @@
 //
 // Copying the elements of a tensor from an accelerator to the host to count them would be too slow. So each tensor gets
 // nodes that count on its device. The counts of all tensors of one place in a graph are put into one tensor. Only this
-// tensor is copied to the host, where one TfdbgArrowRecordDevice op records it. Nodes that can end the step with an error
-// wait for that op, so that the tensors computed before the error are recorded. Other nodes do not wait.
+// tensor is copied to the host, where one TfdbgArrowRecordDevice op records it. Nodes that can end the step with an
+// error wait for that op, so that the tensors computed before the error are recorded. Other nodes do not wait.
 //
-// Each consumer of a tensor takes it from an Identity after these nodes. Then no other node holds the tensor, as without
-// a recording.
+// Each consumer of a tensor takes it from an Identity after these nodes. Then no other node holds the tensor, as
+// without a recording.
 #pragma once
 
 #include <atomic>

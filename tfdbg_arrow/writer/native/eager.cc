@@ -22,8 +22,8 @@ constexpr int kCallbackFrames = 0;
 
 EagerHandlers g_handlers;
 
-// The eager tensors that have been recorded. IDs only grow, and nearly all lookups are for recent IDs. So there is a ring
-// of bits for the last kWindow IDs, and a set for the few older ones.
+// The eager tensors that have been recorded. IDs only grow, and nearly all lookups are for recent IDs. So there is a
+// ring of bits for the last kWindow IDs, and a set for the few older ones.
 class SeenTensors {
  public:
   static constexpr int64_t kWindow = int64_t{1} << 22;

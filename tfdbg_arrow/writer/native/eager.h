@@ -46,8 +46,8 @@ struct Scope {
 Scope current_scope();
 void set_scope(const Scope& scope);
 
-// Enters the gradient function of the execution that passed this attributes object to TensorFlow's gradient tape, in the
-// calling thread. Returns false and does nothing if that execution is unknown.
+// Enters the gradient function of the execution that passed this attributes object to TensorFlow's gradient tape, in
+// the calling thread. Returns false and does nothing if that execution is unknown.
 bool enter_gradient(int64_t generation, PyObject* op_type, PyObject* attrs);
 
 // Forgets the execution with these attributes: they now belong to an op of a graph.

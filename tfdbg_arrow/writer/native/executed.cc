@@ -106,8 +106,8 @@ bool has_lost_outputs(const ExecutedNode& node, const ProgramOp* op) {
          node.output_types.size() < op->keys.size();
 }
 
-// Returns true for ops that fail the step because of a value. They wait until a constant input is recorded. Other inputs
-// pass through their record ops.
+// Returns true for ops that fail the step because of a value. They wait until a constant input is recorded. Other
+// inputs pass through their record ops.
 bool is_check(std::string_view op) {
   return op == "CheckNumerics" || op == "CheckNumericsV2" || op == "Assert" || op == "EnsureShape";
 }
@@ -235,8 +235,8 @@ class Editor {
     return failing;
   }
 
-  // A branch or a called function takes its arguments from nodes without rows. If an op computes with a bad argument, the
-  // program stops there, and the error names the tensor that the argument came from.
+  // A branch or a called function takes its arguments from nodes without rows. If an op computes with a bad argument,
+  // the program stops there, and the error names the tensor that the argument came from.
   void watch(size_t i) {
     const NodeView& node = graph_.nodes[i];
     const NodeMatcher::Match& match = matcher_[i];
@@ -318,8 +318,8 @@ class Editor {
     masked_.push_back(std::move(output));
   }
 
-  // A loop or branch of TensorFlow 1 consists of ops of the program. TensorFlow finds the back edge of a loop's Merge by
-  // the type of the node, so no node may come between.
+  // A loop or branch of TensorFlow 1 consists of ops of the program. TensorFlow finds the back edge of a loop's Merge
+  // by the type of the node, so no node may come between.
   static bool is_programs_own(const NodeView& node, const ProgramOp& op) {
     return node.op == op.op_type && node.op != "NextIteration" && node.op != "RefNextIteration";
   }
@@ -444,7 +444,7 @@ class Editor {
   std::unordered_set<std::string_view> taken_names_;  // names that a record op could have
   std::string added_;
   std::unordered_map<std::string, std::string> record_ops_;  // by the tensor that they pass through
-  std::unordered_map<std::string, std::string> constants_;   // record ops without outputs, by the tensor that they record
+  std::unordered_map<std::string, std::string> constants_;   // record ops without outputs, by recorded tensor
   std::vector<Summarised> summarised_;
   std::unordered_set<size_t> watched_;  // nodes with a watched output
   std::unordered_map<size_t, std::vector<std::string>> waits_for_;  // control inputs of nodes that can fail

@@ -1,8 +1,8 @@
 // Records the graphs that TensorFlow runs: adds record ops to the graphs that TensorFlow has optimized.
 //
-// optimizer_plugin.cc gets each graph that TensorFlow is about to run, after TensorFlow's own passes. node_matcher.h finds
-// the op of the program that each node stands for. Each record op passes its input through to all consumers, so that the
-// tensor and its reference count are the same as without a recording.
+// optimizer_plugin.cc gets each graph that TensorFlow is about to run, after TensorFlow's own passes. node_matcher.h
+// finds the op of the program that each node stands for. Each record op passes its input through to all consumers, so
+// that the tensor and its reference count are the same as without a recording.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace tfdbg_arrow {
 // The attribute that marks the ops of a graph of the program: `generation << 32 | graph_id`.
 constexpr std::string_view kGraphAttr = "_tfdbg_arrow_graph";
 
-// Attributes of the op that stands for a run of a session: the ops and tensors that the run needs, and the tensors that it
-// is fed, one per line. An op is given by its name, and a tensor as `name:slot`.
+// Attributes of the op that stands for a run of a session: the ops and tensors that the run needs, and the tensors that
+// it is fed, one per line. An op is given by its name, and a tensor as `name:slot`.
 constexpr std::string_view kNeedsAttr = "_tfdbg_arrow_needs";
 constexpr std::string_view kFeedsAttr = "_tfdbg_arrow_feeds";
 

@@ -36,8 +36,8 @@ struct Place {
 // its output does not depend on a branch. Any other Merge is a condition of its own for the nodes that depend on it.
 class ExecutionPlaces {
  public:
-  // `can_fail`: for each node whether it can end the step with an error. A loop with such a node can fail as a whole, and
-  // then the nodes that pass values into it count as nodes that can fail.
+  // `can_fail`: for each node whether it can end the step with an error. A loop with such a node can fail as a whole,
+  // and then the nodes that pass values into it count as nodes that can fail.
   ExecutionPlaces(const GraphView& graph, std::vector<bool> can_fail) : graph_(graph), can_fail_(std::move(can_fail)) {
     for (size_t i = 0; i < graph.nodes.size(); ++i) index_of_.emplace(graph.nodes[i].name, i);
     visit_all();

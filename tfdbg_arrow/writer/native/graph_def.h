@@ -40,8 +40,8 @@ struct GraphView {
   std::string_view bytes;  // the serialized GraphDef
 };
 
-// Returns nullopt for bytes that are not a GraphDef, or whose texts are not UTF-8; protobuf rejects both. The views point
-// into `bytes`.
+// Returns nullopt for bytes that are not a GraphDef, or whose texts are not UTF-8; protobuf rejects both. The views
+// point into `bytes`.
 std::optional<GraphView> parse_graph(std::string_view bytes);
 
 // Returns true if bytes are UTF-8 by the rules of protobuf and Python: no overlong forms, no surrogates.

@@ -11,9 +11,9 @@
 #include <immintrin.h>
 #endif
 
-// No fused multiply-add, so that all instruction sets give the same bits. Optimized in a debug build too. Nobody traps
-// floating-point exceptions here, so that both sides of a selection may be computed (without that, loops with one
-// are not vectorized).
+// Without fused multiply-add, so that all instruction sets compute the same bits. Optimized also in a debug build. No
+// code traps floating-point exceptions here, so the compiler may compute both sides of a selection; otherwise it would
+// not vectorize loops with a selection.
 #if defined(__clang__)
 #pragma clang fp contract(off)
 #elif defined(__GNUC__)
@@ -21,9 +21,9 @@
 #pragma GCC optimize("O3", "fp-contract=off", "no-trapping-math")
 #endif
 
-// The kernels are compiled once for each instruction set (function multi-versioning by hand: ifunc-based
-// target_clones does not exist on musl, macOS and Windows). HEALTH_BYTES is the width of a vector, 0 for plain
-// scalar code; HEALTH_MASKED says that a comparison makes a mask register.
+// The kernels are compiled once for each instruction set. This is function multi-versioning by hand, because
+// ifunc-based target_clones does not exist on musl, macOS and Windows. HEALTH_BYTES is the width of a vector, 0 for
+// scalar code. HEALTH_MASKED is 1 if a comparison makes a mask register.
 #if defined(__GNUC__) && defined(__x86_64__)
 
 #define HEALTH_NAMESPACE avx512
@@ -64,7 +64,7 @@
 namespace tfdbg_arrow {
 namespace {
 
-// The default floating-point environment while it lives: TensorFlow's threads flush subnormals to zero.
+// Sets the default floating-point environment while it exists, because TensorFlow's threads flush subnormals to zero.
 class DefaultFloatingPoint {
  public:
 #if defined(__x86_64__) || defined(_M_X64)

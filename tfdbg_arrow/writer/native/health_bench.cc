@@ -15,7 +15,7 @@ constexpr double kUnsupported = std::numeric_limits<double>::quiet_NaN();
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Written after each call, so that no call can be left out.
+// Written after each call, so that the compiler cannot remove a call.
 volatile uint64_t sink;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Timing of the health kernels from inside, without the cost of a call from Python.
+// Times the health kernels in C++, without the cost of calls from Python.
 #ifndef TFDBG_ARROW_WRITER_NATIVE_HEALTH_BENCH_H_
 #define TFDBG_ARROW_WRITER_NATIVE_HEALTH_BENCH_H_
 
@@ -6,13 +6,13 @@
 
 namespace tfdbg_arrow {
 
-// Seconds that `repeats` calls over the same data take. NaN: dtype not supported.
+// Return the seconds that `repeats` calls over the same data take; NaN if the dtype is not supported.
 double time_count_health(int dtype, const void* data, int64_t n, int64_t repeats);
 double time_measure(int dtype, const void* data, int64_t n, int64_t repeats);
 double time_read_sum(const void* data, int64_t bytes, int64_t repeats);
 
-// The one of these that `name` ("count_health", "measure", "read_sum") says, over `bytes` bytes. NaN: there is
-// no such kernel, or it does not support the dtype (which read_sum ignores).
+// Returns the time of the kernel `name` ("count_health", "measure", "read_sum") over `bytes` bytes; NaN if there is no
+// such kernel, or if it does not support the dtype (which read_sum ignores).
 double time_kernel(const char* name, int dtype, const void* data, int64_t bytes, int64_t repeats);
 
 }  // namespace tfdbg_arrow

@@ -1,4 +1,4 @@
-// The number formats that the health kernels know, and what the kernels of all instruction sets share.
+// The number formats of the health kernels, and code that the kernels of all instruction sets share.
 #ifndef TFDBG_ARROW_WRITER_NATIVE_HEALTH_FORMATS_H_
 #define TFDBG_ARROW_WRITER_NATIVE_HEALTH_FORMATS_H_
 
@@ -10,16 +10,16 @@
 
 namespace tfdbg_arrow::health {
 
-// What a format is, for choosing its kernel.
+// The kind of a format, which selects its kernel.
 struct AnyFloat {};
 struct AnyInteger {};
 struct AnyComplex {};
 
-// A binary floating-point format in a signed integer lane: sign, exponent, `mantissa_bits` of mantissa. The
-// magnitude is the lane without its sign bit; among magnitudes integer order is numeric order.
+// A binary floating-point format in a signed integer lane: sign, exponent, `mantissa_bits` of mantissa. The magnitude
+// is the lane without its sign bit. The integer order of magnitudes is their numeric order.
 //
-// kTop: magnitude of the largest finite number; what is above it is infinite (kInfinity) or NaN.
-// kInfinity: magnitude of infinity; -1, which no magnitude is, in a format that has none.
+// kTop: magnitude of the largest finite number; larger magnitudes are infinite (kInfinity) or NaN.
+// kInfinity: magnitude of infinity; -1, which is never a magnitude, in a format without infinity.
 // kNegativeZeroIsNan: the "fnuz" formats, whose only NaN is the pattern of -0.
 template <class LaneT, int mantissa_bits, int bias, LaneT top, LaneT infinity, bool negative_zero_is_nan>
 struct FloatFormat : AnyFloat {
@@ -45,7 +45,7 @@ using Float8E4M3Fnuz = FloatFormat<int8_t, 3, 8, 0x7f, -1, true>;
 using Float8E4M3B11Fnuz = FloatFormat<int8_t, 3, 11, 0x7f, -1, true>;
 using Float8E5M2Fnuz = FloatFormat<int8_t, 2, 16, 0x7f, -1, true>;
 
-// An integer dtype; bool is one, of which every byte but 0 is True.
+// An integer dtype. bool is also one: every byte except 0 is True.
 template <class ValueT, bool boolean = false>
 struct IntegerFormat : AnyInteger {
   using Value = ValueT;
@@ -60,7 +60,7 @@ struct ComplexFormat : AnyComplex {
   using Part = PartT;
 };
 
-// The kernels of one instruction set; as the functions of health.h.
+// The kernels of one instruction set, with the signatures of the functions in health.h.
 struct Kernels {
   const char* name;
   bool (*count_health)(int dtype, const char* data, int64_t n, Health* out);

@@ -1,4 +1,4 @@
-// Strings by small ids: op types, devices, call sites. Process-wide, append-only; id 0 is "".
+// Assigns small IDs to strings: op types, devices, call sites. Process-wide and append-only; ID 0 is "".
 #pragma once
 
 #include <cstdint>
@@ -29,12 +29,12 @@ class StringTable {
     if (found != ids_.end()) return found->second;
     strings_.emplace_back(text);  // a deque never moves its elements: the views stay valid
     auto id = static_cast<int32_t>(strings_.size() - 1);
-    write_to_journal(id);  // before any record can name it
+    write_to_journal(id);  // before any record can refer to it
     ids_.emplace(std::string_view(strings_.back()), id);
     return id;
   }
 
-  // From here on new strings go to a journal, after those that are there; a descriptor of -1: to none.
+  // Writes the existing strings to a journal, and from then on each new string. A descriptor of -1 means no journal.
   // Returns false if one of them could not be written.
   bool set_journal(int fd) {
     std::unique_lock<std::shared_mutex> lock(mutex_);
@@ -44,14 +44,14 @@ class StringTable {
     return unwritten_.empty();
   }
 
-  // In a forked child, where the lock may be held by a thread that the child does not have. The child's descriptor is
-  // made another file's: the lock on the journal is the parent's alone, and what the child would write goes nowhere.
+  // For a forked child, where a thread that the child does not have may hold the lock. Points the child's descriptor to
+  // another file, so that only the parent holds the lock on the journal, and writes of the child are discarded.
   void forget_journal() {
     let_go_of(journal_);
     journal_ = -1;
   }
 
-  // Writes the strings that the journal in force lacks, as far as it takes them now. Returns how many it still lacks.
+  // Writes the strings that are missing in the current journal, as far as possible. Returns how many are still missing.
   size_t write_unwritten() {
     std::unique_lock<std::shared_mutex> lock(mutex_);
     std::vector<int32_t> ids;

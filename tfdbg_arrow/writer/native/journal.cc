@@ -12,7 +12,7 @@ namespace tfdbg_arrow {
 namespace {
 
 constexpr size_t kHeadSize = 12;  // magic, length and CRC of the payload
-constexpr int kAttempts = 2;      // readers find the whole entry behind one that is cut off
+constexpr int kAttempts = 2;      // readers find the complete entry after a truncated one
 
 std::array<uint32_t, 256> make_table() {
   std::array<uint32_t, 256> table{};

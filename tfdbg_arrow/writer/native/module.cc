@@ -1,4 +1,4 @@
-// The one seam between Python and C++.
+// The interface between Python and C++.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -30,7 +30,7 @@ namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Owns the session while Python drains it; kernels reach it through publish_session().
+// Owns the session while Python drains it. Kernels reach it after publish_session().
 class Recording {
  public:
   Recording(const std::string& spool_path, const std::string& value_path, uint64_t capacity, int mode,
@@ -45,8 +45,8 @@ class Recording {
     if (has_journal_) strings().set_journal(-1);
   }
 
-  // Tells the names that records refer to in a file that the caller keeps open as long as this lives.
-  // Returns false if one could not be written.
+  // Writes the names that records refer to into a file. The caller must keep it open as long as this object exists.
+  // Returns false if a name could not be written.
   bool set_journal(int fd) {
     has_journal_ = fd >= 0;
     return strings().set_journal(fd);
@@ -59,7 +59,7 @@ class Recording {
     published_ = true;
   }
 
-  // Afterwards no thread of TensorFlow's uses the session; what it holds can still be drained.
+  // Afterwards no thread of TensorFlow uses the session. Its events can still be drained.
   void stop() {
     if (!published_) return;
     published_ = false;
@@ -67,7 +67,7 @@ class Recording {
     retract_session();
   }
 
-  // In a forked child: the memory is the parent's, nothing of it may be touched, not even freed.
+  // For a forked child. The memory belongs to the parent, so it must not be touched, not even freed.
   void abandon() {
     published_ = false;
     has_journal_ = false;
@@ -114,7 +114,7 @@ class Recording {
     session_->values.release(upto);
   }
 
-  // Appends one whole record that Python measured, its DIMS records included. False: there was no room.
+  // Appends one complete record that Python measured, with its DIMS records. Returns false if there was no room.
   bool append(Bytes records) {
     if (records.size() == 0 || records.size() % sizeof(Record) != 0) {
       throw nb::value_error("expected whole records of 256 bytes");
@@ -146,13 +146,14 @@ class Recording {
 
   int64_t next_execution_index() { return session_->next_execution_index.fetch_add(1, std::memory_order_relaxed); }
 
-  // What a bad tensor does that nothing masks (OnNonFinite), before start(). The run's id ends the error's text.
+  // Sets what happens at a bad tensor that is not masked (OnNonFinite). Call it before start(). The error's text ends
+  // with the run ID.
   void set_on_nonfinite(int reaction, const std::string& run_id) {
     session_->on_nonfinite = static_cast<OnNonFinite>(reaction);
     session_->run_id = run_id;
   }
-  // Which bad values of graphs do not stop the program, before start(): types of ops that compute nothing with what they
-  // take, and outputs as (type of the op, slot).
+  // Sets which bad values of graphs do not stop the program: types of ops that do not compute with their inputs, and
+  // outputs as (type of the op, slot). Call it before start().
   void set_stop_rules(const std::vector<std::string>& harmless_users,
                       const std::vector<std::tuple<std::string, int64_t>>& harmless_outputs) {
     session_->stop_rules.harmless_users = {harmless_users.begin(), harmless_users.end()};
@@ -164,7 +165,7 @@ class Recording {
   int64_t num_unkept_values() const { return session_->values.num_failed(); }
   uint64_t num_events() const { return session_->spool.head(); }
   void set_step(int64_t step) { session_->step.store(step, std::memory_order_relaxed); }
-  // Paused, nothing of what runs is recorded, until it is set again; a new recording starts unpaused.
+  // While paused, nothing that runs is recorded. A new recording starts unpaused.
   void set_paused(bool paused) { g_is_paused.store(paused, std::memory_order_relaxed); }
 
   // Node name, op name, op type, key of each output or -1, whether the elements are kept.
@@ -188,8 +189,8 @@ class Recording {
 
   void set_records_others(bool records_others) { session_->executed.set_records_others(records_others); }
 
-  // Tensors on devices of a type are summarised there, by graphs for some dtypes. `graphs`: for each dtype the
-  // SummaryLayout and the serialized GraphDef.
+  // Makes tensors on devices of a type be summarized there, by graphs for some dtypes. `graphs`: the SummaryLayout and
+  // the serialized GraphDef of each dtype.
   void set_summary_graphs(const std::vector<std::string>& device_types,
                           const std::unordered_map<int, std::tuple<int64_t, nb::bytes>>& graphs) {
     for (const std::string& device_type : device_types) session_->summaries.add_device_type(device_type);
@@ -201,9 +202,9 @@ class Recording {
 
   void set_counting_on_devices(bool is_allowed) { session_->summaries.allow(is_allowed); }
 
-  // The graphs that TensorFlow optimized since the last call: for each its nodes, as (name, op type, device, graph id,
+  // Returns the nodes of each graph that TensorFlow optimized since the last call, as (name, op type, device, graph ID,
   // op name, path of calls or None, inputs as (node, slot, whether it is a control edge), dtype numbers of its outputs
-  // or None, which argument or result of the graph it stands for or None).
+  // or None, index of the graph's argument or result that it stands for or None).
   nb::list take_executed_graphs() {
     nb::list graphs;
     for (const std::vector<ExecutedNode>& nodes : session_->executed.take()) {
@@ -224,7 +225,8 @@ class Recording {
     return graphs;
   }
 
-  // Outputs that do not stop the program, noted since the last call: (key, op name, op type, slot, types of users).
+  // Returns the outputs that do not stop the program, noted since the last call, as (key, op name, op type, slot, types
+  // of users).
   nb::list take_masked_outputs() {
     nb::list outputs;
     for (const MaskedOutput& output : session_->executed.take_masked()) {
@@ -235,7 +237,7 @@ class Recording {
 
   int64_t take_unreadable_graphs() { return session_->executed.take_unreadable(); }
 
-  // What the optimizer makes of a GraphDef; empty where it leaves it as it is. Throws RuntimeError.
+  // Returns the GraphDef that the optimizer makes of another one; empty if it changes nothing. Throws RuntimeError.
   nb::bytes with_record_ops(nb::bytes graph_def) {
     const std::string edited =
         tfdbg_arrow::with_record_ops(std::string_view(graph_def.c_str(), graph_def.size()), *session_);
@@ -253,7 +255,7 @@ PyMethodDef g_op_callback = {"op_callback", reinterpret_cast<PyCFunction>(reinte
                              "op_callback(op_type, inputs, attrs, outputs, op_name=None, graph=None)\n\n"
                              "TensorFlow's op callback. Records; raises only what `on_nonfinite` raises; returns `outputs`."};
 
-// Where each field of a record lies, as (name, offset, size), for the Python side to compare with its own.
+// Returns the layout of a record as (name, offset, size) of each field, which the Python side compares with its own.
 nb::list record_layout() {
   nb::list fields;
 #define TFDBG_ARROW_FIELD(path, name) \
@@ -309,7 +311,7 @@ nb::bytes as_bytes(const std::vector<T>& values) {
   return nb::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
-// The columns in the order of scan.py's Scan, then: slots shown first by which record, bytes consumed, status.
+// Returns the columns in the order of Scan in scan.py, then the first record of each new slot, bytes consumed, status.
 nb::tuple scan_debug_events(DebugEventScanner& scanner, nb::bytes data, size_t max_records) {
   DebugEventColumns found;
   const auto* begin = reinterpret_cast<const uint8_t*>(data.c_str());
@@ -328,11 +330,12 @@ nb::tuple scan_debug_events(DebugEventScanner& scanner, nb::bytes data, size_t m
 }  // namespace
 
 NB_MODULE(_core, m) {
-  // What kernels and TensorFlow hold lives as long as the process; a leak report would be noise.
+  // Objects that kernels and TensorFlow hold live until the process ends; leak warnings would be false.
   nb::set_leak_warnings(false);
   m.doc() = "The native core: health kernels, the event spool, TensorFlow's record ops, the eager path.";
 
-  // Whoever forks, a library in C too: the child has no part in the recording. (A child of os.fork() is told once more.)
+  // Also covers forks by C libraries: a forked child does not take part in the recording. After os.fork(), Python calls
+  // it again.
   pthread_atfork(nullptr, nullptr, &forget_session);
 
   nb::exception<std::system_error>(m, "SpoolError", PyExc_OSError);

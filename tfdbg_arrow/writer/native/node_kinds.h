@@ -1,4 +1,4 @@
-// What the nodes of an optimized graph are for, and how tensors are named.
+// The kinds of nodes in an optimized graph, and the names of tensors.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace tfdbg_arrow {
 
-// Nodes that steer loops, branches and calls, or that pass tensors between devices and functions.
+// Nodes that control loops, branches and calls, or that pass tensors between devices and functions.
 inline bool is_plumbing(std::string_view op) {
   static const std::unordered_set<std::string_view> plumbing = {
       "Enter",     "Exit",       "Merge",      "NextIteration", "Switch",         "LoopCond",   "RefEnter",
@@ -22,10 +22,10 @@ inline bool is_plumbing(std::string_view op) {
 inline bool is_argument(std::string_view op) { return op == "_Arg" || op == "_DeviceArg"; }
 inline bool is_result(std::string_view op) { return op == "_Retval" || op == "_DeviceRetval"; }
 
-// Nodes that TensorFlow puts where a call was: their output is their input.
+// Nodes that TensorFlow puts in place of a call. Their output is equal to their input.
 inline bool passes_on(std::string_view op) { return op == "Identity" || op == "IdentityN" || op == "_EagerConst"; }
 
-// Ops that Python added to a graph: they begin or end runs of sessions, or record what was not optimized.
+// Ops that Python added to a graph: they belong to runs of sessions, or record functions that XLA compiles.
 inline bool is_own(const NodeView& node) {
   constexpr std::string_view kOpPrefix = "TfdbgArrow", kNamePrefix = "tfdbg_arrow_", kInnerPrefix = "/tfdbg_arrow_";
   return node.op.substr(0, kOpPrefix.size()) == kOpPrefix || node.name.substr(0, kNamePrefix.size()) == kNamePrefix ||

@@ -17,8 +17,8 @@
 
 namespace tfdbg_arrow {
 
-// At most so many components of a name, from its end, and so many original names are compared with names of ops. Each
-// comparison costs the length of the name, so without this bound a long name would take quadratic time.
+// At most this many components of a name, from its end, and this many original names are compared with names of ops.
+// Each comparison costs the length of the name, so a long name would take quadratic time without this limit.
 constexpr size_t kMaxLooks = 256;
 
 // Names that TensorFlow's passes give to their own nodes: the part before the op's name is not a path of calls.
@@ -65,10 +65,10 @@ class NodeMatcher {
     int64_t argument = -1;
   };
 
-  // Whether a node is of a graph that this recording knows.
+  // Returns true if a node belongs to a graph of this recording.
   bool is_ours() const { return is_ours_; }
   const Match& operator[](size_t i) const { return found_[i]; }
-  // From here on a node stands for no op.
+  // Makes a node stand for no op.
   void forget_op(size_t i) { found_[i].op = nullptr; }
 
  private:
@@ -101,7 +101,7 @@ class NodeMatcher {
     }
     found_[i].graph_id = graph_id;
     if (is_argument(node.op)) {
-      // Inlining removes the arguments of called functions, so this one is of the outermost function.
+      // Inlining removes the arguments of called functions, so this one belongs to the outermost function.
       place(graph_id, std::string_view());
       return;
     }
@@ -111,7 +111,7 @@ class NodeMatcher {
         if (try_name(i, graph_id, *program, original)) return;
       }
     }
-    // The longest name that is an op's: what is before it is the path.
+    // Take the longest name of an op; the part before it is the path.
     if (try_name(i, graph_id, *program, node.name)) return;
     const std::string_view name = last_components(node.name);
     for (size_t at = name.find('/'); at != std::string_view::npos; at = name.find('/', at + 1)) {
@@ -168,7 +168,7 @@ class NodeMatcher {
     }
   }
 
-  // No node of a called graph has a mark if all of its ops were fused: the name of the node leads there through the calls.
+  // If all ops of a called graph were fused, no node has its mark. Then the path in the node's name leads to the graph.
   void follow_calls(size_t i) {
     const std::string_view name = graph_.nodes[i].name;
     size_t begin = found_[i].path.empty() ? 0 : found_[i].path.size() + 1;
@@ -221,7 +221,7 @@ class NodeMatcher {
   Session& session_;
   std::vector<Match> found_;
   Graphs graphs_;
-  std::unordered_map<std::string_view, std::vector<int64_t>> graphs_at_;  // which graphs were inlined at a path
+  std::unordered_map<std::string_view, std::vector<int64_t>> graphs_at_;  // the graphs that were inlined at a path
   bool is_ours_ = false;
 };
 

@@ -20,11 +20,11 @@
 namespace tfdbg_arrow {
 namespace {
 
-// TensorFlow's own passes run twice; record ops that the first round added would hinder the second.
+// TensorFlow's own passes run twice. Record ops that the first round added would hinder the second round.
 constexpr int kNumRounds = 2;
 // A smaller graph has one round.
 constexpr size_t kMinNodes = 4;
-// Of the graphs that TensorFlow calls the optimizer for, in the order in which it loads the library.
+// The devices of the graphs that TensorFlow calls the optimizer for, in the order in which it loads the library.
 constexpr const char* kDeviceTypes[] = {"CPU", "GPU"};
 
 void* create_optimizer() { return std::calloc(1, sizeof(int)); }
@@ -44,7 +44,7 @@ void hand_back(std::string_view bytes, TF_Buffer* out, TF_Status* status) {
   out->data_deallocator = free_buffer;
 }
 
-// TensorFlow calls this in any thread, which may hold locks of TensorFlow's: it must not wait for Python.
+// TensorFlow calls this in any thread. The thread may hold locks of TensorFlow, so it must not wait for Python.
 void optimize(void* optimizer, const TF_Buffer* in, const void*, TF_Buffer* out, TF_Status* status) {
   const std::string_view bytes(static_cast<const char*>(in->data), in->length);
   const int round = optimizer == nullptr ? kNumRounds : ++*static_cast<int*>(optimizer);
@@ -66,7 +66,7 @@ void optimize(void* optimizer, const TF_Buffer* in, const void*, TF_Buffer* out,
   hand_back(edited.empty() ? bytes : std::string_view(edited), out, status);
 }
 
-// Whether TensorFlow's passes are on or off: 0 leaves them as the program has them.
+// Whether TensorFlow's passes are on or off; 0 keeps the program's choice.
 struct OptimizerConfigs {
   size_t struct_size;
   void* ext;
@@ -93,7 +93,7 @@ struct RegistrationParams {
 }  // namespace
 }  // namespace tfdbg_arrow
 
-// TensorFlow calls it when it loads this library as a plugin.
+// TensorFlow calls this when it loads the library as a plugin.
 extern "C" __attribute__((visibility("default"))) void TF_InitGraph(void* opaque, tfdbg_arrow::TF_Status* status) {
   using namespace tfdbg_arrow;
   auto* params = static_cast<RegistrationParams*>(opaque);

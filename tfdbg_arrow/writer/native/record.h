@@ -37,7 +37,7 @@ enum Flag : int32_t {
   kContext = 1024,
 };
 
-// What a tensor record tells beyond the fields that all kinds share.
+// Which facts a tensor record holds besides the fields that all kinds share.
 struct TensorFacts {
   int64_t dims[kNumInlineDims];
   int64_t num_neg_inf;
@@ -52,11 +52,11 @@ struct TensorFacts {
   double mean;
   double stddev;
   double max_abs;
-  int64_t value_bytes;  // of the elements that are kept
+  int64_t value_bytes;  // size of the kept elements
 };
 
 struct Record {
-  // event_index + 1, stored last and with release order: anything else means "not written".
+  // event_index + 1, stored last with release order. Any other value means that the record is not written yet.
   uint64_t commit;
   int64_t wall_time_ns;
   uint8_t kind;

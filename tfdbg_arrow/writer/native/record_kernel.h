@@ -1,4 +1,4 @@
-// What the kernels of all record ops share.
+// Code that the kernels of all record ops share.
 #pragma once
 
 #include <algorithm>
@@ -18,41 +18,41 @@ namespace tfdbg_arrow {
 
 constexpr int kMaxRank = 254;  // TensorShape::MaxDimensions()
 
-// A large tensor that came as argument twice, at the same address: held, so that nobody can write to its
-// buffer (TensorFlow writes in place only where it holds the sole reference), and measured only once.
-// tf.data hands the whole data set to its functions again and again.
+// A large tensor that was passed as argument twice, at the same address. It is measured only once. Holding it prevents
+// writes to its buffer, because TensorFlow writes in place only if it has the only reference. tf.data passes the whole
+// dataset to its functions in every call.
 struct HeldArgument {
-  size_t index = 0;  // which argument of the function
+  size_t index = 0;  // index of the function's argument
   std::mutex mutex;
-  const void* data = nullptr;  // last seen
+  const void* data = nullptr;  // address in the last call
   TF_Tensor* held = nullptr;
   Record measured;
 };
 
-// What a kernel knows for life: one instance a node of an instantiated (inlined) graph.
+// The constant data of a kernel. There is one instance per node of an instantiated (inlined) graph.
 struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
-  std::vector<int64_t> dtypes;  // of summaries only: the tensors' own dtypes
-  std::vector<int64_t> layouts;  // RecordDevice only: of each tensor
-  bool keep = false;            // RecordThrough only: whether the elements are kept
+  std::vector<int64_t> dtypes;  // only for summaries: the dtypes of the tensors
+  std::vector<int64_t> layouts;  // only RecordDevice: the layout of each tensor
+  bool keep = false;            // only RecordThrough: whether the elements are kept
   std::vector<int64_t> decides;  // for each node whether it stops the program if it is bad
-  int64_t generation = 0;       // the recording it belongs to: node keys mean nothing in another
+  int64_t generation = 0;       // the recording that the kernel and its node keys belong to
   int32_t call_site = 0;
   bool has_call_site = false;
-  std::atomic<int32_t> device{-1};  // interned when it first runs
-  std::vector<HeldArgument> arguments;  // one for each tensor where these are arguments, else empty
-  int64_t argument = kNoValue;  // RecordThrough only: which argument of the outermost function the tensor is
-  bool is_watch = false;  // RecordThrough only: the tensor is one of `sources`, and gets no row unless it is bad
+  std::atomic<int32_t> device{-1};  // interned when the kernel first runs
+  std::vector<HeldArgument> arguments;  // one for each tensor if the tensors are arguments, otherwise empty
+  int64_t argument = kNoValue;  // only RecordThrough: the argument index of the tensor in the outermost function
+  bool is_watch = false;  // only RecordThrough: the tensor is one of `sources`, and gets a row only if it is bad
   std::vector<int64_t> sources;
-  std::vector<int32_t> call_sites;  // RecordRows and RecordDevice only: of each tensor
-  std::vector<int64_t> argument_indexes;  // RecordRows only: which arguments of the outermost function it is given
-  // RecordRows only: the loops that each tensor is computed in, from the outermost, by the hash of their names.
+  std::vector<int32_t> call_sites;  // only RecordRows and RecordDevice: the call site of each tensor
+  std::vector<int64_t> argument_indexes;  // only RecordRows: indexes of the arguments that it takes
+  // Only RecordRows: the loops that each tensor is computed in, from the outermost, as hashes of their names.
   std::vector<std::vector<uint64_t>> loops;
 };
 
 constexpr int kInt64 = 9;  // TF_INT64
 
-// Smaller arguments are measured again sooner than looked up.
+// Measuring smaller arguments again is faster than looking them up.
 constexpr int64_t kMinHeldSize = 1 << 14;
 
 class Status {
@@ -69,7 +69,7 @@ class Status {
   TF_Status* status_;
 };
 
-// One a thread: a kernel must not allocate one for each input.
+// One per thread, so that a kernel does not allocate one for each input.
 inline Status& thread_status() {
   thread_local Status status;
   return status;
@@ -107,7 +107,7 @@ inline bool read_bool(TF_OpKernelConstruction* construction, const char* name, b
   return status->ok();
 }
 
-// Returns the path of the calls through which TensorFlow inlined a node, which it puts before the node's name.
+// Returns the path of the calls through which TensorFlow inlined a node. TensorFlow puts it before the node's name.
 inline std::optional<std::string> call_path(TF_OpKernelConstruction* construction, const std::string& own_name) {
   TF_StringView view = tf_api().TF_OpKernelConstruction_GetName(construction);
   std::string_view full(view.data, view.len);
@@ -118,12 +118,12 @@ inline std::optional<std::string> call_path(TF_OpKernelConstruction* constructio
   return std::string(path);
 }
 
-// Bad tensors of one run of a kernel that nothing masks.
+// The bad tensors of one run of a kernel that are not masked.
 class Judge {
  public:
   Judge(const RecordKernel& kernel, Session& session) : kernel_(kernel), session_(session) {}
 
-  // Tells of a tensor, and under which event index it was recorded.
+  // Notes a tensor, and the event index of its record.
   void see(size_t i, const Record& record, int64_t event_index) {
     if ((record.flags & kBad) == 0 || session_.on_nonfinite == OnNonFinite::kRecord) return;
     if (i >= kernel_.decides.size() || kernel_.decides[i] == 0) return;
@@ -132,11 +132,11 @@ class Judge {
     is_bad_ = true;
   }
 
-  // Fails the step if the recording is to stop the program; returns whether it did. The Python side looks for the end of
+  // Fails the step if the recording must stop the program; returns true if it did. The Python side parses the end of
   // the text.
   bool decide(TF_OpKernelContext* context) const {
     if (!is_bad_ || session_.on_nonfinite != OnNonFinite::kFail) return false;
-    constexpr int kInvalidArgument = 3;  // TF_INVALID_ARGUMENT, as TensorFlow's own CheckNumerics
+    constexpr int kInvalidArgument = 3;  // TF_INVALID_ARGUMENT, like TensorFlow's own CheckNumerics
     std::string text = "tfdbg_arrow stopped the program: a tensor holds an infinity or a NaN (event " +
                        std::to_string(event_index_) + " of run " + session_.run_id + ")";
     Status status;
@@ -152,7 +152,7 @@ class Judge {
   int64_t event_index_ = kNoValue;
 };
 
-// Fills what is common to all tensors that one kernel records in one run.
+// Returns a record with the fields that all tensors of one run of a kernel share.
 inline Record context_record(RecordKernel* kernel, TF_OpKernelContext* context, const Session& session) {
   const TensorFlowApi& tf = tf_api();
   int32_t device = kernel->device.load(std::memory_order_relaxed);
@@ -177,7 +177,7 @@ inline Record context_record(RecordKernel* kernel, TF_OpKernelContext* context, 
   return record;
 }
 
-// Kernels of the ops that record rows of summaries; record_rows.cc.
+// Kernels of the ops that record rows of summaries, in record_rows.cc.
 void* create_record_rows(TF_OpKernelConstruction* construction);
 void compute_record_rows(void* opaque, TF_OpKernelContext* context);
 void* create_record_device(TF_OpKernelConstruction* construction);

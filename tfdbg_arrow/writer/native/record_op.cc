@@ -18,7 +18,7 @@
 namespace tfdbg_arrow {
 namespace {
 
-// A kernel that the optimizer put behind one output of a node.
+// A kernel that the optimizer added after one output of a node.
 void* create_record_through(TF_OpKernelConstruction* construction) {
   auto kernel = std::make_unique<RecordKernel>();
   Status status;
@@ -73,8 +73,8 @@ void delete_kernel(void* opaque) {
   delete kernel;
 }
 
-// As describe_tensor, but takes the facts of an argument that is known to be what it was.
-// Returns whether it keeps the tensor.
+// Like describe_tensor, but reuses the facts of an argument that has not changed.
+// Returns true if it holds the tensor.
 bool describe_argument(Session& session, HeldArgument* argument, int dtype, int rank, const int64_t* dims,
                        TF_Tensor* tensor, bool keep, Record* record) {
   const TensorFlowApi& tf = tf_api();
@@ -107,7 +107,7 @@ bool describe_argument(Session& session, HeldArgument* argument, int dtype, int 
   return true;
 }
 
-// Notes which execution the step belongs to: the record is not covered, and becomes no row.
+// Notes which execution the step belongs to. The record is not covered, and does not become a row.
 void compute_call_token(void* opaque, TF_OpKernelContext* context) {
   if (is_paused()) return;
   SessionGuard session;
@@ -128,10 +128,10 @@ void compute_call_token(void* opaque, TF_OpKernelContext* context) {
   tf.TF_DeleteTensor(tensor);
 }
 
-// What became of a tensor that was to be recorded.
+// The result of record_tensor().
 struct Recorded {
-  bool is_held = false;   // the kernel holds it from here on; else it is the caller's
-  bool is_failed = false;  // the step has failed because of it
+  bool is_held = false;   // whether the kernel holds the tensor from now on; otherwise the caller owns it
+  bool is_failed = false;  // whether the step failed because of it
 };
 
 // Records one tensor.
@@ -232,7 +232,7 @@ void register_single_op(std::string_view name, bool hands_on) {
                            "decides: bool", "is_watch: bool", "sources: list(int)", "has_call_site: bool", "call_site: string"}) {
     tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
   }
-  tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);  // else TensorFlow folds it, or merges it with another
+  tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);  // otherwise TensorFlow folds it or merges it with another op
   tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, hands_on ? same_shape : no_outputs);
   tf.TF_RegisterOpDefinition(builder, status.get());
   check(status, "a record op");

@@ -1,13 +1,13 @@
 // The TensorFlow ops that record tensors inside graphs, registered over the C API.
 //
 // TfdbgArrowCallToken(execution_index): notes which run of a session the step belongs to.
-// TfdbgArrowRecordRows(summaries, arguments...): records what functions that XLA compiles give out, one row of the float64
-// matrix for each tensor. Two of the columns are the call site of the tensor, and the loop that it is computed in. Rows of
-// branches that were not taken are left out. The memory of the arguments identifies the call.
-// TfdbgArrowRecordDevice(parts, shapes...): records tensors of which nodes on their device counted the elements;
+// TfdbgArrowRecordRows(summaries, arguments...): records the tensors of functions that XLA compiles, one row of the
+// float64 matrix for each tensor. The last columns are the iterations of the loops that the tensor is computed in. Rows
+// of branches that were not taken are omitted. The memory of the arguments identifies the call.
+// TfdbgArrowRecordDevice(parts, shapes...): records tensors whose elements were counted on their device, see
 // device_summaries.h.
-// TfdbgArrowRecordThrough(tensor): records one tensor and hands it on. The optimizer of executed.h puts it into graphs.
-// TfdbgArrowRecordConstant(tensor): records one tensor, without output.
+// TfdbgArrowRecordThrough(tensor): records one tensor and passes it on. The optimizer of executed.h adds it to graphs.
+// TfdbgArrowRecordConstant(tensor): records one tensor, and has no output.
 #pragma once
 
 #include <string_view>
@@ -19,10 +19,10 @@ constexpr std::string_view kRecordThroughOp = "TfdbgArrowRecordThrough";
 constexpr std::string_view kRecordConstantOp = "TfdbgArrowRecordConstant";
 constexpr std::string_view kRecordRowsOp = "TfdbgArrowRecordRows";
 constexpr std::string_view kRecordDeviceOp = "TfdbgArrowRecordDevice";
-// Begins the name of each node of these ops; a number, a slash and the name of the recorded node follow.
+// Prefix of the names of these ops. A number, a slash and the name of the recorded node follow.
 constexpr std::string_view kRecordNodePrefix = "tfdbg_arrow_record_";
 
-// Whether the optimizer of executed.h puts ops of a type into graphs.
+// Returns true if the optimizer of executed.h adds ops of this type to graphs.
 inline bool is_record_op(std::string_view op) {
   return op == kRecordThroughOp || op == kRecordConstantOp || op == kRecordDeviceOp;
 }
@@ -35,7 +35,7 @@ void register_record_ops();
 enum SummaryColumn : int {
   kColumnRank = 0,  // -1: the shape was not measured
   kColumnSize,
-  kColumnDim0,  // six dimensions, the last six where the rank is above
+  kColumnDim0,  // six dimensions, the last six if the rank is above 6
   kColumnNumNegInf = kColumnDim0 + 6,
   kColumnNumPosInf,
   kColumnNumNan,
@@ -50,8 +50,8 @@ enum SummaryColumn : int {
   kColumnMaxAbs,
   kColumnNumFinite,
   kNumSummaryColumns,
-  // Of TfdbgArrowRecordRows alone.
-  kColumnIteration = kNumSummaryColumns,  // of the innermost loop, then of those around it
+  // Only for TfdbgArrowRecordRows.
+  kColumnIteration = kNumSummaryColumns,  // of the innermost loop, then of the outer loops
   kNumCompiledColumns = kColumnIteration + 6,
 };
 // The rank in the rows of tensors that were not computed.

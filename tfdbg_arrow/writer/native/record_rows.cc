@@ -1,4 +1,4 @@
-// Records summaries of tensors that were made elsewhere.
+// Records summaries of tensors that other nodes computed.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -23,7 +23,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// Returns what TensorFlow calls Hash64Combine.
+// Returns the same as Hash64Combine of TensorFlow.
 // Source: tensorflow/core/lib/hash/hash.h.
 uint64_t combined(uint64_t a, uint64_t b) { return a ^ (b + 0x9E3779B97F4A7800u + (a << 10) + (a >> 4)); }
 
@@ -51,8 +51,8 @@ Shape shape_of_row(const double* row) {
   return shape;
 }
 
-// Records what a row of a summary says of a tensor, if the recording covers it. Of the row, only the columns behind those
-// of the shape are read.
+// Records a tensor from a row of a summary, if the recording covers it. Only the columns after the shape are read from
+// the row.
 void record_summary(Session& session, const RecordKernel& kernel, size_t i, const Shape& shape, const double* row,
                     Record* out, Judge* judge) {
   auto count = [&](int column) { return static_cast<int64_t>(row[column]); };
@@ -100,7 +100,7 @@ void record_summary(Session& session, const RecordKernel& kernel, size_t i, cons
   judge->see(i, record, last_event_index());
 }
 
-// Returns the call that has the tensors of a RecordRows op as arguments; kNoValue where that is not certain.
+// Returns the call that has the tensors of a RecordRows op as arguments; kNoValue if it is not certain.
 int64_t call_with_arguments(const RecordKernel& kernel, TF_OpKernelContext* context, const Session& session) {
   const TensorFlowApi& tf = tf_api();
   int64_t found = kNoValue;
@@ -114,7 +114,7 @@ int64_t call_with_arguments(const RecordKernel& kernel, TF_OpKernelContext* cont
   return found;
 }
 
-// Reads the shape that an int64 tensor holds.
+// Reads a shape from an int64 tensor.
 Shape shape_in(TF_Tensor* tensor) {
   const TensorFlowApi& tf = tf_api();
   Shape shape;
@@ -126,7 +126,7 @@ Shape shape_in(TF_Tensor* tensor) {
   return shape;
 }
 
-// Puts what the nodes of a summary graph counted into the columns of a row.
+// Writes the counts of a summary graph into the columns of a row.
 void fill_row(SummaryLayout layout, const double* parts, double* row) {
   const double* once = parts + kCountsInPart;
   switch (layout) {
@@ -136,8 +136,9 @@ void fill_row(SummaryLayout layout, const double* parts, double* row) {
       std::copy_n(once, kNumCounts, row + kColumnNumNegInf);
       break;
     case SummaryLayout::kCountsTwice: {
-      // Threads of TensorFlow take subnormal numbers for zeros. The second time, the elements were rounded away from zero:
-      // none was subnormal, the greatest became infinite, and NaN became 0. What has a sign then has it, but for infinities.
+      // TensorFlow's threads treat subnormal numbers as zeros. For the second count, the elements were rounded away
+      // from zero: none was subnormal, the largest became infinite, and NaN became 0. The elements of a sign in the
+      // second count, without the original infinities, are the finite elements of this sign.
       const double* again = once + kPartWidth;
       const double num_negative = again[3] + again[0] - once[0], num_positive = again[5] + again[1] - once[1];
       std::copy_n(once, 3, row + kColumnNumNegInf);
@@ -154,7 +155,7 @@ void fill_row(SummaryLayout layout, const double* parts, double* row) {
 
 }  // namespace
 
-// A kernel that takes what a compiled function returns about its tensors.
+// A kernel that takes the rows that a compiled function returns for its tensors.
 void* create_record_rows(TF_OpKernelConstruction* construction) {
   auto kernel = std::make_unique<RecordKernel>();
   Status status;
@@ -215,7 +216,7 @@ void compute_record_rows(void* opaque, TF_OpKernelContext* context) {
     if (row[kColumnRank] == kNotRun) continue;
     Record record = common;
     record.call_site = kernel->call_sites[i];
-    // A loop's frame has the id that TensorFlow would give it.
+    // The frame of a loop gets the same ID as in TensorFlow.
     // Source: tensorflow/core/common_runtime/propagator_state.cc, FindOrCreateChildFrame.
     int column = kColumnIteration + static_cast<int>(kernel->loops[i].size());
     for (uint64_t name : kernel->loops[i]) {
@@ -229,7 +230,7 @@ void compute_record_rows(void* opaque, TF_OpKernelContext* context) {
   judge.decide(context);
 }
 
-// A kernel that takes what nodes on a device counted.
+// A kernel that takes the counts of nodes on a device.
 void* create_record_device(TF_OpKernelConstruction* construction) {
   auto kernel = std::make_unique<RecordKernel>();
   Status status;

@@ -20,11 +20,11 @@ namespace {
 constexpr int kString = 7;  // TF_STRING
 constexpr int kWriteAttempts = 2;
 
-// What the elements of a tensor decide.
+// The fields of a record that depend on the elements of a tensor.
 constexpr int32_t kMeasured = kBad | kCounts | kSigns | kNumerics | kOrdered | kAnyFinite | kChecked;
 
-// Users of the session are counted in shards, each on its own cache line: one counter for all
-// kernel threads would be the busiest line of the program.
+// Users of the session are counted in shards, each on its own cache line, because one counter for all kernel threads
+// would be a bottleneck.
 constexpr int kShards = 64;
 struct alignas(64) Shard {
   std::atomic<int64_t> users{0};
@@ -33,7 +33,8 @@ std::array<Shard, kShards> g_shards;
 std::atomic<Session*> g_session{nullptr};
 std::atomic<int> g_next_shard{0};
 
-// Null: not connected to other processes. Threads of TensorFlow read it at any time, so that an old one is not freed.
+// Null if not connected to other processes. An old value is never freed, because threads of TensorFlow read it at any
+// time.
 std::atomic<const std::string*> g_local_task{nullptr};
 
 thread_local int64_t t_last_event_index = kNoValue;
@@ -59,7 +60,7 @@ bool is_remote(std::string_view device) {
 }
 
 SessionGuard::SessionGuard() {
-  // Sequentially consistent, as is retract_session(): either it sees this user or this sees null.
+  // Sequentially consistent, like retract_session(): either that function sees this user, or this user sees null.
   g_shards[own_shard()].users.fetch_add(1, std::memory_order_seq_cst);
   session_ = g_session.load(std::memory_order_seq_cst);
 }
@@ -135,7 +136,7 @@ bool ValueSpool::read(int64_t offset, int64_t size, void* out) const {
 void ValueSpool::release(int64_t offset) {
   if (offset <= released_) return;
 #ifdef FALLOC_FL_PUNCH_HOLE
-  // Best effort: where the file system cannot do it, the blocks come back when the file is removed.
+  // Best effort: if the file system does not support it, the blocks are freed when the file is removed.
   (void)::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, released_, offset - released_);
 #endif
   released_ = offset;
@@ -145,7 +146,7 @@ bool Session::has_elements(int dtype) { return element_size(dtype) > 0 || dtype 
 
 namespace {
 
-// Appends the elements of a tensor of strings as tfdbg_arrow.schema.strings has them; kNoValue if that failed.
+// Appends the elements of a tensor of strings in the encoding of tfdbg_arrow.schema.strings; kNoValue if that failed.
 int64_t append_strings(ValueSpool& values, const void* data, int64_t size, int64_t* num_bytes) {
   const auto* elements = static_cast<const TF_TString*>(data);
   const TensorFlowApi& tf = tf_api();

@@ -1,6 +1,6 @@
-// The recording in force: at most one a process. Kernels and eager callbacks enter it through a
-// SessionGuard; stop() unpublishes it and waits until the last of them has left, so that a function
-// instrumented earlier can run on for ever: it finds no session and returns.
+// The active recording, at most one per process. Kernels and eager callbacks enter it through a SessionGuard. stop()
+// unpublishes it and waits until the last of them has left. Functions with record ops can still run later; their
+// kernels find no session and return.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ enum class Mode : int {
   kFullTensor = 6,
 };
 
-// The kept elements of tensors (FULL_TENSOR): an append-only file beside the spool, written with
-// pwrite so that it, too, outlives the process. Any thread appends; the drain reads and releases.
+// The kept elements of tensors: an append-only file next to the spool, written with pwrite so that it outlives the
+// process too. Any thread appends; the drain reads and releases.
 class ValueSpool {
  public:
   explicit ValueSpool(const std::string& path);  // throws std::system_error
@@ -43,9 +43,9 @@ class ValueSpool {
   int64_t append(const void* data, int64_t size);
   // Returns false if there are not that many bytes. Throws std::system_error if they cannot be read.
   bool read(int64_t offset, int64_t size, void* out) const;
-  // Gives the disk blocks before `offset` back.
+  // Frees the disk blocks before `offset`.
   void release(int64_t offset);
-  // How often bytes could not be written.
+  // Returns how often bytes could not be written.
   int64_t num_failed() const { return num_failed_.load(std::memory_order_relaxed); }
 
  private:
@@ -55,7 +55,7 @@ class ValueSpool {
   int64_t released_ = 0;
 };
 
-// What a bad tensor in a graph does that nothing masks.
+// What happens at a bad tensor in a graph that is not masked.
 enum class OnNonFinite : int { kRecord = 0, kNote = 1, kFail = 2 };
 
 // The bad tensors of graphs that wait for the Python side: one event for each node.
@@ -81,14 +81,14 @@ class NonFiniteNotes {
   std::vector<int64_t> events_;
 };
 
-// The last bad tensor of each op of a graph, under `on_nonfinite`.
+// The last bad tensor of each node, with `on_nonfinite`.
 class BadEvents {
  public:
   void add(const Record& record, int64_t event_index) {
     std::lock_guard<std::mutex> lock(mutex_);
     events_[record.node] = {record.step_id, event_index};
   }
-  // Returns the last event among those of some nodes in a step; kNoValue where there is none.
+  // Returns the last event of these nodes in a step; kNoValue if there is none.
   int64_t last_of(const std::vector<int64_t>& nodes, int64_t step_id) const {
     std::lock_guard<std::mutex> lock(mutex_);
     int64_t last = kNoValue;
@@ -104,10 +104,10 @@ class BadEvents {
   std::unordered_map<int32_t, std::pair<int64_t, int64_t>> events_;  // by node: step, event index
 };
 
-// Which bad values of graphs do not stop the program; the Python side declares them (masking.py).
+// The bad values of graphs that do not stop the program, as declared in masking.py.
 struct StopRules {
-  std::unordered_set<std::string> harmless_users;                // types of ops that compute nothing with their inputs
-  std::set<std::pair<std::string, int64_t>> harmless_outputs;    // type of the op, and which output
+  std::unordered_set<std::string> harmless_users;                // types of ops that do not compute with their inputs
+  std::set<std::pair<std::string, int64_t>> harmless_outputs;    // type of the op, and index of the output
 
   bool computes(std::string_view op_type) const {
     return harmless_users.count(std::string(op_type)) == 0 && op_type.find("Dataset") == std::string_view::npos;
@@ -127,7 +127,7 @@ struct Session {
         generation(generation) {}
 
   bool covers(int dtype) const { return dtype >= 0 && dtype < 64 && ((covered_dtypes >> dtype) & 1) != 0; }
-  // Whether a tensor is measured whose op the user chose (`keep`) or did not: a choice goes before the filter.
+  // Returns true if a tensor is measured. Ops that the user chose (`keep`) are not subject to the filter.
   bool covers(int dtype, bool keep) const { return covers(dtype) || (keep && has_elements(dtype)); }
   static bool has_elements(int dtype);
 
@@ -138,12 +138,12 @@ struct Session {
   NonFiniteNotes nonfinite_notes;
   BadEvents bad_events;
   OnNonFinite on_nonfinite = OnNonFinite::kRecord;  // set before the session is published
-  std::string run_id;                               // likewise; only where on_nonfinite fails
-  StopRules stop_rules;                             // likewise
-  SummaryGraphs summaries;                          // likewise
+  std::string run_id;                               // set before too; only used to fail the step
+  StopRules stop_rules;                             // set before too
+  SummaryGraphs summaries;                          // set before too
   const Mode mode;
   const uint64_t covered_dtypes;  // bit i: tensors of TensorFlow's DataType i are measured
-  const int64_t generation;       // tells the recordings of one process apart
+  const int64_t generation;       // number of the recording in this process
   std::atomic<int64_t> next_execution_index{0};
   std::atomic<int64_t> step{kNoStep};
 };
@@ -162,47 +162,46 @@ class SessionGuard {
   Session* session_;
 };
 
-// Names this process among those that it is connected to, as `/job:chief/replica:0/task:0`; empty: there are none.
+// Sets the address of this process in its cluster, such as `/job:chief/replica:0/task:0`; empty if it is not connected.
 // Other processes have no kernels for our ops, and tensors on their devices are not fetched.
 void set_local_task(const std::string& task);
 bool is_connected();
-// Whether a device, by full name, is one of another process.
+// Returns true if the device with this full name belongs to another process.
 bool is_remote(std::string_view device);
 
-// While the schedule leaves a training step out: kernels and callbacks look here before they do anything.
+// True while the schedule leaves a training step out. Kernels and callbacks check this first.
 inline std::atomic<bool> g_is_paused{false};
 inline bool is_paused() { return g_is_paused.load(std::memory_order_relaxed); }
 
-// Publishes a session; the caller stays its owner.
+// Publishes a session; the caller still owns it.
 void publish_session(Session* session);
-// Unpublishes it and waits until nobody uses it.
+// Unpublishes it, and waits until no thread uses it.
 void retract_session();
-// In a forked child: forgets the session without touching its memory, which the parent uses.
+// For a forked child: forgets the session without touching its memory, which the parent uses.
 void forget_session();
 bool has_session();
 
-// Process-wide names; ids in records point here.
+// The process-wide names that the IDs in records refer to.
 StringTable& strings();
 
 int64_t wall_time_ns();
 
 int64_t num_elements(int rank, const int64_t* dims);
 
-// Measures a tensor as the session's mode asks and fills dtype, shape, flags, counts, magnitudes.
-// `data` may be null only if size is 0. Keeps the elements in mode FULL_TENSOR, and where `keep` asks for it.
-// `same`, if not null, is what it filled for a tensor of the same dtype and elements: its counts and magnitudes are
-// taken.
+// Measures a tensor in the session's mode, and fills dtype, shape, flags, counts and magnitudes. `data` may be null
+// only if size is 0. Keeps the elements in mode FULL_TENSOR, or if `keep` is true. If `same` is not null, it is the
+// record of a tensor with the same dtype and elements, and its counts and magnitudes are copied.
 void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
                      Record* record, const Record* same = nullptr);
 
-// How many records a tensor takes: one, and DIMS records for a rank above kNumInlineDims.
+// Returns how many records a tensor needs: one, and DIMS records for a rank above kNumInlineDims.
 uint64_t num_records(const Record& record, int rank);
 // Writes a tensor's record and its DIMS records. Returns false if the spool has no room.
 bool append_tensor(Session& session, const Record& record, int rank, const int64_t* dims);
-// The event index of the tensor that the calling thread appended last; kNoValue if there was no room.
+// Returns the event index of the tensor that the calling thread appended last; kNoValue if there was no room.
 int64_t last_event_index();
 void set_last_event_index(int64_t event_index);
-// The same from a thread without the GIL: waits for room, and counts what it had to drop.
+// Like append_tensor, for a thread without the GIL: waits for room, and counts the records that it drops.
 void append_tensor_waiting(Session& session, const Record& record, int rank, const int64_t* dims);
 
 }  // namespace tfdbg_arrow

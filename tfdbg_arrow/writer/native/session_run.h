@@ -1,4 +1,4 @@
-// Which nodes of a graph a run of a `tf.compat.v1.Session` computes.
+// Finds the nodes of a graph that a run of a `tf.compat.v1.Session` computes.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace tfdbg_arrow {
 
-// What a run of a session computes. TensorFlow removes all that its fetches and targets do not need, after the optimizer:
-// a record op that no node needs stays only if the run's own op waits for it.
+// The nodes that a run of a session computes. After the optimizer, TensorFlow removes all nodes that the fetches and
+// targets do not need. So a record op that no node needs stays only if the run's own op waits for it.
 class SessionRun {
  public:
-  // `generation`: of the recording.
+  // `generation`: the number of the recording.
   SessionRun(const GraphView& graph, int64_t generation) : graph_(graph) {
     for (size_t i = 0; i < graph.nodes.size() && !is_found(); ++i) {
       const NodeView& node = graph.nodes[i];
@@ -36,15 +36,15 @@ class SessionRun {
   }
 
   bool is_found() const { return index_ != kNone; }
-  // The node that stands for the run.
+  // Returns the index of the node that stands for the run.
   size_t index() const { return index_; }
-  // Whether a node runs whenever the graph does: it is in no loop, and behind no branch.
+  // Returns true if a node always runs when the graph runs: it is outside of loops and branches.
   bool is_unconditional(size_t i) const { return unconditional_[i]; }
-  // Whether the run is asked for an output.
+  // Returns true if an output is a fetch of the run.
   bool is_asked(size_t i, size_t slot) const {
     return is_found() && asked_.count(with_slot(graph_.nodes[i].name, static_cast<int32_t>(slot))) != 0;
   }
-  // Whether the run surely computes an output: it is asked for it, or the output is of an unconditional node.
+  // Returns true if the run always computes an output: it is a fetch, or belongs to an unconditional node.
   bool computes(size_t i, size_t slot) const {
     const std::string name = with_slot(graph_.nodes[i].name, static_cast<int32_t>(slot));
     return asked_.count(name) != 0 || (reached_[i] && unconditional_[i] && fed_.count(name) == 0);
@@ -95,7 +95,7 @@ class SessionRun {
     waiting->push_back(found->second);
   }
 
-  // A fed Placeholder does not run, so that nothing waits for it either.
+  // A fed Placeholder does not run, so no node waits for it.
   bool is_fed(const NodeInput& input) const {
     return fed_.count(with_slot(input.node, input.is_control ? 0 : input.slot)) != 0 &&
            (!input.is_control || is_placeholder(input.node));
@@ -108,7 +108,7 @@ class SessionRun {
     return op == "Placeholder" || op == "PlaceholderV2";
   }
 
-  // In the order of the edges. A node of a loop never comes up: each cycle has a Merge.
+  // Visits nodes in topological order. Nodes in a loop are never reached, because each cycle has a Merge.
   void find_unconditional() {
     const size_t num_nodes = graph_.nodes.size();
     unconditional_.assign(num_nodes, false);

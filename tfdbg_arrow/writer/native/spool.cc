@@ -102,7 +102,7 @@ void Spool::commit(uint64_t sequence) {
 }
 
 void Spool::fill(uint64_t sequence, const Record& record) {
-  // Everything behind `commit`, which stays what it was until the record is whole.
+  // Copy everything after `commit`, which keeps its old value until the record is complete.
   std::memcpy(&slot(sequence)->wall_time_ns, &record.wall_time_ns, sizeof(Record) - offsetof(Record, wall_time_ns));
   commit(sequence);
 }
@@ -148,12 +148,12 @@ void Spool::release(uint64_t upto, int64_t rows_upto) {
 
 bool Spool::wait(double timeout_s, uint64_t pending_records) {
   std::unique_lock<std::mutex> lock(mutex_);
-  // What was drained and not released yet takes room too.
+  // Records that were drained but not released yet take room too.
   uint64_t read = read_.load(std::memory_order_relaxed);
   uint64_t room = capacity_ - (read - header_->tail.load(std::memory_order_relaxed));
   uint64_t limit = std::min<uint64_t>(pending_records, room / 2);
   wake_at_.store(read + limit, std::memory_order_relaxed);
-  // Producers notify without the lock, so a wake-up can be missed: a short slice bounds the delay.
+  // Producers notify without the lock, so a wake-up can be missed. Waiting in short slices limits the delay.
   auto deadline = std::chrono::steady_clock::now() +
                   std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(timeout_s));
   while (!urgent_.load(std::memory_order_acquire) && pending() < limit) {

@@ -1,10 +1,10 @@
 // The event spool: a ring of records in a memory-mapped, preallocated file.
 //
-// Ownership: the session owns it. Threads: any number append, one drains. Nothing is locked while a
-// record is written: a thread reserves slots with one compare-and-swap, fills them and commits each
-// by storing its sequence number. The file outlives the process, so that what was committed before
-// a kill can be read afterwards: a slot is used again only once what it held is in sealed parts. Disk blocks are allocated when it is created: a full disk is an
-// error there, never a signal later.
+// Ownership: the session owns it. Threads: any number of threads append, one drains. No lock is held while a record is
+// written: a thread reserves slots with one compare-and-swap, fills them, and commits each by storing its sequence
+// number. The file outlives the process, so that events committed before a kill can be read afterwards. For this, a
+// slot is reused only when its event is in sealed parts. Disk blocks are allocated when the file is created, so that a
+// full disk is an error there and never a signal later.
 #pragma once
 
 #include <atomic>
@@ -29,17 +29,17 @@ struct SpoolHeader {
   int64_t pid;
   alignas(64) std::atomic<uint64_t> head;  // sequence number of the next record to reserve
   alignas(64) std::atomic<uint64_t> tail;  // everything before this sequence number is in sealed parts
-  alignas(64) std::atomic<int64_t> values_tail;  // likewise, an offset in the value spool
-  std::atomic<int64_t> rows_tail;                // likewise, an offset in the journal of rows
+  alignas(64) std::atomic<int64_t> values_tail;  // the same for an offset in the value spool
+  std::atomic<int64_t> rows_tail;                // the same for an offset in the journal of rows
 };
 
 static_assert(sizeof(SpoolHeader) <= kSpoolHeaderSize, "the header fits its page");
 
 class Spool {
  public:
-  // Creates `path` with room for `capacity` records (rounded up to a power of two). Whoever finds no room then waits for
-  // it, or does not.
-  // Throws std::system_error if the file cannot be made or the disk is full.
+  // Creates `path` with room for `capacity` records (rounded up to a power of two). The last argument sets whether
+  // threads wait for room.
+  // Throws std::system_error if the file cannot be created or the disk is full.
   Spool(const std::string& path, uint64_t capacity, bool waits);
   ~Spool();
   Spool(const Spool&) = delete;
@@ -47,29 +47,29 @@ class Spool {
 
   // Reserves `count` consecutive slots without waiting. Returns false if there is no room.
   bool try_reserve(uint64_t count, uint64_t* sequence);
-  // Waits until `count` slots are free, but not for ever: returns false when nothing was drained for
-  // `kStallTimeout`, and at once from then on until something is; always at once in a spool that does not wait.
+  // Waits until `count` slots are free. Returns false if nothing was drained for `kStallTimeout`; from then on it does
+  // not wait until something is drained. Never waits if the spool was created without waiting.
   bool wait_for_room(uint64_t count);
-  // The slot of a reserved sequence number; its `commit` is 0.
+  // Returns the slot of a reserved sequence number; its `commit` is 0.
   Record* slot(uint64_t sequence) { return &records_[sequence & mask_]; }
   // Publishes a filled slot.
   void commit(uint64_t sequence);
   // Fills a reserved slot and publishes it.
   void fill(uint64_t sequence, const Record& record);
-  // Wakes the drain at once: a bad value was seen.
+  // Wakes the drain at once, because of a bad value.
   void signal_urgent();
 
-  // Copies up to `count` committed records, in order, to `out`; their slots stay theirs until they are released.
+  // Copies up to `count` committed records, in order, to `out`; their slots stay in use until release().
   uint64_t drain(Record* out, uint64_t count);
-  // Frees the slots before a sequence number that was drained, and notes what of the rows is in sealed parts.
+  // Frees the slots before a drained sequence number, and notes which rows are in sealed parts.
   void release(uint64_t upto, int64_t rows_upto);
   void note_released_values(int64_t upto) { header_->values_tail.store(upto, std::memory_order_release); }
-  // Blocks until a bad value was signalled (true), `pending` records wait, or the time is out.
+  // Waits until a bad value is signaled (returns true), `pending` records wait, or the timeout expires.
   bool wait(double timeout_s, uint64_t pending);
 
-  // Records that wait to be drained.
+  // Returns the number of records that wait to be drained.
   uint64_t pending() const;
-  // Slots that can be reserved now.
+  // Returns the number of slots that can be reserved now.
   uint64_t num_free() const;
   uint64_t capacity() const { return capacity_; }
   uint64_t head() const { return header_->head.load(std::memory_order_acquire); }

@@ -28,7 +28,7 @@ std::unordered_map<Frames, int64_t, FramesHash>& ids() {
 int64_t g_next_id = 0;
 PyObject* g_on_new_stack = nullptr;
 
-// Tells of a new stack. Whoever is told keeps its own errors; what comes nevertheless is not the program's.
+// Passes a new stack to the handler. The handler should not raise; its errors never reach the program.
 void tell(int64_t id, const Frames& frames) {
   if (g_on_new_stack == nullptr) return;
   PyObject *type, *value, *traceback;
@@ -59,7 +59,7 @@ int64_t intern_stack(int skip) {
   for (int depth = 0; frame != nullptr; ++depth) {
     if (depth >= skip) {
       PyCodeObject* code = PyFrame_GetCode(frame);
-      // The frame keeps its code alive while we walk; interning takes a reference of its own.
+      // The frame keeps its code alive during the walk; interning takes its own reference.
       frames.emplace_back(reinterpret_cast<PyObject*>(code), PyFrame_GetLasti(frame));
       Py_DECREF(code);
     }
@@ -71,11 +71,11 @@ int64_t intern_stack(int skip) {
   auto found = ids().find(frames);
   if (found != ids().end()) return found->second;
   for (auto& entry : frames) Py_INCREF(entry.first);
-  Frames own = frames;  // while it is told, other threads walk their stacks, and this one may walk another
+  Frames own = frames;  // while the handler runs, other threads walk their stacks, and this one may walk another
   int64_t id = g_next_id++;
   tell(id, own);
   auto [place, is_new] = ids().emplace(own, id);
-  if (!is_new) {  // another thread told of the same stack meanwhile: its id will do
+  if (!is_new) {  // another thread added the same stack meanwhile: use its ID
     for (auto& entry : own) Py_DECREF(entry.first);
   }
   return place->second;
@@ -89,7 +89,7 @@ void set_stack_handler(PyObject* on_new_stack) {
 }
 
 void forget_stacks() {
-  // Dropping a code object can run weak references' callbacks: nothing of ours may point to it by then.
+  // Releasing a code object can run callbacks of weak references, so none of our data may point to it by then.
   std::vector<PyObject*> codes;
   for (const auto& [frames, id] : ids()) {
     for (const auto& entry : frames) codes.push_back(entry.first);

@@ -8,16 +8,16 @@
 
 namespace tfdbg_arrow {
 
-// Walks the calling thread's Python stack, innermost frame first, leaving out the first `skip`
-// frames, and returns its id, the same for the same stack. -1 if there is no frame.
-// The code objects of a new stack are held until forget_stacks(): their addresses are part of the key.
+// Walks the calling thread's Python stack from the innermost frame, without the first `skip` frames, and returns its
+// ID, which is the same for the same stack. Returns -1 if there is no frame. The code objects of a new stack are held
+// until forget_stacks(), because their addresses are part of the key.
 int64_t intern_stack(int skip);
 
-// Who is told of a new stack, as (id, [(code object, byte offset of the instruction)]), before its id is given to
-// anyone: so no record names a stack of which nothing was written. None: nobody.
+// Sets the handler for new stacks, called as (ID, [(code object, byte offset of the instruction)]) before the ID is
+// returned, so that no record refers to a stack that was not written. None removes the handler.
 void set_stack_handler(PyObject* on_new_stack);
 
-// Ids count from 0 again: a recording has the stacks of its own events, not those of the ones before.
+// Forgets all stacks; the next ID is 0. Each recording only has the stacks of its own events.
 void forget_stacks();
 
 }  // namespace tfdbg_arrow

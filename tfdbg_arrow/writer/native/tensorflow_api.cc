@@ -28,7 +28,7 @@ const TensorFlowApi& tf_api() { return g_api; }
 void load_tensorflow_api(const std::string& framework_path, const std::string& cc_path,
                          const std::string& python_path) {
   TensorFlowApi api;
-  // The handles stay open: the kernels are called until the process ends.
+  // The handles stay open, because kernels are called until the process ends.
   void* framework = open_loaded(framework_path);
   void* cc = open_loaded(cc_path);
   void* python = open_loaded(python_path);

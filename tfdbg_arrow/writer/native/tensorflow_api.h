@@ -1,6 +1,6 @@
-// The functions of TensorFlow's C API that the core uses, declared here by hand and looked up when
-// recording first starts. No TensorFlow header and no TensorFlow library is needed to build this, and
-// one build serves all versions whose C API has these functions (checked: 2.17 to 2.21).
+// The functions of TensorFlow's C API that the core uses, declared here by hand and looked up when the first recording
+// starts. So the build needs no TensorFlow header and no TensorFlow library, and one build works with all versions
+// whose C API has these functions (tested: 2.17 to 2.21).
 // Source: tensorflow/c/{tf_status,tf_tensor,ops,kernels}.h, tensorflow/c/eager/c_api.h,
 // tensorflow/c/tf_tstring.h.
 #pragma once
@@ -27,7 +27,7 @@ struct TF_Buffer {
   size_t length;
   void (*data_deallocator)(void* data, size_t length);
 };
-// One element of a tensor of strings; its layout is TensorFlow's, its size has been this since 2.4.
+// One element of a tensor of strings. TensorFlow defines its layout, and its size has not changed since 2.4.
 struct TF_TString {
   uint64_t opaque[3];
 };
@@ -93,7 +93,8 @@ struct TF_StringView {
   X(const char*, TF_StringGetDataPointer, (const TF_TString*))                  \
   X(size_t, TF_StringGetSize, (const TF_TString*))
 
-// From TensorFlow's Python bindings: what an EagerTensor object holds. C++ names, hence mangled.
+// From TensorFlow's Python bindings: the content of an EagerTensor object. These are C++ functions, so the names are
+// mangled.
 #define TFDBG_ARROW_PYTHON_API(X)                                                                     \
   X(bool, EagerTensor_CheckExact, (const _object*), "_Z22EagerTensor_CheckExactPK7_object")           \
   X(TFE_TensorHandle*, EagerTensor_Handle, (const _object*), "_Z18EagerTensor_HandlePK7_object")      \
@@ -110,7 +111,7 @@ struct TensorFlowApi {
 // Valid after load_tensorflow_api() has returned.
 const TensorFlowApi& tf_api();
 
-// Looks the functions up in the libraries that TensorFlow has loaded already; the paths say which.
+// Looks up the functions in the libraries with these paths, which TensorFlow has already loaded.
 // Throws std::runtime_error that names the library or the missing function.
 void load_tensorflow_api(const std::string& framework_path, const std::string& cc_path, const std::string& python_path);
 

@@ -79,7 +79,7 @@ class FitMarks:
         self._callbacks: object = None
 
     def begin(self) -> bool:
-        """Notes that a fit begins; returns True if it is labelled, and then end() must be called."""
+        """Notes that a fit begins; returns True if it is labeled, and then end() must be called."""
         with self._lock:
             if self._thread is not None:
                 return False
@@ -93,7 +93,7 @@ class FitMarks:
             self._thread = self._callbacks = None
 
     def labels_for(self, callbacks: object) -> FitLabels | None:
-        """Returns the labels for a list of callbacks; None if the list belongs to a fit that is not labelled."""
+        """Returns the labels for a list of callbacks; None if the list belongs to a fit that is not labeled."""
         if self._thread != threading.get_ident():
             return None
         if self._callbacks is None:

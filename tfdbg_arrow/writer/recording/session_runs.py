@@ -259,7 +259,7 @@ class SessionRuns:
 
     def _array(self, value: Any, dtype: Any) -> _Array:
         array = np.asarray(value)
-        # The value may be a handle to a tensor that the session holds: an object, whatever the dtype of the feed is.
+        # The value may be a handle to a tensor that the session holds: an object, although the feed has another dtype.
         if array.dtype.hasobject and dtype.is_numpy_compatible and dtype.name != "string":
             return _Array(value, session_ops.STRING, session_ops.new_tensor_id())
         return _Array(array, dtype, session_ops.new_tensor_id())
