@@ -122,5 +122,5 @@ def test_the_masked_ops_are_ops_of_tensorflow() -> None:
         ("FusedBatchNormV3", 5, ["FusedBatchNormGradV3"], True, False),
     ],
 )
-def test_if_a_bad_value_stops_the_program(op_type: str, slot: int, users: list[str], is_returned: bool, stops: bool) -> None:
+def test_when_a_bad_value_stops(op_type: str, slot: int, users: list[str], is_returned: bool, stops: bool) -> None:
     assert (masking.mask_reason(op_type, slot, users=users, is_returned=is_returned) is None) is stops

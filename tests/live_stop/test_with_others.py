@@ -74,7 +74,7 @@ def test_a_bad_value_stops_when_its_elements_are_kept(tmp_path: Path, health_bac
     "more",
     [{"circular_buffer_size": 20, "dump_on": "nonfinite"}, {"circular_buffer_size": 20}, {"max_bytes": 1 << 20}],
 )
-def test_the_answer_uses_events_that_were_not_written_yet(tmp_path: Path, health_backend: str, more: dict[str, Any]) -> None:
+def test_the_answer_includes_unwritten_events(tmp_path: Path, health_backend: str, more: dict[str, Any]) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x) * 2.0

@@ -1,4 +1,4 @@
-"""TensorFlow's own tools, and op callbacks of others: they work beside a recording as they do without one."""
+"""TensorFlow's own tools and op callbacks of other code work the same with and without a recording."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def checking_numerics() -> Iterator[None]:
 
 
 def outcome(program: Program) -> Any:
-    """What a program returns, or the type and text of what it raises, without numbers that differ from run to run."""
+    """Returns the result of a program, or the type and text of its error, without numbers that differ between runs."""
     try:
         return np.asarray(program()).tolist()
     except Exception as error:
-        text = re.sub(r'File ".*test_beside_others.py", line \d+, in test_\w+\n', "", str(error))  # where it is called
+        text = re.sub(r'File ".*test_beside_others.py", line \d+, in test_\w+\n', "", str(error))  # the caller's line
         return type(error), re.sub(r"(_\d+)+\b|0x[0-9a-f]+|node \S+", "", text)
 
 
@@ -124,7 +124,7 @@ class TestCheckNumerics:
             tf.debugging.disable_check_numerics()
 
 
-def test_what_check_numerics_stopped_at_is_recorded(health_backend: str, tmp_path: Path) -> None:
+def test_the_tensor_that_check_numerics_stopped_at_is_recorded(health_backend: str, tmp_path: Path) -> None:
     with (
         checking_numerics(),
         tfdbg_arrow.capture(tmp_path, health_backend=health_backend),
@@ -139,7 +139,7 @@ class TestReplacedOutputs:
     """A callback that replaces the outputs of ops in graphs."""
 
     @pytest.mark.parametrize("is_first", [True, False])
-    def test_what_replaces_is_used(self, is_first: bool, health_backend: str, tmp_path: Path) -> None:
+    def test_the_replaced_output_is_used(self, is_first: bool, health_backend: str, tmp_path: Path) -> None:
         def lessen(op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> Any:
             if graph is None or op_type != "Exp":
                 return None
@@ -161,7 +161,7 @@ class TestReplacedOutputs:
         assert result == -1.0
         assert {row["op_type"] for row in rows(tmp_path) if row["scope"] == "graph"} >= {"Exp", "Sub", "Maximum"}
 
-    def test_each_gets_what_the_one_before_returned(self, health_backend: str, tmp_path: Path) -> None:
+    def test_each_callback_gets_the_outputs_of_the_previous_one(self, health_backend: str, tmp_path: Path) -> None:
         got: list[tuple[Any, Any]] = []
 
         def first(op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> Any:
@@ -187,7 +187,7 @@ class TestReplacedOutputs:
         assert recorded == bare
 
     @pytest.mark.parametrize("program", [eager(4.0), in_function(4.0)], ids=["eager", "function"])
-    def test_what_raises_is_the_programs(self, program: Program, health_backend: str, tmp_path: Path) -> None:
+    def test_an_error_of_a_callback_is_raised(self, program: Program, health_backend: str, tmp_path: Path) -> None:
         def fail(op_type: Any, *_: Any, **__: Any) -> None:
             if op_type in ("Log", b"Log"):
                 raise ValueError("no logarithms")
@@ -203,7 +203,7 @@ class TestReplacedOutputs:
             op_callbacks.remove_op_callback(fail)
         assert not [row for row in rows(tmp_path, "capture_stat") if row["stat"] == "failed"]
 
-    def test_clearing_them_leaves_ours(self, health_backend: str, tmp_path: Path) -> None:
+    def test_clearing_op_callbacks_keeps_the_recorder(self, health_backend: str, tmp_path: Path) -> None:
         with tfdbg_arrow.capture(tmp_path, health_backend=health_backend):
             op_callbacks.add_op_callback(lambda *_, **__: None)
             op_callbacks.clear_op_callbacks()
@@ -212,7 +212,7 @@ class TestReplacedOutputs:
 
 
 def dumped(dump_root: Path, program: Program) -> dict[str, Any]:
-    """What Debugger V2 writes of a program, without what our own ops could add."""
+    """Returns what Debugger V2 writes for a program, without the ops of the recorder."""
     tf.debugging.experimental.enable_dump_debug_info(str(dump_root), "FULL_HEALTH", circular_buffer_size=-1)
     try:
         program()
@@ -263,7 +263,7 @@ def test_keras_profiles_a_batch(health_backend: str, tmp_path: Path) -> None:
         model.fit(x, x[:, :2], batch_size=4, shuffle=False, verbose=0, callbacks=[board])
         return [each.tolist() for each in model.get_weights()]
 
-    # The profiler names its files by the second.
+    # The profiler names its files after the current second.
     boards = [tmp_path / "bare", tmp_path / "recorded"]
     bare = weights(boards[0])
     with tfdbg_arrow.capture(tmp_path / "logdir", health_backend=health_backend):
@@ -272,7 +272,7 @@ def test_keras_profiles_a_batch(health_backend: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_the_data_service_serves(is_first: bool, health_backend: str, tmp_path: Path) -> None:
+def test_the_data_service_works(is_first: bool, health_backend: str, tmp_path: Path) -> None:
     def start() -> tuple[Any, Any]:
         dispatcher = tf.data.experimental.service.DispatchServer()
         address = dispatcher.target.split("://")[1]

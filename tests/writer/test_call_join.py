@@ -11,7 +11,7 @@ from tfdbg_arrow.spool.call_join import CallJoin
 from tfdbg_arrow.spool.records import NO_VALUE, RECORD_DTYPE, Flag, Kind
 
 F, G, INNER = 1, 2, 3
-"""Two outermost graphs, and one that runs inline in F only."""
+"""Two outermost graphs, and one that runs inline, only in F."""
 
 
 class Graphs:
@@ -26,7 +26,7 @@ class Graphs:
 
 
 class History:
-    """Joins batches written as lists of (what, graph or call, step or thread)."""
+    """Joins batches that are written as lists of (kind, graph or call, step or thread)."""
 
     def __init__(self) -> None:
         self._join = CallJoin(Graphs())
@@ -59,21 +59,21 @@ def test_a_step_belongs_to_the_only_call_in_flight() -> None:
     assert History().joined(*events, ("call", 1, F), ("tensor", F, 51), ("end", 1)) == [0, 0, 1]
 
 
-def test_a_step_without_a_call_in_flight_has_none() -> None:
+def test_a_step_without_a_call_in_flight_has_no_call() -> None:
     events = [("tensor", F, 50), ("call", 0, F), ("end", 0), ("tensor", F, 51)]
     assert History().joined(*events) == [None, None]
 
 
-def test_a_call_that_does_not_reach_the_graph_is_no_candidate() -> None:
+def test_a_call_that_does_not_reach_the_graph_is_not_joined() -> None:
     assert History().joined(("call", 0, G), ("tensor", INNER, 50), ("end", 0)) == [None]
 
 
-def test_two_calls_in_flight_are_told_apart_by_their_graphs() -> None:
+def test_two_calls_in_flight_are_distinguished_by_their_graphs() -> None:
     events = [("call", 0, F), ("call", 1, G), ("tensor", G, 51), ("tensor", F, 50), ("tensor", INNER, 50)]
     assert History().joined(*events) == [1, 0, 0]
 
 
-def test_an_argument_that_is_the_very_tensor_of_a_call_decides_its_step() -> None:
+def test_an_argument_with_the_tensor_id_of_a_call_decides_its_step() -> None:
     events = [("call", 0, F), ("call", 1, F), ("tensor", INNER, 50), ("tensor", F, 50, 1), ("tensor", F, 51, 0)]
     assert History().joined(*events) == [1, 1, 0]
 
@@ -99,7 +99,7 @@ def test_an_undecided_step_is_decided_by_a_later_batch() -> None:
     assert history.joined(("end", 0), ("tensor", F, 51), ("tensor", F, 51)) == [1, 1]
 
 
-def test_an_undecided_step_is_never_given_to_a_call_that_began_after_it() -> None:
+def test_an_undecided_step_is_never_joined_to_a_later_call() -> None:
     history = History()
     assert history.joined(("tensor", F, 50)) == [None]
     assert history.joined(("call", 0, F), ("tensor", F, 50)) == [None]
@@ -112,12 +112,12 @@ def test_a_decided_step_stays_with_its_call_across_batches_and_stragglers() -> N
     assert history.joined(("tensor", F, 50), ("tensor", F, 51)) == [0, 1]
 
 
-def test_a_nested_call_is_told_from_the_one_around_it() -> None:
+def test_a_nested_call_is_distinguished_from_its_outer_call() -> None:
     events = [("call", 0, F, 9), ("tensor", F, 50), ("call", 1, G, 9), ("tensor", G, 51), ("end", 1)]
     assert History().joined(*events, ("tensor", F, 50), ("end", 0)) == [0, 1, 0]
 
 
-def test_a_call_that_never_ended_ends_with_the_one_around_it_in_its_thread() -> None:
+def test_an_unfinished_call_ends_with_its_outer_call() -> None:
     events = [("call", 0, G, 9), ("call", 1, F, 9), ("end", 0)]
     assert History().joined(*events, ("call", 2, F, 9), ("tensor", F, 50)) == [2]
 
@@ -146,7 +146,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _by_definition(events: list[tuple[Any, ...]]) -> list[int | None]:
-    """The rule, tensor by tensor, over one batch."""
+    """Applies the rule to each tensor of one batch."""
     graphs = Graphs()
     spans: dict[int, list[int]] = {}
     for place, event in enumerate(events):
@@ -169,7 +169,7 @@ def _by_definition(events: list[tuple[Any, ...]]) -> list[int | None]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_grouped_join_equals_the_rule_tensor_by_tensor(seed: int) -> None:
+def test_the_grouped_join_equals_the_rule_for_each_tensor(seed: int) -> None:
     rng = np.random.default_rng(seed)
     events: list[tuple[Any, ...]] = []
     open_calls: list[int] = []

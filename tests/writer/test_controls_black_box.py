@@ -27,14 +27,14 @@ def logarithm(x: tf.Tensor) -> tf.Tensor:
 
 
 def calls(values: list[float]) -> None:
-    """One call a value: one execution and two graph tensors."""
+    """Calls the function once for each value: each call has one execution and two graph tensors."""
     for step, value in enumerate(tf.constant(values)):
         tfdbg_arrow.mark(step=step)
         logarithm(value)
 
 
 def comparable(found: Rows) -> Rows:
-    """Rows without what differs between two recordings of one program; step tells them apart."""
+    """Returns rows without the columns that differ between two recordings of one program. The step identifies them."""
     volatile = {"run_id", "event_index", "wall_time_ns", "wall_time", "step_id", "frame_id", "device_id", "graph_id"}
     volatile |= {"execution_index", "tensor_id", "stack_trace_id", "thread_id", "op_type"}
     stripped = [{key: value for key, value in row.items() if key not in volatile} for row in found]
@@ -56,7 +56,7 @@ def dump(logdir: Path, *, size: int = 3, after: int | None = None, **settings: A
 
 
 @pytest.mark.parametrize("backend", ["native", "tensorflow"])
-def test_of_a_healthy_run_no_event_is_written(backend: str, tmp_path: Path) -> None:
+def test_no_event_of_a_healthy_run_is_written(backend: str, tmp_path: Path) -> None:
     with dump(tmp_path, health_backend=backend, tensor_debug_mode="FULL_TENSOR"):
         calls([1.0] * 20)
         tfdbg_arrow.flush()
@@ -72,17 +72,17 @@ def test_of_a_healthy_run_no_event_is_written(backend: str, tmp_path: Path) -> N
     assert (stat["stat"], stat["reason"]) == ("dropped", KEPT_BACK)
     assert stat["num_events"] > 20
     assert tfdbg_arrow.first_nonfinite(tmp_path) is None
-    # Every part of events is an empty one.
+    # All parts of events are empty.
     assert sum(len(list((tmp_path / name).rglob("*.parquet"))) for name in EVENT_TABLES) == len(EVENT_TABLES)
 
 
-def test_a_bad_value_writes_what_was_before_and_after_it(tmp_path: Path) -> None:
+def test_a_bad_value_writes_the_events_before_and_after_it(tmp_path: Path) -> None:
     values = [1.0] * 10 + [-1.0] + [1.0] * 10
     with tfdbg_arrow.capture(tmp_path / "full"):
         calls(values)
     with dump(tmp_path / "box", size=4, after=6):
         calls(values)
-    # After it come six events: a call is an execution, an argument and a Log, in the loop over a constant also a slice.
+    # Six more events follow. A call has an execution, an argument and a Log, and in the loop over a constant a slice.
     found = steps_of(tmp_path / "box")
     assert found == list(range(found[0], found[-1] + 1))
     assert 7 <= found[0] <= 9
@@ -98,7 +98,7 @@ def test_a_bad_value_writes_what_was_before_and_after_it(tmp_path: Path) -> None
     assert any(KEPT_BACK in text for text in first.left_out)
 
 
-def test_it_is_written_at_once_and_survives_a_kill(tmp_path: Path) -> None:
+def test_a_bad_value_is_written_at_once_and_survives_a_kill(tmp_path: Path) -> None:
     program = """
         import os, signal, sys, time
         import numpy as np, pyarrow.dataset as ds, tensorflow as tf, tfdbg_arrow
@@ -120,7 +120,7 @@ def test_it_is_written_at_once_and_survives_a_kill(tmp_path: Path) -> None:
 
 
 def executed(numbers: list[float]) -> None:
-    """One execution a number, and one tensor."""
+    """Runs an eager op for each number: one execution and one tensor each."""
     for number in numbers:
         tf.raw_ops.Neg(x=np.float32(number))
 
@@ -131,18 +131,18 @@ def outputs(logdir: Path) -> list[float]:
     return [-float(np.frombuffer(values[event], np.float32)[0]) for event in sorted(found)]
 
 
-def test_it_fills_again_and_a_value_that_stays_bad_does_not_write_again(tmp_path: Path) -> None:
+def test_it_fills_again_and_ignores_a_value_that_stays_bad(tmp_path: Path) -> None:
     inf, nan = float("inf"), float("nan")
     with dump(tmp_path, size=3, after=1, tensor_debug_mode="FULL_TENSOR"):
         executed([1, 2, 3, 4, inf, 5, 6, 7, inf, 8, 9, 10, 11, 12, inf, 13, 14])
         tfdbg_arrow.flush()
         executed([15, nan, 16, 17, 18])
-    # The second inf came after three healthy events, which are as many as the box holds and not more.
+    # Only three healthy events, as many as the box holds, come before the second inf, so it is not written.
     expected = [3.0, 4.0, inf, 5.0, 11.0, 12.0, inf, 13.0, 14.0, 15.0, nan, 16.0]
     assert np.array_equal(outputs(tmp_path), expected, equal_nan=True)
 
 
-def test_how_often_it_writes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_dumps_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(black_box, "MAX_DUMPS", 2)
     with dump(tmp_path, size=1, after=0, tensor_debug_mode="FULL_TENSOR"):
         executed([1, float("inf"), 2, 3, float("inf"), 4, 5, float("inf"), 6, 7, float("nan")])
@@ -150,7 +150,7 @@ def test_how_often_it_writes_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     assert [str(value) for value in found] == ["inf", "inf", "nan"]
 
 
-def test_batches_do_not_matter(tmp_path: Path) -> None:
+def test_the_size_of_batches_does_not_matter(tmp_path: Path) -> None:
     numbers = [1, 2, 3, 4, float("inf"), 5, 6, 7, 8, 9, float("nan"), 10, 11]
     with dump(tmp_path / "one", size=2, after=3, tensor_debug_mode="FULL_TENSOR"):
         executed(numbers)
@@ -175,7 +175,7 @@ def test_batches_do_not_matter(tmp_path: Path) -> None:
         ({"dump_after": 5}, "without dump_on"),
     ],
 )
-def test_what_is_refused(settings: dict[str, Any], what: str, tmp_path: Path) -> None:
+def test_invalid_settings(settings: dict[str, Any], what: str, tmp_path: Path) -> None:
     with pytest.raises(SettingError) as caught:
         tfdbg_arrow.enable(tmp_path, **settings)
     assert what in str(caught.value)

@@ -1,4 +1,4 @@
-"""The budget `max_bytes=`: what is kept, what is dropped and what is said of it."""
+"""The budget `max_bytes=`: what is kept, what is dropped, and what `capture_stat` says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfdbg_arrow.spool.convert import EVENT_TABLES
 from .tables import rows
 
 MIB = 1 << 20
-VALUES = np.random.default_rng(5).normal(size=(48, 8, 1024)).astype(np.float32)  # 32 KiB each, which do not compress
+VALUES = np.random.default_rng(5).normal(size=(48, 8, 1024)).astype(np.float32)  # 32 KiB each, not compressible
 
 
 def negate(values: np.ndarray[Any, Any]) -> None:
@@ -28,7 +28,7 @@ def negate(values: np.ndarray[Any, Any]) -> None:
 
 
 def run_long(*, bad: dict[int, float] | None = None, flush: bool = True, logdir: Path | None = None) -> int:
-    """One execution a step, with 64 KiB of elements; returns the most bytes that events took on disk."""
+    """Records one execution for each step, with 64 KiB of elements. Returns the maximum size of events on disk."""
     most = 0
     for step, values in enumerate(VALUES):
         tfdbg_arrow.mark(step=step)
@@ -60,7 +60,7 @@ def kept(logdir: Path) -> dict[tuple[int, str], tuple[Any, ...]]:
 
 
 def check_manifest(logdir: Path) -> None:
-    """Every part that the manifest names is there as it says, and no other."""
+    """Checks that the manifest matches the parts on disk."""
     (run,) = rows(logdir, "run")
     live = read_live_parts(logdir, run_id=run["run_id"])
     for entry in live:
@@ -81,12 +81,12 @@ def test_the_first_and_the_last_are_kept_and_the_middle_is_dropped(flush: bool, 
     assert most <= MIB
     assert MIB // 2 < size_of_events(logdir) <= MIB
     steps = steps_of(logdir)
-    # Batches may part between an execution and its tensors.
+    # A batch may end between an execution and its tensors.
     assert len(steps ^ steps_of(logdir, "execution")) <= 2
     missing = sorted(set(range(len(VALUES))) - steps)
     assert missing == list(range(missing[0], missing[-1] + 1))
     assert 3 < missing[0] < missing[-1] < len(VALUES) - 1
-    # What is kept is what an unbounded recording holds.
+    # The kept rows equal those of an unbounded recording.
     full = kept(tmp_path / "full")
     some = kept(logdir)
     assert some == {key: full[key] for key in some}
@@ -94,7 +94,7 @@ def test_the_first_and_the_last_are_kept_and_the_middle_is_dropped(flush: bool, 
     assert rows(logdir, "run")[0]["is_clean_end"]
 
 
-def test_what_was_dropped_is_said_to_the_row(tmp_path: Path) -> None:
+def test_dropped_rows_are_listed_exactly(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path / "full", "FULL_TENSOR"):
         run_long()
     with tfdbg_arrow.capture(tmp_path / "some", "FULL_TENSOR", max_bytes=MIB):
@@ -104,7 +104,7 @@ def test_what_was_dropped_is_said_to_the_row(tmp_path: Path) -> None:
     assert {row["stat"] for row in stats.values()} == {"dropped"}
     for name in EVENT_TABLES:
         lost = len(rows(tmp_path / "full", name)) - len(rows(tmp_path / "some", name))
-        # No op failed, so that `execution_error` has no rows to drop.
+        # No op failed, so `execution_error` has no rows to drop.
         assert (f"table {name}" in stats) == (name != "execution_error"), name
         assert stats.get(f"table {name}", {"num_events": 0})["num_events"] == lost, name
     (reason,) = {row["reason"] for row in stats.values()}
@@ -127,7 +127,7 @@ def test_the_first_of_each_kind_of_bad_value_is_never_dropped(tmp_path: Path) ->
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
     assert (found.num_pos_inf, found.num_nan, found.size) == (1, 0, VALUES[0].size)
-    # The inf came from outside; whether something before brought it is not known.
+    # The inf came from outside. An earlier, dropped event could have made it.
     assert (found.op_type, found.is_origin) == (None, False)
     nan = tfdbg_arrow.first_nan(tmp_path)
     assert nan is not None
@@ -147,7 +147,7 @@ def test_small_batches_are_merged(tmp_path: Path) -> None:
     check_manifest(tmp_path)
 
 
-def test_a_tensor_larger_than_the_budget_is_dropped_and_said(tmp_path: Path) -> None:
+def test_a_tensor_larger_than_the_budget_is_dropped_and_reported(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path, "FULL_TENSOR", max_bytes=MIB):
         tf.raw_ops.Neg(x=tf.constant(VALUES.reshape(-1)))
         negate(VALUES[0])
@@ -167,7 +167,7 @@ def test_a_tensor_larger_than_the_budget_is_dropped_and_said(tmp_path: Path) -> 
         ({"max_bytes": MIB, "circular_buffer_size": 10}, "leave one of them out"),
     ],
 )
-def test_what_is_refused(settings: dict[str, Any], what: str, tmp_path: Path) -> None:
+def test_invalid_settings(settings: dict[str, Any], what: str, tmp_path: Path) -> None:
     with pytest.raises(SettingError) as caught:
         tfdbg_arrow.enable(tmp_path, **settings)
     assert what in str(caught.value)

@@ -1,4 +1,4 @@
-"""enable_dump_debug_info and disable_dump_debug_info, with TensorFlow's signature and meaning."""
+"""`enable_dump_debug_info` and `disable_dump_debug_info` have TensorFlow's signatures and meaning."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_buffers_hold_the_last_executions_and_the_last_graph_tensors_until_f
     assert [row["execution_index"] for row in rows(tmp_path, "execution")] == [8, 9, 10]
 
 
-def test_the_same_again_is_idempotent_and_anything_else_refused(tmp_path: Path) -> None:
+def test_the_same_call_again_is_idempotent_and_other_settings_raise(tmp_path: Path) -> None:
     root = str(tmp_path)
     same: dict[str, Any] = {"op_regex": "Exp|Log", "tensor_dtypes": [tf.float32, "float16"]}
     tfdbg_arrow.enable_dump_debug_info(root, "FULL_HEALTH", -1, **same)
@@ -96,7 +96,7 @@ def test_the_same_again_is_idempotent_and_anything_else_refused(tmp_path: Path) 
     assert len(rows(tmp_path, "run")) == 1
 
 
-def test_another_dump_root_takes_the_place_of_the_first(tmp_path: Path) -> None:
+def test_another_dump_root_replaces_the_first(tmp_path: Path) -> None:
     tfdbg_arrow.enable_dump_debug_info(str(tmp_path / "a"))
     tf.exp(1.0)
     tfdbg_arrow.enable_dump_debug_info(str(tmp_path / "b"))
@@ -107,7 +107,7 @@ def test_another_dump_root_takes_the_place_of_the_first(tmp_path: Path) -> None:
     assert [row["is_clean_end"] for name in "ab" for row in rows(tmp_path / name, "run")] == [True, True]
 
 
-def test_disable_ends_only_what_it_began(tmp_path: Path) -> None:
+def test_disable_ends_only_its_own_recording(tmp_path: Path) -> None:
     tfdbg_arrow.disable_dump_debug_info()
     tfdbg_arrow.enable(tmp_path / "own")
     tfdbg_arrow.disable_dump_debug_info()
@@ -115,7 +115,7 @@ def test_disable_ends_only_what_it_began(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="is active"):
         tfdbg_arrow.enable_dump_debug_info(str(tmp_path / "dump"))
     tfdbg_arrow.disable()
-    # After disable() the settings of before hold no more.
+    # After disable(), other settings are allowed.
     tfdbg_arrow.enable_dump_debug_info(str(tmp_path / "dump"), "FULL_HEALTH")
     tfdbg_arrow.disable()
     tfdbg_arrow.enable_dump_debug_info(str(tmp_path / "dump"), "SHAPE")

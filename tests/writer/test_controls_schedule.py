@@ -1,4 +1,4 @@
-"""The schedule `steps=`: what is recorded, what a query makes of the rest, and that the program does not notice."""
+"""The schedule `steps=`: what is recorded, how queries treat skipped steps, and that the program does not change."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tfdbg_arrow.writer.schedule import StepGate, parse_schedule
 from .tables import rows
 
 BACKENDS = ("native", "tensorflow")
-# What differs between two recordings of one program, or counts events.
+# Columns that differ between two recordings of one program, or that count events.
 VOLATILE = frozenset(("run_id", "event_index", "wall_time_ns", "wall_time", "step_id", "thread_id", "device_id"))
 OF_THE_PROCESS = VOLATILE | {"tensor_id", "execution_index", "stack_trace_id", "frame_id"}
 
 
 def facts(logdir: Path, *, steps: set[int | None] | None = None) -> Counter[str]:
-    """The rows of tensor_health, of some steps, by all that two recordings of one program have in common."""
+    """Counts rows of tensor_health, of some steps, by the columns that two recordings of one program share."""
     graphs = {row["graph_id"]: row["graph_name"] for row in rows(logdir, "graph")}
     found = Counter[str]()
     for row in rows(logdir, "tensor_health"):
         if row["scope"] == "external" or (steps is not None and row["step"] not in steps):
             continue
         fact = {key: value for key, value in row.items() if key not in OF_THE_PROCESS}
-        fact["graph_id"] = re.sub(r"\d+", "", graphs.get(row["graph_id"], ""))  # TensorFlow numbers them
+        fact["graph_id"] = re.sub(r"\d+", "", graphs.get(row["graph_id"], ""))  # TensorFlow numbers graphs
         if row["op_type"].startswith("__"):
             fact["op_type"] = re.sub(r"\d+", "", row["op_type"])
         found[repr(sorted(fact.items()))] += 1
@@ -44,7 +44,7 @@ def executions(logdir: Path) -> Counter[tuple[str, int | None]]:
 
 
 def train(num_steps: int, *, mark: Callable[[int], None] = lambda step: tfdbg_arrow.mark(step=step)) -> list[float]:
-    """A training whose weights, read eagerly and in functions, change in every step; returns its losses."""
+    """Runs a training whose weights change in every step and are read eagerly and in functions. Returns its losses."""
     keras.utils.set_random_seed(7)
     generator = np.random.default_rng(7)
     kernel = tf.Variable(generator.normal(size=(4, 3)).astype(np.float32))
@@ -87,7 +87,7 @@ class TestText:
             ([range(2), 5, "8:"], "0:2,5:6,8:", {0, 1, 5, 8, 9}),
         ],
     )
-    def test_it_covers(self, steps: object, text: str, covered: set[int]) -> None:
+    def test_covered_steps(self, steps: object, text: str, covered: set[int]) -> None:
         schedule = parse_schedule(steps)
         assert {step for step in range(-3, 10) if schedule.covers(step)} == covered
         assert schedule.covers(None)
@@ -101,19 +101,19 @@ class TestText:
             *({}, slice(1, 2, 0), slice("a"), range(0), range(3, 3), object()),
         ],
     )
-    def test_what_is_refused(self, steps: object, tmp_path: Path) -> None:
+    def test_invalid_schedules(self, steps: object, tmp_path: Path) -> None:
         with pytest.raises(SettingError, match="steps is "):
             tfdbg_arrow.enable(tmp_path, steps=steps)
         assert not tfdbg_arrow.is_recording()
 
-    def test_the_gate_counts_steps_not_marks(self) -> None:
+    def test_the_gate_counts_steps_and_not_marks(self) -> None:
         gate = StepGate(parse_schedule("::2"))
         assert [gate.enter(step) for step in (0, 1, 1, 2, 3)] == [True, False, False, True, False]
         assert (gate.num_steps, gate.num_skipped) == (4, 2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_rows_are_those_of_a_full_recording_with_these_steps(backend: str, tmp_path: Path) -> None:
+def test_the_rows_equal_those_steps_of_a_full_recording(backend: str, tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path / "full", health_backend=backend):
         losses = train(6)
     with tfdbg_arrow.capture(tmp_path / "some", health_backend=backend, steps="1,4:"):
@@ -121,7 +121,7 @@ def test_the_rows_are_those_of_a_full_recording_with_these_steps(backend: str, t
     assert facts(tmp_path / "some") == facts(tmp_path / "full", steps={None, 1, 4, 5})
     full = executions(tmp_path / "full")
     assert executions(tmp_path / "some") == Counter({key: n for key, n in full.items() if key[1] in {None, 1, 4, 5}})
-    # Graphs and marks are whole.
+    # All graphs and marks are recorded.
     for name in ("graph", "graph_op", "graph_op_output", "graph_call", "mark"):
         assert len(rows(tmp_path / "some", name)) == len(rows(tmp_path / "full", name)), name
     stats = sorted((row["stat"], row["subject"], row["reason"]) for row in rows(tmp_path / "some", "capture_stat"))
@@ -132,7 +132,7 @@ def test_the_rows_are_those_of_a_full_recording_with_these_steps(backend: str, t
     assert rows(tmp_path / "full", "capture_stat") == []
 
 
-def test_nothing_is_traced_again_and_nothing_is_said_of_a_schedule_that_skips_nothing(tmp_path: Path) -> None:
+def test_a_schedule_causes_no_retracing_and_is_not_reported_if_it_skips_nothing(tmp_path: Path) -> None:
     traces = []
 
     @tf.function
@@ -154,8 +154,8 @@ def test_nothing_is_traced_again_and_nothing_is_said_of_a_schedule_that_skips_no
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_random_numbers_are_those_of_an_unrecorded_program(backend: str, tmp_path: Path) -> None:
-    """A kernel that keeps a state, as those of stateful random ops do, must not be run in two copies."""
+def test_random_numbers_equal_those_of_an_unrecorded_program(backend: str, tmp_path: Path) -> None:
+    """Kernels with a state, like those of stateful random ops, must not run in two copies of a function."""
 
     def draw() -> list[float]:
         tf.random.set_seed(3)
@@ -181,7 +181,7 @@ def test_random_numbers_are_those_of_an_unrecorded_program(backend: str, tmp_pat
     assert steps == {0, 2, 4}
 
 
-def test_errors_of_steps_that_are_left_out_are_tensorflows_own(tmp_path: Path) -> None:
+def test_errors_in_skipped_steps_are_tensorflows_own(tmp_path: Path) -> None:
     @tf.function
     def inner(x: tf.Tensor) -> tf.Tensor:
         tf.debugging.assert_positive(x, message="told so")
@@ -208,7 +208,7 @@ def test_errors_of_steps_that_are_left_out_are_tensorflows_own(tmp_path: Path) -
         assert "stack traces unavailable" not in recorded
 
 
-def test_functions_run_on_when_recording_ends_in_a_step_that_is_left_out(tmp_path: Path) -> None:
+def test_functions_work_after_a_recording_ends_in_a_skipped_step(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.exp(x)
@@ -217,16 +217,16 @@ def test_functions_run_on_when_recording_ends_in_a_step_that_is_left_out(tmp_pat
         tfdbg_arrow.mark(step=0)
         f(tf.constant(0.0))
     assert float(f(tf.constant(0.0))) == 1.0
-    # The next recording does not begin where that one was.
+    # The next recording does not continue the schedule of this one.
     with tfdbg_arrow.capture(tmp_path / "b"):
         f(tf.constant(0.0))
     assert [row["op_type"] for row in rows(tmp_path / "a", "tensor_health")] == []
     assert "Exp" in [row["op_type"] for row in rows(tmp_path / "b", "tensor_health")]
 
 
-class TestWhatAQueryMakesOfIt:
-    def test_an_origin_in_a_step_that_was_left_out_is_not_put_on_another_op(self, tmp_path: Path) -> None:
-        """The variable turns NaN in step 1, which is left out; step 2 reads it."""
+class TestQueries:
+    def test_an_origin_in_a_skipped_step_is_not_attributed_to_another_op(self, tmp_path: Path) -> None:
+        """The variable becomes NaN in the skipped step 1, and step 2 reads it."""
         variable = tf.Variable([1.0, 2.0])
 
         @tf.function
@@ -245,7 +245,7 @@ class TestWhatAQueryMakesOfIt:
         assert {row["step"] for row in rows(tmp_path, "tensor_health") if row["has_inf_or_nan"]} == {2}
         assert any("1 of 3 steps" in reason for reason in found.left_out)
 
-    def test_an_eager_tensor_of_a_step_that_was_left_out_is_no_origin(self, tmp_path: Path) -> None:
+    def test_an_eager_tensor_of_a_skipped_step_is_not_an_origin(self, tmp_path: Path) -> None:
         with tfdbg_arrow.capture(tmp_path, steps="::2"):
             tfdbg_arrow.mark(step=1)
             bad = tf.math.log(tf.constant(-1.0))
@@ -254,7 +254,7 @@ class TestWhatAQueryMakesOfIt:
         found = tfdbg_arrow.first_nonfinite(tmp_path)
         assert found is not None
         assert (found.op_type, found.is_origin) == (None, False)
-        # From before the first skipped step it is one.
+        # A tensor from before the first skipped step is an origin.
         with tfdbg_arrow.capture(tmp_path / "b", steps="::2"):
             tf.exp(tf.constant(np.nan))
             tfdbg_arrow.mark(step=1)
@@ -262,7 +262,7 @@ class TestWhatAQueryMakesOfIt:
         assert found is not None
         assert (found.op_type, found.is_origin) == (None, True)
 
-    def test_an_origin_in_a_recorded_step_stays_proven(self, tmp_path: Path) -> None:
+    def test_an_origin_in_a_recorded_step_is_proven(self, tmp_path: Path) -> None:
         variable = tf.Variable([1.0, 2.0])
         with tfdbg_arrow.capture(tmp_path, steps="::2"):
             for step in range(3):

@@ -1,4 +1,4 @@
-"""Chosen values: `values=` keeps the elements of the tensors of some ops, and only the health of the others."""
+"""`values=` keeps the elements of the tensors of chosen ops, and only the health of the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 def program() -> None:
-    """A function with a named layer, a loop, integers and a call; eager ops of the same types."""
+    """Runs a function with a named layer, a loop, integers and a call, and eager ops of the same types."""
     keras.utils.set_random_seed(3)
     generator = np.random.default_rng(3)
     x = tf.constant(generator.normal(size=(3, 4)).astype(np.float32))
@@ -50,13 +50,13 @@ def program() -> None:
 
 
 def keyed(logdir: Path, name: str) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
-    """Kept values, or all tensors, by op in order of its runs: rows as far as two recordings have them in common."""
+    """Returns kept values, or all tensors, by op and in order of runs, without columns that differ by recording."""
     values = {row["event_index"]: row for row in rows(logdir, "tensor_value")}
     found: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
     health = [row for row in rows(logdir, "tensor_health") if row["scope"] != "external"]
     counts = [column for column in health[0] if column.startswith("num_")]
     for row in sorted(health, key=lambda row: row["event_index"]):
-        op_name = row["op_name"] and re.sub(r"_\d+__", "__", row["op_name"])  # TensorFlow numbers the loops
+        op_name = row["op_name"] and re.sub(r"_\d+__", "__", row["op_name"])  # TensorFlow numbers loops
         key = (re.sub(r"\d+", "", row["op_type"]), op_name, row["output_slot"], row["scope"])
         facts = (row["dtype"], row["shape"], *(row[column] for column in counts))
         if name == "tensor_value":
@@ -65,7 +65,7 @@ def keyed(logdir: Path, name: str) -> dict[tuple[Any, ...], list[tuple[Any, ...]
                 continue
             facts = (*facts, value["dtype"], value["shape"], value["value"])
         found.setdefault(key, []).append(facts)
-    # Of two runs of an op in a loop either may come first.
+    # The runs of an op in a loop have no fixed order.
     return {key: sorted(facts, key=repr) for key, facts in found.items()}
 
 
@@ -75,7 +75,7 @@ def is_chosen(key: tuple[Any, ...], values: str) -> bool:
 
 
 @pytest.mark.parametrize("values", ["dense/|Tanh$|ArgMax|Add$", "."])
-def test_the_rows_are_those_of_full_tensor(values: str, backend: str, tmp_path: Path) -> None:
+def test_the_rows_equal_those_of_full_tensor(values: str, backend: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"health_backend": backend, "graphs": "traced"}  # as with values=
     with tfdbg_arrow.capture(tmp_path / "full", "FULL_TENSOR", **settings):
         program()
@@ -87,7 +87,7 @@ def test_the_rows_are_those_of_full_tensor(values: str, backend: str, tmp_path: 
     chosen = {key: facts for key, facts in full.items() if is_chosen(key, values)}
     assert keyed(tmp_path / "some", "tensor_value") == chosen
     assert chosen
-    # All others are as they are without values=.
+    # All other rows equal those without values=.
     expected = {
         key: facts for key, facts in keyed(tmp_path / "health", "tensor_health").items() if not is_chosen(key, values)
     }
@@ -123,9 +123,7 @@ def _raise(op_type: str, op_name: str | None) -> bool:
 
 
 @pytest.mark.parametrize("choose", [_raise, lambda *_: np.ones(2)])
-def test_a_callable_that_raises_chooses_nothing_and_harms_nothing(
-    choose: Callable[..., Any], backend: str, tmp_path: Path
-) -> None:
+def test_a_callable_that_raises_chooses_nothing(choose: Callable[..., Any], backend: str, tmp_path: Path) -> None:
     with (
         pytest.warns(RuntimeWarning, match="the callable") as caught,
         tfdbg_arrow.capture(tmp_path / "a", values=choose),
@@ -140,7 +138,7 @@ def test_a_callable_that_raises_chooses_nothing_and_harms_nothing(
     assert (stat["stat"], stat["subject"]) == ("failed", "values")
 
 
-def test_what_is_chosen_is_kept_whatever_the_filters_say(backend: str, tmp_path: Path) -> None:
+def test_chosen_ops_are_kept_despite_filters(backend: str, tmp_path: Path) -> None:
     filters: dict[str, Any] = {"op_regex": "Softmax", "tensor_dtypes": ["float64", "float32"]}
     with tfdbg_arrow.capture(tmp_path, "SHAPE", values="ArgMax$|Add$", health_backend=backend, **filters):
         program()
@@ -153,8 +151,8 @@ def test_what_is_chosen_is_kept_whatever_the_filters_say(backend: str, tmp_path:
     assert recorded == {"Softmax", "ArgMax"}
 
 
-def test_arguments_are_kept_each_time_they_come(tmp_path: Path) -> None:
-    """A large argument that comes again is measured only once where its elements are not kept."""
+def test_arguments_are_kept_each_time_they_are_passed(tmp_path: Path) -> None:
+    """A large argument that is passed again is measured only once if its elements are not kept."""
 
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
@@ -178,7 +176,7 @@ def test_arguments_are_kept_each_time_they_come(tmp_path: Path) -> None:
         ({"values": "x", "tensor_debug_mode": "NO_TENSOR"}, "keeps no tensor"),
     ],
 )
-def test_what_is_refused(settings: dict[str, Any], what: str, tmp_path: Path) -> None:
+def test_invalid_settings(settings: dict[str, Any], what: str, tmp_path: Path) -> None:
     with pytest.raises(SettingError) as caught:
         tfdbg_arrow.enable(tmp_path, **settings)
     assert what in str(caught.value)

@@ -29,7 +29,7 @@ NODES = [(7, "dense/MatMul", "MatMul", 0), (7, "dense/Relu", "Relu", 1)]
 
 
 class Source:
-    """Strings, nodes and call graph in one."""
+    """A source of strings, nodes and the call graph."""
 
     def __init__(self) -> None:
         self.known = list(STRINGS)
@@ -91,7 +91,7 @@ def health_row(**columns: Any) -> dict[str, Any]:
 FULL = Flag.COVERED | Flag.SHAPE | Flag.CHECKED | Flag.COUNTS | Flag.SIGNS
 
 
-def test_graph_tensor_with_everything_measured_fills_every_column_of_its_scope() -> None:
+def test_a_fully_measured_graph_tensor_fills_every_column_of_its_scope() -> None:
     made = batch(
         record(
             Kind.GRAPH_TENSOR,
@@ -175,7 +175,7 @@ def test_graph_tensor_with_everything_measured_fills_every_column_of_its_scope()
         (Flag.COVERED | Flag.CONTEXT, {"step_id": 9, "frame_id": 8, "iteration": 6, "call_site": ""}),
     ],
 )
-def test_column_is_null_where_its_flag_says_not_measured(flags: Flag, measured: dict[str, Any]) -> None:
+def test_a_column_is_null_if_its_flag_says_not_measured(flags: Flag, measured: dict[str, Any]) -> None:
     counts = {"num_neg_inf": 1, "num_pos_inf": 2, "num_nan": 3, "num_neg_finite": 4, "num_zero": 5, "num_pos_finite": 6}
     magnitudes = {"num_subnormal": 7, "min": 1.0, "max": 2.0, "mean": 3.0, "stddev": 4.0, "max_abs": 5.0}
     context = {"step_id": 9, "frame_id": 8, "iteration": 6}
@@ -207,7 +207,7 @@ def test_eager_tensors_have_no_graph_columns_and_only_outputs_are_execution_outp
     ]
 
 
-def test_execution_of_a_function_names_its_graph_and_an_op_does_not() -> None:
+def test_the_execution_of_a_function_names_its_graph_and_that_of_an_op_does_not() -> None:
     made = batch(
         record(Kind.EXECUTION, node=3, execution_index=0, size=1, slot=2, tensor_id=6, step_id=99, step=3, payload=[5]),
         record(
@@ -253,7 +253,7 @@ def test_execution_of_a_function_names_its_graph_and_an_op_does_not() -> None:
 
 
 @pytest.mark.parametrize("num_inputs", [0, 1, 18, 19, 20, 38, 39, 60])
-def test_inputs_are_taken_from_the_execution_and_the_records_behind_it(num_inputs: int) -> None:
+def test_inputs_are_read_from_the_execution_and_the_following_records(num_inputs: int) -> None:
     ids = [1000 + i for i in range(num_inputs)]
     records = [record(Kind.EXECUTION, node=2, execution_index=8, size=num_inputs, payload=ids[:PAYLOAD_LENGTH])]
     for start in range(PAYLOAD_LENGTH, num_inputs, PAYLOAD_LENGTH):
@@ -264,13 +264,13 @@ def test_inputs_are_taken_from_the_execution_and_the_records_behind_it(num_input
     assert [(row["execution_index"], row["input_index"], row["tensor_id"]) for row in found] == expected
 
 
-def test_orphaned_followers_are_ignored() -> None:
+def test_following_records_without_their_first_are_ignored() -> None:
     made = batch(record(Kind.INPUTS, payload=[1]), record(Kind.EXECUTION_END, execution_index=1), record(Kind.INPUTS))
     assert converted(made) == {}
 
 
 @pytest.mark.parametrize("rank", [0, 1, 6, 7, 25, 26, 44])
-def test_shape_of_any_rank_is_whole(rank: int) -> None:
+def test_a_shape_of_any_rank_is_complete(rank: int) -> None:
     dims = list(range(2, 2 + rank))
     flags = Flag.COVERED | Flag.SHAPE
     other = record(Kind.EXECUTION_TENSOR, dtype=1, node=2, dims=(5, 6), flags=flags)
@@ -281,7 +281,7 @@ def test_shape_of_any_rank_is_whole(rank: int) -> None:
     assert [(row["rank"], row["shape"]) for row in found] == [(2, [5, 6]), (rank, dims), (2, [5, 6])]
 
 
-def test_shape_without_all_its_dimension_records_is_null() -> None:
+def test_a_shape_with_missing_dimension_records_is_null() -> None:
     flags = Flag.COVERED | Flag.SHAPE
     deep = record(Kind.EXECUTION_TENSOR, dtype=1, node=2, flags=flags, rank=7, size=9)
     found = converted(batch(deep, record(Kind.EXECUTION_TENSOR, dtype=1, node=2, dims=(3,), flags=flags), deep))
@@ -298,12 +298,12 @@ def test_values_carry_dtype_shape_and_elements() -> None:
     assert converted(made, values={1: b"\x01\x02"})["tensor_value"] == [row]
 
 
-def test_a_key_that_the_registry_never_gave_out_leaves_its_columns_null() -> None:
+def test_an_unknown_key_leaves_its_columns_null() -> None:
     made = batch(record(Kind.GRAPH_TENSOR, dtype=1, node=99, flags=Flag.COVERED))
     assert converted(made)["tensor_health"] == [health_row(scope="graph")]
 
 
-def test_names_grow_with_what_is_added() -> None:
+def test_names_include_nodes_that_are_added_later() -> None:
     source = Source()
     names = Names(source, nodes=source, call_graph=source)
     source.known.append("new")
@@ -315,7 +315,7 @@ def test_names_grow_with_what_is_added() -> None:
     assert (names.texts[op_type], slot.tolist()) == ("MatMul", [3])
 
 
-def test_devices_are_those_of_covered_tensors() -> None:
+def test_only_devices_of_covered_tensors_are_listed() -> None:
     source = Source()
     converter = Converter("run1", names=Names(source, nodes=source, call_graph=source))
     made = batch(
@@ -340,7 +340,7 @@ def test_devices_are_those_of_covered_tensors() -> None:
         ([record(Kind.INPUTS)], 1),
     ],
 )
-def test_a_batch_ends_before_a_group_that_is_not_whole(records: list[np.ndarray], whole: int) -> None:
+def test_a_batch_ends_before_an_incomplete_group(records: list[np.ndarray], whole: int) -> None:
     assert num_whole(join_records(records)) == whole
 
 
@@ -350,7 +350,7 @@ def test_picked_and_joined_records_keep_their_last_bytes() -> None:
     assert both.view(PAYLOAD_DTYPE)["payload"].tolist() == [list(range(PAYLOAD_LENGTH))] * 2
 
 
-def test_metadata_rows_get_run_id_and_wall_time_and_null_for_what_is_missing() -> None:
+def test_metadata_rows_get_run_id_and_wall_time_and_null_for_missing_columns() -> None:
     table = metadata_table("mark", [{"event_index": 1, "wall_time_ns": 5_999, "label": "a", "value": "b"}], run_id="r")
     assert table.to_pylist() == [
         {
@@ -369,14 +369,14 @@ def test_metadata_rows_get_run_id_and_wall_time_and_null_for_what_is_missing() -
     ("row", "message"),
     [({"device_id": 1}, "NULL in device_name"), ({"device_id": 1, "device_name": "d", "x": 1}, r"columns \['x'\]")],
 )
-def test_metadata_rows_that_the_declaration_forbids_are_refused(row: dict[str, Any], message: str) -> None:
+def test_invalid_metadata_rows_raise_an_error(row: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         metadata_table("device", [row], run_id="r")
     with pytest.raises(pa.ArrowInvalid):
         metadata_table("device", [{"device_id": "one", "device_name": "d"}], run_id="r")
 
 
-def test_dtypes_are_tensorflows() -> None:
+def test_dtypes_equal_tensorflows() -> None:
     tf_dtypes = pytest.importorskip("tensorflow").dtypes
     for dtype in DTYPES:
         theirs = tf_dtypes.as_dtype(dtype.number)

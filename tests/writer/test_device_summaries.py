@@ -1,6 +1,6 @@
-"""Graphs whose tensors are counted on their devices by TensorFlow's own ops, after its optimizer.
+"""Graphs whose tensors are counted on their devices by TensorFlow's own ops, which are added after its optimizer.
 
-Here the device is the CPU: the rows have to be those that the native core makes. Of the graphs for GPUs the tests show
+Here the device is the CPU, so the rows must equal those of the native core. For the graphs for GPUs, the tests check
 that each op has a kernel there.
 """
 
@@ -90,7 +90,7 @@ LABELS = ("scope", "op_name", "op_type", "output_slot", "call_site", "iteration"
 
 
 def graph_rows(logdir: Path) -> collections.Counter[tuple[Any, ...]]:
-    """The rows of tensors in graphs, without what differs between two recordings; mean and stddev are rounded."""
+    """Counts the rows of graph tensors without columns that differ between recordings. Rounds mean and stddev."""
     found: collections.Counter[tuple[Any, ...]] = collections.Counter()
     for row in rows(logdir, "tensor_health"):
         if row["graph_id"] is not None:
@@ -101,7 +101,7 @@ def graph_rows(logdir: Path) -> collections.Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("program", PLAIN)
-def test_a_program_has_its_own_numbers_and_the_rows_of_the_native_core(
+def test_a_program_keeps_its_numbers_and_has_the_rows_of_the_native_core(
     program: Callable[[tf.Tensor], Any], tmp_path: Path
 ) -> None:
     x = tf.constant([0.25, 1.5])
@@ -139,7 +139,7 @@ def test_every_dtype_and_shape_has_the_row_of_the_native_core(mode: str, tmp_pat
     assert {row[LABELS.index("rank")] for row in native} >= {1, 2, 11}
 
 
-def test_what_was_computed_before_a_check_failed_is_recorded(tmp_path: Path) -> None:
+def test_tensors_computed_before_a_failed_check_are_recorded(tmp_path: Path) -> None:
     @tf.function
     def checked(x: tf.Tensor) -> tf.Tensor:
         y = tf.debugging.assert_all_finite(tf.math.log(x), "not finite")
@@ -166,7 +166,7 @@ def test_a_bad_value_of_a_graph_stops_the_program(graphs: str, tmp_path: Path) -
     assert stopped.value.nonfinite.op_type == "Log"
 
 
-# The graphs for GPUs.
+# Graphs for GPUs.
 
 
 @pytest.mark.skipif(not HAS_GPU_KERNELS, reason="this TensorFlow was built without kernels for GPUs")
@@ -175,13 +175,13 @@ def test_floats_and_complex_numbers_are_counted_on_gpus(mode: str) -> None:
     found = device_graphs(TensorDebugMode[mode], dtype_mask=ALL_DTYPES, device_types=["GPU"])
     for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128, tf.int64, tf.bool):
         assert dtype.as_datatype_enum in found
-    assert tf.int32.as_datatype_enum not in found, "TensorFlow keeps them in the memory of the host"
+    assert tf.int32.as_datatype_enum not in found, "TensorFlow keeps int32 in host memory"
 
 
 @pytest.mark.skipif(not HAS_GPU_KERNELS, reason="this TensorFlow was built without kernels for GPUs")
 @pytest.mark.parametrize("mode", ["SHAPE", "FULL_HEALTH", "FULL_NUMERICS"])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_each_node_that_is_added_to_a_graph_on_a_gpu_can_run_there(program: Any, mode: str, tmp_path: Path) -> None:
+def test_each_added_node_can_run_on_a_gpu(program: Any, mode: str, tmp_path: Path) -> None:
     graph, _ = real_graph(program, is_lowered=True)
     for node in graph.node:
         node.device = GPU
@@ -197,16 +197,16 @@ def test_each_node_that_is_added_to_a_graph_on_a_gpu_can_run_there(program: Any,
     assert {node.device for node in added} == {GPU}
     for node in added:
         assert made_graphs._has_kernel(node, "GPU"), node
-    imported(edited)  # TensorFlow finds no cycle, and no dtype that does not fit
+    imported(edited)  # checks for cycles and wrong dtypes
     records = [node for node in added if node.op == "TfdbgArrowRecordDevice"]
     counted = [key for node in records for key in node.attr["nodes"].list.i]
     num_elsewhere = sum(node.op == "TfdbgArrowRecordConstant" for node in added)
-    assert len(counted) > 3 * len(records), "what is computed together crosses to the host together"
+    assert len(counted) > 3 * len(records), "tensors that are computed together are copied to the host together"
     assert len(counted) > num_elsewhere
     assert all(node.attr["num_parts"].i == (mode != "SHAPE") for node in records)
 
 
-def test_of_a_graph_without_loops_one_tensor_crosses_to_the_host(tmp_path: Path) -> None:
+def test_a_graph_without_loops_copies_one_tensor_to_the_host(tmp_path: Path) -> None:
     graph, _ = real_graph(lambda x: tf.nn.softmax(tf.math.log(x) * 2.0) + tf.math.sqrt(x), is_lowered=False)
     for node in graph.node:
         node.device = GPU
@@ -218,7 +218,7 @@ def test_of_a_graph_without_loops_one_tensor_crosses_to_the_host(tmp_path: Path)
     edited = tf.compat.v1.GraphDef.FromString(recording.with_record_ops(graph.SerializeToString()))
     (record_op,) = (node for node in edited.node if node.op == "TfdbgArrowRecordDevice")
     num_tensors = len(record_op.attr["nodes"].list.i)
-    # Only shapes come beside the counts, and TensorFlow keeps them in the memory of the host.
+    # The other inputs are shapes, which TensorFlow keeps in host memory.
     assert len(record_op.input) == 1 + num_tensors
     by_name = {node.name: node for node in edited.node}
     assert {by_name[name].op for name in record_op.input[1:]} == {"Shape"}

@@ -1,4 +1,4 @@
-"""Digests of parts: what is written equals what SQL makes of the rows."""
+"""Digests of parts equal what SQL computes from the rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUMS = ("sum_log", "sum_log_square")
 
 
 def tensors(*rows: dict[str, Any]) -> pa.Table:
-    """Rows of tensor_health, most columns NULL."""
+    """Returns rows of tensor_health in which most columns are NULL."""
     plain = {"run_id": "r", "wall_time_ns": 0, "wall_time": 0, "scope": "graph"}
     made = [{**plain, "event_index": event, **row} for event, row in enumerate(rows)]
     return pa.Table.from_pylist(made, schema=arrow_schema("tensor_health"))
@@ -62,7 +62,7 @@ ROWS = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(ROWS, min_size=1, max_size=40), st.integers(1, 40))
-def test_what_is_written_is_what_sql_computes(rows: list[dict[str, Any]], size: int) -> None:
+def test_a_digest_equals_what_sql_computes(rows: list[dict[str, Any]], size: int) -> None:
     tensor_health = tensors(*rows)
     digest = PartDigest("r")
     for start in range(0, len(rows), size):
@@ -81,7 +81,7 @@ def test_what_is_written_is_what_sql_computes(rows: list[dict[str, Any]], size: 
 
 
 def by_key(rows: pa.Table) -> list[tuple[Any, ...]]:
-    """Rows in the order of all but their last value."""
+    """Returns rows sorted by all but their last value."""
     return sorted((tuple(row.values()) for row in rows.to_pylist()), key=lambda row: repr(row[:-1]))
 
 
@@ -90,7 +90,7 @@ NORMS = st.lists(st.sampled_from([0.0, 1.0, 2.5, 1e-100, 1e100]), max_size=40)
 
 @settings(deadline=None)
 @given(st.lists(NORMS, min_size=1, max_size=3), st.randoms(use_true_random=False), st.integers(1, 120))
-def test_a_jump_is_how_often_a_norm_holds_the_mean_of_the_ten_before(
+def test_a_jump_is_the_ratio_of_a_norm_to_the_mean_of_the_previous_ten(
     histories: list[list[float]], random: Any, size: int
 ) -> None:
     order = [output for output, norms in enumerate(histories) for _ in norms]
@@ -122,7 +122,7 @@ def jump_of(*rows: dict[str, Any], pieces: int = 1) -> object:
     return jump
 
 
-def test_a_jump_is_not_known_where_the_order_of_the_norms_is_not() -> None:
+def test_a_jump_is_null_if_the_order_of_the_norms_is_unknown() -> None:
     rows = [a_tensor(event, norm=10.0 if event == 11 else 1.0) for event in range(12)]
     assert jump_of(*rows) == jump_of(*rows, pieces=3) == jump_of(*rows[::-1]) == 10.0
     assert jump_of(*rows[6:], *rows[:6], pieces=2) is None
@@ -140,7 +140,7 @@ def writer(tmp_path: Path) -> PartWriter:
 
 
 def live(logdir: Path) -> dict[str, dict[int, int]]:
-    """By table, the number of rows of each part that has any, by its number."""
+    """Returns the number of rows of each non-empty part, by table and number of the part."""
     found: dict[str, dict[int, int]] = {"tensor_health": {}, "op_digest": {}}
     for entry in read_live_parts(logdir, run_id="r"):
         if entry.rows:
@@ -148,7 +148,7 @@ def live(logdir: Path) -> dict[str, dict[int, int]]:
     return found
 
 
-def test_a_part_that_is_not_merged_again_has_a_digest_of_its_number(writer: PartWriter, tmp_path: Path) -> None:
+def test_a_part_that_is_not_merged_again_has_a_digest_with_its_number(writer: PartWriter, tmp_path: Path) -> None:
     for event in range(2):
         writer.write("tensor_health", tensors(a_tensor(event), a_tensor(event, name="y")))
     assert live(tmp_path)["op_digest"] == {}
@@ -168,7 +168,7 @@ def test_a_part_that_is_not_merged_again_has_a_digest_of_its_number(writer: Part
     assert writer.settled() >= {f"op_digest/run_id=r/part-{number:06}.parquet" for number in (5, 6)}
 
 
-def test_a_digest_goes_with_its_part_in_one_line_of_the_manifest(writer: PartWriter, tmp_path: Path) -> None:
+def test_a_digest_is_removed_in_the_same_manifest_line_as_its_part(writer: PartWriter, tmp_path: Path) -> None:
     part = writer.write("tensor_health", tensors(a_tensor(0)))
     writer.digest()
     assert live(tmp_path) == {"tensor_health": {1: 1}, "op_digest": {1: 1}}

@@ -1,6 +1,6 @@
-"""Programs under distribution strategies: no number changes, replicas and workers are told apart, nothing fails.
+"""Programs with distribution strategies: no number changes, nothing fails, and rows name their replica or worker.
 
-That no number changes the programs see to themselves: see distributed.py.
+The programs in distributed.py check that no number changes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def devices(opened: Logdir, where: str = "true") -> set[Any]:
 
 
 def lines_of(opened: Logdir, op_type: str) -> set[Any]:
-    """The innermost user's lines of the ops of a type, with their devices."""
+    """Returns the innermost user lines of the ops of a type, with their devices."""
     return set(
         opened.rows(
             "SELECT o.device_name, s.func, s.code FROM graph_op AS o JOIN stack AS s USING (run_id, stack_trace_id) "
@@ -89,7 +89,7 @@ LINE = "loss = tf.reduce_sum(tf.math.log(x) * weight)  # the line of the infinit
 
 
 @pytest.mark.parametrize("backend", EACH_BACKEND)
-def test_the_device_tells_the_replicas_of_a_mirrored_strategy_apart(backend: str, mirrored: Path) -> None:
+def test_the_device_distinguishes_the_replicas_of_a_mirrored_strategy(backend: str, mirrored: Path) -> None:
     with open_logdir(mirrored / f"loop-{backend}") as opened:
         scopes = ("graph", "execution", "external")
         assert devices(opened) == {(scope, f"{LOCALHOST}{index}") for scope in scopes for index in (0, 1)}
@@ -107,7 +107,7 @@ def test_the_device_tells_the_replicas_of_a_mirrored_strategy_apart(backend: str
 
 
 @pytest.mark.parametrize("backend", EACH_BACKEND)
-def test_the_replica_is_found_in_which_it_came_up_with_its_line(backend: str, mirrored: Path) -> None:
+def test_the_origin_has_its_replica_and_line(backend: str, mirrored: Path) -> None:
     with open_logdir(mirrored / f"loop-{backend}") as opened:
         assert lines_of(opened, "Log") == {(f"{LOCALHOST}{index}", "replica_step", LINE) for index in (0, 1)}
         found = opened.first_nonfinite()
@@ -118,7 +118,7 @@ def test_the_replica_is_found_in_which_it_came_up_with_its_line(backend: str, mi
 
 
 @pytest.mark.parametrize("backend", EACH_BACKEND)
-def test_keras_fit_is_recorded_whole_in_both_replicas(backend: str, mirrored: Path) -> None:
+def test_keras_fit_is_fully_recorded_in_both_replicas(backend: str, mirrored: Path) -> None:
     with open_logdir(mirrored / f"fit-{backend}") as opened:
         assert devices(opened, "op_type = 'MatMul'") == {("graph", f"{LOCALHOST}{index}") for index in (0, 1)}
         counts = opened.rows(
@@ -143,7 +143,7 @@ def test_keras_fit_is_recorded_whole_in_both_replicas(backend: str, mirrored: Pa
 
 
 @pytest.mark.parametrize("backend", EACH_BACKEND)
-def test_two_workers_share_a_logdir_and_the_one_with_the_bad_value_is_named(backend: str, workers: Path) -> None:
+def test_two_workers_share_a_logdir_and_the_origin_names_the_worker(backend: str, workers: Path) -> None:
     with open_logdir(workers / f"loop-{backend}") as opened:
         runs = {run.worker: run.run_id for run in opened.runs()}
         assert sorted(map(str, runs)) == ["worker:0", "worker:1"]
@@ -164,7 +164,7 @@ def test_two_workers_share_a_logdir_and_the_one_with_the_bad_value_is_named(back
 
 
 @pytest.mark.parametrize("backend", EACH_BACKEND)
-def test_nothing_of_ours_runs_in_other_processes_and_what_ran_there_is_listed(backend: str, coordinator: Path) -> None:
+def test_other_processes_run_no_record_ops_and_their_ops_are_listed(backend: str, coordinator: Path) -> None:
     with open_logdir(coordinator / f"loop-{backend}") as opened:
         assert [run.worker for run in opened.runs()] == ["chief:0"]
         assert {name for _, name in devices(opened)} == {"/job:chief/replica:0/task:0/device:CPU:0"}
@@ -190,6 +190,6 @@ def test_nothing_of_ours_runs_in_other_processes_and_what_ran_there_is_listed(ba
         assert len(there) >= 1
         assert {stat.stat for stat in coverage.stats} == {"unobservable"}
         found = opened.first_nonfinite()
-    # The square root of a sine below zero, over there.
+    # The square root of a negative sine, in the other process.
     assert found is not None
     assert (found.op_type, found.graph_name, found.num_nan, found.is_origin) == ("AddV2", "on_both_sides", 1, False)

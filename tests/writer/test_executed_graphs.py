@@ -1,6 +1,6 @@
 """Recording what TensorFlow runs: `graphs="executed"`.
 
-The eight trainings run in processes of their own, once without a recording and once with one.
+Each of the eight trainings runs in separate processes, once without a recording and once with one.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def test_a_training_is_bit_identical(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer", "rnn", "mixed_precision"])
-def test_a_training_that_xla_compiles_has_its_own_numbers(name: str, tmp_path: Path) -> None:
+def test_a_training_that_xla_compiles_keeps_its_numbers(name: str, tmp_path: Path) -> None:
     compiled = trainings.COMPILED + name
     wanted = run_training(compiled, 16)
     assert wanted == run_training(compiled, 16, tmp_path / "shapes", "auto", "SHAPE")
     got = run_training(compiled, 16, tmp_path / "health", "auto", "FULL_HEALTH")
-    # XLA rounds a product that it adds to something only once. It rounds it once more if the product is read, too.
+    # XLA rounds `a * b + c` only once. If something also reads the product, XLA rounds it separately.
     assert got["last_loss"] == pytest.approx(wanted["last_loss"], rel=1e-3)
     assert rows(tmp_path / "health", "SELECT count(*) > 1000 FROM tensor_health") == [(True,)]
 
@@ -124,7 +124,7 @@ REWRITES = (
 
 
 @pytest.mark.parametrize("program", REWRITES)
-def test_a_rewritten_program_gives_its_own_numbers(program: Any, tmp_path: Path) -> None:
+def test_a_rewritten_program_keeps_its_numbers(program: Any, tmp_path: Path) -> None:
     x = tf.constant(X)
     expected = tf.function(program)(x).numpy()
     actual = record(tmp_path, tf.function(program), x).numpy()
@@ -133,7 +133,7 @@ def test_a_rewritten_program_gives_its_own_numbers(program: Any, tmp_path: Path)
     assert (tfdbg_arrow.first_nonfinite(tmp_path) is not None) == bad
 
 
-def test_what_is_recorded_is_the_fused_op(tmp_path: Path) -> None:
+def test_the_fused_op_is_recorded(tmp_path: Path) -> None:
     function = tf.function(log_softmax)
     actual = record(tmp_path, function, tf.constant(X)).numpy()
     assert actual.min() == -200.0
@@ -166,7 +166,7 @@ def with_loops(x: Any) -> Any:
 def ran(logdir: Path, function: Any, *arguments: Any) -> collections.Counter[tuple[str, str]]:
     """Returns how often each node (name, op type) ran in a call, by TensorFlow's own profiler.
 
-    It leaves out nodes that only hand a tensor on: the profiler of some versions of TensorFlow does not see them.
+    It leaves out nodes that only pass a tensor on, since the profiler of some versions of TensorFlow does not see them.
     """
     options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=3, python_tracer_level=0)
     tf.profiler.experimental.start(str(logdir), options)
@@ -187,7 +187,7 @@ def ran(logdir: Path, function: Any, *arguments: Any) -> collections.Counter[tup
 
 
 def test_each_node_that_ran_has_its_rows(tmp_path: Path) -> None:
-    """TensorFlow's own profiler says what ran."""
+    """Compares with TensorFlow's own profiler."""
     function = tf.function(with_loops)
     x = tf.constant(X)
     function(x)
@@ -253,7 +253,7 @@ def convolutional(x: Any) -> Any:
 
 
 def test_a_training_runs_the_same_kernels(tmp_path: Path) -> None:
-    """TensorFlow chooses some of them after its optimizer, by what is next to a node."""
+    """TensorFlow chooses some kernels after its optimizer, depending on a node's neighbors."""
     x = tf.random.stateless_normal([8, 16, 16, 3], [1, 2])
 
     def types() -> collections.Counter[str]:
@@ -280,7 +280,7 @@ def test_a_pipeline_gives_the_same_batches(tmp_path: Path) -> None:
 def test_the_optimizer_is_silent_without_a_recording(tmp_path: Path) -> None:
     record(tmp_path / "first", tf.function(with_loops), tf.constant(X))
     function = tf.function(with_loops)
-    context.context().export_run_metadata()  # what functions before have left there
+    context.context().export_run_metadata()  # clears data of earlier functions
     context.context().enable_graph_collection()
     try:
         function(tf.constant(X))
@@ -314,7 +314,7 @@ def test_a_function_outlives_its_recording_and_is_recorded_again(tmp_path: Path)
     assert rows(tmp_path / "first", query) == rows(tmp_path / "second", query)
 
 
-def test_steps_left_out_run_without_record_ops(tmp_path: Path) -> None:
+def test_skipped_steps_run_without_record_ops(tmp_path: Path) -> None:
     function = tf.function(with_loops)
     x = tf.constant(X)
     with tfdbg_arrow.capture(tmp_path / "logdir", graphs="executed", steps=2):
@@ -327,7 +327,7 @@ def test_steps_left_out_run_without_record_ops(tmp_path: Path) -> None:
     assert rows(tmp_path / "logdir", query) == [(0,), (2,)]
 
 
-def test_exports_hold_no_mark(tmp_path: Path) -> None:
+def test_exports_contain_no_marking_attribute(tmp_path: Path) -> None:
     function = tf.function(with_loops)
     with tfdbg_arrow.capture(tmp_path / "logdir", graphs="executed"):
         concrete = function.get_concrete_function(tf.TensorSpec([2, 3]))
@@ -372,7 +372,7 @@ def fused_in_a_loop(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("program", [fused, lambda x: fused(x), fused_in_a_branch, fused_in_a_loop])
-def test_a_function_whose_ops_were_all_fused_has_its_rows_and_lines(program: Any, tmp_path: Path) -> None:
+def test_a_function_whose_ops_were_all_fused_has_rows_and_lines(program: Any, tmp_path: Path) -> None:
     record(tmp_path, tf.function(program), tf.constant([0.0, 2.0]))
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
@@ -385,13 +385,13 @@ STEERING = IDLE - {"Const"}
 
 
 @pytest.mark.parametrize("name", ["deep_gradients", "keras_fit", "same_function_twice", "second_order", "switch"])
-def test_each_node_is_known_as_an_op_of_the_program(name: str, tmp_path: Path) -> None:
+def test_each_node_belongs_to_an_op_of_the_program(name: str, tmp_path: Path) -> None:
     record(tmp_path, PROGRAMS[name].run)
     unknown = "SELECT op_type, node_name FROM executed_op WHERE graph_id IS NULL OR coalesce(op_name, made_for) IS NULL"
     assert [row for row in rows(tmp_path, unknown) if row[0] not in STEERING] == []
 
 
-def test_a_check_waits_until_the_constant_that_it_takes_is_recorded(tmp_path: Path) -> None:
+def test_a_check_waits_until_its_constant_input_is_recorded(tmp_path: Path) -> None:
     def program(x: Any) -> Any:
         return x + tf.debugging.check_numerics(tf.math.log(tf.zeros([3])), "bad")
 
@@ -403,7 +403,7 @@ def test_a_check_waits_until_the_constant_that_it_takes_is_recorded(tmp_path: Pa
         assert (found.op_name, found.op_type, found.num_neg_inf) == ("Log", "Const", 3)
 
 
-def test_the_call_of_a_function_that_was_computed_in_advance_has_its_ops(tmp_path: Path) -> None:
+def test_a_function_call_that_was_computed_in_advance_names_its_ops(tmp_path: Path) -> None:
     @tf.function
     def logarithm(value: Any) -> Any:
         return tf.math.log(value) * 2.0  # computed in advance
@@ -420,7 +420,7 @@ def test_the_call_of_a_function_that_was_computed_in_advance_has_its_ops(tmp_pat
     assert explanation.sentence.startswith("TensorFlow computed Log, Mul on constants in advance")
 
 
-def test_records_what_runs_unless_told_otherwise(tmp_path: Path) -> None:
+def test_the_defaults_of_graphs(tmp_path: Path) -> None:
     choices: dict[str, tuple[dict[str, Any], str]] = {
         "default": ({}, "executed"),
         "traced": ({"graphs": "traced"}, "traced"),
@@ -440,7 +440,7 @@ def test_records_what_runs_unless_told_otherwise(tmp_path: Path) -> None:
         assert ("LogSoftmax" in types) == (graphs == "executed")
 
 
-def test_a_killed_program_leaves_what_ran(tmp_path: Path) -> None:
+def test_a_killed_program_leaves_the_rows_that_it_recorded(tmp_path: Path) -> None:
     run_python(tmp_path / "killed.py", KILLED, tmp_path / "logdir", returncode=-9)
     tfdbg_arrow.recover(tmp_path / "logdir")
     query = "SELECT op_name, op_type, count(*) FROM tensor_health WHERE scope = 'graph' GROUP BY ALL ORDER BY ALL"
@@ -473,7 +473,7 @@ def test_threads_record_their_own_calls(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT count(DISTINCT step_id) FROM tensor_health WHERE scope = 'graph'") == [(20,)]
 
 
-def test_a_program_without_optimizers_is_recorded_as_it_is(tmp_path: Path) -> None:
+def test_a_program_without_optimizers_is_recorded_unchanged(tmp_path: Path) -> None:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     try:
         record(tmp_path, tf.function(log_softmax), tf.constant(X))
@@ -483,7 +483,7 @@ def test_a_program_without_optimizers_is_recorded_as_it_is(tmp_path: Path) -> No
     assert types == {"Log", "Placeholder", "Softmax"}
 
 
-def test_another_word_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_value_of_graphs_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="graphs is 'optimized'"):
         tfdbg_arrow.enable(tmp_path, graphs="optimized")
 
@@ -507,7 +507,7 @@ def test_a_function_that_tensorflow_does_not_optimize_is_recorded(
     assert rows(tmp_path, "SELECT * FROM capture_stat") == []
 
 
-def test_the_outputs_of_an_identity_n_that_are_left_do_not_get_other_numbers(tmp_path: Path) -> None:
+def test_remaining_outputs_of_an_identity_n_do_not_get_wrong_slots(tmp_path: Path) -> None:
     def program(x: Any) -> Any:
         unused, bad, again = tf.identity_n([x * 2.0, tf.math.log(x), x * 3.0])
         assert unused is not None
@@ -520,7 +520,7 @@ def test_the_outputs_of_an_identity_n_that_are_left_do_not_get_other_numbers(tmp
     assert (first.op_type, first.is_origin) == ("Log", True)
 
 
-def test_a_small_function_is_recorded_though_the_default_graph_holds_ops(tmp_path: Path) -> None:
+def test_a_small_function_is_recorded_if_the_default_graph_has_ops(tmp_path: Path) -> None:
     with tf.compat.v1.get_default_graph().as_default() as graph:
         tf.constant(1.0)
     assert graph.get_operations()
@@ -536,7 +536,7 @@ def session_runs(config: Any = None) -> Any:
         return session.run(outside, {x: X}), session.run(inside, {x: X})
 
 
-def test_sessions_run_what_they_run_without_a_recording(tmp_path: Path) -> None:
+def test_sessions_run_the_same_as_without_a_recording(tmp_path: Path) -> None:
     wanted = session_runs()
     outside, inside = record(tmp_path, session_runs)
     assert (outside.tobytes(), inside.tobytes()) == (wanted[0].tobytes(), wanted[1].tobytes())
@@ -550,7 +550,7 @@ def test_sessions_run_what_they_run_without_a_recording(tmp_path: Path) -> None:
     assert rows(tmp_path, "SELECT * FROM capture_stat") == []
 
 
-def test_a_session_without_optimizers_is_recorded_as_it_is(tmp_path: Path) -> None:
+def test_a_session_without_optimizers_is_recorded_unchanged(tmp_path: Path) -> None:
     config = tf.compat.v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
 
@@ -572,7 +572,7 @@ def test_a_session_without_optimizers_is_recorded_as_it_is(tmp_path: Path) -> No
     assert rows(tmp_path, "SELECT * FROM capture_stat") == []
 
 
-def test_sessions_from_before_keep_their_settings(tmp_path: Path) -> None:
+def test_earlier_sessions_keep_their_settings(tmp_path: Path) -> None:
     off = tf.compat.v1.ConfigProto()
     off.graph_options.rewrite_options.disable_meta_optimizer = True
     with tf.Graph().as_default():
@@ -590,7 +590,7 @@ def test_sessions_from_before_keep_their_settings(tmp_path: Path) -> None:
     ]
 
 
-def test_in_a_session_what_nothing_takes_is_recorded_once_for_each_run(tmp_path: Path) -> None:
+def test_unused_outputs_in_a_session_are_recorded_once_for_each_run(tmp_path: Path) -> None:
     def run() -> Any:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             x = tf.compat.v1.placeholder(tf.float32, [4], name="x")
@@ -624,8 +624,8 @@ def test_in_a_session_what_nothing_takes_is_recorded_once_for_each_run(tmp_path:
     ]
 
 
-def test_a_function_that_tensorflow_fails_to_optimize_is_said_to_run_unrecorded(tmp_path: Path) -> None:
-    """Some versions of TensorFlow cannot optimize a graph with this dtype, and run it as it is."""
+def test_a_function_that_tensorflow_cannot_optimize_is_reported_as_unrecorded(tmp_path: Path) -> None:
+    """Some versions of TensorFlow cannot optimize a graph with this dtype and run it unchanged."""
     dtype = tf.dtypes.experimental.float8_e5m2
 
     @tf.function

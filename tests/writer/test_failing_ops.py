@@ -1,4 +1,4 @@
-"""Programs in which an op fails: what was computed before is recorded, and so is that it failed."""
+"""Programs in which an op fails: tensors computed before the failure are recorded, and so is the failure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def health_backend(request: pytest.FixtureRequest) -> str:
 
 
 def bad_tensors(logdir: Path, scope: str = "graph") -> Counter[tuple[str, int | None]]:
-    """Op type and iteration of what holds an infinity or a NaN."""
+    """Counts tensors with an infinity or a NaN by op type and iteration."""
     return Counter(
         (row["op_type"], row["iteration"]) for row in rows(logdir) if row["has_inf_or_nan"] and row["scope"] == scope
     )
@@ -44,7 +44,7 @@ def record_failure(logdir: Path, health_backend: str, program: Callable[[], Any]
 
 
 def errors(logdir: Path) -> list[tuple[str, str]]:
-    """Op type, or that it is a call, and error."""
+    """Returns the op type (or that it is a call) and the error of each row."""
     op_types = {
         row["execution_index"]: "call" if row["op_type"].startswith("__") else row["op_type"]
         for row in rows(logdir, "execution")
@@ -131,7 +131,7 @@ def reshape_to_another_size() -> Any:
         *(assert_on_result, gather_out_of_range, reshape_to_another_size),
     ],
 )
-def test_what_was_computed_before_is_recorded(program: Callable[[], Any], health_backend: str, tmp_path: Path) -> None:
+def test_earlier_tensors_are_recorded(program: Callable[[], Any], health_backend: str, tmp_path: Path) -> None:
     record_failure(tmp_path, health_backend, program)
     assert "Log" in {op_type for op_type, _ in bad_tensors(tmp_path)}
     found = tfdbg_arrow.first_nonfinite(tmp_path)
@@ -144,7 +144,7 @@ def test_what_was_computed_before_is_recorded(program: Callable[[], Any], health
 
 
 class TestLoops:
-    def test_what_was_computed_before_a_loop_that_fails_is_recorded(self, health_backend: str, tmp_path: Path) -> None:
+    def test_tensors_computed_before_a_failing_loop_are_recorded(self, health_backend: str, tmp_path: Path) -> None:
         @tf.function
         def program(x: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
             y, total, unused = tf.math.log(x), tf.zeros([]), tf.ones([])
@@ -160,7 +160,7 @@ class TestLoops:
         assert found is not None
         assert found.op_type in ("Log", "Rsqrt")
 
-    def test_every_iteration_before_is_recorded(self, health_backend: str, tmp_path: Path) -> None:
+    def test_every_earlier_iteration_is_recorded(self, health_backend: str, tmp_path: Path) -> None:
         @tf.function
         def program(x: tf.Tensor) -> tf.Tensor:
             for i in tf.range(4):
@@ -186,7 +186,7 @@ class TestLoops:
         assert counted["Log"] == 3
 
 
-def test_a_gradient_that_fails_has_its_inputs_recorded(health_backend: str, tmp_path: Path) -> None:
+def test_the_inputs_of_a_failing_gradient_are_recorded(health_backend: str, tmp_path: Path) -> None:
     @tf.custom_gradient
     def checked(x: tf.Tensor) -> Any:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
@@ -224,7 +224,7 @@ def test_keras_stops_at_an_assert_in_a_layer(health_backend: str, tmp_path: Path
 
 
 class TestEagerOps:
-    def test_an_op_that_fails_has_a_row_with_its_input(self, health_backend: str, tmp_path: Path) -> None:
+    def test_a_failing_op_has_a_row_with_its_input(self, health_backend: str, tmp_path: Path) -> None:
         x = tf.constant([np.nan])
         record_failure(tmp_path, health_backend, lambda: tf.debugging.check_numerics(x, "here"))
         [execution] = rows(tmp_path, "execution")
@@ -252,7 +252,7 @@ class TestEagerOps:
         assert errors(tmp_path) == [("CheckNumerics", INVALID)] * 200
         assert len(rows(tmp_path)) == 1
 
-    def test_the_end_of_a_data_set_loses_nothing(self, health_backend: str, tmp_path: Path) -> None:
+    def test_the_end_of_a_data_set_leaves_the_recording_complete(self, health_backend: str, tmp_path: Path) -> None:
         with tfdbg_arrow.capture(tmp_path, health_backend=health_backend):
             assert len(list(tf.data.Dataset.range(2))) == 2
         assert errors(tmp_path) == [("IteratorGetNext", "OutOfRangeError")]
@@ -260,7 +260,7 @@ class TestEagerOps:
 
 
 def test_an_interrupt_in_a_call_is_recorded(health_backend: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """Ctrl-C reaches Python as TensorFlow's runtime returns from a call."""
+    """Ctrl-C reaches Python when TensorFlow's runtime returns from a call."""
     double = tf.function(lambda x: x * 2.0)
     with tfdbg_arrow.capture(tmp_path, health_backend=health_backend):
         double(ZERO)
@@ -281,7 +281,7 @@ def test_an_interrupt_in_a_call_is_recorded(health_backend: str, tmp_path: Path,
     assert len([row for row in rows(tmp_path) if row["op_type"] == "Mul"]) == 3
 
 
-def test_a_session_that_fails_says_so(tmp_path: Path) -> None:
+def test_a_failing_session_run_is_recorded(tmp_path: Path) -> None:
     tf1 = tf.compat.v1
     with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, [2])
@@ -292,8 +292,8 @@ def test_a_session_that_fails_says_so(tmp_path: Path) -> None:
     assert not coverage(tmp_path).is_complete
 
 
-def test_what_only_a_recording_would_run_does_not_fail(health_backend: str, tmp_path: Path) -> None:
-    """A check whose result no gradient needs is left out by TensorFlow."""
+def test_a_removed_check_does_not_run_because_of_a_recording(health_backend: str, tmp_path: Path) -> None:
+    """TensorFlow removes a check whose result no gradient needs."""
 
     @tf.custom_gradient
     def idle(x: tf.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Steps of Keras's fit are marked without anybody asking."""
+"""Steps of Keras's fit are marked automatically."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_epochs_batches_and_validation(tmp_path: Path) -> None:
     assert {row["step"] for row in rows(tmp_path)} >= {0, 1, 2, 3}
 
 
-def test_steps_are_counted_on_from_fit_to_fit(tmp_path: Path) -> None:
+def test_steps_continue_from_one_fit_to_the_next(tmp_path: Path) -> None:
     net = model()
     with tfdbg_arrow.capture(tmp_path):
         fit(net)
@@ -55,13 +55,13 @@ def test_steps_are_counted_on_from_fit_to_fit(tmp_path: Path) -> None:
     assert steps(tmp_path) == [0, 1, 2, 3]
 
 
-def test_several_steps_of_one_execution_share_the_first_mark(tmp_path: Path) -> None:
+def test_several_steps_of_one_execution_have_one_mark(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path):
         fit(model(steps_per_execution=2), num_batches=5, epochs=2)
     assert steps(tmp_path) == [0, 2, 4, 5, 7, 9]
 
 
-def test_a_callback_of_the_user_marks_alone(tmp_path: Path) -> None:
+def test_user_marks_replace_automatic_marks(tmp_path: Path) -> None:
     net = model()
     with tfdbg_arrow.capture(tmp_path / "ours"):
         fit(net, callbacks=[MarkCallback()])
@@ -73,20 +73,20 @@ def test_a_callback_of_the_user_marks_alone(tmp_path: Path) -> None:
     assert {row["step"] for row in rows(tmp_path / "own")} == {100}
 
 
-def test_from_the_first_step_of_the_user_on_no_other_is_marked(tmp_path: Path) -> None:
+def test_automatic_marks_end_at_the_first_user_mark(tmp_path: Path) -> None:
     own = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: tfdbg_arrow.mark(step=100 + batch))
     with tfdbg_arrow.capture(tmp_path):
         fit(model(), num_batches=3, callbacks=[own])
     assert steps(tmp_path) == [0, 100, 101, 102]
 
 
-def test_a_schedule_follows_them(tmp_path: Path) -> None:
+def test_a_schedule_uses_automatic_steps(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path, steps=2):
         fit(model(), num_batches=4)
     assert {row["step"] for row in rows(tmp_path) if row["scope"] == "graph" and row["step"] is not None} == {0, 2}
 
 
-def test_a_fit_within_a_fit_is_part_of_it(tmp_path: Path) -> None:
+def test_a_nested_fit_is_part_of_the_outer_one(tmp_path: Path) -> None:
     inner = model()
     nested = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: fit(inner, num_batches=3))
     with tfdbg_arrow.capture(tmp_path):
@@ -94,7 +94,7 @@ def test_a_fit_within_a_fit_is_part_of_it(tmp_path: Path) -> None:
     assert steps(tmp_path) == [0, 1]
 
 
-def test_a_fit_that_raises_has_ended(tmp_path: Path) -> None:
+def test_a_fit_that_raises_is_over(tmp_path: Path) -> None:
     def stop(batch: int, logs: Any) -> None:
         raise RuntimeError("stop")
 
@@ -106,7 +106,7 @@ def test_a_fit_that_raises_has_ended(tmp_path: Path) -> None:
     assert steps(tmp_path) == [0, 1, 2]
 
 
-def test_after_the_recording_keras_is_as_before(tmp_path: Path) -> None:
+def test_keras_is_restored_after_the_recording(tmp_path: Path) -> None:
     callback_list = keras.callbacks.CallbackList
     before = [vars(callback_list)["on_train_batch_begin"], keras.Model.fit, keras.layers.Layer.__call__]
     with tfdbg_arrow.capture(tmp_path):

@@ -1,4 +1,4 @@
-"""Each op that a gradient function makes knows the op whose gradient it computes."""
+"""Each op that a gradient function makes is recorded with the forward op whose gradient it computes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY_BACKEND = pytest.mark.parametrize("backend", ["native", "tensorflow"])
 
 
 def gradients(logdir: Path) -> set[tuple[str, str, str | None, str | None]]:
-    """Every op of a gradient in a graph: its graph's name and its type, and those of its forward op."""
+    """Returns the graph name and type of each gradient op in a graph, and those of its forward op."""
     graphs = {row["graph_id"]: row["graph_name"] for row in rows(logdir, "graph")}
     ops = rows(logdir, "graph_op")
     types = {(row["graph_id"], row["op_name"]): row["op_type"] for row in ops}
@@ -33,7 +33,7 @@ def gradients(logdir: Path) -> set[tuple[str, str, str | None, str | None]]:
 
 
 def executions(logdir: Path) -> list[tuple[str, str, str | None]]:
-    """Every execution, in order: its type, its role, and the type of its forward execution."""
+    """Returns the type, role, and type of the forward execution of each execution, in order."""
     found = sorted(rows(logdir, "execution"), key=lambda row: row["execution_index"])
     types = {row["execution_index"]: row["op_type"] for row in found}
     return [(row["op_type"], row["role"], types.get(row["forward_execution_index"])) for row in found]
@@ -50,9 +50,9 @@ def gradient_of(function: object, x: tf.Tensor) -> tf.Tensor:
 def test_a_tape_of_eager_ops(tmp_path: Path, backend: str) -> None:
     x = tf.constant([4.0, 9.0])
     with tfdbg_arrow.capture(tmp_path, health_backend=backend):
-        # The gradient of Neg needs neither its input nor its output.
+        # The gradient of Neg needs neither the input nor the output of Neg.
         gradient_of(lambda x: -tf.sqrt(x), x)
-    # The tape may keep its ones from an earlier gradient.
+    # The tape may reuse its ones from an earlier gradient.
     assert [row for row in executions(tmp_path) if row[0] != "Fill"] == [
         ("Sqrt", "forward", None),
         ("Neg", "forward", None),
@@ -62,7 +62,7 @@ def test_a_tape_of_eager_ops(tmp_path: Path, backend: str) -> None:
 
 
 @EVERY_BACKEND
-def test_two_ops_of_a_type_are_told_apart(tmp_path: Path, backend: str) -> None:
+def test_two_ops_of_a_type_are_distinguished(tmp_path: Path, backend: str) -> None:
     x = tf.constant(4.0)
     with tfdbg_arrow.capture(tmp_path, health_backend=backend):
         gradient_of(lambda x: tf.sqrt(tf.sqrt(x)), x)
@@ -185,7 +185,7 @@ def test_a_function_of_a_saved_model(tmp_path: Path) -> None:
     assert {row[3] for row in gradients(tmp_path / "logdir") if row[1] == "SqrtGrad"} == {"Sqrt"}
 
 
-def test_after_the_recording_everything_is_as_before(tmp_path: Path) -> None:
+def test_everything_is_restored_after_the_recording(tmp_path: Path) -> None:
     from tensorflow.python.eager import backprop, execute, imperative_grad, record
     from tensorflow.python.ops import gradients_util
 

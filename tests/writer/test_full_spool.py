@@ -1,4 +1,4 @@
-"""A program that records faster than events can be written."""
+"""Programs that record faster than events can be written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("not_recording")
 
 SPOOL_RECORDS = 4096
 NUM_OPS = 4000
-"""Each has a record of its own and one for its output: about twice what the spool holds."""
+"""Each op has one record and one for its output: together about twice what the spool holds."""
 
 
 @pytest.mark.parametrize("health_backend", ["native", "tensorflow"])

@@ -1,4 +1,4 @@
-"""The native editor of GraphDefs, `with_record_ops`: TensorFlow's own messages and op definitions are the measure."""
+"""The native editor of GraphDefs, `with_record_ops`, compared with TensorFlow's own messages and op definitions."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ Types = Callable[[Draw], dict[str, Any]]
 
 
 def one(*names: str) -> Types:
-    """Attributes that are a dtype each."""
+    """Returns attributes that each hold a dtype."""
     return lambda draw: {name: draw(st.sampled_from(DTYPES)) for name in names}
 
 
 def many(*names: str) -> Types:
-    """Attributes that are a list of dtypes each."""
+    """Returns attributes that each hold a list of dtypes."""
     return lambda draw: {name: draw(st.lists(st.sampled_from(DTYPES), max_size=4)) for name in names}
 
 
@@ -116,7 +116,7 @@ class ProgramOp:
 
 
 def program_ops(graph_id: int) -> list[ProgramOp]:
-    """Ops whose names are the end of no other's; the first two are arguments."""
+    """Returns ops whose names are not the end of another op's name. The first two are arguments."""
     ops = [ProgramOp(graph_id, f"^{i}", "Placeholder", (900 + 10 * graph_id + i,), False) for i in range(2)]
     for i, op_type in enumerate(TYPES):
         keys = tuple(-1 if (i + slot) % 5 == 0 else 1000 * graph_id + 10 * i + slot for slot in range(4))
@@ -132,7 +132,7 @@ OTHER_MARKS = (marked(4), (GENERATION + 1) << 32 | 1, 1, -1)
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Knows PROGRAM."""
+    """Returns a recording with the graphs of PROGRAM."""
     native_core().load_tensorflow(*runtime.library_paths())
     made = make_recording(tmp_path_factory.mktemp("recording"))
     for graph_id, ops in PROGRAM.items():
@@ -142,7 +142,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @dataclasses.dataclass
 class Node:
-    """A node, and what the optimizer is to know of it: its op and path; whether it has a mark of the recording."""
+    """A node, its op of the program and path, and the mark of the recording, if it has one."""
 
     definition: Any
     op: ProgramOp | None = None
@@ -187,7 +187,7 @@ def nodes(draw: Draw, names: set[str]) -> Node | None:
 
 
 def decorate(draw: Draw, definition: Any, own_name: str) -> None:
-    """Adds what the optimizer is to keep as it is."""
+    """Adds fields that the optimizer must not change."""
     size = draw(st.sampled_from([0, 0, 0, 0, 5, 100, 20_000]))
     if size:
         definition.attr["value"].tensor.tensor_content = bytes(range(256)) * (size // 256) + b"\xff" * (size % 256)
@@ -229,11 +229,11 @@ def graphs(draw: Draw) -> Drawn:
 
 
 UNKNOWN = (b"\xc2\x3e\x03new", b"\xc0\x3e\x96\x01", b"\xc1\x3e12345678\xc5\x3e1234", b"\xc2\x3e\x00" * 3)
-"""Fields 1000 of later versions: bytes, a number, fixed numbers, and one that repeats."""
+"""Fields with the number 1000, as of a later version: bytes, a number, fixed-size numbers, and a repeated field."""
 
 
 def in_any_order(draw: Draw, definition: Any) -> Any:
-    """Returns a node whose bytes have their fields in another order, and some that nobody knows."""
+    """Returns the bytes of a node with its fields in another order and with unknown fields."""
     whole = definition.SerializeToString()
     if draw(st.booleans()):
         cut = v1.NodeDef.FromString(whole)
@@ -256,7 +256,7 @@ def library() -> Any:
 
 
 def output_types(definition: Any) -> list[int] | None:
-    """Returns the dtype number of each output, -1 for a reference, as TensorFlow's table of ops has it."""
+    """Returns the dtype number of each output by TensorFlow's op definitions. -1 means a reference."""
     op_def = op_def_registry.get(definition.op)
     if op_def is None:
         return None
@@ -278,7 +278,7 @@ def output_types(definition: Any) -> list[int] | None:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """What is expected of a record op. A key of None is one that the registry of the program does not have."""
+    """What is expected of a record op. None as the key means that the registry of the program does not have it."""
 
     op: str
     type: int
@@ -289,7 +289,7 @@ class Expected:
 
 
 class Model:
-    """What is to be recorded of a graph."""
+    """Computes what must be recorded of a graph."""
 
     def __init__(self, drawn: Drawn, *, records_others: bool) -> None:
         self._records_others = records_others
@@ -307,7 +307,7 @@ class Model:
                 self._expect(node)
 
     def _match_whole(self, node: Node) -> tuple[ProgramOp | None, int]:
-        """As _match(), without what an IdentityN stands for that has lost some of its outputs."""
+        """Returns the same as _match(), but no op for an IdentityN that has lost some of its outputs."""
         op, argument = self._match(node)
         is_identity = op is not None and op.type == node.definition.op == "IdentityN"
         types = output_types(node.definition)
@@ -361,7 +361,7 @@ class Model:
 
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=graphs(), records_others=st.booleans())
-def test_an_edited_graph_is_the_original_behind_record_ops(recording: Any, drawn: Drawn, records_others: bool) -> None:
+def test_an_edited_graph_is_the_original_with_record_ops(recording: Any, drawn: Drawn, records_others: bool) -> None:
     recording.set_records_others(records_others)
     edited = recording.with_record_ops(drawn.data)
     model = Model(drawn, records_others=records_others)
@@ -371,7 +371,7 @@ def test_an_edited_graph_is_the_original_behind_record_ops(recording: Any, drawn
     else:
         graph = GraphDef.FromString(edited)
         check_edit(original, graph)
-        assert recording.with_record_ops(edited) == b"", "it is recorded already"
+        assert recording.with_record_ops(edited) == b"", "the graph already has record ops"
         records = {node.input[0]: node for node in graph.node if is_record_op(node)}
         assert sorted(records) == sorted(model.records)
         for source, expected in model.records.items():
@@ -398,7 +398,7 @@ def check_attributes(record: Any, expected: Expected) -> None:
 
 
 def check_noted(nodes: list[Any], original: Any, model: Model) -> None:
-    """What the recording writes of a graph that runs is what TensorFlow reads."""
+    """Checks that the rows about an executed graph match what TensorFlow reads from it."""
     assert len(nodes) == len(original.node)
     for (name, op_type, device, graph_id, op_name, path, inputs, *_), node in zip(nodes, original.node, strict=True):
         op, _ = model.matches[node.name]
@@ -445,7 +445,7 @@ PROGRAMS = (with_loops, with_gradients, with_calls)
 def real_graph(program: Any, *, is_lowered: bool) -> tuple[Any, list[str]]:
     """Returns the marked GraphDef of a function, and the names of its outputs."""
     concrete = tf.function(program).get_concrete_function(tf.TensorSpec([2, 3], tf.float32, name="x"))
-    if is_lowered:  # to Switch, Merge, Enter …
+    if is_lowered:  # to Switch, Merge, Enter, …
         concrete = convert_variables_to_constants_v2(concrete, lower_control_flow=True)
     graph = GraphDef()
     graph.CopyFrom(concrete.graph.as_graph_def())
@@ -499,7 +499,7 @@ def test_each_float_of_a_real_graph_is_recorded_with_the_type_that_tensorflow_in
     assert results[0] == results[1]
 
 
-# Bytes that TensorFlow does not give.
+# Bytes that TensorFlow does not write.
 
 
 SMALL, SMALL_PROGRAM = small_graph()
@@ -507,7 +507,7 @@ SMALL, SMALL_PROGRAM = small_graph()
 
 @pytest.fixture(scope="module")
 def small(recording: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Knows the program of SMALL."""
+    """Returns a recording with the program of SMALL."""
     made = make_recording(tmp_path_factory.mktemp("small"))
     for graph_id, (ops, arguments, calls) in SMALL_PROGRAM.items():
         made.add_program_graph(graph_id, ops, arguments, calls)
@@ -515,7 +515,7 @@ def small(recording: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def readable(data: bytes) -> Any | None:
-    """Returns the GraphDef that protobuf reads, None where it reads none."""
+    """Returns the GraphDef that protobuf reads. None means that protobuf cannot parse the bytes."""
     try:
         return GraphDef.FromString(data)
     except DecodeError:
@@ -526,7 +526,7 @@ edit = functools.partial(graph_defs.edit, message=GraphDef)
 
 
 def small_node(graph: Any, **fields: Any) -> Any:
-    """Adds a node of a graph of SMALL's program, a float `Neg`."""
+    """Adds a node to a graph of SMALL's program, by default a float `Neg`."""
     node = graph.node.add(**{"name": "node", "op": "Neg", "input": ["x"], **fields})
     node.attr["T"].type = 1
     node.attr[MARK].i = marked(1)
@@ -534,7 +534,7 @@ def small_node(graph: Any, **fields: Any) -> Any:
 
 
 def message(number: int, value: bytes) -> bytes:
-    """Returns a field of bytes."""
+    """Returns an encoded field that holds bytes."""
     return mutators.varint(number << 3 | 2) + mutators.varint(len(value)) + value
 
 
@@ -544,14 +544,14 @@ def test_the_small_graph_is_recorded(small: Any) -> None:
     assert {node.op for node in graph.node if is_record_op(node)} == {THROUGH, CONSTANT}
 
 
-def test_what_was_cut_off_is_refused_or_edited(small: Any) -> None:
+def test_truncated_graphs_are_rejected_or_edited(small: Any) -> None:
     edits = [edit(small, SMALL[:size]) for size in range(len(SMALL))]
     assert sum(graph is not None for graph in edits) > 5
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**48))
-def test_spoiled_graphs_are_edited_refused_or_left(small: Any, seed: int) -> None:
+def test_corrupted_graphs_are_edited_rejected_or_left(small: Any, seed: int) -> None:
     random = Random(seed)
     for spoil in (mutators.spoiled_message,) * 15 + (mutators.spoiled,) * 5:
         edit(small, spoil(SMALL, random))
@@ -559,7 +559,7 @@ def test_spoiled_graphs_are_edited_refused_or_left(small: Any, seed: int) -> Non
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_spliced_graphs_are_edited_refused_or_left(recording: Any, data: st.DataObject) -> None:
+def test_spliced_graphs_are_edited_rejected_or_left(recording: Any, data: st.DataObject) -> None:
     content = data.draw(graphs()).data
     for _ in range(data.draw(st.integers(1, 3))):
         at, end = sorted((data.draw(st.integers(0, len(content))), data.draw(st.integers(0, len(content)))))
@@ -570,7 +570,7 @@ def test_spliced_graphs_are_edited_refused_or_left(recording: Any, data: st.Data
 
 @pytest.fixture(scope="module", params=[OnNonFinite.NOTE, OnNonFinite.FAIL], ids=["callable", "raise"])
 def stopping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, bool]:
-    """Returns a recording that knows PROGRAM and reacts to bad values, and whether it stops the program."""
+    """Returns a recording of PROGRAM that reacts to bad values, and if it stops the program."""
     native_core().load_tensorflow(*runtime.library_paths())
     made = make_recording(tmp_path_factory.mktemp("stopping"))
     made.set_on_nonfinite(int(request.param), "run")
@@ -592,7 +592,7 @@ def test_a_graph_that_may_stop_has_the_same_edges(stopping: tuple[Any, bool], dr
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.binary(max_size=200))
-def test_random_bytes_harm_nobody(small: Any, data: bytes) -> None:
+def test_random_bytes_do_not_crash(small: Any, data: bytes) -> None:
     edit(small, data)
     edit(small, SMALL + data)
     edit(small, message(1, data) + SMALL)
@@ -613,7 +613,7 @@ def test_numbers_longer_than_needed_are_read_as_protobuf_reads_them(small: Any, 
 
 
 def type_entry(*values: bytes) -> bytes:
-    """Returns the attribute T of a node, with values."""
+    """Returns the encoded attribute T of a node, with values."""
     return message(5, message(1, b"T") + b"".join(message(2, value) for value in values))
 
 
@@ -633,7 +633,7 @@ FLOAT, DOUBLE, NUMBER = b"\x30\x01", b"\x30\x02", b"\x18\x05"
         (type_entry(FLOAT) + message(5, message(2, DOUBLE) + message(1, b"T")), 2),
     ],
 )
-def test_of_an_attribute_given_twice_the_last_value_counts(small: Any, entries: bytes, dtype: int | None) -> None:
+def test_the_last_value_of_a_repeated_attribute_counts(small: Any, entries: bytes, dtype: int | None) -> None:
     node = small_node(GraphDef())
     del node.attr["T"]
     data = message(1, node.SerializeToString() + entries)
@@ -647,7 +647,7 @@ def test_of_an_attribute_given_twice_the_last_value_counts(small: Any, entries: 
 
 
 def list_of(*pieces: bytes) -> bytes:
-    """Returns the attribute T with lists of dtypes."""
+    """Returns the encoded attribute T with lists of dtypes."""
     return message(5, message(1, b"T") + message(2, b"".join(message(1, piece) for piece in pieces)))
 
 
@@ -667,7 +667,7 @@ def list_of(*pieces: bytes) -> bytes:
 )
 def test_lists_of_dtypes_are_read_as_protobuf_reads_them(small: Any, entry: bytes, dtypes: list[int] | None) -> None:
     node = small_node(GraphDef(), op="IdentityN")
-    node.name = "twins"  # which stands for an op, so that it is recorded
+    node.name = "twins"  # the name of an op of the program, so it is recorded
     del node.attr["T"]
     graph = edit(small, message(1, node.SerializeToString() + entry))
     if dtypes is None:
@@ -679,7 +679,7 @@ def test_lists_of_dtypes_are_read_as_protobuf_reads_them(small: Any, entry: byte
 
 
 @pytest.mark.parametrize("text", ["top:00", "top:0", "top:1", "top:01", "top:+0", "top:-0", "top: 0", "top:"])
-def test_a_slot_with_needless_digits_is_no_way_around_a_record_op(small: Any, text: str) -> None:
+def test_a_slot_with_extra_digits_does_not_bypass_a_record_op(small: Any, text: str) -> None:
     graph = GraphDef.FromString(SMALL)
     graph.node.add(name="last", op="Neg", input=[text])
     edited = edit(small, graph.SerializeToString())
@@ -706,14 +706,14 @@ def test_a_node_that_no_input_can_name_is_not_recorded(small: Any, name: str) ->
         assert [node.input[0] for node in edited.node if is_record_op(node)] == ["layer/Relu"]
 
 
-def test_a_record_op_takes_no_name_of_the_program(small: Any) -> None:
+def test_a_record_op_does_not_take_a_name_of_the_program(small: Any) -> None:
     graph = GraphDef()
     graph.node.add(name="x", op="Placeholder").attr["dtype"].type = 1
     for name in ("x/y", "tfdbg_arrow_record_0/x/y", "tfdbg_arrow_record_1/x/y", "tfdbg_arrow_record_"):
         small_node(graph, name=name)
     edited = edit(small, graph.SerializeToString())
     assert edited is not None
-    assert len({node.name for node in edited.node}) == 7, "what bears a name of ours is not recorded"
+    assert len({node.name for node in edited.node}) == 7, "nodes with a name of a record op are not recorded"
     imported(edited)
 
 
@@ -722,8 +722,8 @@ def test_a_record_op_takes_no_name_of_the_program(small: Any) -> None:
 BROKEN = (*mutators.BROKEN_UTF8, b"\xff", b"\xc3", b"\xf4\x90\x80\x80", b"\xe0\x9f\xbf", b"ok\xf0\x8f\xbf\xbf")
 
 
-def spoiled_texts(broken: bytes) -> dict[str, bytes]:
-    """Returns SMALL with a node more, one text of which is broken."""
+def texts_with_invalid_utf_8(broken: bytes) -> dict[str, bytes]:
+    """Returns SMALL with one more node, once for each of its strings that can be invalid UTF-8."""
     mark = message(5, message(1, MARK.encode()) + message(2, b"\x18" + mutators.varint(marked(1))))
     texts = {"name": (1, b"bad"), "op": (2, b"Neg"), "input": (3, b"x"), "device": (4, b"/cpu:0")}
     made = {}
@@ -736,8 +736,8 @@ def spoiled_texts(broken: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_text_that_is_not_utf_8_is_refused(small: Any, broken: bytes) -> None:
-    for data in spoiled_texts(broken).values():
+def test_a_text_that_is_not_utf_8_is_rejected(small: Any, broken: bytes) -> None:
+    for data in texts_with_invalid_utf_8(broken).values():
         assert readable(data) is None
         with pytest.raises(RuntimeError, match="no GraphDef"):
             small.with_record_ops(data)
@@ -747,11 +747,11 @@ def test_a_text_that_is_not_utf_8_is_refused(small: Any, broken: bytes) -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=st.one_of(st.binary(min_size=1, max_size=6), st.text(min_size=1, max_size=6).map(str.encode)))
-def test_texts_are_taken_if_python_can_decode_them(small: Any, text: bytes) -> None:
+def test_texts_are_accepted_if_python_can_decode_them(small: Any, text: bytes) -> None:
     expected = is_text(text)
-    for data in spoiled_texts(text).values():
+    for data in texts_with_invalid_utf_8(text).values():
         if expected:
-            with contextlib.suppress(RuntimeError):  # of an input that is none
+            with contextlib.suppress(RuntimeError):  # the text is not a valid input
                 small.with_record_ops(data)
         else:
             with pytest.raises(RuntimeError, match="no GraphDef"):
@@ -773,14 +773,14 @@ def is_text(data: bytes) -> bool:
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Asserts that it takes less processor time."""
+    """Asserts that the block takes less processor time."""
     begin = time.process_time()
     yield
     assert time.process_time() - begin < seconds
 
 
 def edited_in_time(recording: Any, data: bytes, *, seconds: float = MAX_SECONDS) -> Any | None:
-    """Edits a graph; asserts that it does not take long."""
+    """Edits a graph, and asserts that this does not take long."""
     with within(seconds):
         edited = recording.with_record_ops(data)
     recording.take_executed_graphs()
@@ -800,7 +800,7 @@ def test_a_graph_of_many_nodes_is_edited_in_time(small: Any) -> None:
 
 
 def test_a_graph_of_many_unknown_ops_is_edited_in_time(small: Any) -> None:
-    """All ops that there are take milliseconds to read: they are not read again for each."""
+    """Reading the list of all ops takes milliseconds, so it must not be read again for each node."""
     graph = GraphDef()
     for number in range(4_000):
         small_node(graph, name=f"node_{number}", op=f"no_such_op_{number}")
@@ -828,7 +828,7 @@ def test_a_name_of_many_components_is_looked_up_in_time(recording: Any, is_marke
 
 
 @pytest.mark.parametrize("depth", [0, 1, 50, 200])
-def test_an_op_is_found_behind_that_many_calls(recording: Any, depth: int) -> None:
+def test_an_op_is_found_behind_many_nested_calls(recording: Any, depth: int) -> None:
     op = next(op for op in PROGRAM[1] if op.type == "Neg")
     path = "/".join(["call"] * depth)
     graph = GraphDef()
@@ -902,12 +902,12 @@ assert recording.take_executed_graphs() == []
 """
 
 
-def test_outputs_that_a_node_only_claims_do_not_take_the_memory(tmp_path: Path) -> None:
-    """In a process of its own: each later recording of the process would write the names of all these outputs."""
+def test_claimed_outputs_take_no_memory(tmp_path: Path) -> None:
+    """Runs in a separate process, because later recordings in the process would write the names of all outputs."""
     run_python(tmp_path / "program.py", CLAIMING, tmp_path / "recording")
 
 
-def test_deep_nesting_harms_nobody(small: Any) -> None:
+def test_deep_nesting_does_not_crash(small: Any) -> None:
     for number in (1, 2, 10):
         nested = b""
         for _ in range(3_000):
@@ -918,7 +918,7 @@ def test_deep_nesting_harms_nobody(small: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1])
-def test_a_size_beyond_the_bytes_is_refused(small: Any, size: int) -> None:
+def test_a_size_beyond_the_bytes_is_rejected(small: Any, size: int) -> None:
     length = mutators.varint(size)
     for data in (b"\x0a" + length, SMALL + b"\x0a" + length + b"x", SMALL + message(1, b"\x0a" + length + b"name")):
         with pytest.raises(RuntimeError, match="no GraphDef"):

@@ -1,4 +1,4 @@
-"""The health kernels count and measure what the NumPy twin says, for every bit pattern, size and alignment."""
+"""The health kernels give the same results as their NumPy twin, for every bit pattern, size and alignment."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ FLOATS = sorted(EXPONENT_AND_MANTISSA_BITS)
 COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64"}
 DTYPES = sorted(reference.TENSORFLOW_DTYPES)
 
-# The kernels work in vectors of 16, 32 or 64 bytes, rows of 4 vectors and blocks of 252; measuring in blocks of 2048
-# elements and rows of 16; complex elements in blocks of 65536.
+# Kernels work on vectors of 16, 32 or 64 bytes, rows of 4 vectors and blocks of 252 rows. They measure blocks of 2048
+# elements and rows of 16, and complex elements in blocks of 65536.
 VECTORS = [vectors * bytes_ for bytes_ in (16, 32, 64) for vectors in (1, 4, 252, 504)]
 
 
@@ -60,7 +60,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 def edge_sizes(name: str) -> list[int]:
-    """Every size at which a kernel changes from one loop to the next, one less and one more."""
+    """Returns every size at which a kernel changes from one loop to the next, and the sizes one below and above."""
     edges = {edge // dtype_of(name).itemsize for edge in VECTORS} | {16, 2048, 4096}
     if name in COMPLEX_PARTS:
         edges.add(65536)
@@ -68,7 +68,7 @@ def edge_sizes(name: str) -> list[int]:
 
 
 def telling_patterns(name: str) -> Array:
-    """Zeros, least and greatest subnormals and normals, infinities, quiet and signalling NaNs, of both signs."""
+    """Returns zeros, least and greatest subnormals and normals, infinities, quiet and signalling NaNs of both signs."""
     exponent_bits, mantissa_bits = EXPONENT_AND_MANTISSA_BITS[name]
     top, quiet, full = (1 << exponent_bits) - 1, 1 << (mantissa_bits - 1), (1 << mantissa_bits) - 1
     patterns = [
@@ -81,7 +81,7 @@ def telling_patterns(name: str) -> Array:
 
 
 def make_tensor(name: str, *, size: int, mix: str, seed: int) -> Array:
-    """`size` elements: any bit patterns, only telling patterns, or healthy numbers with one telling pattern."""
+    """Returns `size` elements: any bit patterns, only telling patterns, or healthy numbers with one telling pattern."""
     random, dtype = np.random.default_rng(seed), dtype_of(name)
     if dtype.kind == "b":
         return random.integers(0, 2, size).astype(np.bool_)
@@ -103,7 +103,7 @@ def make_tensor(name: str, *, size: int, mix: str, seed: int) -> Array:
 
 
 def to_bytes(array: Array, *, offset: int = 0) -> Bytes:
-    """The elements' bytes, `offset` bytes behind an aligned address."""
+    """Returns the bytes of the elements, `offset` bytes behind an aligned address."""
     room = np.empty(array.nbytes + offset + 64, np.uint8)
     start = -room.ctypes.data % 64 + offset
     taken = room[start : start + array.nbytes]
@@ -123,7 +123,7 @@ def native_measures(array: Array, *, offset: int = 0) -> tuple[HealthSummary, Nu
 
 
 def assert_same(measured: NumericsSummary, expected: NumericsSummary) -> None:
-    """Equal, but for the stated tolerance of mean and stddev."""
+    """Asserts that both are equal, within the documented tolerance of mean and stddev."""
     tolerance = max(reference.RELATIVE_TOLERANCE * expected.max_abs, 5e-324)
     assert abs(measured.mean - expected.mean) <= tolerance, (measured, expected)
     assert abs(measured.stddev - expected.stddev) <= tolerance, (measured, expected)
@@ -132,7 +132,7 @@ def assert_same(measured: NumericsSummary, expected: NumericsSummary) -> None:
 
 
 def assert_native_agrees(array: Array, *, offset: int = 0) -> None:
-    """Both native kernels say what the twin says, and each element is of one kind."""
+    """Asserts that both native kernels agree with the twin, and that each element is counted as one kind."""
     expected = reference.summarize(array)
     counts, numerics = native_measures(array, offset=offset)
     assert native_summary(array, offset=offset) == expected
@@ -142,7 +142,7 @@ def assert_native_agrees(array: Array, *, offset: int = 0) -> None:
 
 
 class TestTwin:
-    """The definition itself, on values that a reader can check."""
+    """The twin, on values that a reader can check."""
 
     @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "float8_e5m2"])
     def test_counts_each_kind_of_float(self, name: str) -> None:
@@ -152,7 +152,7 @@ class TestTwin:
     @pytest.mark.parametrize(
         ("name", "expected"),
         [
-            # Patterns 0x00 to 0xff: which are infinite, NaN, negative, zero, positive.
+            # Patterns 0x00 to 0xff: how many are infinite, NaN, negative, zero, positive.
             ("float8_e5m2", HealthSummary(1, 1, 6, 123, 2, 123)),
             ("float8_e4m3fn", HealthSummary(0, 0, 2, 126, 2, 126)),
             ("float8_e4m3fnuz", HealthSummary(0, 0, 1, 127, 1, 127)),
@@ -164,7 +164,7 @@ class TestTwin:
         assert reference.summarize(np.arange(256, dtype=np.uint8).view(dtype_of(name))) == expected
 
     @pytest.mark.parametrize("name", FLOATS)
-    def test_a_subnormal_number_is_finite_and_of_its_sign(self, name: str) -> None:
+    def test_a_subnormal_number_is_finite_and_keeps_its_sign(self, name: str) -> None:
         _, mantissa_bits = EXPONENT_AND_MANTISSA_BITS[name]
         patterns = np.array([1, 2**mantissa_bits - 1, 2**mantissa_bits], f"u{dtype_of(name).itemsize}")
         values = patterns.view(dtype_of(name))
@@ -213,7 +213,7 @@ class TestTwin:
         assert reference.measure(values) == NumericsSummary(0, 0.0, 0.0, 0.0, 0.0, 5.0, any_finite=True, ordered=False)
 
     @pytest.mark.parametrize("values", [[], [np.nan, np.inf, -np.inf]])
-    def test_nothing_finite_has_no_magnitude(self, values: list[float]) -> None:
+    def test_without_finite_elements_there_is_no_magnitude(self, values: list[float]) -> None:
         expected = NumericsSummary(0, 0.0, 0.0, 0.0, 0.0, 0.0, any_finite=False, ordered=False)
         assert reference.measure(np.array(values, np.float32)) == expected
 
@@ -223,17 +223,17 @@ class TestTwin:
         assert (same.mean, same.stddev) == (most, 0.0)
         assert (opposite.mean, opposite.stddev) == (0.0, most)
 
-    def test_squares_do_not_vanish(self) -> None:
+    def test_squares_do_not_underflow(self) -> None:
         assert reference.measure(np.array([1e-300, -1e-300])).stddev == pytest.approx(1e-300, rel=1e-15)
 
-    def test_other_dtypes_are_refused(self) -> None:
+    def test_other_dtypes_raise_an_error(self) -> None:
         with pytest.raises(TypeError, match="The health of dtype datetime64"):
             reference.summarize(np.array(["2026-01-01"], "datetime64[D]"))
 
 
 @native
 class TestAgainstTwin:
-    """The native kernels and the twin say the same."""
+    """The native kernels agree with the twin."""
 
     @settings(deadline=None, max_examples=60)
     @given(data=st.data(), mix=st.sampled_from(["any", "telling", "healthy but one"]), seed=st.integers(0, 2**32))
@@ -281,7 +281,7 @@ class TestAgainstTwin:
     @pytest.mark.parametrize("low_half", [0x0000, 0x0001, 0x8000, 0xFFFF])
     def test_on_all_upper_halves_of_float32(self, low_half: int) -> None:
         patterns = np.arange(65536, dtype=np.uint32) << 16 | np.uint32(low_half)
-        for start in range(0, 65536, 64):  # half an exponent each: no other exponent hides it
+        for start in range(0, 65536, 64):  # half an exponent each, so that other exponents hide no error
             assert_native_agrees(patterns[start : start + 64].view(np.float32))
 
     @pytest.mark.parametrize("name", [*FLOATS, *COMPLEX_PARTS])
@@ -297,13 +297,13 @@ class TestAgainstTwin:
         for pattern in telling_patterns(name):
             assert_native_agrees(np.full(70_000, pattern, dtype_of(name)))
 
-    def test_on_a_mean_that_dwarfs_the_deviations(self) -> None:
+    def test_on_a_mean_much_larger_than_the_deviations(self) -> None:
         values = 1e8 + np.random.default_rng(0).standard_normal(100_000)
         assert_native_agrees(values)
         assert native_measures(values)[1].stddev == pytest.approx(float(np.std(values - 1e8)), rel=1e-6)
 
     @pytest.mark.parametrize("scale", [1e-320, 1e-300, 1e-150, 1e-118, 1e118, 1e150, 1e300, 1.7e308])
-    def test_on_magnitudes_of_which_the_square_is_no_float64(self, scale: float) -> None:
+    def test_on_magnitudes_whose_square_is_outside_float64(self, scale: float) -> None:
         values = np.random.default_rng(0).uniform(-1, 1, 5_000) * scale
         assert_native_agrees(values)
         assert native_measures(values)[1].stddev == pytest.approx(scale / math.sqrt(3), rel=0.05)
@@ -316,9 +316,9 @@ class TestAgainstTwin:
 
 @native
 class TestNative:
-    """What only the native kernels promise."""
+    """Properties that only the native kernels have."""
 
-    def test_unknown_dtypes_are_refused(self) -> None:
+    def test_unknown_dtypes_raise_an_error(self) -> None:
         for kernel in (core.count_health, core.measure):
             with pytest.raises(ValueError, match="dtype"):
                 kernel(7, np.zeros(8, np.uint8))
@@ -339,7 +339,7 @@ class TestNative:
             flushed.extend(native_measures(tensor) for tensor in tensors)
             still_set.append(_flushes_subnormals())
 
-        thread = threading.Thread(target=measure_flushing)  # the register is the thread's own
+        thread = threading.Thread(target=measure_flushing)  # each thread has its own register
         thread.start()
         thread.join()
         assert flushed == plain
@@ -354,7 +354,7 @@ class TestNative:
 
     @pytest.mark.parametrize("kernel", ["avx2", "baseline"])
     @pytest.mark.parametrize("name", DTYPES)
-    def test_lesser_instruction_sets_agree_with_the_twin(self, name: str, kernel: str, fallback_results: Any) -> None:
+    def test_older_instruction_sets_agree_with_the_twin(self, name: str, kernel: str, fallback_results: Any) -> None:
         for size, mix, numbers in fallback_results[kernel][name]:
             tensor = make_tensor(name, size=size, mix=mix, seed=size)
             assert HealthSummary(*numbers[:6]) == reference.summarize(tensor)
@@ -385,7 +385,7 @@ print(json.dumps([test_health.core.health_kernel_name(), test_health.measure_edg
 
 
 def measure_edges() -> dict[str, list[tuple[int, str, list[float]]]]:
-    """What the kernel in use says at every edge, of each dtype."""
+    """Returns the results of the current kernel at every edge size, for each dtype."""
     results: dict[str, list[tuple[int, str, list[float]]]] = {}
     for name in DTYPES:
         results[name] = []
@@ -397,7 +397,7 @@ def measure_edges() -> dict[str, list[tuple[int, str, list[float]]]]:
 
 
 def _run_with_kernel(kernel: str) -> tuple[str, str]:
-    """The kernel that a process took when told to take `kernel`, and as JSON what it measured."""
+    """Returns the kernel that a process used when asked for `kernel`, and its results as JSON."""
     environment = {**os.environ, "TFDBG_ARROW_HEALTH_KERNEL": kernel}
     command = [sys.executable, "-c", _SCRIPT, __file__]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -411,7 +411,7 @@ def fallback_results() -> dict[str, Any]:
     return {kernel: json.loads(_run_with_kernel(kernel)[1]) for kernel in ("avx2", "baseline")}
 
 
-# glibc's fenv_t on x86-64 ends with the MXCSR register; its bits 6 and 15 make subnormal numbers zero.
+# On x86-64, glibc's fenv_t ends with the MXCSR register. Its bits 6 and 15 flush subnormal numbers to zero.
 _MXCSR_OFFSET = 28
 _DENORMALS_ARE_ZERO_AND_FLUSH_TO_ZERO = 0x8040
 

@@ -1,4 +1,4 @@
-"""Functions that XLA compiles are recorded inside: with their own numbers, and every tensor that they compute."""
+"""Functions that XLA compiles are recorded inside: they keep their numbers, and every tensor is recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .tables import rows
 from .test_xla import X, flat, is_compiled, record, stats
 
 WAYS = ("native call", "XLA ops")
-"""What summarises tensors: the native core, or ops of XLA, as on an accelerator."""
+"""The ways to summarize tensors: with the native core, or with ops of XLA, as on an accelerator."""
 COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite", "num_subnormal")
 MAGNITUDES = ("min_finite", "max_finite", "mean_finite", "stddev_finite", "max_abs_finite")
 FACTS = ("size", "shape", "has_inf_or_nan", *COUNTS)
@@ -44,7 +44,7 @@ def in_graphs(logdir: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_gives_its_own_numbers_and_is_recorded(name: str, way: str, tmp_path: Path) -> None:
+def test_a_program_keeps_its_numbers_and_is_recorded(name: str, way: str, tmp_path: Path) -> None:
     wanted = flat(PROGRAMS[name]())
     results, warned = record(tmp_path, PROGRAMS[name], xla="inside")
     assert results == wanted
@@ -57,7 +57,7 @@ def test_a_program_gives_its_own_numbers_and_is_recorded(name: str, way: str, tm
     for row in rows(tmp_path, "graph_op_output"):
         if row["is_recorded"] and (row["graph_id"], row["op_name"], row["output_slot"]) not in seen:
             missing.setdefault(row["graph_id"], []).append(row["op_name"])
-    # A graph that never ran has no row at all: a branch, or a function of which only the gradient was called.
+    # A graph that never ran has no rows, such as a branch or a function of which only the gradient was called.
     have_rows = {graph_id for graph_id, _, _ in seen}
     assert {graph_id: names for graph_id, names in missing.items() if graph_id in have_rows - optimized} == {}
 
@@ -77,7 +77,7 @@ def special(dtype: str) -> Any:
 
 
 @pytest.mark.parametrize("mode", ["CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS", "SHAPE"])
-def test_a_tensor_has_inside_the_row_that_it_has_outside(mode: str, way: str, tmp_path: Path) -> None:
+def test_a_tensor_has_the_same_row_inside_and_outside_of_xla(mode: str, way: str, tmp_path: Path) -> None:
     dtypes = ("float64", "float32", "float16", "bfloat16", "float8_e5m2", "complex64", "complex128", "int8", "uint32")
     inputs = [tf.constant(special(dtype)) for dtype in (*dtypes, "int64", "bool")]
 
@@ -99,7 +99,7 @@ def test_a_tensor_has_inside_the_row_that_it_has_outside(mode: str, way: str, tm
         got = [row[fact] for fact in facts]
         assert got[: len(FACTS)] == wanted[: len(FACTS)], (row["dtype"], row["op_type"], got, wanted)
         for one, other in zip(got[len(FACTS) :], wanted[len(FACTS) :], strict=True):
-            # spec/README.md allows mean and stddev this distance.
+            # The tolerance of mean and stddev in spec/README.md.
             assert one == other or one == pytest.approx(other, rel=1e-13), row
 
 
@@ -137,7 +137,7 @@ def never_entered(x: tf.Tensor) -> tf.Tensor:
 
 
 @pytest.mark.parametrize("program", [loop, loop_in_a_loop, calls_in_a_loop, never_entered])
-def test_of_a_loop_the_first_bad_and_the_last_iteration_are_recorded(
+def test_the_first_bad_and_the_last_iteration_of_a_loop_are_recorded(
     program: Callable[[tf.Tensor], tf.Tensor], way: str, tmp_path: Path
 ) -> None:
     x = tf.constant([2.0, 5.0])
@@ -160,12 +160,12 @@ def test_of_a_loop_the_first_bad_and_the_last_iteration_are_recorded(
 
 
 def computed(logdir: Path) -> list[dict[str, Any]]:
-    """Returns the rows of ops that compute: the others have rows only inside XLA."""
+    """Returns the rows of ops that compute. Other ops have rows only inside XLA."""
     return [row for row in in_graphs(logdir) if plain(row["op_type"]) not in {*UNSEEN, "Placeholder"}]
 
 
 def is_kept(row: dict[str, Any], all_rows: list[dict[str, Any]]) -> bool:
-    """Whether a row is out of loops, or of the first bad iteration of the loop, the last one, or the last condition."""
+    """Returns True outside of loops, and for the first bad iteration, last iteration and last condition of a loop."""
     if not row["frame_id"]:
         return True
     loop_rows = [each for each in all_rows if each["frame_id"] == row["frame_id"]]
@@ -177,7 +177,7 @@ def is_kept(row: dict[str, Any], all_rows: list[dict[str, Any]]) -> bool:
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What a row says, but for what two recordings number differently; TensorFlow numbers inlined calls, too."""
+    """Returns the facts of a row without numbers that differ by recording. TensorFlow also numbers inlined calls."""
     site = "/".join(part for part in row["call_site"].split("/") if not part.startswith("_"))
     names = [re.sub(r"_\d+(?=_|$)|Stateful", "", name) for name in (row["op_name"], site)]
     return (*names, row["iteration"], row["output_slot"], *(str(row[fact]) for fact in FACTS))
@@ -204,7 +204,7 @@ def test_a_tensor_whose_shape_depends_on_values_is_recorded(
     assert sizes == {1}
 
 
-def test_what_xla_refuses_fails_as_without_a_recording(tmp_path: Path) -> None:
+def test_a_function_that_xla_rejects_fails_as_without_a_recording(tmp_path: Path) -> None:
     compiled = tf.function(lambda x: tf.strings.length(tf.strings.as_string(x)), jit_compile=True)
     around = tf.function(lambda x: compiled(x) + 1)
     for function in (compiled, around):
@@ -221,14 +221,14 @@ def test_what_xla_refuses_fails_as_without_a_recording(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", ["row_node", "add_function_def", "refused"])
-def test_a_function_that_cannot_be_recorded_runs_and_says_so(
+def test_a_function_that_cannot_be_recorded_runs_and_is_reported(
     failing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def fail(*args: Any) -> Any:
         raise ValueError("not today")
 
     def unknown_call(self: CompiledSummaries, *args: Any) -> Any:
-        return self._host_call_node(0, "no numbers", (1, 1))  # an operand of another type than it is given
+        return self._host_call_node(0, "no numbers", (1, 1))  # an operand of a wrong type
 
     if failing == "refused":
         monkeypatch.setattr(CompiledSummaries, "row_node", unknown_call)
@@ -245,7 +245,7 @@ def test_a_function_that_cannot_be_recorded_runs_and_says_so(
     assert len(set(calls)) == 1
 
 
-def test_a_bad_value_stops_the_program_behind_the_compiled_function(way: str, tmp_path: Path) -> None:
+def test_a_bad_value_stops_the_program_after_the_compiled_function(way: str, tmp_path: Path) -> None:
     compiled = tf.function(lambda x: tf.math.log(x) * 2.0, jit_compile=True)
     around = tf.function(lambda x: compiled(x) + 1.0)
     for number, function in enumerate((compiled, around)):
@@ -258,7 +258,7 @@ def test_a_bad_value_stops_the_program_behind_the_compiled_function(way: str, tm
         assert (error.value.nonfinite.op_type, error.value.nonfinite.is_origin) == ("Log", True)
 
 
-def test_a_callable_hears_of_a_bad_value_in_a_compiled_function(tmp_path: Path) -> None:
+def test_a_callable_gets_a_bad_value_of_a_compiled_function(tmp_path: Path) -> None:
     heard: list[Any] = []
     compiled = tf.function(lambda x: tf.math.log(x) * 2.0, jit_compile=True)
     with tfdbg_arrow.capture(tmp_path, on_nonfinite=heard.append):
@@ -266,7 +266,7 @@ def test_a_callable_hears_of_a_bad_value_in_a_compiled_function(tmp_path: Path) 
     assert [each.op_type for each in heard] == ["Log"]
 
 
-def test_a_step_that_is_left_out_runs_the_program_s_own_function(tmp_path: Path) -> None:
+def test_a_skipped_step_runs_the_original_function(tmp_path: Path) -> None:
     compiled = tf.function(lambda x: tf.math.log(x), jit_compile=True)
     with tfdbg_arrow.capture(tmp_path, steps=2):
         for step in range(6):
@@ -275,7 +275,7 @@ def test_a_step_that_is_left_out_runs_the_program_s_own_function(tmp_path: Path)
     assert [row["step"] for row in in_graphs(tmp_path) if row["op_type"] == "Log"] == [0, 2, 4]
 
 
-def test_random_numbers_stay_the_same_where_steps_are_left_out(tmp_path: Path) -> None:
+def test_random_numbers_stay_the_same_with_skipped_steps(tmp_path: Path) -> None:
     def numbers(mark: Callable[[int], object]) -> list[bytes]:
         tf.random.set_seed(7)
         compiled = tf.function(lambda x: tf.math.log(x), jit_compile=True)
@@ -307,7 +307,7 @@ def test_functions_of_a_pipeline_run_without_xla(tmp_path: Path) -> None:
 def test_elements_are_kept_only_without_xla(tmp_path: Path) -> None:
     compiled = tf.function(lambda x: tf.math.log(x), jit_compile=True)
     for settings in ({"tensor_debug_mode": "FULL_TENSOR"}, {"values": "Log"}):
-        with pytest.raises(SettingError, match="no elements can be kept"):
+        with pytest.raises(SettingError, match="cannot keep elements"):
             tfdbg_arrow.enable(tmp_path, xla="inside", **settings)
         logdir = tmp_path / next(iter(settings))
         _, warned = record(logdir, lambda: compiled(X), **settings)
@@ -315,7 +315,7 @@ def test_elements_are_kept_only_without_xla(tmp_path: Path) -> None:
         assert len(rows(logdir, "tensor_value")) >= 1
 
 
-def test_a_saved_model_holds_the_program_s_own_functions(tmp_path: Path) -> None:
+def test_a_saved_model_holds_the_original_functions(tmp_path: Path) -> None:
     module = tf.Module()
     module.compiled = tf.function(lambda x: tf.math.log(x), jit_compile=True)
     module.call = tf.function(lambda x: module.compiled(x) + 1.0)
@@ -325,7 +325,7 @@ def test_a_saved_model_holds_the_program_s_own_functions(tmp_path: Path) -> None
     assert b"fdbg" not in (tmp_path / "model" / "saved_model.pb").read_bytes()
 
 
-def test_threads_that_call_a_function_first_at_the_same_time_each_record_it(tmp_path: Path) -> None:
+def test_threads_with_simultaneous_first_calls_each_record_the_function(tmp_path: Path) -> None:
     compiled = tf.function(lambda x: tf.math.log(x), jit_compile=True)
     with tfdbg_arrow.capture(tmp_path):
         compiled.get_concrete_function(X)

@@ -1,4 +1,4 @@
-"""Each op knows the layer that it belongs to, as the user named it, and its role."""
+"""Each op is recorded with its layer, by the user's name, and with its role."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ EVERY_BACKEND = pytest.mark.parametrize("backend", ["native", "tensorflow"])
 
 
 def graph_ops(logdir: Path, *types: str) -> set[tuple[str, str | None, str | None]]:
-    """Type, layer and role of the graph ops of some types."""
+    """Returns the type, layer and role of the graph ops of some types."""
     return {(r["op_type"], r["layer"], r["role"]) for r in rows(logdir, "graph_op") if r["op_type"] in types}
 
 
 def executions(logdir: Path, *types: str) -> list[tuple[str, str | None, str | None]]:
-    """Type, layer and role of the executions of some types, in order."""
+    """Returns the type, layer and role of the executions of some types, in order."""
     found = sorted(rows(logdir, "execution"), key=lambda row: row["execution_index"])
     return [(r["op_type"], r["layer"], r["role"]) for r in found if r["op_type"] in types]
 
 
 class Block(keras.layers.Layer):  # type: ignore[misc]
-    """A layer with one in it."""
+    """A layer that contains another layer."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -56,7 +56,7 @@ def model() -> keras.Model:
 
 
 @EVERY_BACKEND
-def test_a_model_with_nested_layers_one_of_them_called_twice(tmp_path: Path, backend: str) -> None:
+def test_a_model_with_nested_layers_and_a_layer_that_is_called_twice(tmp_path: Path, backend: str) -> None:
     net = model()
     with tfdbg_arrow.capture(tmp_path, health_backend=backend):
         net.fit(np.ones((4, 3)), np.ones((4, 1)), batch_size=2, verbose=0)
@@ -101,7 +101,7 @@ def test_eager_layers_losses_metrics_and_optimizers(tmp_path: Path, backend: str
 
 
 class Linear(tf.Module):
-    """A module of which some methods have its name scope."""
+    """A module in which some methods use its name scope."""
 
     @tf.Module.with_name_scope
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
@@ -116,7 +116,7 @@ class Linear(tf.Module):
 
 
 class Mlp(tf.Module):
-    """A module with two in it."""
+    """A module that contains two modules."""
 
     def __init__(self) -> None:
         super().__init__("mlp")
@@ -150,7 +150,7 @@ def test_modules_by_their_names(tmp_path: Path, backend: str) -> None:
     }
 
 
-def test_a_layer_that_raises_is_left(tmp_path: Path) -> None:
+def test_ops_after_a_layer_that_raised_do_not_belong_to_it(tmp_path: Path) -> None:
     class Broken(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: tf.Tensor) -> tf.Tensor:
             raise ValueError("broken")
@@ -163,7 +163,7 @@ def test_a_layer_that_raises_is_left(tmp_path: Path) -> None:
     assert executions(tmp_path, "Exp") == [("Exp", None, "forward")]
 
 
-def test_a_recording_that_ends_within_a_layer_leaves_nothing_to_the_next(tmp_path: Path) -> None:
+def test_a_recording_that_ends_within_a_layer_does_not_affect_the_next_one(tmp_path: Path) -> None:
     class Ending(keras.layers.Layer):  # type: ignore[misc]
         def call(self, x: tf.Tensor) -> tf.Tensor:
             tfdbg_arrow.disable()
@@ -178,7 +178,7 @@ def test_a_recording_that_ends_within_a_layer_leaves_nothing_to_the_next(tmp_pat
     assert executions(tmp_path / "second", "Exp")[-1] == ("Exp", None, "forward")
 
 
-def test_pipelines_are_input(tmp_path: Path) -> None:
+def test_ops_of_pipelines_have_the_role_input(tmp_path: Path) -> None:
     def half(x: np.ndarray) -> Any:
         return tf.exp(x).numpy()
 
@@ -189,7 +189,7 @@ def test_pipelines_are_input(tmp_path: Path) -> None:
     assert executions(tmp_path, "Exp") == [("Exp", None, "input")] * 2
 
 
-def test_threads_have_layers_of_their_own(tmp_path: Path) -> None:
+def test_threads_have_separate_layers(tmp_path: Path) -> None:
     import threading
 
     class Starting(keras.layers.Layer):  # type: ignore[misc]
@@ -219,7 +219,7 @@ def test_optimizers_of_graph_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_keras_that_is_imported_while_recording(tmp_path: Path) -> None:
+def test_keras_imported_while_recording(tmp_path: Path) -> None:
     program = """
         import sys
         import tfdbg_arrow

@@ -23,7 +23,7 @@ def labels(logdir: Path) -> list[tuple[str, str]]:
     return [(row["label"], row["value"]) for row in rows(logdir, "mark")]
 
 
-def test_a_mark_holds_for_what_comes_after_it(tmp_path: Path) -> None:
+def test_a_mark_applies_to_later_events(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.exp(x)
@@ -44,7 +44,7 @@ def test_a_mark_holds_for_what_comes_after_it(tmp_path: Path) -> None:
         *(("step", "11", 11), ("epoch", "1", 11), ("phase", "train", 11)),
         ("phase", "test", 11),
     ]
-    # Each stands between the events before and after it.
+    # Each mark lies between the events before and after it.
     starts = [row["event_index"] for row in executions]
     places = [row["event_index"] for row in marks]
     assert starts[0] < places[0] <= starts[1] < places[3] <= starts[2] < places[6] <= starts[3]
@@ -80,7 +80,7 @@ def test_variables_as_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["x", 1.5, float("nan"), float("inf"), 2**63, [1, 2], object(), tf.constant([1, 2])])
-def test_what_is_no_step_is_refused(step: Any, tmp_path: Path) -> None:
+def test_an_invalid_step_raises_an_error(step: Any, tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path):
         with pytest.raises(SettingError, match="expected an integer of at most 64 bits"):
             tfdbg_arrow.mark(step=step)
@@ -141,7 +141,7 @@ class TestKeras:
         steps = {row["step"] for row in rows(tmp_path, "tensor_health") if row["op_type"] == "MatMul"}
         assert steps == set(range(6))
 
-    def test_several_steps_in_one_call_share_the_first_ones_mark(self, tmp_path: Path) -> None:
+    def test_several_steps_in_one_call_have_one_mark(self, tmp_path: Path) -> None:
         self.fit(tmp_path, steps_per_execution=2)
         steps = [value for label, value in labels(tmp_path) if label == "step"]
-        assert steps == ["0", "2", "3", "5"]  # three batches an epoch: two, then one
+        assert steps == ["0", "2", "3", "5"]  # an epoch has three batches: two in one call, then one

@@ -1,4 +1,4 @@
-"""How the memory of a recording is shared out; `tests/faults/test_memory.py` looks at what a process really takes."""
+"""The shares of a recording's memory. `tests/faults/test_memory.py` measures the memory that a process uses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ FIXED_BYTES = 112 << 20
 
 
 @given(st.integers(MIN_MEMORY_BYTES, MAX_MEMORY_BYTES))
-def test_shares_fit_in_what_is_given(bound: int) -> None:
+def test_shares_fit_into_the_bound(bound: int) -> None:
     shares = MemoryShares(bound)
     spool_bytes, work_bytes = shares.spool_records * RECORD_SIZE, 1024 * shares.batch_records
     assert FIXED_BYTES + spool_bytes + 2 * shares.waiting_bytes + work_bytes <= bound
     assert bound / 8 < spool_bytes <= bound / 4
-    assert shares.spool_records.bit_count() == 1, "the core would round it up"
+    assert shares.spool_records.bit_count() == 1, "the core rounds other numbers up"
     assert 4 * shares.batch_value_bytes <= work_bytes + 1024
     assert 3 * shares.row_group_bytes <= work_bytes + 1024
     assert shares.batch_records >= 8192

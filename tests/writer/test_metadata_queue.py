@@ -1,4 +1,4 @@
-"""Rows on their way to parts: given one by one or as columns, they become the same tables, and outlive the process."""
+"""The queue of metadata rows: rows and columns become the same tables, and the journal keeps them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Queue:
         return [(table, data.to_pylist()) for table, data, _ in self.queue.take(0)]
 
 
-def test_columns_become_the_rows_that_they_are(tmp_path: Path) -> None:
+def test_columns_become_rows(tmp_path: Path) -> None:
     by_rows, by_columns = Queue(tmp_path / "rows"), Queue(tmp_path / "columns")
     by_rows.queue.append("stack_trace", ROWS + ROWS)
     for _ in range(2):
@@ -43,7 +43,7 @@ def test_columns_become_the_rows_that_they_are(tmp_path: Path) -> None:
     assert by_columns.taken() == []
 
 
-def test_columns_are_in_the_journal_when_they_were_given(tmp_path: Path) -> None:
+def test_columns_are_in_the_journal_at_once(tmp_path: Path) -> None:
     given = Queue(tmp_path)
     many = {name: list(values) * 700 for name, values in COLUMNS.items()}
     given.queue.append_columns("stack_trace", many)
@@ -52,7 +52,7 @@ def test_columns_are_in_the_journal_when_they_were_given(tmp_path: Path) -> None
     assert [row for entry in entries for row in rows_of_columns(entry[2])] == ROWS * 700
 
 
-def test_columns_are_redacted_as_rows_are(tmp_path: Path) -> None:
+def test_columns_are_redacted_like_rows(tmp_path: Path) -> None:
     def redact(table: str, rows: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
         return [{**row, "depth": 9} for row in rows]
 
@@ -64,7 +64,7 @@ def test_columns_are_redacted_as_rows_are(tmp_path: Path) -> None:
     assert [row["depth"] for row in rows_of_columns(list(entry.data)[2])] == [9, 9, 9]
 
 
-def test_columns_of_which_some_do_not_exist_are_told(tmp_path: Path) -> None:
+def test_unknown_columns_are_reported(tmp_path: Path) -> None:
     given = Queue(tmp_path)
     given.queue.append_columns("stack_trace", {**COLUMNS, "no_column": [1, 2, 3]})
     given.queue.append_columns("stack_frame", {"stack_frame_id": [None]})
@@ -74,5 +74,5 @@ def test_columns_of_which_some_do_not_exist_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [{}, {"depth": 1}, {"depth": [1], "stack_trace_id": []}, {"depth": [], "x": "ab"}])
-def test_what_are_no_columns_are_no_rows(columns: Mapping[str, object]) -> None:
+def test_invalid_columns_have_no_rows(columns: Mapping[str, object]) -> None:
     assert rows_of_columns(columns) == []

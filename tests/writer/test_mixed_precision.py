@@ -1,4 +1,4 @@
-"""Mixed precision: recording changes no number, and gradients that overflow and are skipped are told from the rest."""
+"""Mixed precision: a recording changes no number, and gradients that overflow and are skipped are expected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ X = np.linspace(0.0, 1.0, 64, dtype=np.float32).reshape(16, 4)
 
 @pytest.fixture(scope="module", autouse=True)
 def unfused() -> Iterator[None]:
-    """Fused kernels round otherwise, and where a tensor is looked at TensorFlow does not fuse."""
+    """Switches off fusing: fused kernels round differently, and TensorFlow does not fuse ops that are recorded."""
     before = tf.config.optimizer.get_experimental_options()
     tf.config.optimizer.set_experimental_options({**UNFUSED, **IN_ORDER})
     yield
@@ -76,7 +76,7 @@ def test_a_skipped_step_is_expected_and_changes_no_number(backend: str, tmp_path
     assert first.source.file_path == __file__
 
 
-def test_a_step_skipped_in_eager_code_is_expected_too(tmp_path: Path) -> None:
+def test_a_step_skipped_in_eager_code_is_expected(tmp_path: Path) -> None:
     def run() -> Any:
         return fit(run_eagerly=True, initial_scale=2.0**17)
 
@@ -87,7 +87,7 @@ def test_a_step_skipped_in_eager_code_is_expected_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["native", pytest.param("tensorflow", marks=pytest.mark.exhaustive)])
-def test_bfloat16_needs_no_scale_and_nothing_is_bad(backend: str, tmp_path: Path) -> None:
+def test_bfloat16_needs_no_loss_scale_and_has_no_bad_values(backend: str, tmp_path: Path) -> None:
     unrecorded = fit("mixed_bfloat16")
     recorded, bad, first = record(tmp_path, lambda: fit("mixed_bfloat16"), health_backend=backend)
     assert (recorded, bad, first) == (unrecorded, [], None)
@@ -96,10 +96,10 @@ def test_bfloat16_needs_no_scale_and_nothing_is_bad(backend: str, tmp_path: Path
     assert dtypes == {"bfloat16", "float32"}
 
 
-def test_an_overflow_in_the_forward_pass_is_the_answer_though_expected_ones_came_before(tmp_path: Path) -> None:
+def test_an_overflow_in_the_forward_pass_ranks_before_earlier_expected_ones(tmp_path: Path) -> None:
     x = X.copy()
-    x[12:] *= 60_000.0  # beyond float16 as soon as a layer adds it up; the steps before overflow only by their scale
-    x[13::2] *= -1.0  # overflows in both directions: Relu makes zeros of those below only
+    x[12:] *= 60_000.0  # a layer's sum overflows float16; earlier steps overflow only because of their loss scale
+    x[13::2] *= -1.0  # overflows in both directions: Relu replaces only -Inf
     _, bad, first = record(tmp_path, lambda: fit(x=x))
     assert bad[0].is_expected
     assert first is not None
@@ -109,7 +109,7 @@ def test_an_overflow_in_the_forward_pass_is_the_answer_though_expected_ones_came
     assert "gradient" not in first.op_name
 
 
-def test_a_nan_of_its_own_in_a_gradient_is_not_expected_though_its_step_is_skipped(tmp_path: Path) -> None:
+def test_a_new_nan_in_a_gradient_is_not_expected_in_a_skipped_step(tmp_path: Path) -> None:
     def loss(_: Any, y: Any) -> Any:
         return tf.sqrt(tf.cast(y, tf.float32) * 0.0)  # its gradient is 0 * (1 / 0)
 
@@ -139,7 +139,7 @@ def test_a_step_that_is_not_skipped_is_not_expected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e9])
-def test_a_check_that_a_program_writes_itself_counts(scale: float, tmp_path: Path) -> None:
+def test_a_custom_check_makes_a_skipped_step_expected(scale: float, tmp_path: Path) -> None:
     def apply(pair: Any) -> None:
         gradient, weight = pair
         if tf.reduce_all(tf.math.is_finite(gradient)):
@@ -151,7 +151,7 @@ def test_a_check_that_a_program_writes_itself_counts(scale: float, tmp_path: Pat
     assert {row.expected_reason for row in bad} == ({SKIPPED_STEP} if scale > 1.0 else set())
 
 
-def test_a_check_that_only_tells_is_no_excuse(tmp_path: Path) -> None:
+def test_a_check_that_only_reports_does_not_make_a_step_expected(tmp_path: Path) -> None:
     def apply(pair: Any) -> None:
         gradient, weight = pair
         if not tf.reduce_all(tf.math.is_finite(gradient)):
@@ -163,7 +163,7 @@ def test_a_check_that_only_tells_is_no_excuse(tmp_path: Path) -> None:
     assert {row.is_expected for row in bad} == {False}
 
 
-def test_the_optimizer_of_tf_keras_is_understood_as_well(tmp_path: Path) -> None:
+def test_the_optimizer_of_tf_keras_is_supported(tmp_path: Path) -> None:
     import tf_keras
 
     def run() -> Any:

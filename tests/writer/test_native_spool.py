@@ -32,12 +32,12 @@ HEADER = np.dtype(
 
 
 def make_recording(directory: Path, *, capacity: int = 1024) -> Any:
-    """A recording that nothing in TensorFlow writes to."""
+    """Returns a recording that TensorFlow does not write to."""
     return core.Recording(str(directory / "a.spool"), str(directory / "a.values"), capacity, 3, 0, 1)
 
 
 def event(number: int, *, flags: int = 0) -> npt.NDArray[np.uint8]:
-    """One whole record, recognisable by its tensor id."""
+    """Returns one complete record, identified by its tensor id."""
     record = np.zeros(1, RECORD_DTYPE)
     record["kind"] = Kind.EXECUTION_TENSOR
     record["tensor_id"] = number
@@ -46,14 +46,14 @@ def event(number: int, *, flags: int = 0) -> npt.NDArray[np.uint8]:
 
 
 def drain(recording: Any, count: int = 1 << 20) -> npt.NDArray[np.void]:
-    """All committed records, whose slots are given back."""
+    """Returns all committed records and releases their slots."""
     records = np.asarray(recording.drain(count)).view(RECORD_DTYPE)
     if len(records):
         recording.release(int(records["commit"][-1]), 0)
     return records
 
 
-def test_the_python_layout_is_the_native_one() -> None:
+def test_the_python_layout_equals_the_native_one() -> None:
     fields = RECORD_DTYPE.fields
     assert fields is not None
     python = [(name, fields[name][1], fields[name][0].itemsize) for name in RECORD_DTYPE.names or ()]
@@ -61,7 +61,7 @@ def test_the_python_layout_is_the_native_one() -> None:
     assert RECORD_DTYPE.itemsize == RECORD_SIZE
 
 
-def test_what_goes_in_comes_out_in_order_over_many_rounds_of_the_ring(tmp_path: Path) -> None:
+def test_records_keep_their_order_over_many_rounds_of_the_ring(tmp_path: Path) -> None:
     recording = make_recording(tmp_path)
     seen: list[int] = []
     for number in range(5000):
@@ -76,7 +76,7 @@ def test_what_goes_in_comes_out_in_order_over_many_rounds_of_the_ring(tmp_path: 
     assert recording.num_dropped() == 0
 
 
-def test_many_threads_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_many_threads_neither_lose_nor_duplicate_records(tmp_path: Path) -> None:
     recording = make_recording(tmp_path)
     num_threads, num_events = 8, 2000
 
@@ -119,10 +119,10 @@ def test_a_bad_value_wakes_the_drain(tmp_path: Path) -> None:
     assert recording.wait(0.0, 100) is False
     recording.append(event(1, flags=int(Flag.COVERED | Flag.BAD)))
     assert recording.wait(60.0, 100) is True
-    assert recording.wait(0.0, 100) is False, "it says so once"
+    assert recording.wait(0.0, 100) is False, "a bad value wakes the drain once"
 
 
-def test_values_come_back_and_a_gap_is_an_error(tmp_path: Path) -> None:
+def test_values_can_be_read_and_a_gap_raises_an_error(tmp_path: Path) -> None:
     recording = make_recording(tmp_path)
     first = recording.append_value(np.frombuffer(b"abc", np.uint8))
     second = recording.append_value(np.frombuffer(b"defg", np.uint8))
@@ -138,12 +138,12 @@ def test_the_file_has_all_its_blocks_from_the_start(tmp_path: Path) -> None:
     status = os.stat(tmp_path / "a.spool")
     assert status.st_size == size
     assert status.st_blocks * 512 >= size
-    assert status.st_mode & 0o077 == 0, "nobody else may read it"
+    assert status.st_mode & 0o077 == 0, "other users must not read it"
     del recording
 
 
 @pytest.mark.parametrize("path", ["missing/a.spool", "a.values/a.spool"])
-def test_a_spool_that_cannot_be_made_is_an_os_error_that_names_it(tmp_path: Path, path: str) -> None:
+def test_a_spool_that_cannot_be_created_raises_an_os_error_with_its_path(tmp_path: Path, path: str) -> None:
     (tmp_path / "a.values").write_bytes(b"")
     with pytest.raises(OSError, match="cannot create the event spool"):
         core.Recording(str(tmp_path / path), str(tmp_path / "b.values"), 1024, 3, 0, 1)
@@ -156,7 +156,7 @@ def test_an_existing_spool_is_never_overwritten(tmp_path: Path) -> None:
     del recording
 
 
-def test_what_was_recorded_before_a_kill_can_be_read(tmp_path: Path) -> None:
+def test_records_from_before_a_kill_can_be_read(tmp_path: Path) -> None:
     program = (
         "import os, signal, sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]);"
         "import test_native_spool as t; r = t.make_recording(Path(sys.argv[1]));"
@@ -175,7 +175,7 @@ def test_what_was_recorded_before_a_kill_can_be_read(tmp_path: Path) -> None:
     assert records["tensor_id"].tolist() == list(range(100, 300))
 
 
-def test_append_refuses_half_a_record(tmp_path: Path) -> None:
+def test_append_rejects_half_a_record(tmp_path: Path) -> None:
     recording = make_recording(tmp_path)
     with pytest.raises(ValueError, match="whole records"):
         recording.append(np.zeros(255, np.uint8))

@@ -46,7 +46,7 @@ def test_a_table_without_event_index_has_no_range(writer: PartWriter) -> None:
 def test_a_table_holds_only_whole_parts_at_any_moment(
     writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers that know no manifest open every file in it, whatever its name."""
+    """Readers that ignore the manifest open every file of a table."""
     rename, seen = os.rename, []
 
     def look_and_rename(source: Path, target: Path) -> None:
@@ -77,13 +77,13 @@ def test_compaction_keeps_every_row_in_order_and_drops_the_empty_part(writer: Pa
     assert [entry.path.rpartition("/")[2] for entry in writer.parts("mark")] == files(tmp_path)
 
 
-def test_compaction_of_only_an_empty_part_leaves_it(writer: PartWriter, tmp_path: Path) -> None:
+def test_compaction_keeps_an_empty_part_if_it_is_the_only_one(writer: PartWriter, tmp_path: Path) -> None:
     writer.write("mark", marks())
     writer.compact("mark")
     assert files(tmp_path) == ["part-000000.parquet"]
 
 
-def test_compaction_closes_a_part_at_its_target_and_leaves_large_ones(tmp_path: Path) -> None:
+def test_compaction_closes_a_part_at_its_target_size_and_keeps_large_ones(tmp_path: Path) -> None:
     writer = PartWriter(tmp_path, "r", target_rows=10)
     writer.start()
     for start in (0, 4, 8, 12, 16, 20):
@@ -97,7 +97,7 @@ def test_compaction_closes_a_part_at_its_target_and_leaves_large_ones(tmp_path: 
     assert (tmp_path / large.path).exists()
 
 
-def test_small_parts_are_merged_while_the_run_goes_on_and_rows_seldom_twice(writer: PartWriter, tmp_path: Path) -> None:
+def test_small_parts_are_merged_during_a_run_and_rows_rarely_twice(writer: PartWriter, tmp_path: Path) -> None:
     counts = []
     for event in range(100):
         writer.write("mark", marks(event))
@@ -108,7 +108,7 @@ def test_small_parts_are_merged_while_the_run_goes_on_and_rows_seldom_twice(writ
     assert len(files(tmp_path)) == len(writer.parts("mark"))
 
 
-def test_replace_takes_the_place_of_parts_in_one_line(writer: PartWriter, tmp_path: Path) -> None:
+def test_replace_replaces_parts_in_one_manifest_line(writer: PartWriter, tmp_path: Path) -> None:
     old = writer.write("mark", marks(1, 2))
     (new,) = writer.replace([old.path], {"mark": [marks(5)]})
     assert events_on_disk(tmp_path) == [5]
@@ -129,7 +129,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "number"), [("fsync", 1), ("fsync", 2), ("fsync", 3), ("rename", 1)])
-def test_a_part_that_cannot_be_sealed_leaves_nothing(
+def test_a_part_that_cannot_be_sealed_leaves_no_file(
     writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
 ) -> None:
     writer.write("mark", marks(1))
@@ -143,7 +143,7 @@ def test_a_part_that_cannot_be_sealed_leaves_nothing(
 
 
 @pytest.mark.parametrize(("name", "number"), [("fsync", 1), ("fsync", 2), ("fsync", 3), ("rename", 1)])
-def test_a_failed_compaction_leaves_the_parts_as_they_were(
+def test_a_failed_compaction_keeps_the_parts(
     writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
 ) -> None:
     for event in range(3):
@@ -156,7 +156,7 @@ def test_a_failed_compaction_leaves_the_parts_as_they_were(
     assert (events_on_disk(tmp_path), files(tmp_path)) == ([0, 1, 2], before)
 
 
-def test_a_damaged_part_is_not_merged_into_a_sound_one(writer: PartWriter, tmp_path: Path) -> None:
+def test_a_damaged_part_is_not_merged(writer: PartWriter, tmp_path: Path) -> None:
     entries = [writer.write("mark", marks(*range(event, event + 50))) for event in (0, 50, 100)]
     path = tmp_path / entries[1].path
     content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""tf.data pipelines: a recording does not change which batches they give, and records their functions."""
+"""tf.data pipelines: a recording does not change their batches, and records their functions."""
 
 from __future__ import annotations
 

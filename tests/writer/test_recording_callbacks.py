@@ -1,4 +1,4 @@
-"""Op callbacks of the program's own, beside ours."""
+"""Op callbacks of the program together with those of the recorder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .tables import rows
 pytestmark = pytest.mark.usefixtures("not_recording")
 
 
-class TestOthersCallbacks:
-    def test_the_users_callback_sees_its_ops_and_stays(self, tmp_path: Path) -> None:
+class TestCallbacksOfTheProgram:
+    def test_a_callback_sees_the_ops_of_the_program_and_stays(self, tmp_path: Path) -> None:
         def program() -> None:
             doubling()(X)
             tf.constant(1.0) + 2.0
@@ -49,7 +49,7 @@ class TestOthersCallbacks:
         # TensorFlow itself adds a NoOp to a function that holds a stateful op.
         assert [kind for kind in recorded if kind != "NoOp"] == bare
 
-    def test_recording_outlives_the_users_callback(self, tmp_path: Path) -> None:
+    def test_a_recording_continues_after_the_callback_is_removed(self, tmp_path: Path) -> None:
         def callback(*_: Any, **__: Any) -> None:
             return None
 

@@ -1,4 +1,4 @@
-"""Every covered tensor that is computed has one row, with `graphs="traced"`: compared with an independent count."""
+"""With `graphs="traced"`, each covered tensor that is computed has one row. Compares with an independent count."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OF_OTHER_OPS = (
     *("jacobians", "forward_mode", "ragged", "sparse", "indexed_slices", "strings", "keras_random", "random_ops"),
     *("complex_numbers", "extension_type", "quantized_and_float8", "empty_and_scalar", "methods_and_closures"),
 )
-"""Their graphs, calls and threads are as those of the others, only the ops in them differ: for `make exhaustive`."""
+"""Only `make exhaustive` runs these: only their ops differ from other programs, not their graphs, calls and threads."""
 
 
 class Recorded:
@@ -72,12 +72,12 @@ def assert_same(actual: Any, expected: Any) -> None:
         a, b = np.asarray(a), np.asarray(b)
         if a.dtype == object:
             assert a.tolist() == b.tolist()
-        else:  # with TensorFlow's fusing passes on, unfused kernels give slightly other numbers
+        else:  # with TensorFlow's fusing passes on, unfused kernels give slightly different numbers
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
 def counted(recorded: Recorded, rows: Rows) -> Counter[str]:
-    """How many tensors of each type: what stands for an argument is a Placeholder in the runtime's function."""
+    """Counts tensors by op type. An argument is a Placeholder in the runtime's function."""
     return Counter(
         "Placeholder" if (row["graph_id"], row["op_name"]) in recorded.arguments else plain(row["op_type"])
         for row in rows
@@ -113,7 +113,7 @@ def assert_every_eager_tensor_has_one_row(recorded: Recorded, expected: Expected
     rows = recorded.of_scope("execution")
     calls = {row["execution_index"] for row in recorded.executions if row["graph_id"] is not None}
     kinds = ["call" if row["execution_index"] in calls else plain(row["op_type"]) for row in rows]
-    # Op callbacks, which count what is expected, do not hear of the op that finds the end of a data set.
+    # Op callbacks, which compute the expected counts, do not see the op that finds the end of a data set.
     returned = [row for row in recorded.executions if (row["op_type"], row["num_outputs"]) != ("IteratorGetNext", 0)]
     assert len(returned) == expected.num_executions
     assert Counter(kinds) == +expected.eager
@@ -141,13 +141,13 @@ def test_every_tensor_that_ran_has_one_row(name: str, tmp_path: Path) -> None:
     assert_every_graph_tensor_has_one_row(recorded, expected)
     assert_every_eager_tensor_has_one_row(recorded, expected)
     assert_keys_are_unique(recorded)
-    if name != "two_threads":  # whose calls have no order
+    if name != "two_threads":  # its calls have no order
         assert_calls_have_their_rows(recorded, expected)
     assert_same(result, bare)
 
 
 def test_rows_are_not_joined_to_the_call_of_another_thread(tmp_path: Path) -> None:
-    """Each thread has its own number of zeros: a row joined to another's call would show the wrong one."""
+    """Each thread has its own number of zeros, so a row that is joined to a wrong call has a wrong count."""
     num_threads, num_calls, size = 4, 30, 64
 
     @tf.function

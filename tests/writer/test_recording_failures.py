@@ -1,4 +1,4 @@
-"""Failures: the program's own stay its own, and ours do not become its."""
+"""Failures: errors of the program do not change, and errors of the recorder do not reach the program."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ FAILING = {
 
 class TestFailures:
     def errors_of(self, run: Any) -> list[tuple[type, str]]:
-        """What a program raises at its first and second run: the texts without line numbers and function numbers."""
+        """Returns the errors of the first and second run of a program, without numbers of lines and functions."""
         found = []
         for _ in range(2):
             with pytest.raises(Exception) as caught:  # noqa: PT011
                 run()
             text = str(caught.value).partition("[Op:")[0]
-            # TensorFlow's text of an error in Python holds the traceback, and so our frame.
+            # TensorFlow's text of a Python error contains the traceback, and so the frame of the recorder.
             text = "\n\n".join(paragraph for paragraph in text.split("\n\n") if "writer/hooks/" not in paragraph)
             found.append((caught.type, re.sub(r", line \d+|_\d+\b|generated_file\w+", "", text)))
         return found
 
     @pytest.mark.parametrize("place", ["eager", "function", "assertion", "loop", "python", "trace"])
-    def test_the_programs_exceptions_are_its_own(self, place: str, tmp_path: Path) -> None:
+    def test_exceptions_of_the_program_do_not_change(self, place: str, tmp_path: Path) -> None:
         def program() -> Any:
             if place == "eager":
                 return tf.gather(X, 5)
@@ -81,7 +81,7 @@ class TestFailures:
         last = max(row["execution_index"] for row in rows(tmp_path, "execution"))
         assert (last, "graph") in {(row["execution_index"], row["scope"]) for row in rows(tmp_path)}
 
-    def test_a_failure_of_ours_is_one_warning_and_a_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_recorder_failure_is_one_warning_and_a_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: Any, **__: Any) -> None:
             raise ValueError("broken")
 
@@ -105,7 +105,7 @@ class TestFailures:
             assert doubling()(X).numpy().tolist() == [4.0, 0.0]
         assert "could not be instrumented: ValueError: broken" in capsys.readouterr().err
 
-    def test_nor_do_they_where_something_is_changed_or_left_out(
+    def test_warnings_about_changes_do_not_break_the_training(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         f = doubling()

@@ -1,4 +1,4 @@
-"""Recording starts, stops and starts again without disturbing the program."""
+"""A recording starts, stops and starts again without disturbing the program."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TestOff:
         kinds = [row["op_type"].rstrip("0123456789") for row in rows(tmp_path, "execution")]
         assert kinds == ["Fill", "Exp", "__inference_f_"]
 
-    def test_nothing_of_ours_stays_in_tensorflow(self, tmp_path: Path) -> None:
+    def test_nothing_of_the_recorder_stays_in_tensorflow(self, tmp_path: Path) -> None:
         places = [
             (eager_context.Context, "call_function"),
             (atomic_function, "from_func_graph"),
@@ -110,7 +110,7 @@ class TestAgain:
                 f(X)
         assert num_graph_rows(tmp_path / "a") == num_graph_rows(tmp_path / "b") > 0
 
-    def test_a_function_held_from_before_is_said_to_be_unobserved(self, tmp_path: Path) -> None:
+    def test_a_concrete_function_from_before_is_reported_as_unobserved(self, tmp_path: Path) -> None:
         f = doubling()
         untouched = f.get_concrete_function(tf.TensorSpec([2]))
         with tfdbg_arrow.capture(tmp_path / "a"):
@@ -131,12 +131,12 @@ class TestAgain:
         assert stats(tmp_path / "b") == [("unobservable", name) for name in names]
         calls = [row for row in rows(tmp_path / "b", "execution") if row["op_type"] in names]
         assert [row["graph_id"] for row in calls] == [None] * 3
-        # Outside them all is recorded: the calls' results, and the last function's own tensors.
+        # Other tensors are recorded: the results of the calls, and the tensors of the last function.
         health = rows(tmp_path / "b")
         assert sum(row["op_type"] in names for row in health) == 3
         assert "AddV2" in [row["op_type"] for row in health if row["scope"] == "graph"]
 
-    def test_twice_is_refused_and_the_first_goes_on(self, tmp_path: Path) -> None:
+    def test_a_second_enable_raises_an_error_and_the_first_recording_continues(self, tmp_path: Path) -> None:
         tfdbg_arrow.enable(tmp_path / "a")
         with pytest.raises(RecordingError, match=r"a recording to .*a is active; call tfdbg_arrow.disable\(\)"):
             tfdbg_arrow.enable(tmp_path / "b")
@@ -157,7 +157,7 @@ class TestAgain:
         assert not tfdbg_arrow.is_recording()
         assert [row["is_clean_end"] for row in rows(tmp_path, "run")] == [True]
 
-    def test_a_start_that_fails_leaves_nothing_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failed_start_leaves_nothing_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(_: Any) -> None:
             raise OSError(28, "No space left on device")
 
@@ -174,7 +174,7 @@ class TestAgain:
 
 
 class TestXla:
-    def test_a_compiled_function_runs_without_xla_and_that_is_said(self, tmp_path: Path) -> None:
+    def test_a_compiled_function_runs_without_xla_and_is_reported(self, tmp_path: Path) -> None:
         @tf.function(jit_compile=True)
         def compiled(x: tf.Tensor) -> tf.Tensor:
             return tf.reduce_sum(x * x)
@@ -220,7 +220,7 @@ def test_a_function_without_ops_is_recorded_as_a_call_only(graphs: str, tmp_path
 
 
 def test_threads_that_started_before(tmp_path: Path) -> None:
-    """A thread that runs already is observed from its first call of a function on."""
+    """A thread that is already running is recorded from its first call of a function."""
     go, done = threading.Event(), threading.Event()
     f = doubling()
 

@@ -1,4 +1,4 @@
-"""What each mode and filter records, against the text of the specification."""
+"""What each mode and filter records, compared with the text of the specification."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VALUES = np.array([[1.0, -2.0, 0.0], [np.nan, np.inf, -np.inf]], np.float32)
 
 
 def spec_table(heading: str) -> list[list[str]]:
-    """The cells of the first table under a heading of the specification."""
+    """Returns the cells of the first table under a heading of the specification."""
     section = SPEC.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     first = section.index("|---|")
     lines = section[first:].splitlines()[1:]
@@ -40,7 +40,7 @@ def spec_table(heading: str) -> list[list[str]]:
 
 
 def columns_of_modes() -> dict[str, set[str]]:
-    """The measured columns of tensor_health that each mode fills, as the specification says."""
+    """Returns the measured columns of tensor_health that each mode fills, by the specification."""
     magnitudes = SPEC.partition("Magnitudes cover")[2].partition("\n## ")[0]
     cells = [line.split("|")[1] for line in magnitudes.splitlines() if line.startswith("| `")]
     names = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
@@ -64,7 +64,7 @@ FILLED = columns_of_modes()
 MEASURED = set.union(*FILLED.values())
 
 
-def test_the_specification_tells_of_every_mode_and_column() -> None:
+def test_the_specification_covers_every_mode_and_column() -> None:
     assert tuple(FILLED) == MODES
     known = {column.name for column in table("tensor_health").columns}
     assert known >= MEASURED
@@ -72,7 +72,7 @@ def test_the_specification_tells_of_every_mode_and_column() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_mode_fills_its_columns_and_no_other(mode: str, tmp_path: Path) -> None:
+def test_a_mode_fills_only_its_columns(mode: str, tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.negative(x)
@@ -99,7 +99,7 @@ def test_a_mode_fills_its_columns_and_no_other(mode: str, tmp_path: Path) -> Non
         assert (row["min_finite"], row["max_finite"], row["max_abs_finite"]) == (-1.0, 2.0, 2.0)
         assert row["num_subnormal"] == 0
         assert row["mean_finite"] == pytest.approx(1 / 3)
-    # Executions, graphs and ops are recorded in every mode.
+    # All modes record executions, graphs and ops.
     op_types = [row["op_type"].rstrip("0123456789") for row in rows(tmp_path, "execution")]
     assert op_types == ["__inference_f_", "Identity"]
     reasons = {row["op_name"]: row["not_recorded_reason"] for row in rows(tmp_path, "graph_op_output")}
@@ -128,11 +128,11 @@ def array_of(name: str, shape: tuple[int, ...]) -> Any:
 
 
 def identities(arrays: list[Any]) -> None:
-    """Gives each array to an eager op and to a function, whose ops TensorFlow's optimizer would remove."""
+    """Passes each array to an eager op and to a function whose ops TensorFlow's optimizer would remove."""
 
     @tf.function
     def f(*tensors: tf.Tensor) -> Any:
-        # The shapes are recorded, too: they are of another dtype.
+        # Shapes are recorded, too, but have another dtype.
         shapes = [tf.shape(tensor, tf.int64 if tensor.dtype == tf.int32 else tf.int32) for tensor in tensors]
         return [tf.reshape(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
 
@@ -173,7 +173,7 @@ def test_shapes_of_every_rank(mode: str, tmp_path: Path) -> None:
 
 
 def program() -> None:
-    """Ops of several types and dtypes, eager and in a function."""
+    """Runs ops of several types and dtypes, eagerly and in a function."""
 
     @tf.function
     def f(x: tf.Tensor, n: tf.Tensor) -> Any:
@@ -237,7 +237,7 @@ class TestFilters:
         assert reasons["Cast"] == (None if "float64" in expected else "tensor_dtypes")
         assert reasons["AsString"] == "dtype"
 
-    def test_both_filters_must_agree(self, tmp_path: Path) -> None:
+    def test_both_filters_must_match(self, tmp_path: Path) -> None:
         with tfdbg_arrow.capture(tmp_path, op_regex="Cast", tensor_dtypes=["float64"]):
             program()
         assert {row for row in seen(tmp_path) if row[0] != "external"} == {("graph", "Cast", "float64")}
@@ -255,7 +255,7 @@ class TestCircularBuffer:
     def test_keeps_the_last(self, tmp_path: Path) -> None:
         @tf.function
         def f(x: tf.Tensor) -> tf.Tensor:
-            return tf.maximum(x, 1.0)  # three tensors: the argument, the constant, and this
+            return tf.maximum(x, 1.0)  # three tensors: the argument, the constant, and the result
 
         with tfdbg_arrow.capture(tmp_path, circular_buffer_size=6):
             for i in range(20):
@@ -271,14 +271,14 @@ class TestCircularBuffer:
         assert overwritten == {34, 54}
 
     @pytest.mark.parametrize("size", [0, -1, -7])
-    def test_keeps_all_where_it_has_no_size(self, size: int, tmp_path: Path) -> None:
+    def test_keeps_all_without_a_size(self, size: int, tmp_path: Path) -> None:
         with tfdbg_arrow.capture(tmp_path, circular_buffer_size=size):
             for i in range(20):
                 tf.identity(float(i))
         assert len(rows(tmp_path, "execution")) == 20
 
 
-class TestRefused:
+class TestErrors:
     @pytest.mark.parametrize(
         ("settings", "value", "expected"),
         [
@@ -298,7 +298,7 @@ class TestRefused:
             ({"when_full": "block"}, "'block'", "expected one of wait, drop"),
         ],
     )
-    def test_a_wrong_setting(self, settings: dict[str, Any], value: str, expected: str, tmp_path: Path) -> None:
+    def test_an_invalid_setting(self, settings: dict[str, Any], value: str, expected: str, tmp_path: Path) -> None:
         with pytest.raises(SettingError) as caught:
             tfdbg_arrow.enable(tmp_path / "logdir", **settings)
         self.assert_one_sentence(str(caught.value), next(iter(settings)), value, expected)

@@ -1,6 +1,6 @@
-"""Recording does not change the program's numbers: bit for bit, where TensorFlow itself is deterministic.
+"""A recording does not change any bit of a program's numbers, as far as TensorFlow itself is deterministic.
 
-TensorFlow's passes that fuse kernels are off, as an op whose output is recorded cannot be fused away.
+TensorFlow's passes that fuse kernels are off, because an op whose output is recorded cannot be fused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .subprocesses import run_python
 
 UNFUSED = dict.fromkeys(("remapping", "layout_optimizer", "pin_to_host_optimization"), False)
 IN_ORDER = dict.fromkeys(("constant_folding", "arithmetic_optimization"), False)
-"""These turn (x * a) * b into x * (a * b) and a + b + c into another order, unless somebody wants what lies between."""
+"""These turn (x * a) * b into x * (a * b) and reorder a + b + c, unless an op uses an intermediate result."""
 
 TRAINING = f"""
 import json, sys
@@ -135,7 +135,7 @@ def unrecorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]
     return train(tmp_path_factory.mktemp("unrecorded"), "none")
 
 
-# The features below are recorded in FULL_NUMERICS in every run.
+# The features below are always recorded in FULL_NUMERICS.
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["FULL_HEALTH", pytest.param("FULL_NUMERICS", marks=pytest.mark.exhaustive)])
 def test_losses_and_weights_are_bit_identical(mode: str, unrecorded: dict[str, list[str]], tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def bits(result: Any) -> list[tuple[str, Any]]:
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
-    """What each feature gives without recording and under one recording of all: numbers, or the exception."""
+    """Returns the numbers or the exception of each feature, without a recording and with one recording of all."""
 
     def outcome(name: str) -> Any:
         keras.utils.set_random_seed(0)
@@ -170,7 +170,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, A
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_a_feature_gives_the_same_bits(name: str, outcomes: dict[str, tuple[Any, Any]]) -> None:
+def test_a_feature_returns_the_same_bits(name: str, outcomes: dict[str, tuple[Any, Any]]) -> None:
     bare, recorded = outcomes[name]
     assert not isinstance(bare, Exception)
     assert recorded == bare

@@ -1,4 +1,4 @@
-"""Which graph a graph was traced in, and who made an op, where TensorFlow's callbacks do not tell."""
+"""The outer graph of a graph, and the creator of an op, in cases where TensorFlow's callbacks do not tell."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .tables import rows
 
 @pytest.fixture(autouse=True)
 def empty_default_graph() -> None:
-    """Other tests may leave ops in the default graph, which would then be the outer graph of every function."""
+    """Resets the default graph. Ops that other tests leave there would make it the outer graph of every function."""
     tf.compat.v1.reset_default_graph()
 
 
 def outer_names(logdir: Path) -> dict[str, str | None]:
-    """By a graph's name: that of the graph around it."""
+    """Returns the name of the outer graph of each graph, by the graph's name."""
     graphs = rows(logdir, "graph")
     names = {row["graph_id"]: row["graph_name"] for row in graphs}
     assert len(names) == len(graphs)
@@ -29,7 +29,7 @@ def outer_names(logdir: Path) -> dict[str, str | None]:
     }
 
 
-def test_a_graph_that_has_no_op_yet_is_the_outer_graph_of_one_traced_in_it(tmp_path: Path) -> None:
+def test_a_graph_without_ops_is_the_outer_graph_of_a_graph_traced_in_it(tmp_path: Path) -> None:
     @tf.function
     def inner(x: tf.Tensor) -> tf.Tensor:
         return x * 2.0
@@ -44,7 +44,7 @@ def test_a_graph_that_has_no_op_yet_is_the_outer_graph_of_one_traced_in_it(tmp_p
     assert outer_names(tmp_path) == {"inner": "outer", "outer": None}
 
 
-def test_a_graph_that_is_never_made_a_function_has_a_row_if_others_were_traced_in_it(tmp_path: Path) -> None:
+def test_a_graph_that_never_becomes_a_function_has_a_row_if_it_is_an_outer_graph(tmp_path: Path) -> None:
     @tf.function
     def inner(x: tf.Tensor) -> tf.Tensor:
         return x * 2.0
@@ -63,7 +63,7 @@ def test_a_graph_that_is_never_made_a_function_has_a_row_if_others_were_traced_i
     assert (stacks["scratch"], stacks["around"]) == (None, None)
 
 
-def test_an_op_that_a_gradient_puts_into_the_loop_has_its_stack(tmp_path: Path) -> None:
+def test_an_op_that_a_gradient_adds_to_the_loop_has_a_stack(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> Any:
         with tf.GradientTape() as tape:
@@ -85,7 +85,7 @@ def test_an_op_that_a_gradient_puts_into_the_loop_has_its_stack(tmp_path: Path) 
     assert {"f", "_WhileGrad"} <= functions
 
 
-def test_the_result_of_a_loop_condition_is_the_programs_op_also_where_a_gradient_remade_the_loop(
+def test_the_result_of_a_loop_condition_is_an_op_of_the_program_if_a_gradient_rewrote_the_loop(
     tmp_path: Path,
 ) -> None:
     @tf.function

@@ -47,7 +47,7 @@ def test_a_program_that_ends_without_disable_leaves_a_clean_run(ending: str, ret
     assert list((tmp_path / "logdir" / "spool").iterdir()) == []
 
 
-def test_threads_that_run_at_the_end_do_not_hold_it_up(tmp_path: Path) -> None:
+def test_running_threads_do_not_block_the_end(tmp_path: Path) -> None:
     text = PROGRAM + (
         "import threading\n"
         "tfdbg_arrow.enable(logdir)\n"
@@ -63,7 +63,7 @@ def test_threads_that_run_at_the_end_do_not_hold_it_up(tmp_path: Path) -> None:
     assert clean_ends(tmp_path / "logdir") == [True]
 
 
-def test_a_process_that_dies_leaves_what_was_flushed(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_the_flushed_rows(tmp_path: Path) -> None:
     text = PROGRAM + ("tfdbg_arrow.enable(logdir)\nf(tf.constant(1.0))\ntfdbg_arrow.flush()\nos.kill(os.getpid(), 9)\n")
     run_python(tmp_path / "program.py", text, tmp_path / "logdir", returncode=-9)
     assert clean_ends(tmp_path / "logdir") == [False]
@@ -71,7 +71,7 @@ def test_a_process_that_dies_leaves_what_was_flushed(tmp_path: Path) -> None:
     assert sum(row["op_type"] == "Mul" for row in rows(tmp_path / "logdir", "tensor_health")) == 2
 
 
-def test_a_forks_child_writes_nothing_and_the_parent_goes_on(tmp_path: Path) -> None:
+def test_a_forked_child_writes_nothing_and_the_parent_continues(tmp_path: Path) -> None:
     text = PROGRAM + (
         "import multiprocessing\n"
         "def square(n):\n"
@@ -83,7 +83,7 @@ def test_a_forks_child_writes_nothing_and_the_parent_goes_on(tmp_path: Path) -> 
         "pid = os.fork()\n"
         "if pid == 0:\n"
         "    square(2)\n"
-        "    os._exit(3)\n"  # where TensorFlow's threads are gone its own end hangs
+        "    os._exit(3)\n"  # without TensorFlow's threads, a normal exit hangs
         "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
         "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
         "    print([n for n, _ in pool.map(square, range(5))])\n"
@@ -99,8 +99,8 @@ def test_a_forks_child_writes_nothing_and_the_parent_goes_on(tmp_path: Path) -> 
     assert (stat, subject) == ("unobservable", "forked processes")
 
 
-def test_a_forks_child_can_record_for_itself(tmp_path: Path) -> None:
-    """Into the same logdir, as a run of its own."""
+def test_a_forked_child_can_start_a_recording(tmp_path: Path) -> None:
+    """The child records to the same logdir, as a separate run."""
     text = (
         "import os, sys, tfdbg_arrow\n"
         "import tensorflow as tf\n"
@@ -118,7 +118,7 @@ def test_a_forks_child_can_record_for_itself(tmp_path: Path) -> None:
     assert [row["value"] for row in rows(tmp_path / "logdir", "mark")] == ["5"]
 
 
-def test_a_spawned_child_is_a_process_like_any_other(tmp_path: Path) -> None:
+def test_a_spawned_child_can_record(tmp_path: Path) -> None:
     text = PROGRAM + (
         "import multiprocessing\n"
         "def work(n):\n"
@@ -135,8 +135,8 @@ def test_a_spawned_child_is_a_process_like_any_other(tmp_path: Path) -> None:
     assert op_types(tmp_path / "logdir") == ["__inference_f_"] * 2
 
 
-def test_replicas_in_threads_of_tensorflows(tmp_path: Path) -> None:
-    """MirroredStrategy runs the step in one thread for each replica; their frames are the user's."""
+def test_replicas_in_threads_of_tensorflow(tmp_path: Path) -> None:
+    """MirroredStrategy runs the step in one thread for each replica. The stacks have the user's frames."""
     text = """
         import sys
         import tensorflow as tf

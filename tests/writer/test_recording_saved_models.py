@@ -1,4 +1,4 @@
-"""SavedModels and GraphDefs: they hold nothing of ours; a SavedModel is recorded when it is loaded."""
+"""SavedModels and GraphDefs hold nothing of the recorder. A SavedModel that is loaded is recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("not_recording")
 
 
 class TestSavedModels:
-    def test_hold_no_op_of_ours_and_load_where_we_are_not(self, tmp_path: Path) -> None:
+    def test_hold_no_record_ops_and_load_without_tfdbg_arrow(self, tmp_path: Path) -> None:
         class Model(tf.Module):
             def __init__(self) -> None:
                 self.w = tf.Variable([2.0, 3.0])
@@ -93,7 +93,7 @@ class TestSavedModels:
 
 @pytest.mark.parametrize("graphs", ["executed", "traced"])
 @pytest.mark.parametrize("flow", ["cond", "while", "call"])
-def test_graphs_of_sessions_become_functions_as_without_a_recording(flow: str, graphs: str, tmp_path: Path) -> None:
+def test_graphs_of_sessions_become_functions_without_changes(flow: str, graphs: str, tmp_path: Path) -> None:
     tf1 = tf.compat.v1
 
     def build() -> Any:
@@ -125,7 +125,7 @@ def test_graphs_of_sessions_become_functions_as_without_a_recording(flow: str, g
 
 
 @pytest.mark.parametrize("health_backend", ["native", "tensorflow"])
-def test_a_graph_def_of_a_recorded_function_loads_where_we_are_not(health_backend: str, tmp_path: Path) -> None:
+def test_a_graph_def_of_a_recorded_function_loads_without_tfdbg_arrow(health_backend: str, tmp_path: Path) -> None:
     @tf.function
     def inner(x: tf.Tensor) -> tf.Tensor:
         return tf.nn.softmax(x)

@@ -1,4 +1,4 @@
-"""Where an op comes from: the innermost frame of the user's is the line that asked for it."""
+"""Stacks of ops: the innermost user frame is the line that created the op."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Stacks:
         self.sources = {row["file_path"]: row["source_text"] for row in rows(logdir, "source_file")}
 
     def of(self, op_type: str) -> list[Frame]:
-        """The frames, innermost first, of the one op of a type."""
+        """Returns the frames of the only op of a type, innermost first."""
         (op,) = (op for op in self._ops if op["op_type"] == op_type)
         return self._traces[op["stack_trace_id"]]
 
@@ -169,7 +169,7 @@ PLACES = {
     "BesselI1e": ("return list(tf.data.Dataset.from_tensors(x).map(lambda y: tf.math.bessel_i1e(y)))", "<lambda>"),
     "Log1p": ("return tf.math.log1p(x)", "python"),
 }
-"""By op type: the line that asks for it, and the function that the line is in."""
+"""The line that creates the op and the function of that line, by op type."""
 
 
 def load(path: Path, text: str) -> ModuleType:
@@ -204,24 +204,24 @@ def test_the_innermost_user_frame(op_type: str, recorded: Stacks) -> None:
 
 
 @pytest.mark.parametrize("op_type", ["Erfinv", "Ndtri"])
-def test_a_statement_of_several_lines_that_was_converted(op_type: str, recorded: Stacks) -> None:
-    """Autograph writes it in one line: any line of the statement will do."""
+def test_a_statement_of_several_lines_that_autograph_converted(op_type: str, recorded: Stacks) -> None:
+    """Autograph writes the statement in one line, so any line of the statement is correct."""
     frame = recorded.user_frame(op_type)
     first = PROGRAM.splitlines().index("    y = (") + 1
     assert first <= frame["lineno"] <= first + 6
     assert frame["func"] == "several_lines"
 
 
-def test_the_stack_goes_out_to_the_caller(recorded: Stacks) -> None:
+def test_the_stack_reaches_the_caller(recorded: Stacks) -> None:
     frames = [(frame["func"].rpartition(".")[2], frame["owner"]) for frame in recorded.of("Atan")]
     users = [func for func, owner in frames if owner == "user"]
     assert users[:4] == ["helper", "inner", "nested", "run"]
-    assert "recorded" in users  # this file's
+    assert "recorded" in users  # a function of this file
     assert frames[0][1] == "framework"
     assert {owner for _, owner in frames} == {"user", "framework", "library"}
 
 
-def test_no_frame_is_ours_or_generated(recorded: Stacks) -> None:
+def test_no_frame_is_of_the_recorder_or_generated(recorded: Stacks) -> None:
     package = str(Path(tfdbg_arrow.__file__).parent)
     assert __file__ in recorded.sources
     for path in recorded.sources:
@@ -229,7 +229,7 @@ def test_no_frame_is_ours_or_generated(recorded: Stacks) -> None:
         assert "__autograph_generated_file" not in path
 
 
-def test_sources_are_kept_whole(recorded: Stacks) -> None:
+def test_sources_are_stored_completely(recorded: Stacks) -> None:
     (text,) = (text for path, text in recorded.sources.items() if path.endswith("program.py"))
     assert text == PROGRAM
     assert recorded.sources[__file__] == Path(__file__).read_text("utf-8")
@@ -252,7 +252,7 @@ def test_a_notebooks_cell_keeps_its_source(name: str, tmp_path: Path) -> None:
     assert stacks.user_frame("Sin")["code"] == "y = tf.sin(f(X))"
 
 
-def test_a_file_that_changes_meanwhile_is_kept_as_it_was(tmp_path: Path) -> None:
+def test_a_file_that_changes_keeps_its_original_source(tmp_path: Path) -> None:
     path = tmp_path / "changing.py"
     text = "import tensorflow as tf\ndef first(x):\n    return tf.sin(x)\ndef second(x):\n    return tf.cos(x)\n"
     module = load(path, text)
@@ -276,8 +276,8 @@ def test_names_beyond_ascii(tmp_path: Path) -> None:
     assert stacks.user_frame("Sin")["code"] == "return tf.sin(x)  # π"
 
 
-def test_a_path_that_is_no_text(tmp_path: Path) -> None:
-    """A file name may hold bytes that are no UTF-8; Parquet's texts may not."""
+def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:
+    """File names may contain bytes that are not UTF-8, but strings in Parquet may not."""
     name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.py")
     namespace: dict[str, Any] = {"tf": tf, "X": X}
     with tfdbg_arrow.capture(tmp_path / "logdir"):
@@ -370,18 +370,18 @@ def test_a_traceback_ends_before_the_command_line_that_ran_the_program() -> None
 
 
 @pytest.mark.parametrize("redact", [None, "paths"])
-def test_stacks_pass_as_columns(tmp_path: Path, redact: str | None) -> None:
+def test_stacks_are_written_as_columns(tmp_path: Path, redact: str | None) -> None:
     run_id = tfdbg_arrow.enable(tmp_path, redact=redact)
     assert run_id is not None
     tf.sinh(X)
     journaled = spool_paths(tmp_path, run_id=run_id).rows.read_bytes()
     tfdbg_arrow.disable()
-    assert b'["columns","stack_trace",' in journaled, "a dict for each frame of each stack is slow"
+    assert b'["columns","stack_trace",' in journaled, "stacks must be written as columns: a dict for each frame is slow"
     assert b'["rows","stack_trace",' not in journaled
-    assert Stacks(tmp_path).place("Sinh")[2] == "test_stacks_pass_as_columns"
+    assert Stacks(tmp_path).place("Sinh")[2] == "test_stacks_are_written_as_columns"
 
 
-def test_the_line_of_an_op_that_keras_created_is_that_of_the_call_that_ran_it(tmp_path: Path) -> None:
+def test_an_op_that_keras_created_has_the_line_of_the_call_that_ran_it(tmp_path: Path) -> None:
     inputs = keras.Input((2,))
     model = keras.Model(inputs, keras.ops.log(inputs))
     with tfdbg_arrow.capture(tmp_path):

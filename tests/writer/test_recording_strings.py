@@ -1,4 +1,4 @@
-"""Tensors of strings: their elements are kept where elements are, and nothing is recorded of them elsewhere."""
+"""Tensors of strings are recorded only if their elements are kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows(logdir: Path, table: str) -> list[dict[str, Any]]:
 
 
 def kept(logdir: Path) -> dict[tuple[Any, ...], tuple[bytes, ...]]:
-    """The elements of strings by scope, op type and shape."""
+    """Returns the elements of strings by scope, op type and shape."""
     health = {row["event_index"]: row for row in rows(logdir, "tensor_health")}
     found = {}
     for row in rows(logdir, "tensor_value"):
@@ -85,7 +85,7 @@ def test_a_filter_may_name_them_in_full_tensor(tmp_path: Path) -> None:
     assert run["tensor_dtypes"] == '["string"]'
 
 
-def test_show_gives_them_as_text(tmp_path: Path) -> None:
+def test_show_prints_them_as_text(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path, "FULL_TENSOR"):
         program()
     (row,) = history(tmp_path, "flat", num_values=5)

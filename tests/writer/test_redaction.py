@@ -1,4 +1,4 @@
-"""What `redact=` leaves out is nowhere in the logdir: not while it records, not after a kill, not in the end."""
+"""Redacted texts are nowhere in the logdir: not during the recording, after a kill, or at the end."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SOURCE_NEEDLES = ("hush-comment",)
 
 @pytest.fixture
 def places(tmp_path: Path) -> tuple[Path, Path, Path]:
-    """The working directory, a directory elsewhere, and the logdir."""
+    """Returns the working directory, a directory elsewhere, and the logdir."""
     working, elsewhere = tmp_path / "hush-project", tmp_path / "hush-elsewhere"
     working.mkdir()
     elsewhere.mkdir()
@@ -79,7 +79,7 @@ def start(places: tuple[Path, Path, Path], *, redact: str, how: str) -> Program:
 
 
 def contents(logdir: Path) -> Iterator[tuple[str, bytes]]:
-    """The name and the bytes of each file, and the rows of each part, which are compressed there."""
+    """Returns the name and bytes of each file, and the rows of each part, because parts are compressed."""
     for path in sorted(logdir.rglob("*")):
         yield f"name of {path}", str(path.relative_to(logdir)).encode()
         if path.is_file():
@@ -94,13 +94,13 @@ def assert_nowhere(logdir: Path, needles: Iterable[str]) -> None:
 
 
 def copy_unless_gone(source: str, target: str) -> str:
-    """Copies a file, unless it is a temporary one that was renamed meanwhile."""
+    """Copies a file, unless it is a temporary file that was renamed in the meantime."""
     with contextlib.suppress(FileNotFoundError):
         shutil.copyfile(source, target)
     return target
 
 
-def test_nothing_on_disk_ever_holds_what_was_redacted(places: tuple[Path, Path, Path]) -> None:
+def test_no_file_ever_contains_redacted_texts(places: tuple[Path, Path, Path]) -> None:
     working, _, logdir = places
     needles = ("hush-", str(working.parent), str(Path.home()) + "/")
     with start(places, redact="paths,source", how="wait") as process:
@@ -132,7 +132,7 @@ def test_nothing_on_disk_ever_holds_what_was_redacted(places: tuple[Path, Path, 
     assert_nowhere(logdir, needles)
 
 
-def test_source_alone_leaves_the_paths(places: tuple[Path, Path, Path]) -> None:
+def test_redacting_only_the_source_keeps_paths(places: tuple[Path, Path, Path]) -> None:
     _, elsewhere, logdir = places
     with start(places, redact="source", how="end") as process:
         assert process.wait() == 0
@@ -166,12 +166,12 @@ def test_the_command_has_the_option(places: tuple[Path, Path, Path]) -> None:
         ({"source", "paths"}, {"source", "paths"}),
     ],
 )
-def test_what_to_redact_is_given_as_text_or_as_a_list(tmp_path: Path, value: object, expected: set[str]) -> None:
+def test_redact_is_a_string_or_a_list(tmp_path: Path, value: object, expected: set[str]) -> None:
     assert Request(logdir=tmp_path, redact=value).check().redact == expected  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", ["", "host", 3, ["paths", None], True])
-def test_anything_else_is_refused(value: object) -> None:
+def test_other_values_raise_an_error(value: object) -> None:
     with pytest.raises(SettingError, match=r"redact is .*; expected 'paths' or 'source'"):
         parse_redact(value)  # type: ignore[arg-type]
 
@@ -195,10 +195,10 @@ def test_paths_become_relative_or_a_hash(tmp_path: Path, redaction: Redaction) -
     assert redaction.path("/home/you/a.py") != one
     assert "secret" not in redaction.path("../secret/a.py")
     again = Redaction(frozenset({"paths"}), logdir=tmp_path)
-    assert again.path("/home/me/a.py") != one, "nobody can try out which directory it is"
+    assert again.path("/home/me/a.py") != one, "hashes differ by recording, so a directory cannot be guessed"
 
 
-def test_a_working_directory_above_the_home_directory_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_working_directory_above_the_home_directory_hides_the_user_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/usr/hush")
     monkeypatch.chdir("/usr")
     redaction = Redaction(frozenset({"paths"}), logdir=Path("/usr/logdir"))
@@ -230,7 +230,7 @@ def test_attributes_lose_their_paths_and_keep_names(redaction: Redaction) -> Non
     ).replace("/data/x", redaction.path("/data/x/y")[:12])
 
 
-def test_a_program_on_the_command_line_is_source(tmp_path: Path) -> None:
+def test_a_program_on_the_command_line_counts_as_source(tmp_path: Path) -> None:
     redaction = Redaction(frozenset({"source"}), logdir=tmp_path)
     (changed,) = redaction.rows("run", [{"command_line": '["python","-c","hush()","-c","x"]', "host_name": "me"}])
     assert changed == {"command_line": '["python","-c","…","-c","x"]', "host_name": "me"}

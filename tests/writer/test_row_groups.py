@@ -1,4 +1,4 @@
-"""Row groups are dealt out of many small tables, of which no more are held than one group needs."""
+"""Row groups are made from many small tables, and only the tables of one group are in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def some(num_tables: int, taken: list[int]) -> Iterator[pa.Table]:
 
 
 @pytest.mark.parametrize("max_rows", [2 * ROW_GROUP_ROWS, 150_000, 10**9])
-def test_all_rows_are_dealt_in_order(max_rows: int) -> None:
+def test_all_rows_are_returned_in_order(max_rows: int) -> None:
     groups = RowGroups(some(20, []), max_bytes=MAX_BYTES)
     parts = []
     while groups.has_more:
@@ -43,7 +43,7 @@ def test_all_rows_are_dealt_in_order(max_rows: int) -> None:
     assert pa.concat_tables(parts)["event_index"].to_pylist() == list(range(20 * NUM_ROWS))
 
 
-def test_none_is_lost_where_a_part_ends_before_its_rows_do() -> None:
+def test_no_rows_are_lost_if_a_part_ends_before_its_rows() -> None:
     groups = RowGroups(some(20, []), max_bytes=MAX_BYTES)
     found = []
     while groups.has_more:
@@ -73,4 +73,4 @@ def test_writing_a_part_holds_one_group_while_the_next_is_read(tmp_path: Path) -
             yield marks(number)
 
     seal_part(tmp_path, "mark", pieces(), run_id="r", number=0)
-    assert held[3] - held[0] < marks(0).nbytes / 2, "a piece, which is more than that, is not among what is held"
+    assert held[3] - held[0] < marks(0).nbytes / 2, "the memory for a piece, which is larger than this, was freed"

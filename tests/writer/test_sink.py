@@ -38,7 +38,7 @@ RUN_ROW = {
 
 
 class FakeRecorder:
-    """Holds records in a list; an event of `bad` wakes the sink."""
+    """A recorder that holds records in a list. An event with `bad` wakes the sink."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,7 +107,7 @@ class FakeRecorder:
 
 
 class FakeGraphs:
-    """One function `__inference_f_1` of graph 7 with one tensor."""
+    """A call graph with one function, `__inference_f_1` of graph 7, which has one tensor."""
 
     def nodes(self, start: int) -> Sequence[tuple[int, str, str, int]]:
         return [(7, "dense/MatMul", "MatMul", 0)][start:]
@@ -148,7 +148,7 @@ class Recording:
         self.sink.close(run_row=RUN_ROW | changes)
 
     def call(self, execution_index: int, *, step_id: int, tensors: int = 1) -> None:
-        """Records a call of the function with its tensors and its one eager result."""
+        """Records a call of the function with its tensors and its eager result."""
         recorder = self.recorder
         recorder.record(Kind.EXECUTION, node=3, execution_index=execution_index, step_id=9, slot=1)
         for _ in range(tensors):
@@ -157,7 +157,7 @@ class Recording:
         recorder.record(Kind.EXECUTION_TENSOR, node=3, execution_index=execution_index, tensor_id=5, flags=MEASURED)
 
     def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
-        """What the manifest's parts hold."""
+        """Returns the rows of the parts in the manifest."""
         found = []
         for entry in read_live_parts(self.logdir, run_id=RUN_ID):
             if entry.table == table:
@@ -183,14 +183,14 @@ def eventually(happened: Callable[[], bool]) -> bool:
 HEALTH = ("event_index", "scope", "execution_index", "op_name")
 
 
-def test_at_the_start_every_table_can_be_opened_by_its_path(recording: Recording) -> None:
+def test_every_table_can_be_opened_by_its_path_at_the_start(recording: Recording) -> None:
     assert (recording.logdir / "tfdbg_arrow.json").exists()
     for table in TABLES:
         found = ds.dataset(recording.logdir / table.name, partitioning="hive").schema.names
         assert set(found) == {column.name for column in table.columns}
 
 
-def test_flush_seals_all_that_was_recorded_before(recording: Recording) -> None:
+def test_flush_seals_everything_recorded_before(recording: Recording) -> None:
     recording.call(0, step_id=50)
     recording.sink.append("graph_function", [{"function_name": "__inference_f_1", "graph_id": 7}])
     recording.sink.flush()
@@ -217,7 +217,7 @@ def test_a_bad_value_is_written_at_once(recording: Recording) -> None:
     assert eventually(lambda: recording.rows("tensor_health", "has_inf_or_nan") == [(True,)])
 
 
-def test_bad_values_without_end_are_written_at_once_only_the_first_time(recording: Recording) -> None:
+def test_only_the_first_of_many_bad_values_is_written_at_once(recording: Recording) -> None:
     bad = {"node": 0, "flags": MEASURED | Flag.BAD, "bad": True}
     recording.recorder.record(Kind.GRAPH_TENSOR, **bad)
     assert eventually(lambda: len(recording.rows("tensor_health", "event_index")) > 0)
@@ -225,13 +225,13 @@ def test_bad_values_without_end_are_written_at_once_only_the_first_time(recordin
         recording.recorder.record(Kind.GRAPH_TENSOR, **bad)
         time.sleep(0.005)
     entries = read_live_parts(recording.logdir, run_id=RUN_ID)
-    # Two, where the thread's first look took the first event before its wake-up came.
+    # There are two parts if the thread took the first event before it was woken.
     assert len([entry for entry in entries if entry.table == "tensor_health" and entry.rows]) <= 2
     recording.close()
     assert len(recording.rows("tensor_health", "event_index")) == 51
 
 
-def test_events_are_written_each_interval_without_being_asked(tmp_path: Path) -> None:
+def test_events_are_written_at_each_interval(tmp_path: Path) -> None:
     recording = Recording(tmp_path, flush_interval_s=0.05).start()
     recording.call(0, step_id=50)
     assert eventually(lambda: len(recording.rows("tensor_health", "event_index")) == 2)
@@ -239,7 +239,7 @@ def test_events_are_written_each_interval_without_being_asked(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("flush_rows", [1, 2, 3, 7])
-def test_groups_split_between_drains_stay_whole(tmp_path: Path, flush_rows: int) -> None:
+def test_groups_split_between_drains_stay_complete(tmp_path: Path, flush_rows: int) -> None:
     recording = Recording(tmp_path, flush_rows=flush_rows).start()
     for index in range(5):
         recording.recorder.record(Kind.EXECUTION, node=2, execution_index=index, size=25)
@@ -253,7 +253,7 @@ def test_groups_split_between_drains_stay_whole(tmp_path: Path, flush_rows: int)
     assert recording.rows("tensor_health", "shape") == [([1] * 6 + [2, 3],)] * 5
 
 
-def test_close_replaces_the_run_row_and_leaves_one_part_a_table(recording: Recording) -> None:
+def test_close_replaces_the_run_row_and_leaves_one_part_for_each_table(recording: Recording) -> None:
     for step in range(20):
         recording.call(step, step_id=step)
         recording.sink.flush()
@@ -282,11 +282,11 @@ def test_dropped_events_become_a_row_and_an_unclean_end(recording: Recording) ->
     assert recording.rows("run", "is_clean_end") == [(False,)]
 
 
-def test_the_smallest_elements_that_no_record_names_yet_are_not_given_back(recording: Recording) -> None:
+def test_elements_without_a_record_are_not_released(recording: Recording) -> None:
     recorder = recording.recorder
     recorder.values = bytes(range(6))
     flags = MEASURED | Flag.VALUE
-    # Another thread kept its elements first, and writes its record last.
+    # Another thread stored its elements first and writes its record last.
     recorder.record(Kind.GRAPH_TENSOR, node=0, dims=(2,), value_offset=4, flags=flags, dtype=4)
     recording.sink.flush()
     assert recorder.released == []
@@ -296,7 +296,7 @@ def test_the_smallest_elements_that_no_record_names_yet_are_not_given_back(recor
     assert recording.rows("tensor_value", "event_index", "value") == [(0, bytes([4, 5])), (1, bytes(range(4)))]
 
 
-def test_values_are_kept_and_their_space_given_back_in_order(recording: Recording) -> None:
+def test_values_are_written_and_their_space_is_released_in_order(recording: Recording) -> None:
     recorder = recording.recorder
     recorder.values = bytes(range(200)) * 10
     flags = MEASURED | Flag.VALUE
@@ -311,7 +311,7 @@ def test_values_are_kept_and_their_space_given_back_in_order(recording: Recordin
     assert recording.rows("tensor_value", "event_index", "dtype", "value") == values
 
 
-def test_large_values_are_read_in_batches_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_values_are_read_in_bounded_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryShares, "batch_value_bytes", 16)
     recording = Recording(tmp_path).start()
     recording.recorder.values = bytes(range(100))
@@ -343,7 +343,7 @@ class TestCircularBuffer:
         ]
         assert recording.rows("run", "is_clean_end") == [(True,)]
 
-    def test_the_digest_is_that_of_what_is_kept(self, tmp_path: Path) -> None:
+    def test_the_digest_covers_the_kept_events(self, tmp_path: Path) -> None:
         recording = Recording(tmp_path, circular_buffer_size=2).start()
         for step in range(3):
             recording.call(step, step_id=step, tensors=3)
@@ -355,7 +355,7 @@ class TestCircularBuffer:
         assert {number for number, _ in digested} == {part_number(part)}
         assert sum(number for _, number in digested) == len(recording.rows("tensor_health", "event_index"))
 
-    def test_a_flush_writes_it_and_the_next_takes_its_place(self, tmp_path: Path) -> None:
+    def test_a_flush_writes_the_buffer_and_the_next_flush_replaces_it(self, tmp_path: Path) -> None:
         recording = Recording(tmp_path, circular_buffer_size=2).start()
         recording.call(0, step_id=0)
         recording.sink.flush()
@@ -367,7 +367,7 @@ class TestCircularBuffer:
         recording.close()
         assert recording.rows("execution", "execution_index") == [(2,), (3,)]
 
-    def test_what_is_around_the_first_infinity_and_the_first_nan_stays(self, tmp_path: Path) -> None:
+    def test_events_around_the_first_infinity_and_the_first_nan_are_kept(self, tmp_path: Path) -> None:
         recording = Recording(tmp_path, circular_buffer_size=4).start()
         for i in range(60):
             bad = {10: {"num_pos_inf": 2}, 12: {"num_pos_inf": 2}, 30: {"num_nan": 2}, 31: {"num_nan": 2}}.get(i, {})
@@ -383,7 +383,7 @@ class TestCircularBuffer:
         ]
         assert recording.rows("capture_stat", "subject", "num_events") == [("graph tensor", 48)]
 
-    def test_old_records_and_values_leave_the_memory(self, tmp_path: Path) -> None:
+    def test_old_records_and_values_are_freed(self, tmp_path: Path) -> None:
         recording = Recording(tmp_path, circular_buffer_size=3).start()
         recording.recorder.values = b"abcdefgh" * 100
         for i in range(50):
@@ -398,7 +398,7 @@ class TestCircularBuffer:
 
 
 class TestFailures:
-    def test_a_full_disk_delays_rows_and_loses_none(
+    def test_a_full_disk_delays_rows_but_loses_none(
         self, recording: Recording, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
@@ -417,7 +417,7 @@ class TestFailures:
         assert ("failed", "write") in recording.rows("capture_stat", "stat", "subject")
         assert recording.rows("run", "is_clean_end") == [(True,)]
 
-    def test_beyond_the_bound_the_oldest_events_are_dropped_and_counted(
+    def test_the_oldest_events_beyond_the_bound_are_dropped_and_counted(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(MemoryShares, "waiting_bytes", 300_000)
@@ -439,7 +439,7 @@ class TestFailures:
         assert recording.rows("graph_function", "graph_id") == [(7,)]
         assert recording.rows("run", "is_clean_end") == [(False,)]
 
-    def test_a_bad_metadata_row_is_told_and_the_good_ones_are_written(self, recording: Recording) -> None:
+    def test_an_invalid_metadata_row_is_reported_and_the_valid_ones_are_written(self, recording: Recording) -> None:
         rows: list[Mapping[str, object]] = [{"device_id": 1, "device_name": "a"}, {"device_id": "x"}, {"oops": 1}]
         recording.sink.append("device", rows)
         recording.sink.append("no_such_table", [{"a": 1}])
@@ -450,7 +450,7 @@ class TestFailures:
         subjects = {subject for stat, subject in recording.rows("capture_stat", "stat", "subject") if stat == "failed"}
         assert {"table device", "table no_such_table"} <= subjects
 
-    def test_the_thread_outlives_any_failure(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_thread_survives_any_failure(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         recording = Recording(tmp_path, flush_interval_s=0.02).start()
         real = recording.recorder.drain
         failures = iter([ValueError("one"), KeyError("two"), ValueError("three")])
@@ -482,7 +482,7 @@ class TestFailures:
         assert recording.rows("capture_stat", "subject", "num_events") == [("convert", 4)]
         assert recording.rows("run", "is_clean_end") == [(False,)]
 
-    def test_every_table_whose_parts_cannot_be_merged_is_told(self, recording: Recording) -> None:
+    def test_every_table_whose_parts_cannot_be_merged_is_reported(self, recording: Recording) -> None:
         for execution_index in range(2):
             recording.call(execution_index, step_id=50 + execution_index)
             recording.sink.flush()
@@ -497,7 +497,7 @@ class TestFailures:
         ]
         assert failed == [("merging execution", "BrokenPartError"), ("merging tensor_health", "BrokenPartError")]
 
-    def test_a_callback_that_raises_harms_nothing(self, tmp_path: Path) -> None:
+    def test_a_callback_that_raises_does_no_harm(self, tmp_path: Path) -> None:
         recording = Recording(tmp_path, on_failure=_raise).start()
         recording.sink.append("device", [{}])
         recording.sink.flush()
@@ -506,12 +506,12 @@ class TestFailures:
 
 
 class TestStart:
-    def test_a_logdir_that_is_a_file_is_refused(self, tmp_path: Path) -> None:
+    def test_a_logdir_that_is_a_file_raises_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(LogdirError, match="cannot be written"):
             Recording(tmp_path / "file").sink.start()
 
-    def test_a_logdir_of_a_newer_major_version_is_refused(self, tmp_path: Path) -> None:
+    def test_a_logdir_of_a_newer_major_version_raises_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "99.0"}')
         with pytest.raises(FormatVersionError, match=r"99\.0"):
             Recording(tmp_path).sink.start()
@@ -521,7 +521,7 @@ class TestStart:
             Recording(recording.logdir).sink.start()
 
 
-def test_rows_appended_and_flushed_from_many_threads_are_all_there(recording: Recording) -> None:
+def test_no_rows_from_many_threads_are_lost(recording: Recording) -> None:
     def work(thread: int) -> None:
         for i in range(20):
             recording.sink.append("device", [{"device_id": thread * 100 + i, "device_name": "d"}])

@@ -1,6 +1,6 @@
-"""The TensorFlow backend records what the native one does.
+"""The TensorFlow backend records the same as the native backend.
 
-`test_device_summaries.py` has what differs in graphs that are recorded as TensorFlow's optimizer leaves them.
+`test_device_summaries.py` tests graphs that are recorded as TensorFlow's optimizer leaves them.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def record(
 
 
 def nested() -> None:
-    """Nested functions, a branch, a loop, gradients inside and outside, eager ops."""
+    """Runs nested functions, a branch, a loop, gradients inside and outside of functions, and eager ops."""
     weight = tf.Variable([1.5, -2.0])
 
     @tf.function
@@ -111,7 +111,7 @@ def nested() -> None:
 
 
 def elements(dtype_name: str, size: int = 67) -> npt.NDArray[Any]:
-    """Random bits, and among them one element of each kind."""
+    """Returns random bits that include one element of each kind."""
     dtype = np.dtype(tf.as_dtype(dtype_name).as_numpy_dtype)
     raw = np.random.default_rng(size).integers(0, 256, size * dtype.itemsize, dtype=np.uint8)
     values: npt.NDArray[Any] = (raw & 1 if dtype_name == "bool" else raw).view(dtype)
@@ -126,7 +126,7 @@ def elements(dtype_name: str, size: int = 67) -> npt.NDArray[Any]:
 
 
 def all_dtypes() -> None:
-    """Tensors of each dtype, some of them empty, in a graph that knows no shape and outside."""
+    """Makes tensors of each dtype, some of them empty, in a graph without static shapes and outside of it."""
     arrays = [elements(name) for name in DTYPES] + [elements(name, 0).reshape(0, 3) for name in DTYPES]
     small = np.array([3e-310, -5e-324, 0.0, 2e-308])
     arrays += [small, small[:2], np.append(small, 1e308), np.full(3, 0.1), np.array(np.nan, np.float32), np.array(-2.5)]
@@ -147,7 +147,7 @@ def all_dtypes() -> None:
 
 @pytest.fixture(scope="module")
 def natively(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recorded]:
-    """Records each op of a program with the native backend, once for all tests."""
+    """Records programs with the native backend, each once for all tests."""
     known: dict[tuple[str, str], Recorded] = {}
 
     def get(program: Callable[[], None], mode: str, **more: Any) -> Recorded:
@@ -161,12 +161,12 @@ def natively(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Recorded
 
 
 def without_number(name: str | None) -> str | None:
-    """A name without what TensorFlow counts per process: `while_cond_17_x`, `__inference_step_9_12`, `while/345`."""
+    """Returns a name without TensorFlow's counters: `while_cond_17_x`, `__inference_step_9_12`, `while/345`."""
     return name if name is None else re.sub(r"(__\w+?|_(?:cond|body|true|false))(_\d+)+|\b\d+$", r"\1", name)
 
 
 def comparable(recorded: Recorded) -> Rows:
-    """What does not depend on the run, nor on the order in which kernels end."""
+    """Returns rows without columns that depend on the run or on the order in which kernels end."""
     left_out = {"run_id", "event_index", "wall_time_ns", "wall_time", "step_id", "frame_id", "tensor_id", "device_id"}
     devices = recorded.device_names()
     kept = [
@@ -190,13 +190,13 @@ def assert_same_tensors(got: Recorded, wanted: Recorded) -> None:
 
 
 LONG_MODE = pytest.param("FULL_NUMERICS", marks=pytest.mark.exhaustive)
-"""Its summaries are functions that TensorFlow compiles for each dtype; test_an_eager_row_is_the_twins has it too."""
+"""TensorFlow compiles its summaries for each dtype, which is slow. test_an_eager_row_equals_the_twins covers it."""
 
 
 @pytest.mark.parametrize(
     "mode", [mode if mode in IN_EVERY_RUN else pytest.param(mode, marks=pytest.mark.exhaustive) for mode in MODES]
 )
-def test_a_program_gives_the_history_of_the_native_backend(
+def test_a_program_has_the_history_of_the_native_backend(
     mode: str, tmp_path: Path, natively: Callable[..., Recorded]
 ) -> None:
     got, wanted = record(tmp_path, nested, mode, graphs="traced"), natively(nested, mode)
@@ -222,7 +222,7 @@ def test_a_program_gives_the_history_of_the_native_backend(
 
 
 @pytest.mark.parametrize("mode", ["SHAPE", "FULL_HEALTH", LONG_MODE, "FULL_TENSOR"])
-def test_every_dtype_gives_the_rows_of_the_native_backend(
+def test_every_dtype_has_the_rows_of_the_native_backend(
     mode: str, tmp_path: Path, natively: Callable[..., Recorded]
 ) -> None:
     got = record(tmp_path, all_dtypes, mode, tensor_dtypes=DTYPES, graphs="traced")
@@ -241,10 +241,10 @@ def test_full_tensor_keeps_the_elements(tmp_path: Path) -> None:
         assert found == [elements(dtype).tobytes()] * 5  # argument, result, call, external, eager op
 
 
-# What only this backend could do wrong.
+# Errors that only this backend could make.
 
 
-def test_a_deep_shape_is_whole(tmp_path: Path) -> None:
+def test_a_shape_with_many_dimensions_is_complete(tmp_path: Path) -> None:
     shape = [1, 2, 1, 2, 1, 2, 1, 3]
 
     @tf.function(input_signature=[tf.TensorSpec(shape), tf.TensorSpec(None)])
@@ -264,7 +264,7 @@ def test_a_deep_shape_is_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["SHAPE", "FULL_HEALTH", LONG_MODE])
 def test_any_rank_can_be_measured(mode: str, tmp_path: Path) -> None:
-    """TensorFlow's element-wise ops take ranks up to 8 only; a failing summary would fail the user's function."""
+    """TensorFlow's element-wise ops accept ranks up to 8. A failing summary would fail the user's function."""
     tensors = [tf.reshape(tf.constant(elements(name, 60)), [1] * 27 + [3, 4, 5]) for name in DTYPES]
 
     @tf.function(input_signature=[[tf.TensorSpec(None, tensor.dtype) for tensor in tensors]])
@@ -318,9 +318,9 @@ TWO_DEVICES = """
 @pytest.mark.parametrize("graphs", ["auto", "traced"])
 @pytest.mark.parametrize("mode", ["FULL_HEALTH", LONG_MODE])
 def test_tensors_are_measured_on_their_own_device(mode: str, graphs: str, tmp_path: Path) -> None:
-    """Two CPUs stand for a host and an accelerator."""
+    """Uses two CPUs as a host and an accelerator."""
     printed = run_python(tmp_path / "program.py", TWO_DEVICES, tmp_path / "logdir", mode, graphs).splitlines()
-    assert printed[-2:] == [str(["CPU:0", "CPU:1"])] * 2  # in the function, and of eager tensors
+    assert printed[-2:] == [str(["CPU:0", "CPU:1"])] * 2  # for the function, and for eager tensors
     recorded = Recorded(tmp_path / "logdir")
     assert [row["health_backend"] for row in recorded.rows("run")] == ["tensorflow"]
     assert recorded.stats() == []
@@ -334,8 +334,8 @@ def test_tensors_are_measured_on_their_own_device(mode: str, graphs: str, tmp_pa
     assert devices["Exp"] == devices["add"] == "CPU:0"
 
 
-def test_a_gpu_that_has_to_be_deterministic_is_spared_the_summary_op(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DebugNumericSummaryV2 refuses to run there; and no op asks for a device that must have a kernel for it."""
+def test_a_deterministic_gpu_does_not_use_the_summary_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DebugNumericSummaryV2 does not run there, and no op is placed on a device without a kernel for it."""
     gpu = "/job:worker/replica:0/task:3/device:GPU:1"
     assert measuring_device(gpu) == ""
     monkeypatch.setattr(runtime, "has_accelerator", lambda: True)
@@ -362,7 +362,7 @@ def with_gradients() -> None:
     assert accumulator.jvp(y).numpy().tolist() == [4.0, 8.0]
 
 
-def test_nothing_of_ours_is_recorded(tmp_path: Path) -> None:
+def test_ops_of_the_recorder_are_not_recorded(tmp_path: Path) -> None:
     recorded = record(tmp_path, with_gradients, "FULL_NUMERICS")
     types = {row["op_type"] for row in recorded.rows("graph_op") + recorded.rows("execution")}
     assert "Mul" in types
@@ -371,7 +371,7 @@ def test_nothing_of_ours_is_recorded(tmp_path: Path) -> None:
     assert not [row for row in recorded.rows("graph_op") if row["op_name"].startswith(OWN_NAME_PREFIX)]
 
 
-def test_check_numerics_works_beside_it(tmp_path: Path) -> None:
+def test_check_numerics_works_during_a_recording(tmp_path: Path) -> None:
     def program() -> None:
         with_gradients()
         with pytest.raises(tf.errors.InvalidArgumentError, match="-Inf"):
@@ -386,8 +386,8 @@ def test_check_numerics_works_beside_it(tmp_path: Path) -> None:
     assert recorded.tensors(scope="graph", op_type="Mul")
 
 
-def test_a_tape_keeps_nothing_of_ours(tmp_path: Path) -> None:
-    """A persistent tape would hold every tensor that measuring makes."""
+def test_a_tape_keeps_no_tensors_of_the_recorder(tmp_path: Path) -> None:
+    """A persistent tape would keep every tensor that a measurement makes."""
     x = tf.random.normal([64])
 
     def num_eager_tensors() -> int:
@@ -410,7 +410,7 @@ def test_a_tape_keeps_nothing_of_ours(tmp_path: Path) -> None:
     assert sizes == [bare]
 
 
-def test_a_saved_model_holds_nothing_of_ours(tmp_path: Path) -> None:
+def test_a_saved_model_holds_no_ops_of_the_recorder(tmp_path: Path) -> None:
     class Model(tf.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -440,7 +440,7 @@ def test_a_saved_model_holds_nothing_of_ours(tmp_path: Path) -> None:
     assert tf.saved_model.load(str(tmp_path / "model"))(tf.constant([1.0, 2.0])).numpy().tolist() == [4.0, 8.0]
 
 
-def test_functions_run_on_silently_after_disable(tmp_path: Path) -> None:
+def test_functions_work_silently_after_disable(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.sqrt(x) * 2.0
@@ -455,10 +455,10 @@ def test_functions_run_on_silently_after_disable(tmp_path: Path) -> None:
     second = record(tmp_path / "b", lambda: (held(x), f(x)), graphs="traced")
     assert len(Recorded(tmp_path / "a").tensors()) == num_rows
     assert sorted(row["op_name"] for row in second.tensors(scope="graph")) == ["Sqrt", "mul", "mul/y", "x"]
-    assert {stat for stat, _, _ in second.stats()} == {"unobservable"}  # what `held` runs
+    assert {stat for stat, _, _ in second.stats()} == {"unobservable"}  # the function of `held`
 
 
-def test_a_recording_is_freed_though_its_functions_live_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_is_freed_if_its_functions_still_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[Any]] = []
     choose = backend.choose_backend
 
@@ -476,7 +476,7 @@ def test_a_recording_is_freed_though_its_functions_live_on(tmp_path: Path, monke
     assert f(tf.constant(1.0)).numpy() == 2.0
 
 
-def test_what_cannot_be_measured_is_recorded_without_counts_and_said_once(
+def test_an_unmeasurable_tensor_is_recorded_without_counts_and_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
@@ -490,7 +490,7 @@ def test_what_cannot_be_measured_is_recorded_without_counts_and_said_once(
     assert set(recorded.stats()) == {("failed", "measuring an eager tensor", "RuntimeError: no such kernel")}
 
 
-def test_without_its_native_core_nothing_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_without_the_native_core_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "native_core", lambda: None)
     for name in ("auto", "native", "tensorflow"):
         with pytest.raises(RecordingError) as caught:
@@ -504,17 +504,17 @@ def test_without_its_native_core_nothing_is_recorded(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("name", ["native", "tensorflow"])
-def test_a_core_that_does_not_fit_tensorflow_is_refused(
+def test_a_core_that_does_not_fit_tensorflow_raises_an_error(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "library_paths", lambda: ("no_framework.so", "no_cc.so", "no_python.so"))
-    with pytest.raises(RecordingError, match=r"the native core does not fit TensorFlow 2\..*recording supports"):
+    with pytest.raises(RecordingError, match="the native core does not fit this version of TensorFlow: .*recording supports"):
         tfdbg_arrow.enable(tmp_path, health_backend=name)
     assert not tfdbg_arrow.is_recording()
     assert list(tmp_path.glob("spool/*")) == []
 
 
-def test_only_what_is_asked_for_is_recorded(tmp_path: Path) -> None:
+def test_filters_limit_what_is_recorded(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> Any:
         return tf.sqrt(x), tf.cast(x, tf.int32), tf.exp(x)
@@ -544,7 +544,7 @@ def test_marks_label_eager_and_graph_rows(tmp_path: Path) -> None:
     assert [row["step"] for row in recorded.tensors(op_type="Sqrt")] == [3, 3, 4, 4]
 
 
-def test_threads_record_side_by_side(tmp_path: Path) -> None:
+def test_threads_record_at_the_same_time(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         for _ in tf.range(3):
@@ -569,7 +569,7 @@ def test_threads_record_side_by_side(tmp_path: Path) -> None:
     assert len({row["execution_index"] for row in recorded.rows("execution")}) == len(recorded.rows("execution"))
 
 
-def test_stacks_lead_to_the_users_line(tmp_path: Path) -> None:
+def test_stacks_end_at_the_users_line(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x)  # the line in a graph
@@ -594,7 +594,7 @@ def test_stacks_lead_to_the_users_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mode", [TensorDebugMode.FULL_HEALTH, TensorDebugMode.FULL_NUMERICS])
-def test_an_eager_row_is_the_twins(dtype: str, mode: TensorDebugMode) -> None:
+def test_an_eager_row_equals_the_twins(dtype: str, mode: TensorDebugMode) -> None:
     for array in (elements(dtype), elements(dtype, 1), elements(dtype, 0).reshape(2, 0)):
         row = summary.measure_row(tf.constant(array), mode=mode)
         twin = summary.measure_array(array, mode=mode)

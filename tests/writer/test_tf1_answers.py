@@ -1,4 +1,4 @@
-"""Which op of a graph-mode program made the first bad value: the op, its inputs, the line, the iteration."""
+"""The origin of a bad value in a graph-mode program: the op, its inputs, the line and the iteration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def graphs(request: pytest.FixtureRequest) -> str:
 
 
 def session(graphs: str) -> Any:
-    """Opens a session with TensorFlow's optimizations, or without them for what is recorded as it was made."""
+    """Opens a session with TensorFlow's optimizations, or without them for `traced`."""
     return tf1.Session(config=unoptimized() if graphs == "traced" else None)
 
 
@@ -85,7 +85,7 @@ def test_a_bad_feed_is_from_outside(graphs: str, tmp_path: Path) -> None:
     assert "np.nan" in line_of(found)
 
 
-def test_a_bad_value_fed_in_the_place_of_an_intermediate_tensor(graphs: str, tmp_path: Path) -> None:
+def test_a_bad_value_fed_in_place_of_an_intermediate_tensor(graphs: str, tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path, graphs=graphs), tf.Graph().as_default():
         x = tf1.placeholder(tf.float32, [2], name="x")
         root = tf.sqrt(x, name="root")
@@ -104,7 +104,7 @@ def test_a_bad_value_fed_in_the_place_of_an_intermediate_tensor(graphs: str, tmp
 
 
 @pytest.mark.parametrize("has_references", [False, True])
-def test_a_variable_holds_what_an_earlier_run_wrote(has_references: bool, graphs: str, tmp_path: Path) -> None:
+def test_a_variable_holds_the_value_of_an_earlier_run(has_references: bool, graphs: str, tmp_path: Path) -> None:
     with (
         behaviour(Program(build=list, has_references=has_references)),
         tfdbg_arrow.capture(tmp_path, graphs=graphs),
@@ -133,7 +133,7 @@ def test_a_variable_holds_what_an_earlier_run_wrote(has_references: bool, graphs
     last_run = max(row.event_index for row in bad)
     assert last_run > found.event_index
     assert next(row.op_type for row in bad if row.is_origin) == "Log"
-    # After the update the weights are bad, and that goes back to the gradient that was.
+    # After the update the weights are bad, because of the earlier gradient.
     products = [row for row in bad if row.op_type == "Mul" and row.op_name == "mul"]
     assert [row.is_origin for row in products] == [False]
     read = products[0].inputs[0]
@@ -145,7 +145,7 @@ def test_a_variable_holds_what_an_earlier_run_wrote(has_references: bool, graphs
         assert read.health.num_neg_inf + read.health.num_nan > 0
 
 
-def test_two_sessions_have_variables_of_their_own(graphs: str, tmp_path: Path) -> None:
+def test_two_sessions_have_separate_variables(graphs: str, tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path, graphs=graphs), tf.Graph().as_default():
         value = tf1.placeholder(tf.float32, [])
         variable = tf1.get_variable("variable", [], use_resource=True)

@@ -1,4 +1,4 @@
-"""What a session computed has one row each: compared with the runtime's own trace of an unrecorded run."""
+"""Each tensor of a session has one row. Compares with the runtime's own trace of an unrecorded run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 BACKENDS = ("native", "tensorflow")
 _LOWERED = frozenset({"Case", "If", "While"})
-"""The runtime puts other nodes in their place, named `<op>/<node>`."""
+"""The runtime replaces these with other nodes, named `<op>/<node>`."""
 _HANDING_ON = frozenset({"Identity", "IdentityN", "StopGradient"})
 _ONE_OF_TWO = frozenset({"Switch", "RefSwitch"})
 
@@ -38,7 +38,7 @@ def fed_and_used(logdir: Path, function_name: str) -> set[str]:
 
 
 def expected_rows(logdir: Path, function_name: str, step_stats: Any) -> Counter[str]:
-    """How many rows each tensor of the session's graph has, from how often its op ran, but for those that are fed."""
+    """Returns the expected number of rows of each tensor that is not fed, from how often its op ran."""
     runs = num_runs_of_nodes(step_stats)
     types = {row["op_name"]: row["op_type"] for row in rows(logdir, "graph_op") if row["graph_id"] == 0}
     fed = fed_and_used(logdir, function_name)
@@ -65,7 +65,7 @@ def recorded_rows(logdir: Path, execution_index: int, fed: set[str]) -> Counter[
 
 
 def compare_functions(logdir: Path, execution_index: int, step_stats: Any) -> int:
-    """Compares what ran in functions that the session's graph calls, where the runtime keeps an op's name.
+    """Compares the ops of functions that the session's graph calls, if the runtime keeps the name of the op.
 
     Returns:
         The number of tensors that were compared.
@@ -108,8 +108,8 @@ def test_every_node_that_ran_has_its_rows(name: str, graphs: str, backend: str, 
     taken = {f"{row['source_node_name']}:{row['source_output_slot']}" for row in rows(tmp_path, "executed_op_input")}
 
     def may_be_left_out(tensor: str) -> bool:
-        # In a loop or branch, nothing could wait for the record op of an output that nothing takes. TensorFlow removes
-        # ops that only hand on a tensor.
+        # In a loop or branch, nothing could wait for the record op of an unused output. TensorFlow removes
+        # ops that only pass a tensor on.
         is_inside = any(part in ("while", "cond") for part in tensor.split("/")[:-1])
         hands_on = not is_optimized and types[tensor.rpartition(":")[0]] in _HANDING_ON
         return tensor.endswith(":either") or hands_on or (tensor not in taken and is_inside)
@@ -126,7 +126,7 @@ def test_every_node_that_ran_has_its_rows(name: str, graphs: str, backend: str, 
         for tensor in expected:
             low = 0 if may_be_left_out(tensor) else expected[tensor]
             assert low <= found[tensor] <= expected[tensor], (tensor, execution)
-        # TensorFlow computes constants once more, after our optimizer: not those that are recorded.
+        # TensorFlow folds constants again after our optimizer, but not those that are recorded.
         others = {tensor.rpartition(":")[0] for tensor in found if tensor not in expected}
         assert others <= {row["node_name"] for row in rows(tmp_path, "executed_op")}
         if program.is_v2 and not is_optimized:

@@ -1,4 +1,4 @@
-"""Graphs of graph mode inside functions: wrapped, imported, loaded from a SavedModel of TensorFlow 1."""
+"""Graphs of graph mode inside functions: wrapped, imported, or loaded from a SavedModel of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X = np.float32([0.1, 0.5])
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
-    """A graph with a loop and a branch, as a GraphDef and as a SavedModel."""
+    """Returns a graph with a loop and a branch, as a GraphDef and as a SavedModel."""
     directory = str(tmp_path_factory.mktemp("saved") / "model")
     with behaviour(Program(build=list)), tf.Graph().as_default() as graph:
         x = tf1.placeholder(tf.float32, [2], name="x")
@@ -39,7 +39,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
 
 
 def numpy_loop(x: Any) -> tuple[Any, Counter[str]]:
-    """What the graph computes, and how often each op runs."""
+    """Returns what the graph computes, and how often each op runs."""
     counts: Counter[str] = Counter()
     for _ in range(3):
         x = np.sin(x)
@@ -95,7 +95,7 @@ def test_loops_and_branches_of_graph_mode_in_functions(
     assert times(tmp_path) == counts
 
 
-def test_a_wrapped_function_runs_only_what_its_results_need(tmp_path: Path) -> None:
+def test_a_wrapped_function_runs_only_ops_that_its_results_need(tmp_path: Path) -> None:
     def run() -> tuple[float, float]:
         variable = tf.Variable(0.0)
 

@@ -1,4 +1,4 @@
-"""Whole graph-mode programs in processes of their own: the same bits with recording and without."""
+"""Graph-mode programs in separate processes give the same bits with and without a recording."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ WAYS = {
 
 
 def run_ways(directory: Path, behaviour: str, ways: Sequence[str]) -> list[Any]:
-    """Runs the program in each way; returns what each run printed."""
+    """Runs the program in each way, and returns what each run printed."""
 
     def run(way: str) -> Any:
         output = run_python(directory / f"program_{way}.py", PROGRAM, way, behaviour, directory / way)
@@ -117,7 +117,7 @@ def test_the_same_bits_with_tensorflows_optimizations(behaviour: str, tmp_path: 
 
 
 @pytest.mark.parametrize("behaviour", WAYS)
-def test_the_same_bits_with_recording_and_without(behaviour: str, tmp_path: Path) -> None:
+def test_the_same_bits_with_and_without_a_recording(behaviour: str, tmp_path: Path) -> None:
     ways = WAYS[behaviour]
     printed = run_ways(tmp_path, behaviour, ways)
     assert printed == printed[:1] * len(ways)
@@ -128,7 +128,7 @@ def test_the_same_bits_with_recording_and_without(behaviour: str, tmp_path: Path
         assert rows(logdir, "capture_stat") == [], way
         assert len(rows(logdir, "execution")) == 10, way
         graph_rows = [row for row in rows(logdir, "tensor_health") if row["scope"] == "graph"]
-        # TensorFlow puts numbers into names of functions' ops that go up with every eager tensor of the process.
+        # TensorFlow numbers the ops of functions with a counter that grows with each eager tensor of the process.
         counts.append(Counter((re.sub(r"\d+", "#", row["op_name"]), row["output_slot"]) for row in graph_rows))
         assert_bad_is_named(tmp_path, way)
         (session_graph,) = {row["graph_id"] for row in rows(logdir, "graph_function") if row["session_index"] == 0}

@@ -1,4 +1,4 @@
-"""Sessions while they are recorded: nothing that the program sees changes."""
+"""A recording of sessions changes nothing that the program sees."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X = np.float32([[1.0, 2.0], [3.0, 4.0]])
 
 
 def graph_rows(logdir: Path) -> Counter[tuple[int | None, str]]:
-    """How many rows each op has in each execution."""
+    """Returns the number of rows of each op in each execution."""
     return Counter(
         (row["execution_index"], row["op_name"]) for row in rows(logdir, "tensor_health") if row["scope"] == "graph"
     )
@@ -115,7 +115,7 @@ def _callable_options(feeds: list[str], fetches: list[str], targets: list[str]) 
     return config_pb2.CallableOptions(feed=feeds, fetch=fetches, target=targets)
 
 
-def test_the_programs_errors_are_its_own(tmp_path: Path) -> None:
+def test_errors_of_the_program_do_not_change(tmp_path: Path) -> None:
     def errors() -> list[tuple[str, str]]:
         found = []
         with tf.Graph().as_default(), tf1.Session() as session:
@@ -152,7 +152,7 @@ def test_the_programs_errors_are_its_own(tmp_path: Path) -> None:
     assert rows(tmp_path, "capture_stat") == []
 
 
-def test_saved_graphs_hold_no_op_of_ours(tmp_path: Path) -> None:
+def test_saved_graphs_hold_no_record_ops(tmp_path: Path) -> None:
     logdir = tmp_path / "logdir"
     with tfdbg_arrow.capture(logdir), tf.Graph().as_default() as graph:
         x, total = small_graph()
@@ -170,7 +170,7 @@ def test_saved_graphs_hold_no_op_of_ours(tmp_path: Path) -> None:
             frozen = tf1.graph_util.convert_variables_to_constants(session, graph.as_graph_def(), ["add"])
             (imported,) = tf.import_graph_def(frozen, {"x": x}, ["add:0"], name="imported")
             np.testing.assert_array_equal(session.run(imported, {x: X}), expected)
-    assert len(before.node) < len(after.node)  # the initializer that was added meanwhile
+    assert len(before.node) < len(after.node)  # the initializer was added
     for graph_def in (before, after, meta.graph_def, frozen, graph.as_graph_def()):
         assert own_ops(graph_def) == []
     files = [path for path in tmp_path.rglob("*") if path.is_file() and logdir not in path.parents]
@@ -244,8 +244,8 @@ def test_a_graph_that_grows_between_runs(tmp_path: Path) -> None:
     assert counts[1, "later/more"] == 1
 
 
-def test_threads_and_sessions_on_one_graph_are_told_apart(tmp_path: Path) -> None:
-    """Each thread feeds its own number of zeros: a row joined to another's run would show the wrong one."""
+def test_threads_and_sessions_with_one_graph_are_distinguished(tmp_path: Path) -> None:
+    """Each thread feeds its own number of zeros, so a row that is joined to a wrong run has a wrong count."""
     num_threads, num_runs, size = 4, 25, 32
     fed: dict[int, int] = {}
     with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default() as graph:
@@ -275,7 +275,7 @@ def test_threads_and_sessions_on_one_graph_are_told_apart(tmp_path: Path) -> Non
     assert len(joined) > 0.95 * len(products)
 
 
-def test_sessions_run_on_after_recording_ended(tmp_path: Path) -> None:
+def test_sessions_work_after_the_recording(tmp_path: Path) -> None:
     with tf.Graph().as_default(), tf1.Session() as session:
         x, total = small_graph()
         variable = tf1.get_variable("variable", [], initializer=tf.zeros_initializer())
@@ -297,7 +297,7 @@ def test_sessions_run_on_after_recording_ended(tmp_path: Path) -> None:
         assert rows(tmp_path / logdir, "capture_stat") == []
 
 
-def test_recording_that_ends_while_a_run_is_on(tmp_path: Path) -> None:
+def test_a_recording_that_ends_during_a_run(tmp_path: Path) -> None:
     begun, may_go = threading.Event(), threading.Event()
 
     def wait(value: Any) -> Any:
@@ -323,7 +323,7 @@ def test_recording_that_ends_while_a_run_is_on(tmp_path: Path) -> None:
     assert [row["is_clean_end"] for row in rows(tmp_path, "run")] == [True]
 
 
-def test_what_cannot_be_recorded_is_said(tmp_path: Path) -> None:
+def test_a_session_that_cannot_be_recorded_is_reported(tmp_path: Path) -> None:
     server = tf1.train.Server.create_local_server()
     with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default():
         x, total = small_graph()
@@ -340,7 +340,7 @@ def test_what_cannot_be_recorded_is_said(tmp_path: Path) -> None:
     assert rows(tmp_path, "execution") == []
 
 
-def test_a_failure_of_ours_leaves_the_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_recorder_does_not_affect_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise ValueError("broken")
 

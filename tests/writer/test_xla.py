@@ -1,4 +1,4 @@
-"""Functions that XLA compiles: observed without XLA, or kept and listed as not observed; never a failed compile."""
+"""Functions that XLA compiles run without XLA, or stay compiled and are listed as not observed. None fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .tables import rows
 
 BACKENDS = ("native", "tensorflow")
 FOR_BOTH = ("compiled_in_plain", "control_flow", "compiled_optimizer")
-"""Programs that show also with the second backend, in every run, that XLA is kept out."""
+"""Programs that are always also tested with the second backend."""
 X = tf.constant([1.0, 4.0])
 
 
@@ -37,7 +37,7 @@ KEPT = ("unobservable", "is compiled by XLA, as xla='keep' asks")
 
 
 def record(logdir: Path, program: Callable[[], Any], **settings: Any) -> tuple[list[bytes], list[str]]:
-    """Returns the program's results and our warnings."""
+    """Returns the results of the program and the warnings of the recorder."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with tfdbg_arrow.capture(logdir, **settings):
@@ -55,7 +55,7 @@ def unrecorded() -> dict[str, list[bytes]]:
 
 
 def graph_ids_within_xla(logdir: Path) -> set[int]:
-    """The graphs of the functions that say so, and those that they call."""
+    """Returns the graphs of functions with the attribute of XLA, and of the functions that they call."""
     functions = {row["function_name"]: row["graph_id"] for row in rows(logdir, "graph_function")}
     kept = {row["subject"] for row in rows(logdir, "capture_stat") if row["stat"] == "unobservable"}
     found, waiting = set(), [functions[name] for name in kept]
@@ -72,7 +72,7 @@ def graph_ids_within_xla(logdir: Path) -> set[int]:
 
 @pytest.mark.parametrize("backend", ["native", pytest.param("tensorflow", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_kept_function_gives_its_own_numbers_and_is_listed_as_not_observed(
+def test_a_kept_function_keeps_its_numbers_and_is_listed_as_not_observed(
     name: str, backend: str, tmp_path: Path, unrecorded: dict[str, list[bytes]]
 ) -> None:
     results, warned = record(tmp_path, PROGRAMS[name], xla="keep", health_backend=backend)
@@ -115,7 +115,7 @@ def test_an_observed_function_runs_without_xla_and_all_of_it_is_recorded(
     assert tfdbg_arrow.open_logdir(tmp_path).coverage().is_complete
 
 
-def test_a_kept_function_is_compiled_and_one_that_plain_code_calls_too_is_recorded_there(tmp_path: Path) -> None:
+def test_a_function_called_by_compiled_and_plain_code_is_recorded_in_plain_code(tmp_path: Path) -> None:
     @tf.function
     def plain(x: tf.Tensor) -> tf.Tensor:
         return tf.math.log(x)
@@ -135,7 +135,7 @@ def test_a_kept_function_is_compiled_and_one_that_plain_code_calls_too_is_record
     assert sorted(reasons, key=str) == [None, "xla"]
 
 
-def test_xla_compiles_what_calls_a_function_that_is_recorded_as_it_runs(tmp_path: Path) -> None:
+def test_xla_compiles_a_caller_of_a_recorded_function(tmp_path: Path) -> None:
     plain = tf.function(tf.math.sqrt)
     with tfdbg_arrow.capture(tmp_path, xla="keep"):
         recorded = plain.get_concrete_function(X)
@@ -146,7 +146,7 @@ def test_xla_compiles_what_calls_a_function_that_is_recorded_as_it_runs(tmp_path
 
 
 @pytest.mark.parametrize("xla", ["inside", "observe", "keep"])
-def test_a_compiled_concrete_function_from_before_stays_as_it_is(xla: str, tmp_path: Path) -> None:
+def test_an_earlier_compiled_concrete_function_is_not_changed(xla: str, tmp_path: Path) -> None:
     plain = tf.function(tf.math.sqrt)
     before = tf.function(lambda x: plain(x) * x, jit_compile=True).get_concrete_function(X)
 
@@ -170,14 +170,14 @@ def test_a_compiled_concrete_function_from_before_stays_as_it_is(xla: str, tmp_p
     assert ("unobservable", "was traced before recording began and is held as a concrete function") in stats(tmp_path)
 
 
-def test_ops_of_a_function_got_as_a_concrete_one_are_observed_too(tmp_path: Path) -> None:
+def test_ops_of_a_concrete_function_are_observed(tmp_path: Path) -> None:
     compiled = tf.function(lambda x: tf.math.log(x) + 1.0, jit_compile=True)
     record(tmp_path, lambda: compiled.get_concrete_function(X)(X))
     assert "Log" in {row["op_type"] for row in rows(tmp_path, "tensor_health")}
     assert {row["not_recorded_reason"] for row in rows(tmp_path, "graph_op_output")} == {None}
 
 
-def test_the_calls_of_compiled_functions_by_one_another_are_one_step_in_which_inputs_are_found(tmp_path: Path) -> None:
+def test_nested_compiled_calls_are_one_step_with_known_inputs(tmp_path: Path) -> None:
     inner = tf.function(lambda x: x * 2.0, jit_compile=True)
     outer = tf.function(lambda x: inner(tf.math.log(x)), jit_compile=True)
     record(tmp_path, lambda: outer(X - X))
@@ -191,7 +191,7 @@ def test_the_calls_of_compiled_functions_by_one_another_are_one_step_in_which_in
     assert "Log" in {step["op_type"] for step in steps}
 
 
-def test_a_bad_value_out_of_a_compiled_function_is_found_but_not_called_proven(tmp_path: Path) -> None:
+def test_a_bad_value_of_a_compiled_function_is_found_but_not_proven(tmp_path: Path) -> None:
     compiled = tf.function(lambda x: tf.math.log(x - 1.0) * 0.0, jit_compile=True)
     record(tmp_path, lambda: compiled(X) + 1.0, xla="keep")
     found = tfdbg_arrow.first_nonfinite(tmp_path)
@@ -200,7 +200,7 @@ def test_a_bad_value_out_of_a_compiled_function_is_found_but_not_called_proven(t
     assert (found.num_nan, found.is_origin) == (1, False)
 
 
-def test_another_word_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_value_of_xla_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="xla is 'off'; expected one of auto, inside, observe, keep"):
         tfdbg_arrow.enable(tmp_path, xla="off")
 
@@ -229,7 +229,7 @@ CLUSTERED = """
 """
 
 
-def test_record_ops_stay_outside_the_clusters_that_tensorflow_makes_by_itself(tmp_path: Path) -> None:
+def test_record_ops_stay_outside_of_automatic_clusters(tmp_path: Path) -> None:
     flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2"
     run_python(tmp_path / "clustered.py", CLUSTERED, tmp_path, TF_XLA_FLAGS=flags)
     executed = tmp_path / "native-executed"

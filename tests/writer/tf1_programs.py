@@ -1,4 +1,4 @@
-"""Programs of TensorFlow's graph mode, for the tests of sessions."""
+"""Programs in TensorFlow's graph mode, for the tests of sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 tf1 = tf.compat.v1
 
 Step = tuple[Any, dict[Any, Any]]
-"""What one run fetches, and what it is fed with."""
+"""The fetches and feeds of one run."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Program:
     """A program.
 
     Attributes:
-        build: Adds ops to the default graph and returns the runs to make.
-        is_v2: Whether its control flow is of functions.
+        build: Adds ops to the default graph and returns the runs.
+        is_v2: Whether its control flow uses functions.
         has_references: Whether its variables are references.
     """
 
@@ -33,11 +33,11 @@ class Program:
 
 @dataclass
 class Made:
-    """What the runs of a program gave.
+    """The results of the runs of a program.
 
     Attributes:
         values: The fetched values of each run.
-        stats: The runtime's trace of each run; empty where none was asked for.
+        stats: The runtime's trace of each run. Empty if no trace was requested.
     """
 
     values: list[Any] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Made:
 
 
 def unoptimized() -> Any:
-    """A session's settings with which each op of the graph runs as it is."""
+    """Returns settings for a session with which each op of the graph runs unchanged."""
     options = tf1.GraphOptions(optimizer_options=tf1.OptimizerOptions(opt_level=tf1.OptimizerOptions.L0))
     options.rewrite_options.disable_meta_optimizer = True
     return tf1.ConfigProto(graph_options=options, intra_op_parallelism_threads=1)
@@ -53,7 +53,7 @@ def unoptimized() -> Any:
 
 @contextmanager
 def behaviour(program: Program) -> Iterator[None]:
-    """The switches of the process as a program wants them."""
+    """Sets the switches of the process that a program needs."""
     had_v2, had_resources = tf1.control_flow_v2_enabled(), tf1.resource_variables_enabled()
     (tf1.enable_control_flow_v2 if program.is_v2 else tf1.disable_control_flow_v2)()
     (tf1.disable_resource_variables if program.has_references else tf1.enable_resource_variables)()
@@ -65,7 +65,7 @@ def behaviour(program: Program) -> Iterator[None]:
 
 
 def run(program: Program, *, is_traced: bool = False, is_optimized: bool = False) -> Made:
-    """Builds a program and makes its runs in a session of its own."""
+    """Builds a program and performs its runs in a new session."""
     made = Made()
     with behaviour(program), tf.Graph().as_default():
         tf1.set_random_seed(7)
@@ -98,7 +98,7 @@ def feeds() -> list[Step]:
         ([low, {"high": high}], {x: data, y: [0.0, 0.0]}),
         ((square.op, "total:0", []), {x: data}),
         (total, {square: data}),  # the producer of a fed tensor does not run
-        ([high], {low: data[:, :1], x: data}),  # one output of an op is fed, the other computed
+        ([high], {low: data[:, :1], x: data}),  # one output of an op is fed, the other is computed
         ([x, total], {x: data}),
         (length, {names: ["a", "bc"]}),
     ]

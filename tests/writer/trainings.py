@@ -1,7 +1,7 @@
-"""Eight trainings, each with all of TensorFlow's optimizations on and deterministic ops.
+"""Eight trainings with all of TensorFlow's optimizations and deterministic ops.
 
-`python -m tests.writer.trainings NAME STEPS [LOGDIR GRAPHS MODE HEALTH_BACKEND]` prints the last loss and hashes of
-the losses and of the weights, as JSON. With `compiled_` before the name, XLA compiles all functions of the training.
+`python -m tests.writer.trainings NAME STEPS [LOGDIR GRAPHS MODE HEALTH_BACKEND]` prints the last loss, and hashes of
+the losses and weights, as JSON. With the prefix `compiled_`, XLA compiles all functions of the training.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _fit(model: Any, inputs: Any, labels: Any, steps: int, **compile_arguments: 
 
 
 def eager(steps: int) -> Result:
-    """A loop of eager ops with a gradient tape."""
+    """Runs eager ops with a gradient tape in a loop."""
     inputs, labels = _data(6)
     weights = [tf.Variable(tf.random.normal(shape, stddev=0.3)) for shape in ((6, 16), (16, 5))]
     losses = []
@@ -66,7 +66,7 @@ def eager(steps: int) -> Result:
 
 
 def mlp(steps: int) -> Result:
-    """A tf.function with losses that TensorFlow's optimizer rewrites."""
+    """Trains with a tf.function whose losses TensorFlow's optimizer rewrites."""
     inputs, labels = _data(6)
     weights = [tf.Variable(tf.random.normal(shape, stddev=0.3)) for shape in ((6, 16), (16, 5))]
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
@@ -87,7 +87,7 @@ def mlp(steps: int) -> Result:
 
 
 def cnn(steps: int) -> Result:
-    """Convolutions, which TensorFlow fuses with what follows them, and batch normalization."""
+    """Trains convolutions, which TensorFlow fuses with the ops after them, and batch normalization."""
     inputs, labels = _data(12, 12, 3)
     layers = keras.layers
     model = keras.Sequential(
@@ -105,7 +105,7 @@ def cnn(steps: int) -> Result:
 
 
 def transformer(steps: int) -> Result:
-    """Two blocks of attention."""
+    """Trains two blocks of attention."""
     inputs, labels = _data(10, 16)
     layers = keras.layers
     given = keras.Input((10, 16))
@@ -118,7 +118,7 @@ def transformer(steps: int) -> Result:
 
 
 def rnn(steps: int) -> Result:
-    """Loops over time, with their gradients."""
+    """Trains loops over time, with their gradients."""
     inputs, labels = _data(7, 4)
     layers = keras.layers
     model = keras.Sequential([layers.LSTM(8, return_sequences=True), layers.GRU(8), layers.Dense(5)])
@@ -126,7 +126,7 @@ def rnn(steps: int) -> Result:
 
 
 def mixed_precision(steps: int) -> Result:
-    """Half precision with a loss scale."""
+    """Trains in half precision with a loss scale."""
     keras.config.set_dtype_policy("mixed_float16")
     inputs, labels = _data(6)
     layers = keras.layers
@@ -135,7 +135,7 @@ def mixed_precision(steps: int) -> Result:
 
 
 def mirrored(steps: int) -> Result:
-    """Two replicas."""
+    """Trains with two replicas."""
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         inputs, labels = _data(6)
         layers = keras.layers
@@ -144,7 +144,7 @@ def mirrored(steps: int) -> Result:
 
 
 def session(steps: int) -> Result:
-    """A graph of graph mode."""
+    """Trains in graph mode."""
     v1 = tf.compat.v1
     inputs, labels = _data(6)
     with tf.Graph().as_default(), v1.Session() as active:
@@ -181,7 +181,7 @@ def main(
     mode: str = "FULL_HEALTH",
     health_backend: str = "auto",
 ) -> None:
-    """Runs a training, recorded where a logdir is given."""
+    """Runs a training, and records it if a logdir is given."""
     is_compiled = name.startswith(COMPILED)
     if not is_compiled:  # with deterministic ops, Keras does not compile
         tf.config.experimental.enable_op_determinism()

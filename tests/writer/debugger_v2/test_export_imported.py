@@ -116,7 +116,7 @@ def shown(dump: Path) -> dict[str, object]:
 def op_info(plugin: DebuggerV2EventMultiplexer, run: str, graph_id: str, op_name: str) -> object:
     try:
         return plugin.GraphOpInfo(run, graph_id, op_name)
-    except IndexError as error:  # raised by the plugin: a call got outputs for the gradient after its creation was written
+    except IndexError as error:  # the plugin fails: a call got outputs for the gradient after it was written
         return str(error)
 
 

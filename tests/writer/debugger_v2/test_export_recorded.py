@@ -96,7 +96,7 @@ def test_the_monitor_finds_the_bad_tensors_of_our_tables(
     if mode in ("NO_TENSOR", "SHAPE"):
         assert not expected
     else:  # in graphs and eagerly, in a loop, in an outermost backward graph, of complex numbers and in a slot above 0
-        in_graphs = {"Log", "While"} if mode == "TRACED" else {"_UnaryOpsComposition", "AddV2"}
+        in_graphs = {"Log", "AddV2"} if mode == "TRACED" else {"_UnaryOpsComposition", "AddV2"}
         assert kinds >= {
             *((op_type, True) for op_type in in_graphs),
             ("Log", False),
@@ -363,7 +363,7 @@ def test_whole_tensors_can_be_exported_as_summaries(mode: str, logdirs: dict[str
 
 
 @pytest.mark.parametrize("mode", ["FULL_HEALTH", "TRACED"])
-def test_tensorboards_plugin_shows_the_recording(mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
+def test_tensorboard_shows_it(mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]) -> None:
     dump = exported[mode].dump
     found = plugin_data(dump)
     assert found["alerts"] == [alert[1:] for alert in alerts(dump)]

@@ -84,7 +84,7 @@ def test_executions_and_traces_are_ordered_and_joined(tmp_path: Path) -> None:
     assert stats(logdir) == []
 
 
-def test_no_call_is_inferred_before_the_first_execution(tmp_path: Path) -> None:
+def test_no_call_is_inferred_without_the_first_execution(tmp_path: Path) -> None:
     dump = small_dump()
     del dump["execution"][0]
     logdir = imported(tmp_path, dump)
