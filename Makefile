@@ -79,6 +79,7 @@ mutation: $(STAMPS)/quality $(STAMPS)/package
 lint: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell --dictionary=- --dictionary=tools/archaic_words.txt
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tfdbg_arrow.schema.document --check

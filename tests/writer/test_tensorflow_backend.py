@@ -508,7 +508,7 @@ def test_a_core_that_does_not_fit_tensorflow_raises_an_error(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "library_paths", lambda: ("no_framework.so", "no_cc.so", "no_python.so"))
-    with pytest.raises(RecordingError, match="the native core does not fit this version of TensorFlow: .*recording supports"):
+    with pytest.raises(RecordingError, match=r"does not fit this version of TensorFlow: .*recording supports"):
         tfdbg_arrow.enable(tmp_path, health_backend=name)
     assert not tfdbg_arrow.is_recording()
     assert list(tmp_path.glob("spool/*")) == []
